@@ -29,9 +29,8 @@ ADDRESSES = {
     "debias": "debias",
     "audit": "audit",
     "passport": "passport?models=MiniLM-primacy",
-    "bias": "bias",
     "map": "map",
-    "faithfulness": "faithfulness",
+    "methods": "methods",
     "published": "published",
     "storage": "storage",
 }

@@ -46,19 +46,18 @@ explain = [
 page = st.navigation(
     [
         *(explain if at_root else reversed(explain)),
-        # One pair
+        # Pairs
         st.Page("compare/page.py", url_path="compare", title="Compare"),
         st.Page("cause/page.py", url_path="cause", title="Cause"),
-        # A data set
+        # Data sets
         st.Page("curves/page.py", url_path="curves", title="Curves"),
         st.Page("ranking/page.py", url_path="ranking", title="Ranking"),
         st.Page("debias/page.py", url_path="debias", title="Debias"),
         st.Page("audit/page.py", url_path="audit", title="Audit"),
         st.Page("passport/page.py", url_path="passport", title="Passport"),
-        st.Page("bias/page.py", url_path="bias", title="Bias tests"),
         st.Page("map/page.py", url_path="map", title="Map"),
-        # Methods
-        st.Page("faithfulness/page.py", url_path="faithfulness", title="Faithfulness"),
+        # Methods, and published results
+        st.Page("methods/page.py", url_path="methods", title="Methods"),
         st.Page("published/page.py", url_path="published", title="Published"),
         st.Page("storage/page.py", url_path="storage", title="Storage"),
     ],

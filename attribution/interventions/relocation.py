@@ -89,7 +89,7 @@ def movable(pairs: Sequence[TextPair]) -> tuple[list[TextPair], str]:
     names = ", ".join(f"{n:,} in {script}" for script, n in sorted(scripts.items()))
     return found, (
         f"{scripts.total():,} of {len(marked):,} pairs with evidence are left out ({names}): "
-        "sentences of these scripts cannot be told apart, so that none can be moved."
+        "PosLens cannot split these scripts into sentences."
     )
 
 

@@ -1,1 +1,1 @@
-"""Cause: does the score change when the evidence moves?"""
+"""Cause: does position cause the score?"""

@@ -1,4 +1,5 @@
-"""The Cause page's part that needs no query: a data set's documents by themselves."""
+"""Interventions on a data set's documents that need no query: segments, thirds, insertion and
+removal, measured on the documents' embeddings."""
 
 from __future__ import annotations
 
@@ -37,38 +38,25 @@ MEASURES: dict[str, tuple[Method, ...]] = {
     "thirds": (segments_method("thirds"),),
     **{by: (edits_method(by),) for by in EDITS},
 }
-"""What can be asked of documents alone, by its name in the address."""
+"""Measures of documents alone, by their names in the address."""
 
-
-SAID = {
-    "segments": "Each segment's own vector against the whole text's, in the text's order and in an "
-    "order by lot. What leans in both is position, what leans in the first alone is content.",
-    "thirds": "The first, middle and last third of the text, by characters, against the whole.",
-    "insertion": "Neutral text is put in; the vector that results against the text's own. A text "
-    "that would not fit with it is shortened first.",
-    "removal": "A part is taken out; the vector of the rest against the text's own.",
+WORDS = {
+    "segments": "Cosine of each segment's own embedding and the whole text's, in original and in "
+    "random order. A slope in both orders is an effect of position; a slope in the original order "
+    "alone is an effect of content.",
+    "thirds": "Cosine of the embedding of the first, middle or last third of the text (by "
+    "characters) and the whole text's.",
+    "insertion": "Cosine of the text's embedding before and after inserting neutral text. A text "
+    "that would exceed the context limit is shortened first.",
+    "removal": "Cosine of the text's embedding before and after removing a part.",
 }
 
 
-def section(models: Sequence[str], data: DataSet) -> None:
-    """Choices, progress, curves and exports."""
+def section(measure: str, models: Sequence[str], data: DataSet) -> None:
+    """Progress, curves and exports of one of `MEASURES`."""
     documents = documents_of(data.pairs)
-    left, right = st.columns([1, 3])
-    with left:
-        chosen = choices.spread(
-            "Documents", documents, interventions.DEFAULT_PAIRS, "corpus.documents"
-        )
-    measure = (
-        right.segmented_control(
-            "What is asked of them",
-            list(MEASURES),
-            default="segments",
-            key="corpus",
-            bind="query-params",
-            required=True,
-            wrap=True,
-        )
-        or "segments"
+    chosen = choices.spread(
+        "Documents", documents, interventions.DEFAULT_PAIRS, "corpus.documents", width=240
     )
     specs: list[RetrieverSpec] = []
     for name in models:
@@ -88,16 +76,16 @@ def section(models: Sequence[str], data: DataSet) -> None:
 
     @fragment(run_every=2.0 if ticking else None)
     def board() -> None:
-        """Refreshed by itself while something runs."""
+        """Progress and results; refreshed while something runs."""
         active = any_active(jobs())
         figure = st.container()
         done = run_board(jobs(), "corpus.", unit="results")
         if active != ticking:
             st.rerun()
-        st.caption(SAID[measure])
+        st.caption(WORDS[measure])
         with figure, panels.guarded():
             if not done:
-                st.info("Nothing is stored for these documents yet: press Compute.")
+                st.info("Nothing is computed for these documents yet: press Compute.")
             elif measure in EDITS:
                 _edits(specs, MEASURES[measure][0], chosen, data)
             else:
@@ -121,77 +109,77 @@ def _segments(
 ) -> None:
     """Mean segment curves, a line for each model and order."""
     compute = service_for(data.name)
-    found: list[DataSetCause] = []
+    results: list[DataSetCause] = []
     for spec in specs:
         for what in MEASURES[measure]:
-            kept = interventions.stored(compute, spec, what, chosen)
+            stored = interventions.stored(compute, spec, what, chosen)
             job = _job(spec, what, chosen, data)
-            failed_items(job, kept.failed, "corpus.", unit="document")
-            n = len(kept.results)
+            failed_items(job, stored.failed, "corpus.", unit="document")
+            n = len(stored.results)
             if not n:
                 continue
-            if few := too_few(spec.name, n, len(chosen) - len(kept.failed)):
+            if few := too_few(spec.name, n, len(chosen) - len(stored.failed)):
                 st.caption(panels.plain(few))
                 continue
-            found.append(
+            results.append(
                 interventions.data_set_cause(
                     compute, spec, what, chosen, data.name, _selection(chosen, data)
                 )
             )
-    if not found:
+    if not results:
         return
-    known = [one.provenance() for one in found]
+    provenance = [one.provenance() for one in results]
 
     def draw(style: Style) -> go.Figure:
-        return causal_curves(found, style)
+        return causal_curves(results, style)
 
     panels.show(draw(panels.screen_style(height_px=340)), f"corpus.{measure}", COSINE)
-    show_table(intervention_tables.segments_frame(found))
+    show_table(intervention_tables.segments_frame(results))
     st.caption(panels.plain(intervention_tables.READ_ONLY))
-    panels.caption(known)
+    panels.caption(provenance)
     panels.downloads(
         f"corpus.{measure}",
         [data.name, measure],
-        known,
+        provenance,
         figures={measure.capitalize(): draw},
-        frame=intervention_tables.causal_curve_frame(found),
+        frame=intervention_tables.causal_curve_frame(results),
     )
 
 
 def _edits(
     specs: Sequence[RetrieverSpec], what: Method, chosen: Sequence[TextPair], data: DataSet
 ) -> None:
-    """Mean cosines by how much was put in or taken out, a line for each model and place."""
+    """Mean cosines by how much was inserted or removed, a line for each model and position."""
     compute = service_for(data.name)
-    found: list[MeanEdits] = []
+    results: list[MeanEdits] = []
     for spec in specs:
         job = _job(spec, what, chosen, data)
         failed = interventions.stored(compute, spec, what, chosen).failed
         failed_items(job, failed, "corpus.", unit="document")
         try:
-            found.append(
+            results.append(
                 mean_edits(compute, spec, what, chosen, data.name, _selection(chosen, data))
             )
         except UserError as reason:
             st.caption(panels.plain(str(reason)))
-    if not found:
+    if not results:
         return
-    known = [one.provenance() for one in found]
+    provenance = [one.provenance() for one in results]
 
     def draw(style: Style) -> go.Figure:
-        return edit_means(found, style, known)
+        return edit_means(results, style, provenance)
 
     panels.show(draw(panels.screen_style(height_px=340)), f"corpus.{what.name}", COSINE)
-    for one in found:
-        more = [f"{one.n_shortened} shortened to what is read"] if one.n_shortened else []
+    for one in results:
+        more = [f"{one.n_shortened} shortened to the context limit"] if one.n_shortened else []
         more += [f"{one.n_failed} failed"] if one.n_failed else []
-        said = "; ".join([f"{one.model.spec.name}: {one.n} documents", *more, *one.notes])
-        st.caption(panels.plain(f"{said}."))
-    panels.caption(known)
+        facts = [f"{one.model.spec.name}: {one.n} documents", *more, *one.notes]
+        st.caption(panels.plain(f"{'; '.join(facts)}."))
+    panels.caption(provenance)
     panels.downloads(
         f"corpus.{what.name}",
         [data.name, what.name],
-        known,
+        provenance,
         figures={what.name.capitalize(): draw},
-        frame=edits_frame(found),
+        frame=edits_frame(results),
     )

@@ -19,9 +19,8 @@ from poslens.attribution.types import Method
 from poslens.compute.compute import DataSetCurve
 from poslens.compute.runs import Job
 from poslens.compute.selection import Selection
-from poslens.dashboard.cause import null_controls
 from poslens.dashboard.server.own_texts import service_for
-from poslens.dashboard.widgets import choices, links, panels
+from poslens.dashboard.widgets import choices, links, null_controls, panels
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.reading_panel import readable_pairs, what_is_read
 from poslens.dashboard.widgets.run_board import failed_items, run_board

@@ -10,10 +10,9 @@ from poslens.attribution.types import Attribution, Method, Provenance
 from poslens.compute.compute import Explained
 from poslens.compute.provenance import with_control
 from poslens.compute.runs import Job
-from poslens.dashboard.cause import null_controls
 from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.server.waiting import wait
-from poslens.dashboard.widgets import choices, panels
+from poslens.dashboard.widgets import choices, null_controls, panels
 from poslens.dashboard.widgets.sending import agreed
 from poslens.studies.cause import service as interventions
 from poslens.studies.explain import service

@@ -13,14 +13,13 @@ import streamlit as st
 from poslens.attribution.types import Attribution, Method, Provenance, TextPair
 from poslens.compute.compute import Explained
 from poslens.compute.runs import duration
-from poslens.dashboard.cause import null_controls
 from poslens.dashboard.explain import comparison
 from poslens.dashboard.explain.figures import BOTH, DATA_SET, PAIR, pair_figure
 from poslens.dashboard.explain.matrix import matrix_view, terms_view
 from poslens.dashboard.explain.subject import ExplainedSubject, sources
 from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.server.waiting import stopped, wait
-from poslens.dashboard.widgets import choices, links, panels
+from poslens.dashboard.widgets import choices, links, null_controls, panels
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.run_board import any_active, run_board
 from poslens.dashboard.widgets.sending import agreed

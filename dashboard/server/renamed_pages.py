@@ -11,7 +11,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from poslens.dashboard.server import access
 
 RENAMED = {
+    "bias": "cause?tab=Bias+tests",
     "cache": "storage",
+    "faithfulness": "methods",
     "remedy": "debias",
 }
 """Old paths and new ones, below the path of the first page. A query selects the part of the new

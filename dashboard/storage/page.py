@@ -24,17 +24,18 @@ from poslens.dashboard.widgets.tables import no_result
 from poslens.storage import service as cache_service
 
 ALL = "all methods"
-CAUSE = ("Cause", "cause/page.py")
-RETRIED: dict[str, tuple[str, str]] = {
-    "": ("Curves", "curves/page.py"),
-    "faithfulness": ("Faithfulness", "faithfulness/page.py"),
+CAUSE = ("Cause", "cause/page.py", "A data set")
+RETRIED: dict[str, tuple[str, str, str]] = {
+    "": ("Curves", "curves/page.py", ""),
+    "faithfulness": ("Methods", "methods/page.py", "A data set"),
     "relocation": CAUSE,
     "ablation": CAUSE,
     **dict.fromkeys(MEASURES, CAUSE),
-    "bias_scores": ("Bias tests", "bias/page.py"),
-    "reachability": ("Audit", "audit/page.py"),
+    "bias_scores": ("Bias tests", "cause/page.py", "Bias tests"),
+    "reachability": ("Audit", "audit/page.py", ""),
 }
-"""The page that retries failed items of each kind; rankings retry whenever they run."""
+"""The page that retries failed items of each kind, and its tab; rankings retry whenever they
+run."""
 
 files: list[StoredFile] = []
 with panels.guarded():
@@ -258,23 +259,25 @@ def failed(meant: list[StoredFile]) -> None:
         }
     )
     # A link opens one measure of documents at a time.
-    first: dict[tuple[str, str, str], str] = {}
+    first: dict[tuple[str, str, str, str], str] = {}
     for row in rows:
         if row.kind in RETRIED:
             measure = row.kind if row.kind in MEASURES else ""
             first.setdefault((*RETRIED[row.kind], measure), row.dataset)
     with no_result(frame, unit="item", key="cache.failures"):
-        for (title, page, measure), dataset in first.items():
+        for (title, page, tab, measure), dataset in first.items():
             of = f" (documents, {measure})" if measure else ""
             st.caption(panels.plain(f"To retry, open {title}{of} and press Try them again."))
             asked: dict[str, str | Sequence[str]]
             asked = {"dataset": dataset, "models": [file.model.name]}
+            if tab:
+                asked["tab"] = tab
             if title == "Curves":
                 asked["method"] = file.method.name
-            elif title == "Faithfulness":
+            elif title == "Methods":
                 asked["methods"] = [file.method.name]
             elif measure:
-                asked |= {"documents": "true", "corpus": measure}
+                asked |= {"corpus": measure}
             links.page_link(page, f"Open {title}{of}", ":material/replay:", asked)
 
 

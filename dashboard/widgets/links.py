@@ -52,10 +52,10 @@ def other_views(
             page_link("explain/page.py", "Explain", "", of_pair)
         if here != "cause":
             page_link("cause/page.py", "Cause", "", of_pair)
-        if here != "faithfulness":
+        if here != "methods":
             tested: _Asked = {"methods": [method.name]} if method is not None else {}
             plain_pair: _Asked = {"dataset": dataset, "pair": pair, "models": list(models)}
-            page_link("faithfulness/page.py", "Faithfulness", "", {**plain_pair, **tested})
+            page_link("methods/page.py", "Methods", "", {**plain_pair, **tested})
         st.caption("Its data set:", width="content")
         page_link("curves/page.py", "Curves", "", asked)
         ranked: _Asked = {"dataset": dataset, "models": list(models)}
@@ -91,7 +91,7 @@ def arrive() -> None:
             value = asked = list(dict.fromkeys(asked))[:MAX_COLUMNS]
         elif name in _SWITCHES:
             value = asked[0] == "true"
-        elif asked[0] in choices.get(name, ()):
+        elif name == "tab" or asked[0] in choices.get(name, ()):
             value = asked[0]
         if value is not None:
             st.session_state[name] = value
@@ -102,7 +102,7 @@ def arrive() -> None:
 def _bound() -> set[str]:
     """What widgets of several pages have bound in the address."""
     parameters = (*CURVE_PARAMETERS, *(p for entry in METHODS.values() for p in entry.parameters))
-    return {"dataset", "models", *_SWITCHES, *(one.name for one in parameters)}
+    return {"dataset", "models", "tab", *_SWITCHES, *(one.name for one in parameters)}
 
 
 def _asked(dataset: str, models: Sequence[str], method: Method | None) -> _Asked:

@@ -44,13 +44,11 @@ def choose_pair(
     data: DataSet,
     models: Sequence[str] = (),
     method: Method | None = None,
-    *,
-    narrow: bool = True,
 ) -> TextPair | None:
     """Choose a pair from a data set, or type one; None until there is one.
 
-    Pairs can be ordered by what is stored of `models` under `method`, and narrowed to what these
-    can read; without `narrow` that switch stands elsewhere on the page.
+    Pairs can be ordered by results of `models` under `method`, and narrowed to pairs that these
+    models can read.
     """
     bar = st.container(horizontal=True, vertical_alignment="center", gap="xsmall", key="pair_bar")
     with bar:
@@ -73,7 +71,7 @@ def choose_pair(
     if popover.open or _narrowed():
         with popover, st.container(key="pair_filters"):
             selection = filters(data)
-            if narrow and models:
+            if models:
                 selection = selection.of(_readable(selection, models))
             order = _order(method is not None)
             rows = st.container()

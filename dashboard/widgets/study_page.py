@@ -37,11 +37,14 @@ class Opened:
 
 
 def study_page(
-    study: Study[Any, Any, Any], on_click: Callable[[Any], None] | None = None
+    study: Study[Any, Any, Any],
+    on_click: Callable[[Any], None] | None = None,
+    *,
+    heading: bool = True,
 ) -> Opened | None:
     """Draw the page; what is below it, if anything, is the page's own. None where nothing can be
     computed of what is chosen. `on_click` is given what a point of the first figure carries when a
-    reader clicks on it."""
+    reader clicks on it. A tab of a page leaves out the `heading`: the page has one."""
     opened: tuple[DataSet, list[str], Settings] | None = None
     with st.sidebar, panels.guarded():
         data = choices.data_set(study.dataset)
@@ -51,8 +54,11 @@ def study_page(
             {name: _widget(name, one) for name, one in offered.items()}
         )
         opened = data, names, settings
-    question = study.question[0].lower() + study.question[1:]
-    st.markdown(f"# {panels.plain(study.title)}: {panels.plain(question)}")
+    if heading:
+        question = study.question[0].lower() + study.question[1:]
+        st.markdown(f"# {panels.plain(study.title)}: {panels.plain(question)}")
+    else:
+        st.markdown(f"**{panels.plain(study.question)}**")
     st.markdown(panels.plain(study.reads))
     if opened is not None:
         with panels.guarded():

@@ -84,13 +84,16 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DataSet]:
     service.cache_clear()
 
 
+SET = "A data set"
+
+
 @pytest.mark.parametrize(
     ("fail", "name", "model", "asked"),
     [
-        (bias, "bias", "BM25", {"tests": ["position"]}),
-        (faithfulness, "faithfulness", "BM25", {"methods": ["terms"]}),
-        (cause, "cause", "BM25", {"method": "terms"}),
-        (edits, "cause", "MiniLM", {"documents": "true", "corpus": "insertion"}),
+        (bias, "cause", "BM25", {"tab": "Bias tests", "tests": ["position"]}),
+        (faithfulness, "methods", "BM25", {"tab": SET, "methods": ["terms"]}),
+        (cause, "cause", "BM25", {"tab": SET}),
+        (edits, "cause", "MiniLM", {"tab": SET, "corpus": "insertion"}),
         (audit, "audit", "BM25", {"top": "1"}),
         (whole_audit, "audit", "BM25", {"top": "1"}),
     ],

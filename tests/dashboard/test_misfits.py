@@ -94,9 +94,9 @@ def spoiled(own_service: None) -> None:
 @pytest.mark.parametrize(
     ("name", "asked", "missing"),
     [
-        ("bias", {}, "Nothing is computed yet"),
-        ("faithfulness", {"methods": ["saliency"]}, "0 of 1 tests of this pair are stored"),
-        ("cause", {"method": "saliency", "documents": "true"}, "Nothing is stored for these pairs"),
+        ("cause", {"tab": "Bias tests"}, "Nothing is computed yet"),
+        ("methods", {"methods": ["saliency"]}, "0 of 1 tests of this pair are stored"),
+        ("cause", {"tab": "A data set"}, "Nothing is computed for these pairs"),
         ("passport", {}, "Not computed yet"),
         ("audit", {}, "Nothing is computed yet"),
         ("ranking", {}, "Not ranked yet"),

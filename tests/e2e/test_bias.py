@@ -12,7 +12,7 @@ from tests.e2e.test_app import choose, no_error, select
 
 def test_run_the_tests_click_a_bar_and_open_a_pair(run_app: App, visit: Visit) -> None:
     page = visit(
-        f"{run_app.url}/bias?dataset=sample-bias&models=MiniLM-recency&models=BM25"
+        f"{run_app.url}/cause?tab=Bias+tests&dataset=sample-bias&models=MiniLM-recency&models=BM25"
         "&tests=position&tests=literal"
     )
     button = page.get_by_role("button", name="Compute", exact=True)

@@ -1,5 +1,5 @@
 """The Cause page in a browser: move the evidence, choose what is taken out, a data set's curves,
-the null control, and what cannot be moved."""
+and what cannot be moved."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHORT = "geology-obsidian-q3"
 
 def settled(page: Page) -> Page:
     """Wait until everything about the pair is drawn."""
-    expect(page.get_by_text("Over the data set")).to_be_visible()
+    expect(page.get_by_role("tab", name="Bias tests")).to_be_visible()
     expect(page.get_by_test_id("stSpinner")).to_have_count(0)
     return idle(page)
 
@@ -60,20 +60,18 @@ def test_rank_displacement_and_another_way_to_take_out(cause: Page) -> None:
     no_error(cause)
 
 
-def test_a_data_set_and_its_null_control(cause: Page, tmp_path: Path) -> None:
+def test_a_data_set_and_the_methods_agreement(run_app: App, visit: Visit, tmp_path: Path) -> None:
+    address = f"{run_app.url}/cause?models=BM25&by=mask&tab=A+data+set"
+    cause = settled(visit(address))
     pairs = cause.get_by_label("Pairs", exact=True)
     pairs.fill("2")
     pairs.press("Enter")
-    expect(cause.get_by_text("0 of 6 results")).to_be_visible()
+    expect(cause.get_by_text("0 of 4 results")).to_be_visible()
     settled(cause).get_by_role("button", name="Compute", exact=True).click()
-    expect(cause.get_by_text("6 of 6 results")).to_be_visible()
-    expect(cause.get_by_text("Which method tells the truth about position?")).to_be_visible()
-    settled(cause).get_by_role("radio", name="unrelated query", exact=True).click()
-    settled(cause).get_by_role("button", name="Compute", exact=True).click()
-    expect(cause.get_by_text("Too few documents to decide").first).to_be_visible()
+    expect(cause.get_by_text("4 of 4 results")).to_be_visible()
     # A run's last tick draws the page anew, and would close what is opened before it.
     expect(cause.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
-    settled(cause).locator("[class*=st-key-export-cause-set-relocation] button").first.click()
+    settled(cause).locator("[class*=st-key-export-cause-set] button").first.click()
     body = cause.get_by_test_id("stPopoverBody")
     body.get_by_role("radio", name="json", exact=True).click()
     body.get_by_role("button", name="Prepare").click()
@@ -84,10 +82,24 @@ def test_a_data_set_and_its_null_control(cause: Page, tmp_path: Path) -> None:
     entries = json.loads(path.read_text())["layout"]["meta"]["provenance"]
     assert entries[0]["method"].startswith("relocation(") and entries[0]["n_pairs"] == 2
     no_error(cause)
+    address = "methods?models=BM25&methods=terms&tab=Agreement+with+interventions"
+    page = visit(f"{run_app.url}/{address}")
+    expect(page.get_by_role("tab", name="Agreement")).to_be_visible()
+    methods = idle(page)
+    pairs = methods.get_by_label("Pairs", exact=True)
+    pairs.fill("2")
+    pairs.press("Enter")
+    # Relocation is stored, ablation by deletion and the method's curves are not.
+    expect(methods.get_by_text("2 of 6 results")).to_be_visible()
+    idle(methods).get_by_role("button", name="Compute the rest", exact=True).click()
+    expect(methods.get_by_text("6 of 6 results")).to_be_visible()
+    expect(methods.get_by_test_id("stDataFrame").first).to_be_visible()
+    no_error(methods)
 
 
 def test_documents_by_themselves(run_app: App, visit: Visit) -> None:
-    page = settled(visit(f"{run_app.url}/cause?models=MiniLM&pair={SHORT}&documents=true"))
+    page = settled(visit(f"{run_app.url}/cause?models=MiniLM&documents=true"))
+    settled(page).get_by_role("radio", name="segments", exact=True).click()
     documents = page.get_by_label("Documents", exact=True)
     documents.fill("1")
     documents.press("Enter")
@@ -99,7 +111,7 @@ def test_documents_by_themselves(run_app: App, visit: Visit) -> None:
     expect(page.get_by_text("0 of 1 results")).to_be_visible()
     settled(page).locator("[class*=st-key-corpus-start] button").click()
     expect(page.get_by_text("removal(version=1)").first).to_be_attached()
-    expect(page).to_have_url(re.compile("documents=true"))
+    expect(page).to_have_url(re.compile("tab=A\\+data\\+set"))
     expect(page).to_have_url(re.compile("corpus=removal"))
     no_error(page)
 

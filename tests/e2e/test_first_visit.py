@@ -14,9 +14,10 @@ SHOWN = {
     "cause": "Score against the position of the evidence",
     "ranking": "nDCG@10 over 20 bins of the evidence",
     "audit": "Unretrieved sentences by position",
-    "bias": "Bias tests by test and model",
+    "cause?tab=Bias+tests": "Bias tests by test and model",
+    "cause?tab=A+data+set": "Score by position, minus its mean",
     "map": "Map of documents",
-    "faithfulness": "deletion curves of each method",
+    "methods": "deletion curves of each method",
     "published": "Mean and standard deviation of published saliency curves",
 }
 RUNNING = re.compile("^(Compute|Rank|Test)( all)?$")

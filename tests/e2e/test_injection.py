@@ -17,8 +17,10 @@ PAGES = [
     "cause",
     "ranking",
     "map",
-    "faithfulness",
-    "bias",
+    "methods",
+    "methods?tab=Agreement+with+interventions",
+    "cause?tab=A+data+set",
+    "cause?tab=Bias+tests",
     "published",
     "storage",
 ]
@@ -72,7 +74,8 @@ def asked(go: Callable[..., Page], app: App) -> Iterator[Callable[..., Page]]:
     page.on("request", note)
 
     def opened(name: str, **query: object) -> Page:
-        page.goto(f"{app.url}/{name}?{urlencode(query, doseq=True)}")
+        join = "&" if "?" in name else "?"
+        page.goto(f"{app.url}/{name}{join}{urlencode(query, doseq=True)}")
         expect(page.get_by_test_id("stMainBlockContainer")).not_to_be_empty()
         # What it asks for in the end, fonts and parts of the program, has come, and no more does.
         idle(page).wait_for_load_state("networkidle")

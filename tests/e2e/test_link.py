@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 from tests.e2e.conftest import App, idle
 from tests.fake_hub import FakeHub, serving
 
-PAGES = ["", "compare", "curves", "cause", "ranking", "map", "faithfulness", "bias"]
+PAGES = ["", "compare", "curves", "cause", "ranking", "map", "methods"]
 NAMES = ["models", "model", "a", "b"]
 
 

@@ -21,9 +21,8 @@ PAGES = {
     "Debias": "debias",
     "Audit": "audit",
     "Passport": "passport",
-    "Bias tests": "bias",
     "Map": "map",
-    "Faithfulness": "faithfulness",
+    "Methods": "methods",
     "Published": "published",
     "Storage": "storage",
 }
@@ -148,7 +147,7 @@ def test_a_run_is_seen_and_stopped_from_every_page(start_app: Start, visit: Visi
 def test_links_take_the_pair_the_models_and_the_method_along(app: App, visit: Visit) -> None:
     page = visit(f"{app.url}/explain?pair=food-sourdough-q2&models=BM25")
     expect(page.locator(".hm-pane[data-side=document]").first).to_be_visible()
-    for here, there in (("explain", "Faithfulness"), ("faithfulness", "Explain")):
+    for here, there in (("explain", "Methods"), ("methods", "Explain")):
         views = page.locator(f"[class*='st-key-{here}'][class*='other_views']")
         views.get_by_role("link", name=there, exact=True).click()
         page.wait_for_url(f"**/{there.lower()}?*")

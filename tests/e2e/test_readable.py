@@ -27,7 +27,7 @@ def test_queries_of_a_ranking(app: App, visit: Visit) -> None:
 
 
 def test_pairs_of_bias_tests(app: App, visit: Visit) -> None:
-    page = visit(f"{app.url}/bias?dataset=sample&models=MiniLM&tests=position")
+    page = visit(f"{app.url}/cause?tab=Bias+tests&dataset=sample&models=MiniLM&tests=position")
     leave_out(page, page.get_by_test_id("stSidebar").get_by_text("Tests", exact=True).first)
     expect(page.get_by_text("A model cannot read one of the two documents")).to_be_visible()
     no_error(page)

@@ -42,7 +42,6 @@ PAGES: dict[str, Query] = {
         "axis": "whole text",
         "dataset": "few",
     },
-    "cause": {"models": ["tiny"], "by": "mask", "against": ["saliency"], "dataset": "few"},
     "ranking": {
         "models": ["BM25", "tiny"],
         "posir": "true",
@@ -58,8 +57,16 @@ PAGES: dict[str, Query] = {
         "method": "saliency",
         "dataset": "few",
     },
-    "faithfulness": {"models": ["tiny"], "methods": ["saliency"], "dataset": "few"},
-    "bias": {
+    "methods": {
+        "tab": "A data set",
+        "models": ["tiny"],
+        "methods": ["saliency"],
+        "dataset": "few",
+    },
+    "cause": {
+        "tab": "A data set",
+        "corpus": "evidence",
+        "by": "mask",
         "dataset": "few",
         "models": ["tiny"],
         "tests": ["brevity"],
@@ -130,6 +137,9 @@ MODELS = [
 ]
 METHODS = ["saliency", "occlusion", "terms", "maxsim", "decomposition", "input_x_gradient", "nope"]
 VALUES = [
+    "A pair",
+    "Agreement with interventions",
+    "Bias tests",
     "",
     " ",
     "nope",

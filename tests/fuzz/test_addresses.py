@@ -26,7 +26,7 @@ def home(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> None:
         ("map", {"model": "nope", "dataset": "few"}),
         ("map", {"model": "tiny@0.5"}),
         ("curves", {"models": ["nope", "tiny@nope"], "dataset": "nope"}),
-        ("bias", {"dataset": "few", "models": ["tiny"], "pairs": "1e999"}),
+        ("cause", {"tab": "Bias tests", "models": ["tiny"], "pairs": "1e999"}),
         ("explain", {"runs on boards": "1", "app.page": "x"}),
     ],
 )

@@ -116,15 +116,13 @@ def causes_over_curve(
     provenance: Provenances = (),
 ) -> go.Figure:
     """A method's curve [100] over the whole text, NaN where nothing was read, with what really
-    happened drawn over it: score by place of the evidence where it is read whole, less its mean,
+    happened drawn over it: score by evidence position where it is read whole, less its mean,
     and score lost without each part. All stand by characters: a moved text has others' tokens.
 
     Each is divided by its own largest magnitude, since their units differ; hovering shows the
     values themselves.
     """
-    figure = canvas(
-        "causes_over_curve", style, TEXT_TITLE, "Each by its own largest value", provenance
-    )
+    figure = canvas("causes_over_curve", style, TEXT_TITLE, "Normalized to maximum", provenance)
     values = np.asarray(curve, dtype=np.float64)
     known = np.isfinite(values)
     values = values[known]
@@ -167,7 +165,7 @@ def causes_over_curve(
                 line=style.line(2),
                 marker={"size": 0.55 * style.font_size},
                 hovertemplate="%{customdata:.4f}",
-                name=legend_name("score by place of the evidence", style),
+                name=legend_name("score by evidence position", style),
             )
         )
     if evidence is not None:

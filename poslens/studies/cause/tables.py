@@ -19,19 +19,17 @@ from poslens.studies.cause.service import DataSetCause
 
 Numbers = Mapping[str, Array]
 
-READ_WHOLE = (
-    "A position counts where the model reads the moved evidence whole; positions are relative to "
-    "what it reads. Lost past the context limit: the mean score where the evidence is read whole "
-    "minus that where it isn't, over pairs with positions of both kinds. Truncation causes it, not "
-    "bias. Left out: pairs with fewer than two positions read whole. Intervals: 95% bootstrap over "
-    "documents."
-)
 READ_ONLY = (
-    "Parts are of what the model reads; nothing past its context limit is pulled into view. "
-    "Intervals: "
-    "95% bootstrap over documents."
+    "Positions are relative to what the model reads; truncated text does not count. Brackets: 95% "
+    "bootstrap intervals over documents."
 )
-"""What stands below the mean curves of relocation and of ablation."""
+READ_WHOLE = (
+    f"{READ_ONLY} Relocation counts the positions where the model reads all of the evidence; pairs "
+    "with fewer than two are left out. Lost past the context limit: the mean score at those "
+    "positions minus the mean at the others, over pairs with both. Truncation causes it, not "
+    "position bias."
+)
+"""What tables of causal curves hold: of documents alone, and of evidence."""
 
 
 def relocation_frame(
@@ -153,7 +151,7 @@ def agreement_frame(found: Sequence[tuple[str, Agreement]]) -> pd.DataFrame:
                 "n": one.n,
                 "documents": one.n_documents,
                 "left out": one.n_left_out,
-                "of the means": "" if one.means is None else str(one.means),
+                "mean curves": "" if one.means is None else str(one.means),
                 "mean over pairs": "" if one.each is None else str(one.each),
             }
             for cause, one in found

@@ -1,1 +1,1 @@
-"""The page Faithfulness."""
+"""Faithfulness tests: the first two tabs of the page Methods."""

@@ -31,7 +31,7 @@ from poslens.studies.bias.study import BIAS_STUDY, provenance_of
 from poslens.studies.bias.tables import Asked, BiasSummary, ScoredTest
 from tests.support.pages import SECONDS, page_file
 
-PAGE = page_file("bias")
+PAGE = page_file("cause")
 
 
 @pytest.fixture(autouse=True)
@@ -220,6 +220,7 @@ def test_names_from_data_are_escaped_in_the_chart() -> None:
 
 def opened(**query: object) -> AppTest:
     page = AppTest.from_file(str(PAGE), default_timeout=SECONDS)
+    page.query_params["tab"] = "Bias tests"
     for name, value in query.items():
         page.query_params[name] = value  # type: ignore[assignment]
     return page.run()

@@ -83,7 +83,7 @@ def test_a_contrast_is_asked_of_the_queue(words: str, threads: list[str]) -> Non
     threads.clear()
     item = pairs.pairs[0].item_id
     query = {"dataset": words, "models": ["BM25"], "tests": ["brevity"], "item": item}
-    page = shown(open_page("bias", test="brevity", under="BM25", **query).run())
+    page = shown(open_page("cause", tab="Bias tests", test="brevity", under="BM25", **query).run())
     assert any(one.label == "s(d1) − s(d2)" for one in page.metric)
     assert threads == ["request", "request"]
 

@@ -283,7 +283,7 @@ def test_ranking_leaves_out_by_a_click(queried: str) -> None:
 
 def test_bias_tests_leave_out_by_a_click(queried: str) -> None:
     rows("bias", "--dataset", queried, "--test", "position")
-    page = opened("bias", dataset=queried, models=["MiniLM"], tests=["position"])
+    page = opened("cause", tab="Bias tests", dataset=queried, models=["MiniLM"], tests=["position"])
     assert UNREADABLE not in captions(page)
     page.toggle(key="readable").set_value(True).run()
     assert not page.exception
@@ -310,7 +310,7 @@ def test_the_list_of_pairs_leaves_out_by_a_click(queried: str, view: str) -> Non
     assert "does not pass the filters" in captions(page)
 
 
-def test_cause_and_faithfulness_have_one_switch(queried: str) -> None:
-    for view in ("cause", "faithfulness"):
-        page = opened(view, dataset=queried, models=["MiniLM"])
+def test_cause_and_methods_have_one_switch(queried: str) -> None:
+    for view in ("cause", "methods"):
+        page = opened(view, tab="A data set", dataset=queried, models=["MiniLM"])
         assert len([one for one in page.toggle if one.key == "readable"]) == 1

@@ -167,7 +167,9 @@ def test_a_link_to_a_contrast_of_documents_sends_nothing(
     tests = (pairs_for(datasets.read(SAMPLE_BIAS), "brevity", "end", 250),)
     assert finished(BIAS_STUDY.job(own_service, Asked(spec, tests))) == ""
     asked = {"models": ["E5"], "test": "brevity", "item": "brevity_bias/iss"}
-    asked_before_sending(open_page("bias", tests=["brevity"], **asked), server, 2)
+    asked_before_sending(
+        open_page("cause", tab="Bias tests", tests=["brevity"], **asked), server, 2
+    )
 
 
 def test_a_link_to_a_null_control_sends_nothing(

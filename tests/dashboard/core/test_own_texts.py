@@ -233,7 +233,7 @@ def test_pages_ask_where_their_texts_results_are_kept() -> None:
     assert users == {"storage"}
     for name in (
         "cause/data_set.py",
-        "cause/null_controls.py",
+        "widgets/null_controls.py",
         "widgets/pair_picker.py",
     ):
         assert "service()" not in (ROOT / "dashboard" / name).read_text(), name

@@ -31,6 +31,8 @@ def client(monkeypatch: pytest.MonkeyPatch, base_path: str = "") -> TestClient:
     [
         ("", "/remedy", "/debias"),
         ("", "/cache?dataset=mine", "/storage?dataset=mine"),
+        ("", "/bias?tests=position", "/cause?tests=position&tab=Bias+tests"),
+        ("", "/bias?tab=A+pair", "/cause?tab=A+pair"),
         (
             "",
             "/remedy/?model=MiniLM&strength=0.5&q=%C3%A9",

@@ -74,7 +74,7 @@ def test_a_data_set_is_computed_kept_and_averaged(compute: Compute, bm25, sample
     blind = interventions.agreement_of(compute, bm25, OCCLUSION, MOVE, pairs)
     assert blind.each is None and blind.means is None
     frame = intervention_tables.agreement_frame([("ablation", agreed), ("relocation", blind)])
-    assert frame["of the means"].tolist()[1] == "" and len(frame) == 2
+    assert frame["mean curves"].tolist()[1] == "" and len(frame) == 2
     documents = len({pair.document for pair in pairs})
     table = intervention_tables.cause_frame([found])
     assert table["n"].tolist() == [len(pairs)] and table["documents"].tolist() == [documents]

@@ -192,11 +192,11 @@ def test_failures_of_tests_and_interventions_are_listed_too(store: Store) -> Non
     causes(store.root, put_in).put_failures(MODEL, put_in, [(pair, "it is too short")])
     app = pick(open_page("storage").run(), "insertion")
     (link,) = (one for one in app.get("page_link") if "Open Cause" in one.proto.label)
-    assert "documents=true&corpus=insertion" in link.proto.query_string
+    assert "corpus=insertion" in link.proto.query_string
     app = pick(app, "saliency")
     assert app.dataframe[1].value["of"].tolist() == ["attribution", "faithfulness"]
     said = " ".join(one.value for one in app.caption)
-    assert "To retry, open Curves" in said and "To retry, open Faithfulness" in said
+    assert "To retry, open Curves" in said and "To retry, open Methods" in said
     assert not app.exception
 
 

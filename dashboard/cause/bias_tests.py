@@ -1,4 +1,5 @@
-"""Bias tests: what makes a retriever prefer one document to another, over many pairs of them."""
+"""The Cause page's third tab, bias tests: which of two documents does a model prefer, all else
+equal?"""
 
 from __future__ import annotations
 
@@ -24,13 +25,17 @@ def choose(point: Any) -> None:
     st.session_state["under"], st.session_state["test"] = point
 
 
-opened = study_page(BIAS_STUDY, on_click=choose)
+def section() -> None:
+    """The study's page without its heading, and below it the pairs of one test."""
+    opened = study_page(BIAS_STUDY, on_click=choose, heading=False)
+    if opened is not None and opened.summaries:
+        behind(opened)
 
 
 @fragment()
 def behind(page: Opened) -> None:
     """The pairs of one test under one model, and one of them with both documents."""
-    st.markdown("**The pairs behind a bar**")
+    st.markdown("**Pairs of one test**")
     left, right = st.columns(2)
     summaries: tuple[BiasSummary, ...] = page.summaries
     test = left.selectbox(
@@ -48,7 +53,7 @@ def behind(page: Opened) -> None:
     summary = next((one for one in summaries if one.model.spec.name == under), None)
     tested = summary.of(test or "") if summary else None
     if summary is None or tested is None:
-        st.info("This model has no scores for this test yet.")
+        st.info("This model's scores for this test are not computed yet.")
         return
     st.caption(f"d1: {TESTS[tested.result.test].d1}. d2: {TESTS[tested.result.test].d2}.")
     table = BIAS_STUDY.tables["pairs"]
@@ -72,13 +77,13 @@ def behind(page: Opened) -> None:
     item = url_state.get("item")
     pair = next((p for p in tested.pairs.pairs if p.item_id == item), None)
     if pair is None or pair.item_id not in tested.scores:
-        st.caption("Choose a row to see both documents.")
+        st.caption("Select a row to see both documents.")
         return
     contrast(page, summary, tested, pair)
 
 
 def contrast(page: Opened, summary: BiasSummary, tested: ScoredTest, pair: DocumentPair) -> None:
-    """Both documents side by side: what of s(d1) - s(d2) each token carries."""
+    """Both documents side by side: how much each token contributes to s(d1) - s(d2)."""
     spec, compute = summary.model.spec, page.compute
     method = st.selectbox(
         "Method",
@@ -91,7 +96,7 @@ def contrast(page: Opened, summary: BiasSummary, tested: ScoredTest, pair: Docum
     made_by = make_method(method or "")
     sides = (("d1", pair.first), ("d2", pair.second))
     may = [agreed(compute, spec, made_by, one, label) for label, one in sides]
-    if not all(may):  # both questions stand there at once
+    if not all(may):  # both questions are shown at once
         return
     with st.spinner(f"Computing {METHODS[method].title}", show_time=True):
         first, second = (wait(compute.ask(one, spec, made_by)) for _, one in sides)
@@ -124,8 +129,4 @@ def contrast(page: Opened, summary: BiasSummary, tested: ScoredTest, pair: Docum
     made_of = (pair.source, pair.first.query)
     source = next((p for p in page.data.pairs if (p.document, p.query) == made_of), None)
     if source is not None:
-        links.other_views("bias", page.data.name, source.pair_id, [spec.name], made_by)
-
-
-if opened is not None and opened.summaries:
-    behind(opened)
+        links.other_views("cause", page.data.name, source.pair_id, [spec.name], made_by)

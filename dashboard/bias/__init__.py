@@ -1,1 +1,0 @@
-"""Bias tests: what do models prefer?"""

@@ -1,1 +1,0 @@
-"""Faithfulness: which method's order of the words agrees with what the words do?"""

@@ -1,0 +1,1 @@
+"""Methods: how faithful is each method to what words and positions do?"""

@@ -1,0 +1,92 @@
+"""The Methods page's third tab: which method's curves agree with interventions on position?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import streamlit as st
+
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.errors import UserError
+from poslens.attribution.interventions.ablation import ablation_method
+from poslens.attribution.interventions.agreement import Agreement
+from poslens.attribution.types import Method, Provenance
+from poslens.compute.provenance import of_agreement
+from poslens.compute.runs import Job
+from poslens.dashboard.cause.movable_pairs import MovablePairs, choose_movable
+from poslens.dashboard.widgets import panels
+from poslens.dashboard.widgets.guard import fragment
+from poslens.dashboard.widgets.run_board import any_active, run_board
+from poslens.dashboard.widgets.tables import show_table
+from poslens.studies.cause import service as interventions
+from poslens.studies.cause import tables as intervention_tables
+
+
+def section(data: DataSet, models: Sequence[str], methods: Mapping[str, Method]) -> None:
+    """How many pairs, progress, and the agreement of each method."""
+    st.caption(
+        "Does a method's curve over positions match what moving the evidence (relocation) and "
+        "deleting parts (ablation) do to the score?"
+    )
+    choice = choose_movable(data, models, ablation_method(), "cause.pairs")
+    if choice is None:
+        return
+
+    def jobs() -> list[Job]:
+        return [
+            *choice.jobs(),
+            *(
+                choice.compute.attribution_job(spec, method, choice.pairs, choice.scope)
+                for spec in choice.specs
+                for method in methods.values()
+            ),
+        ]
+
+    ticking = any_active(jobs())
+
+    @fragment(run_every=2.0 if ticking else None)
+    def board() -> None:
+        """Progress and the table; refreshed while something runs."""
+        results = st.container()
+        done = run_board(jobs(), "agreement.", unit="results")
+        if any_active(jobs()) != ticking:
+            st.rerun()
+        with results, panels.guarded():
+            if not done:
+                st.info("Nothing is computed for these pairs yet: press Compute.")
+            else:
+                _table(choice, methods)
+
+    board()
+
+
+def _table(choice: MovablePairs, methods: Mapping[str, Method]) -> None:
+    rows: list[tuple[str, Agreement]] = []
+    provenance: list[Provenance] = []
+    for spec in choice.specs:
+        model = choice.compute.identify(spec)
+        for label, what in choice.interventions.items():
+            for method in methods.values():
+                try:
+                    agreement = interventions.agreement_of(
+                        choice.compute, spec, method, what, choice.pairs
+                    )
+                except UserError:  # nothing is stored of it
+                    continue
+                rows.append((label, agreement))
+                provenance.append(
+                    of_agreement(model, what, choice.data.name, agreement, choice.words)
+                )
+    if not rows:
+        return
+    table = intervention_tables.agreement_frame(rows)
+    show_table(table)
+    st.caption(
+        "Spearman correlation with 95% bootstrap intervals over documents. Mean curves: between "
+        "the method's mean curve and the mean causal curve, at 11 positions. Mean over pairs: "
+        "between each pair's own curves, where the positions of relevant words outweigh any bias. "
+        "Relocation uses positions where the model reads all of the evidence; pairs with fewer "
+        "than two are left out."
+    )
+    panels.caption(provenance)
+    panels.downloads("agreement", [choice.data.name, "agreement"], provenance, frame=table)

@@ -1,0 +1,160 @@
+"""The Methods page's second tab: deletion and insertion tests averaged over a data set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+import pandas as pd
+import plotly.graph_objects as go
+import streamlit as st
+
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.faithfulness_summary import FaithfulnessSummary, summarize
+from poslens.attribution.methods import METHODS
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Method, Provenance, TextPair
+from poslens.compute.provenance import of_faithfulness_set
+from poslens.compute.runs import Job
+from poslens.dashboard.methods.pair import PARAMETERS
+from poslens.dashboard.server.own_texts import service_for
+from poslens.dashboard.widgets import choices, panels
+from poslens.dashboard.widgets.guard import fragment
+from poslens.dashboard.widgets.reading_panel import readable_pairs, what_is_read
+from poslens.dashboard.widgets.run_board import any_active, failed_items, run_board
+from poslens.dashboard.widgets.tables import show_table
+from poslens.figures.curves import Style
+from poslens.studies.faithfulness import service as faithfulness_service
+from poslens.studies.faithfulness.figures import gains
+
+
+def section(data: DataSet, models: Sequence[str], methods: Mapping[str, Method]) -> None:
+    """How many pairs, progress, and the table of methods."""
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        chosen = choices.spread(
+            "Pairs",
+            data.pairs,
+            faithfulness_service.DEFAULT_PAIRS,
+            "faithfulness.pairs",
+            width=240,
+        )
+        specs: list[RetrieverSpec] = []
+        for name in models:
+            with panels.guarded():
+                specs.append(choices.spec(name, data.name))
+        pairs, left_out = readable_pairs(specs, chosen)
+    scope = f"{data.name}: {len(chosen)} pairs spread evenly"
+    scope = ", ".join(filter(None, (scope, left_out)))
+    if not pairs:
+        st.info("The models can read none of these pairs. Select more pairs, or another model.")
+        return
+
+    def jobs() -> list[Job]:
+        able = []
+        for spec in specs:
+            for method in methods.values():
+                with suppress(UserError):  # the results say why
+                    able.append(_job(data, spec, method, pairs, scope))
+        return able
+
+    ticking = any_active(jobs())
+
+    @fragment(run_every=2.0 if ticking else None)
+    def board() -> None:
+        """Progress and results; refreshed while something runs."""
+        results = st.container()
+        run_board(jobs(), "faithfulness.", unit="tests", verb="Test")
+        if any_active(jobs()) != ticking:
+            st.rerun()
+        with results, panels.guarded():
+            _results(data, specs, methods, pairs, scope)
+
+    board()
+
+
+def _job(
+    data: DataSet, spec: RetrieverSpec, method: Method, pairs: Sequence[TextPair], scope: str
+) -> Job:
+    return faithfulness_service.job(service_for(data.name), spec, method, pairs, scope, PARAMETERS)
+
+
+def _results(
+    data: DataSet,
+    specs: Sequence[RetrieverSpec],
+    methods: Mapping[str, Method],
+    pairs: Sequence[TextPair],
+    scope: str,
+) -> None:
+    compute = service_for(data.name)
+    by_id = {one.pair_id: one for one in pairs}
+    summaries: list[tuple[str, FaithfulnessSummary]] = []
+    provenance: list[Provenance] = []
+    for spec in specs:
+        for method in methods.values():
+            title = METHODS[method.name].title
+            stored = faithfulness_service.stored(compute, spec, method, pairs, PARAMETERS)
+            failed_items(_job(data, spec, method, pairs, scope), stored.failed, "faithfulness.")
+            if not stored.results:
+                continue
+            try:
+                documents = [by_id[pair_id].document for pair_id in stored.results]
+                summary = summarize(list(stored.results.values()), documents)
+            except UserError as reason:
+                st.caption(panels.plain(f"{spec.name}, {title}: {reason}"))
+                continue
+            summaries.append((title, summary))
+            provenance.append(
+                of_faithfulness_set(compute.identify(spec), data.name, summary, scope)
+            )
+    if not summaries:
+        return
+    frame = pd.DataFrame([_row(label, summary) for label, summary in summaries])
+    rows = [(f"{summary.model}, {label}", summary.deletion_gain) for label, summary in summaries]
+
+    def draw(style: Style) -> go.Figure:
+        return gains(rows, "Deletion gain", style, provenance)
+
+    panels.show(
+        draw(panels.screen_style(height_px=140 + 34 * len(rows))),
+        "faithfulness.gains",
+        "Gain of each method over random order",
+    )
+    show_table(frame)
+    st.caption(
+        panels.plain(
+            f"Means over pairs, with 95% bootstrap intervals over documents; {PARAMETERS!r}; "
+            f"{scope}. Gains are differences from random order; higher is better. Seconds are for "
+            "the attribution alone. Means leave out pairs whose score doesn't change without any "
+            "words (no difference), and pairs whose score rises (below empty)."
+        )
+    )
+    what_is_read(specs, pairs, "faithfulness")
+    panels.caption(provenance)
+    panels.downloads(
+        "faithfulness.set",
+        [data.name, "faithfulness"],
+        provenance,
+        figures={"Gains": draw},
+        frame=frame,
+    )
+
+
+def _row(label: str, summary: FaithfulnessSummary) -> dict[str, object]:
+    return {
+        "model": summary.model,
+        "method": label,
+        "n": summary.n,
+        "documents": summary.n_documents,
+        "left out, no difference": summary.n_equal,
+        "left out, below empty": summary.n_below,
+        "truncated": summary.n_truncated,
+        "deletion area": str(summary.deletion_area),
+        "insertion area": str(summary.insertion_area),
+        "comprehensiveness": str(summary.comprehensiveness),
+        "sufficiency": str(summary.sufficiency),
+        "deletion gain": str(summary.deletion_gain),
+        "insertion gain": str(summary.insertion_gain),
+        "enrichment": "" if summary.enrichment is None else str(summary.enrichment),
+        "seconds": str(summary.seconds),
+    }

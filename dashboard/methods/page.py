@@ -1,0 +1,40 @@
+"""Methods: deletion and insertion tests on a pair and on a data set, and each method's agreement
+with interventions, a tab each."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from poslens.attribution.methods import METHODS, make_method
+from poslens.dashboard.methods import agreement, data_set, pair
+from poslens.dashboard.widgets import choices, panels
+
+TABS = ("A pair", "A data set", "Agreement with interventions")
+ERASURE = (
+    "PosLens replaces words with padding tokens, largest contribution first, and restores them in "
+    "the same order. A faithful method makes the score fall early when words go and rise early "
+    "when they return. Random orders are the baseline."
+)
+
+st.markdown("# Methods: how faithful is each method?")
+pair_tab, data_tab, agreement_tab = st.tabs(TABS, key="tab", bind="query-params")
+data = None
+with st.sidebar:
+    with panels.guarded():
+        data = choices.data_set(with_uploader=not pair_tab.open)
+    models = choices.models(["MiniLM"])
+    names = choices.methods(models, [name for name, entry in METHODS.items() if not entry.slow])
+    choices.say_unfit(choices.unfit_methods(models))
+methods = {name: make_method(name) for name in names}
+if data is None:
+    st.stop()
+if not models or not methods:
+    st.info("Select a model and a method.")
+    st.stop()
+if agreement_tab.open:
+    with agreement_tab, panels.guarded():
+        agreement.section(data, models, methods)
+    st.stop()
+with pair_tab if pair_tab.open else data_tab, panels.guarded():
+    st.caption(ERASURE)
+    (pair if pair_tab.open else data_set).section(data, models, methods)
