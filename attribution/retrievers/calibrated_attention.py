@@ -3,8 +3,8 @@ text has its share (Schuhmacher et al. 2026, arXiv 2601.16934; Michail et al. 20
 2606.02737). Built from their descriptions.
 
 Which rows are calibrated follows from the pooling. Of a row, some tokens may be set apart; all
-others are cut, in order, into baskets of B tokens, and every basket that the row can see gets the
-same share of what is left. Within a basket the proportions stay.
+others are cut, in order, into blocks of B tokens, and every block that the row can see gets the
+same share of what is left. Within a block the proportions stay.
 
 | rows | calibrated | set apart |
 |---|---|---|
@@ -12,11 +12,11 @@ same share of what is left. Within a basket the proportions stay.
 | `first` | the first token's | the first token, which keeps its weight |
 | `last` | the last token's | the first token, which keeps its weight; the last, which gets 1/n |
 
-n counts the baskets and the tokens set apart. A text with less than one basket stays as it is.
+n counts the blocks and the tokens set apart. A text with less than one block stays as it is.
 
 A model reaches this through transformers' attention interface (`attach`). Where every row is
-calibrated no weights are formed: within a basket they are the softmax over its keys alone, so
-attention to each basket apart, averaged, is the same, by the kernels that plain attention uses.
+calibrated no weights are formed: within a block they are the softmax over its keys alone, so
+attention to each block apart, averaged, is the same, by the kernels that plain attention uses.
 """
 
 from __future__ import annotations
@@ -80,29 +80,29 @@ def redistribute(weights: Tensor, real: Tensor, rows: Rows, calibration: Calibra
         strength * calibrated + (1 - strength) * plain [B, A, R, S]; rows sum to 1, masked keys
         stay 0.
     """
-    strength, basket = calibration.strength, calibration.basket
+    strength, block = calibration.strength, calibration.block
     if strength == 0:
         return weights
     content = real & ~_apart(real, rows)
     count = content.sum(-1)  # [B]
     order = content.long().cumsum(-1) - 1
-    number = int(-(-int(count.max()) // basket)) if count.numel() else 0
-    member = F.one_hot(torch.where(content, order // basket, number), number + 1)[..., :number]
+    number = int(-(-int(count.max()) // block)) if count.numel() else 0
+    member = F.one_hot(torch.where(content, order // block, number), number + 1)[..., :number]
     member = member[:, None].to(weights.dtype)  # [B, 1, S, N]
     sums = weights @ member  # [B, A, R, N]
     seen = (sums > 0).to(weights.dtype)
-    target, kept = _left(weights, real, rows, -(-count // basket))
+    target, kept = _left(weights, real, rows, -(-count // block))
     share = target / seen.sum(-1, keepdim=True).clamp_min(1)  # [B, A, R, 1]
-    # A basket whose weights are all 0 takes no share, whatever they are multiplied with.
+    # A block whose weights are all 0 takes no share, whatever they are multiplied with.
     factor = share / torch.where(sums > 0, sums, 1.0)
     changed = weights * (factor @ member.transpose(-1, -2)) + kept
     changed = changed / _or_one(changed.sum(-1, keepdim=True))
     mixed = strength * changed + (1 - strength) * weights
-    short = (count < basket)[:, None, None, None]
+    short = (count < block)[:, None, None, None]
     return torch.where(short | (weights.sum(-1, keepdim=True) == 0), weights, mixed)
 
 
-def _left(weights: Tensor, real: Tensor, rows: Rows, baskets: Tensor) -> tuple[Tensor, Tensor]:
+def _left(weights: Tensor, real: Tensor, rows: Rows, blocks: Tensor) -> tuple[Tensor, Tensor]:
     """What content shares [B, A, R, 1], and the weights of the tokens set apart [B, A, R, S]."""
     nothing = torch.zeros_like(weights)
     if rows == "mean":
@@ -112,7 +112,7 @@ def _left(weights: Tensor, real: Tensor, rows: Rows, baskets: Tensor) -> tuple[T
     target = 1 - kept.sum(-1, keepdim=True)
     if rows == "last":
         last = _at_row(_row_of(real, "last"), real.shape[1])[:, None, None]
-        own = (1 / (baskets + 2)).to(weights.dtype)[:, None, None, None]
+        own = (1 / (blocks + 2)).to(weights.dtype)[:, None, None, None]
         kept = kept + torch.where(last, own, nothing)
         # A first token that has nearly everything leaves less than the last one gets.
         target = (target - own).clamp_min(0)
@@ -269,7 +269,7 @@ def _attention(
     length = key.shape[2]
     if calibrator.n_layers == 0 or not calibrator.applies(layer):
         return output, None
-    if length < calibrator.calibration.basket:
+    if length < calibrator.calibration.block:
         return output, None
     real = run.real
     if real is None:
@@ -325,11 +325,11 @@ def _by_basket(
     calibrator: Calibrator,
     rest: dict[str, Any],
 ) -> Tensor:
-    """What every token reads of the baskets, each of the same weight [B, T, A, E]."""
+    """What every token reads of the blocks, each of the same weight [B, T, A, E]."""
     bias = rest.pop("position_bias", None)
     start = _row_of(real, "first")
     if bool((start > 0).any()):
-        # Padding on the left: turned round, so that every text's baskets begin at position 0.
+        # Padding on the left: turned round, so that every text's blocks begin at position 0.
         places = (torch.arange(real.shape[1], device=real.device) + start[:, None]) % real.shape[1]
         key, value = (_turned(t, places, -2) for t in (key, value))
         mask, bias = (None if t is None else _turned(t, places, -1) for t in (mask, bias))
@@ -337,8 +337,8 @@ def _by_basket(
     total: Tensor | None = None
     count: Tensor | float = 0.0
     length = int(real.sum(-1).max())
-    for begin in range(0, length, calibrator.calibration.basket):
-        part = slice(begin, min(begin + calibrator.calibration.basket, length))
+    for begin in range(0, length, calibrator.calibration.block):
+        part = slice(begin, min(begin + calibrator.calibration.block, length))
         allowed, own, seen = _part_of_mask(mask, part)
         found = _plain_attention(
             module,
@@ -364,7 +364,7 @@ def _by_basket(
 def _part_of_mask(
     mask: Tensor | None, part: slice
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """A mask for one basket: as truth values, or as what is added to the logits; and which rows
+    """A mask for one block: as truth values, or as what is added to the logits; and which rows
     see any of it [B, 1 or A, T, 1]. A row that sees nothing is let see all, which its weight of 0
     takes away again: softmax over nothing is not a number."""
     if mask is None:

@@ -20,7 +20,7 @@ from sentence_transformers.sentence_transformer.modules import Transformer
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.allowed_names import CALIBRATED_TRANSFORMER
 from poslens.attribution.retrievers.calibrated_attention import Rows, attach, calibrator_of
-from poslens.attribution.retrievers.calibration import Calibration
+from poslens.attribution.retrievers.calibration import EARLIER_NAMES, Calibration
 
 SETTINGS = "calibration.json"
 
@@ -79,28 +79,29 @@ def export(retriever: Any, folder: Path) -> None:
 
 
 def _write(path: Path, how: Calibration, rows: Rows) -> None:
-    said = {
+    settings = {
         "strength": how.strength,
-        "basket": how.basket,
+        "block": how.block,
         "layers": how.layers,
         "rows": rows,
     }
-    path.write_text(json.dumps(said, indent=2) + os.linesep, encoding="utf-8")
+    path.write_text(json.dumps(settings, indent=2) + os.linesep, encoding="utf-8")
 
 
 def _read(path: Path) -> tuple[Calibration, Rows]:
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-        strength, basket, layers, rows = (
-            said[key] for key in ("strength", "basket", "layers", "rows")
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        settings = {EARLIER_NAMES.get(key, key): value for key, value in settings.items()}
+        strength, block, layers, rows = (
+            settings[key] for key in ("strength", "block", "layers", "rows")
         )
         if (
             rows not in ("mean", "first", "last")
-            or type(basket) is not int
+            or type(block) is not int
             or type(layers) not in (int, type(None))
             or type(strength) not in (int, float)
         ):
             raise ValueError("of another type")
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{path.name} says no calibration: export the model again.") from error
-    return Calibration(float(strength), basket, layers), rows
+    return Calibration(float(strength), block, layers), rows

@@ -13,9 +13,12 @@ WORD = "calibrated"
 
 _FORM = re.compile(rf"(.+)@{WORD}(?:\((.*)\))?", re.DOTALL)
 
-STRENGTH, BASKET = 0.5, 128
+STRENGTH, BLOCK = 0.5, 128
 
-MAX_BASKET = 1_000_000
+EARLIER_NAMES = {"basket": "block"}
+"""Parameters that PosLens 0.1 names otherwise, in names of models and in exported folders."""
+
+MAX_BLOCK = 1_000_000
 """Longer than any text; a number of a hundred digits has no place in a name."""
 
 
@@ -36,7 +39,7 @@ def decimals(strength: float) -> str:
 @dataclass(frozen=True, slots=True)
 class Calibration:
     """Attention in the last `layers` layers (None: half of them, rounded down, at least one) is
-    drawn towards giving every basket of `basket` tokens the same share. `strength` is how far:
+    drawn towards giving every block of `block` tokens the same share. `strength` is how far:
     0 is the plain model, 1 the same share for each; it is rounded to six decimals.
 
     Source: Schuhmacher et al. 2026, arXiv 2601.16934; Michail et al. 2026, arXiv 2606.02737.
@@ -46,15 +49,15 @@ class Calibration:
     """
 
     strength: float = STRENGTH
-    basket: int = BASKET
+    block: int = BLOCK
     layers: int | None = None
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.strength) and 0 <= self.strength <= 1):
             raise UserError(f"The strength of a calibration is from 0 to 1, not {self.strength:g}.")
         object.__setattr__(self, "strength", rounded(self.strength))
-        if not 1 <= self.basket <= MAX_BASKET:
-            raise UserError(f"A basket holds at least 1 token, not {self.basket}.")
+        if not 1 <= self.block <= MAX_BLOCK:
+            raise UserError(f"A token block has at least 1 token, not {self.block}.")
         if self.layers is not None and self.layers < 1:
             raise UserError(f"At least 1 layer is calibrated, not {self.layers}.")
 
@@ -64,17 +67,25 @@ class Calibration:
         said = []
         if self.strength != STRENGTH:
             said.append(f"strength={decimals(self.strength)}")
-        if self.basket != BASKET:
-            said.append(f"basket={self.basket}")
+        if self.block != BLOCK:
+            said.append(f"block={self.block}")
         if self.layers is not None:
             said.append(f"layers={self.layers}")
         return f"@{WORD}" + (f"({', '.join(said)})" if said else "")
 
     @property
     def words(self) -> str:
-        """Every number of it, for captions and for what results are stored under."""
+        """Every number of it, for captions."""
+        return self._described("token blocks")
+
+    @property
+    def key(self) -> str:
+        """Every number of it, as it is part of the fingerprints that results are stored under."""
+        return self._described("baskets")  # as PosLens 0.1 wrote it, so that its results are valid
+
+    def _described(self, blocks: str) -> str:
         layers = "half of the layers" if self.layers is None else f"last {self.layers} layers"
-        return f"strength {decimals(self.strength)}, baskets of {self.basket}, {layers}"
+        return f"strength {decimals(self.strength)}, {blocks} of {self.block}, {layers}"
 
     def first_of(self, n: int, name: str) -> int:
         """The first calibrated layer of `n`, from 0.
@@ -92,7 +103,7 @@ class Calibration:
 
 
 def split(name: str) -> tuple[str, Calibration] | None:
-    """The model's own name and the calibration of `MiniLM@calibrated(strength=0.5, basket=128,
+    """The model's own name and the calibration of `MiniLM@calibrated(strength=0.5, block=128,
     layers=3)`; None of a name without one.
 
     Raises:
@@ -107,15 +118,16 @@ def split(name: str) -> tuple[str, Calibration] | None:
         if not part.strip():
             continue
         key, _, value = (piece.strip() for piece in part.partition("="))
-        if key not in ("strength", "basket", "layers") or key in given:
+        key = EARLIER_NAMES.get(key, key)
+        if key not in ("strength", "block", "layers") or key in given:
             raise UserError(
-                f"A calibration takes strength, basket and layers, each once, not {key[:40]!r}: "
-                f"write {base[:80]}@{WORD}(strength=0.5, basket=128, layers=3)."
+                f"A calibration takes strength, block and layers, each once, not {key[:40]!r}: "
+                f"write {base[:80]}@{WORD}(strength=0.5, block=128, layers=3)."
             )
         given[key] = value
     return base, Calibration(
         strength=_number(given.get("strength", str(STRENGTH)), "strength"),
-        basket=_whole(given.get("basket", str(BASKET)), "basket"),
+        block=_whole(given.get("block", str(BLOCK)), "block"),
         layers=_whole(given["layers"], "layers") if "layers" in given else None,
     )
 

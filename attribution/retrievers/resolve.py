@@ -109,7 +109,7 @@ def resolve(name: str) -> RetrieverSpec:
     `@weightedmean`, `@last` or `@max` behind it where it shall be pooled so, or with a number from
     0 to 1 behind an adapter's name where it shall be that strong (`MiniLM-recency@0.5`). Then may
     follow `@configured`, which truncates texts where the model's own configuration does, and
-    `@calibrated`, or `@calibrated(strength=0.5, basket=128, layers=3)`.
+    `@calibrated`, or `@calibrated(strength=0.5, block=128, layers=3)`.
 
     Raises:
         UserError: none of these.

@@ -107,7 +107,7 @@ class RetrieverSpec:
         if self.strength is not None:
             said += f", strength={decimals(self.strength)}"
         if self.calibration is not None:
-            said += f", calibrated: {self.calibration.words}"
+            said += f", calibrated: {self.calibration.key}"
         return said
 
     @property

@@ -240,7 +240,7 @@ def models(default: Sequence[str], maximum: int = MAX_MODELS) -> list[str]:
         "where the hub can be reached. After a name, @cls, @mean, @weightedmean, @last or @max "
         "changes how tokens are pooled, as in MiniLM@last; @configured truncates texts where the "
         "model's own configuration does; @calibrated, or "
-        "@calibrated(strength=0.5, basket=128, layers=3), calibrates a dense model's attention.",
+        "@calibrated(strength=0.5, block=128, layers=3), calibrates a dense model's attention.",
     )
     fetch_panel(names)
     model_limits(names, lambda chosen: st.session_state.update(models=chosen), "models")

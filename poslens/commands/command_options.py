@@ -33,7 +33,7 @@ Model = Annotated[
         autocompletion=model_names,
         help="Preset, Hugging Face id, folder, or NAME=FOLDER; @cls, @mean, @weightedmean, @last "
         "or @max after it changes the pooling, @configured truncates texts where its own "
-        "configuration does, @calibrated or @calibrated(strength=0.5, basket=128, "
+        "configuration does, @calibrated or @calibrated(strength=0.5, block=128, "
         "layers=3) calibrates its attention.",
     ),
 ]

@@ -290,9 +290,13 @@ def of_debias(
 ) -> Provenance:
     """Rankings of `n_documents` by one model, plain and under the calibrations `tried`."""
     strengths = ", ".join(decimals(one) for one in sorted({c.strength for c in tried}))
-    baskets = ", ".join(str(one) for one in sorted({c.basket for c in tried}))
+    blocks = ", ".join(str(block) for block in sorted({c.block for c in tried}))
     depths = ", ".join(sorted({"half" if c.layers is None else str(c.layers) for c in tried}))
-    grid = f"; calibrated: strength {strengths}, basket {baskets}, layers {depths}" if tried else ""
+    grid = (
+        f"; calibrated: strength {strengths}, token block {blocks}, layers {depths}"
+        if tried
+        else ""
+    )
     return of_model(
         model,
         f"{method!r}{grid}",

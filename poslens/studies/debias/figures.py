@@ -46,7 +46,7 @@ def front(
     for one in others:
         how = one.spec.calibration
         assert how is not None  # only the first point is plain
-        families.setdefault((how.basket, str(how.layers or HALF)), []).append(one)
+        families.setdefault((how.block, str(how.layers or HALF)), []).append(one)
     for index, ((basket, depth), points) in enumerate(families.items()):
         look = style.line(index)
         line = sorted(points, key=lambda point: point.strength)

@@ -24,7 +24,7 @@ from poslens.attribution.evaluation.ranking_change import (
     quality,
 )
 from poslens.attribution.evaluation.ranking_measures import NDCG
-from poslens.attribution.retrievers.calibration import BASKET, STRENGTH, Calibration
+from poslens.attribution.retrievers.calibration import BLOCK, STRENGTH, Calibration
 from poslens.attribution.retrievers.dense import FAMILY as DENSE
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.resolve import locate
@@ -44,7 +44,7 @@ from poslens.studies.ranking import service as ranking_service
 from poslens.studies.ranking.service import Ranked, RankingSetup
 
 STRENGTHS = (STRENGTH, 1.0)
-BASKETS = (64, BASKET)
+BASKETS = (64, BLOCK)
 MAX_POINTS = 64
 """Settings of one grid: each ranks the whole data set."""
 

@@ -19,7 +19,7 @@ def points_frame(found: DebiasResult) -> pd.DataFrame:
         row: dict[str, object] = {
             "model": one.name,
             "strength": one.strength,
-            "basket": how.basket if how else None,
+            "basket": how.block if how else None,
             "layers": (how.layers or HALF) if how else None,
             "queries": own.n,
             "on the front": one.front,

@@ -93,14 +93,25 @@ def test_another_calibration_is_another_model(exported: tuple[DenseRetriever, Pa
     assert used_model(spec_of(folder), "cpu", "auto").fingerprint != before
 
 
+def test_a_folder_of_an_earlier_version_is_read(exported: tuple[DenseRetriever, Path]) -> None:
+    retriever, folder = exported
+    settings = json.loads((folder / SETTINGS).read_text())
+    earlier = {("basket" if key == "block" else key): value for key, value in settings.items()}
+    assert "basket" in earlier
+    (folder / SETTINGS).write_text(json.dumps(earlier))
+    again = load(spec_of(folder), device="cpu")
+    assert isinstance(again, DenseRetriever)
+    np.testing.assert_allclose(vectors(again), vectors(retriever), atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"strength": 2}, "from 0 to 1"),
-        ({"basket": 0}, "at least 1 token"),
+        ({"block": 0}, "at least 1 token"),
         ({"layers": 9}, "has 2 layers of attention"),
         ({"rows": "all"}, "says no calibration"),
-        ({"basket": "8"}, "says no calibration"),
+        ({"block": "8"}, "says no calibration"),
     ],
 )
 def test_a_damaged_calibration_is_one_sentence(

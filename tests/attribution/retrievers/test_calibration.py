@@ -48,18 +48,18 @@ def loop_row(row: list[float], real: list[bool], kind: str, how: Calibration) ->
         return row
     apart = {"mean": [], "first": tokens[:1], "last": [tokens[0], tokens[-1]]}[kind]
     content = [k for k in tokens if k not in apart]
-    if len(content) < how.basket:
+    if len(content) < how.block:
         return row
-    baskets = [content[i : i + how.basket] for i in range(0, len(content), how.basket)]
+    blocks = [content[i : i + how.block] for i in range(0, len(content), how.block)]
     new = [0.0] * len(row)
     for k in apart:
         new[k] = row[k]
     if kind == "last":
-        new[tokens[-1]] = 1 / (len(baskets) + 2)
+        new[tokens[-1]] = 1 / (len(blocks) + 2)
     left = max(0.0, 1 - sum(new))
-    for basket in baskets:
-        share = sum(row[k] for k in basket)
-        for k in basket if share > 0 else ():
+    for block in blocks:
+        share = sum(row[k] for k in block)
+        for k in block if share > 0 else ():
             new[k] = row[k] / share
     filled = sum(new[k] for k in content)
     for k in content if filled > 0 else ():
@@ -100,7 +100,7 @@ def attention(padding: str, causal: bool, seed: int = 0) -> tuple[Tensor, Tensor
     return torch.softmax(logits, -1).nan_to_num(0.0), real
 
 
-cases = pytest.mark.parametrize("basket", [1, 3, 4, 9, 11, 50])
+cases = pytest.mark.parametrize("block", [1, 3, 4, 9, 11, 50])
 kinds = pytest.mark.parametrize("kind", ["mean", "first", "last"])
 
 
@@ -108,10 +108,10 @@ kinds = pytest.mark.parametrize("kind", ["mean", "first", "last"])
 @cases
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("padding", ["left", "right"])
-def test_weights_equal_a_plain_loop(padding: str, causal: bool, basket: int, kind: Rows) -> None:
+def test_weights_equal_a_plain_loop(padding: str, causal: bool, block: int, kind: Rows) -> None:
     weights, real = attention(padding, causal)
     for strength in (0.0, 0.3, 1.0):
-        how = Calibration(strength, basket)
+        how = Calibration(strength, block)
         found = calibrate(weights, real, kind, how)
         torch.testing.assert_close(found, loop(weights, real, kind, how), atol=1e-6, rtol=0)
         # Rows sum to 1 where they did, and what was masked stays so.
@@ -121,18 +121,18 @@ def test_weights_equal_a_plain_loop(padding: str, causal: bool, basket: int, kin
             assert torch.equal(found, weights)
 
 
-def test_every_basket_has_the_same_share_at_full_strength() -> None:
+def test_every_block_has_the_same_share_at_full_strength() -> None:
     weights, real = attention("right", causal=False)
     found = calibrate(weights, real, "mean", Calibration(1, 4))[0]
     shares = torch.stack([found[..., :4].sum(-1), found[..., 4:8].sum(-1), found[..., 8:].sum(-1)])
     torch.testing.assert_close(shares, torch.full_like(shares, 1 / 3))
-    # Within a basket proportions stay.
+    # Within a block proportions stay.
     torch.testing.assert_close(
         found[..., 0] / found[..., 1], weights[0, ..., 0] / weights[0, ..., 1]
     )
 
 
-def test_a_basket_that_a_row_cannot_see_takes_no_share() -> None:
+def test_a_block_that_a_row_cannot_see_takes_no_share() -> None:
     row = torch.tensor([[[[0.5, 0.5, 0.0, 0.0, 0.0, 0.0]]]])
     real = torch.ones(1, 6, dtype=torch.bool)
     assert torch.equal(redistribute(row, real, "mean", Calibration(1, 2)), row)
@@ -141,7 +141,7 @@ def test_a_basket_that_a_row_cannot_see_takes_no_share() -> None:
     torch.testing.assert_close(found, torch.tensor([[[[0.5, 0.0, 0.0, 0.0, 0.5, 0.0]]]]))
 
 
-def test_a_text_shorter_than_a_basket_stays() -> None:
+def test_a_text_shorter_than_a_block_stays() -> None:
     weights, real = attention("right", causal=False)
     for kind in ("mean", "first", "last"):
         found = calibrate(weights, real, kind, Calibration(1, 7))
@@ -155,15 +155,22 @@ def test_a_text_shorter_than_a_basket_stays() -> None:
 def test_a_name_says_the_calibration() -> None:
     plain, default = resolve("MiniLM"), resolve("MiniLM@calibrated")
     assert default.calibration == Calibration() and default.base == "MiniLM"
-    assert resolve("MiniLM@calibrated(strength=0.50, basket=128)").name == "MiniLM@calibrated"
+    assert resolve("MiniLM@calibrated(strength=0.50, block=128)").name == "MiniLM@calibrated"
     other = resolve("MiniLM-recency@0.5@calibrated( layers=2,strength=1 )")
     assert other.name == "MiniLM-recency@0.5@calibrated(strength=1, layers=2)"
     assert other.strength == 0.5 and other.calibration == Calibration(1, 128, 2)
     assert resolve(other.name) == other
     assert (
-        len({plain.settings, default.settings, resolve("MiniLM@calibrated(basket=64)").settings})
+        len({plain.settings, default.settings, resolve("MiniLM@calibrated(block=64)").settings})
         == 3
     )
+
+
+def test_a_name_of_an_earlier_version_is_the_same_model() -> None:
+    now, earlier = (resolve(f"MiniLM@calibrated({name}=64)") for name in ("block", "basket"))
+    assert earlier == now and now.name == "MiniLM@calibrated(block=64)"
+    # The fingerprint that included results are stored under is made of these words.
+    assert now.settings.endswith(", calibrated: strength 0.5, baskets of 64, half of the layers")
 
 
 @pytest.mark.parametrize(
@@ -194,11 +201,11 @@ def test_a_strength_has_one_name_one_number_and_one_key(name: str, called: str) 
         ("MiniLM@calibrated(strength=1.5)", "from 0 to 1, not 1.5"),
         ("MiniLM@calibrated(strength=-0.1)", "from 0 to 1, not -0.1"),
         ("MiniLM@calibrated(strength=nan)", "a number such as 0.5"),
-        ("MiniLM@calibrated(basket=0)", "at least 1 token, not 0"),
-        ("MiniLM@calibrated(basket=2.5)", "a whole number, not '2.5'"),
+        ("MiniLM@calibrated(block=0)", "at least 1 token, not 0"),
+        ("MiniLM@calibrated(block=2.5)", "a whole number, not '2.5'"),
         ("MiniLM@calibrated(layers=0)", "At least 1 layer"),
-        ("MiniLM@calibrated(depth=3)", "strength, basket and layers, each once, not 'depth'"),
-        ("MiniLM@calibrated(basket=3, basket=4)", "each once"),
+        ("MiniLM@calibrated(depth=3)", "strength, block and layers, each once, not 'depth'"),
+        ("MiniLM@calibrated(block=3, basket=4)", "each once"),
         ("MiniLM@calibrated@calibrated", "calibrated already"),
         ("BM25@calibrated", "no dense model"),
     ],
@@ -269,7 +276,7 @@ def test_a_calibrated_model_equals_the_loop_in_an_eager_one(
         plain = tiny(name).embed(encoded)
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
     assert float((found[0] - plain[0]).norm() / plain[0].norm()) > 1e-5  # it does something
-    np.testing.assert_allclose(found[2], plain[2], atol=1e-6)  # less than a basket
+    np.testing.assert_allclose(found[2], plain[2], atol=1e-6)  # less than a block
 
 
 @every_kind

@@ -54,7 +54,7 @@ def test_as_configured_it_reads_less_and_is_another_model_to_the_cache() -> None
     [
         ("MiniLM-recency@0.5@configured", 256),
         ("MiniLM@last@configured", 256),
-        ("MiniLM@configured@calibrated(basket=64)", 256),
+        ("MiniLM@configured@calibrated(block=64)", 256),
         ("MiniLM@mean@configured", 256),
     ],
 )

@@ -221,7 +221,7 @@ def test_the_command_and_then_the_page(
     result = CliRunner().invoke(app, asked)
     assert result.exit_code == 0, result.output
     printed = json.loads(result.stdout)
-    assert printed["recommended"] in ("MiniLM", "MiniLM@calibrated(basket=64)")
+    assert printed["recommended"] in ("MiniLM", "MiniLM@calibrated(block=64)")
     assert len(printed["points"]) == 2 and printed["provenance"][0]["dataset"] == mine
     # Here the plain model is recommended, of which there is nothing to export.
     refused = CliRunner().invoke(app, [*asked, "--export", str(tmp_path / "none")])
