@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from poslens.attribution.errors import UserError
+from poslens.attribution.errors import UserError, printable
 
 T = TypeVar("T")
 
@@ -65,6 +65,22 @@ class Switch(Parameter[bool]):
                 f"{self.title or 'The switch'} is {str(value)[:40]!r}: give True or False."
             )
         return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text(Parameter[str]):
+    """Any text, of up to `longest` characters."""
+
+    default: str = ""
+    longest: int = 100_000
+
+    def parse(self, value: Any) -> str:
+        if not isinstance(value, str) or len(value) > self.longest or printable(value) != value:
+            raise UserError(
+                f"{self.title or 'The text'} is not a text of up to {self.longest:,} characters: "
+                "give another."
+            )
+        return value.strip()
 
 
 @dataclass(frozen=True, kw_only=True)

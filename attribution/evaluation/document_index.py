@@ -7,10 +7,13 @@ of all scores only a block is in memory at a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
+
+from poslens.attribution.retrievers.lexical import Statistics, statistics_of
 
 Ints = NDArray[np.int64]
 Similarity = Callable[[Tensor, Tensor], Tensor]
@@ -38,10 +41,21 @@ class Ranks:
         self._at = at[self._known]
         self._column_of = at
 
+    def documents(self, scores: NDArray[np.floating]) -> NDArray[np.floating]:
+        """The score of every document [P, m] by scores of vectors [P, C]; minus infinity where a
+        document has none."""
+        found = np.full((len(scores), len(self._column_of)), -np.inf, dtype=scores.dtype)
+        found[:, self._known] = self._best(scores)[:, self._at]
+        return found
+
+    def _best(self, scores: NDArray[np.floating]) -> NDArray[np.floating]:
+        best: NDArray[np.floating] = np.maximum.reduceat(scores, self._starts, axis=1)
+        return best
+
     def of(self, scores: NDArray[np.floating], own: Sequence[int]) -> Ints:
         """Ranks [P] from 1 by scores [P, C]; `own` [P] are documents. NOT_FOUND where the own
         document has no vector, or its score is minus infinity."""
-        best = np.maximum.reduceat(scores, self._starts, axis=1)
+        best = self._best(scores)
         ranks = np.full(len(scores), NOT_FOUND, dtype=np.int64)
         for row, document in enumerate(own):
             column = self._column_of[document]
@@ -73,6 +87,12 @@ class VectorIndex:
         ]
         return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
 
+    def scores(self, query: Tensor) -> NDArray[np.floating]:
+        """Scores [m] of every document for a query vector [H]."""
+        found = self._similarity(query[None], self._vectors).float().numpy()
+        scores: NDArray[np.floating] = self._ranks.documents(found)[0]
+        return scores
+
 
 class LexicalIndex:
     """BM25 by bm25s over documents' chunks, given as words; a document without a word of the query
@@ -81,7 +101,7 @@ class LexicalIndex:
     def __init__(self, chunks: Sequence[Sequence[str]], ranks: Ranks, k1: float, b: float) -> None:
         import bm25s
 
-        self._ranks = ranks
+        self._ranks, self._chunks = ranks, chunks
         self._index = bm25s.BM25(method="lucene", k1=k1, b=b, dtype="float64")
         self._index.index([list(chunk) for chunk in chunks], show_progress=False)
 
@@ -89,8 +109,21 @@ class LexicalIndex:
         """Ranks [P] of the own documents for queries as words."""
         found = np.full(len(queries), NOT_FOUND, dtype=np.int64)
         for row, (asked, document) in enumerate(zip(queries, own, strict=True)):
-            # As floats of 32 bits, as in every search: what differs by rounding is a tie.
-            scores = self._index.get_scores(list(asked)).astype(np.float32)[None]
-            scores[scores <= 0] = -np.inf
-            found[row] = self._ranks.of(scores, [document])[0]
+            found[row] = self._ranks.of(self._scores(asked), [document])[0]
         return found
+
+    def scores(self, query: Sequence[str]) -> NDArray[np.floating]:
+        """Scores [m] of every document for a query as words."""
+        scores: NDArray[np.floating] = self._ranks.documents(self._scores(query))[0]
+        return scores
+
+    def _scores(self, query: Sequence[str]) -> NDArray[np.floating]:
+        # As floats of 32 bits, as in every search: what differs by rounding is a tie.
+        scores = self._index.get_scores(list(query)).astype(np.float32)[None]
+        scores[scores <= 0] = -np.inf
+        return np.asarray(scores)
+
+    @cached_property
+    def statistics(self) -> Statistics:
+        """What BM25 knows of these documents, to score others under the same statistics."""
+        return statistics_of(self._chunks)

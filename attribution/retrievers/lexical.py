@@ -29,7 +29,7 @@ from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.retrievers.family import Capability, Family, Placement, register
 from poslens.attribution.retrievers.specs import ModelFiles, RetrieverSpec
 from poslens.attribution.text import MAX_CHARACTERS, words
-from poslens.attribution.types import Side, TextPair, Token, TokenizedText, as_array
+from poslens.attribution.types import Array, Side, TextPair, Token, TokenizedText, as_array
 
 SOURCE = "builtin:bm25"
 
@@ -242,6 +242,19 @@ class LexicalRetriever:
         """BM25 [N] of N versions of one side with one (or N) of the other."""
         _, parts = self._parts(queries, documents)
         return parts.sum(-1)
+
+    def scores(self, query: str, documents: Sequence[str], known: Statistics) -> Array:
+        """BM25 [n] of documents under the statistics of a corpus that need not have them; minus
+        infinity for those without a word of the query."""
+        asked = self._bag(query)
+        found = [
+            float(self._parts(asked, self._bag(text), known)[1].sum()) or -np.inf
+            for text in documents
+        ]
+        return np.array(found, dtype=np.float32)
+
+    def _bag(self, text: str) -> Bag:
+        return self.embed(Encoded({"words": (terms_of(text),)}, (), (0,)))
 
     def exact(
         self, queries: Sequence[str], documents: Sequence[str], pairs: Sequence[tuple[int, int]]

@@ -7,7 +7,7 @@ from typing import Any
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.faithfulness import ErasureParameters
 from poslens.attribution.types import Method
-from poslens.cache.kinds import bias, interventions, needles, rankings
+from poslens.cache.kinds import bias, interventions, needles, rankings, why
 from poslens.cache.kinds.audit import SENTENCE_RANKS, TRUNCATIONS
 from poslens.cache.kinds.faithfulness import (
     FAITHFULNESS,
@@ -29,6 +29,7 @@ _SCHEMAS: dict[str, Schema[Any]] = {
     "reachability": SENTENCE_RANKS,
     "search": rankings.SEARCHES,
     "truncation": TRUNCATIONS,
+    "why": why.SCHEMA,
 }
 
 

@@ -174,6 +174,14 @@ def _packer(hint: Any) -> Read:
         return packed.pack
     if is_dataclass(hint) and isinstance(hint, type):
         return Schema(hint).pack
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        (argument,) = (each for each in arguments if each is not NoneType)
+        inner = _packer(argument)
+        return lambda value: None if value is None else inner(value)
+    if origin is tuple and arguments[-1] is Ellipsis:
+        each_of = _packer(arguments[0])
+        return lambda value: [each_of(each) for each in value]
     return _plain
 
 

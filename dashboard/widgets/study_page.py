@@ -21,7 +21,7 @@ from poslens.dashboard.widgets.reading_panel import told
 from poslens.dashboard.widgets.run_board import any_active, failed_items, run_board
 from poslens.dashboard.widgets.tables import number_columns, show_table
 from poslens.figures.palettes import Style
-from poslens.parameters import Choice, Integer, Numbers, Parameter, Settings, Several, Switch
+from poslens.parameters import Choice, Integer, Numbers, Parameter, Settings, Several, Switch, Text
 from poslens.study import Figure, Plan, Study, plan, stored
 
 
@@ -149,6 +149,8 @@ def _widget(name: str, one: Parameter[Any]) -> Any:
         return st.toggle(title, one.default, **bound)
     if isinstance(one, Numbers):
         return st.text_input(title, one.text(), **bound)
+    if isinstance(one, Text):
+        return st.text_input(title, one.default, **bound)
     if isinstance(one, Choice):
         return st.segmented_control(
             title,

@@ -350,6 +350,29 @@ def of_needles(
     )
 
 
+def of_why(
+    model: ModelIdentity,
+    method: Method,
+    dataset: str,
+    n_queries: int,
+    n_documents: int,
+    selection: str,
+    share: Estimate | None,
+) -> Provenance:
+    """Explanations of `n_queries` queries' ranks over a corpus of `n_documents`."""
+    return of_model(
+        model,
+        repr(method),
+        dataset,
+        n_queries=n_queries,
+        n_documents=n_documents,
+        max_length=model.spec.max_length,
+        selection=selection,
+        control="the same change made to something else",
+        interval=resampled(share),
+    )
+
+
 def of_bias(
     model: ModelIdentity, method: Method, found: Sequence[BiasResult], dataset: str, source: str
 ) -> Provenance:

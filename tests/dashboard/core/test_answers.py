@@ -78,6 +78,10 @@ ARGUMENTS = {
         f"--depths 0,100 --lengths 64 --table {name}"
         for name in ("cells", "summary")
     },
+    **{
+        f"why --table {name}": f"--model BM25 --model bert --dataset pairs --top 1 --table {name}"
+        for name in ("misses", "causes", "steps", "paired")
+    },
     "models": "",
     "models fetch": "mpnet",
     "datasets": "",

@@ -219,6 +219,7 @@ def test_a_model_is_alike_to_itself() -> None:
         (["passport", "--model", "BM25", "--model", "nope"], "nope"),
         (["audit", "--model", "BM25", "--model", "nope"], "nope"),
         (["needles", "--model", "BM25", "--model", "nope"], "nope"),
+        (["why", "--model", "BM25", "--query", "nope"], "has no query 'nope'"),
         (["models", "fetch", "nope"], "nope"),
         (["run", "--data", "nope"], "--data takes NAME=PATH, NAME=hf:"),
         (["run", "--model", "a=x"], "x is not a folder"),

@@ -1,0 +1,405 @@
+"""Why was a document not retrieved for a query? Change one thing, rank the changed document among
+the others, which stay as they are, and see which change brings it into the top k (docs/methods.md,
+section 16).
+
+The wanted document is changed in three ways: all of it is read, its evidence moves to the position
+that scores highest, and its evidence stands alone. The index is changed in one: near-duplicates of
+the document and other relevant documents are taken out. Each change has a null, which does the same
+to something that should not matter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median_high
+from typing import Literal
+
+import numpy as np
+
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.document_index import NOT_FOUND
+from poslens.attribution.interventions.relocation import Variant, evidence_read, relocated
+from poslens.attribution.retrievers.lexical import terms_of
+from poslens.attribution.text import sentences
+from poslens.attribution.types import Array, EvidenceSpan, Method, TextPair, TokenizedText
+
+Cause = Literal["found", "competitor", "not read", "position", "dilution", "no match"]
+CAUSES: tuple[Cause, ...] = ("not read", "position", "dilution", "no match", "competitor")
+"""What a miss can come from, in the order of tables and charts."""
+Source = Literal["marked", "data set", "proposed"]
+"""Who says where the evidence is: the user, the data set, or the model by the sentence that scores
+highest alone."""
+
+N_NULLS = 3
+"""Other sentences that stand alone instead of the evidence; the null is their median rank."""
+N_POSITIONS, N_MOVED = 6, 2
+"""Positions that the evidence moves to, from first to last, and other sentences that move to the
+same positions; the null is the better rank of these."""
+MOST_ABOVE = 200
+"""Documents above the wanted one that are compared with it. A larger rank would need more
+near-duplicates than that to be explained by them."""
+LISTED = 10
+"""Documents above the wanted one that a result names."""
+MOST_SENTENCES = 400
+"""Sentences that are tried as evidence."""
+_SHINGLE = 4
+_DUPLICATE = 0.5
+_MIN_EVIDENCE = 6
+
+
+def why_method(top: int) -> Method:
+    """The name under which results are stored and shown.
+
+    Raises:
+        ValueError: `top` is below 1.
+    """
+    if top < 1:
+        raise ValueError("a top of no documents")
+    return Method("why", {"top": top, "version": 1})
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A change: the document's rank after it, and the rank after its null; None without a null."""
+
+    rank: int
+    null: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.rank < 1 or (self.null is not None and self.null < 1):
+            raise ValueError("a rank below 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Above:
+    """A document that ranks above the wanted one. `relevant`: it is judged relevant too.
+    `duplicate`: it shares half of the shorter one's word 4-grams with the wanted document, or
+    contains the evidence."""
+
+    document_id: str
+    rank: int
+    relevant: bool
+    duplicate: bool
+    n_words: int
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """What explains the rank of a wanted document among `n_documents`.
+
+    `rank` and `score` are those of the document as it is; `rank` is NOT_FOUND if it shares nothing
+    with the query. The steps are None where a change is impossible: `read` if the model reads the
+    evidence anyway, `moved` if the document is one sentence, `alone` if it is nothing but its
+    evidence, `without` if no competitor ranks above it. Characters of the evidence are `start` to
+    `end`; `position` is its midpoint and `best_position` that of the position that scores highest,
+    in [0, 1]; `evidence_read` the share of it that the model reads. `shared_words` are the words of
+    the query that the evidence has. `above` are the first documents, and the counts are over the
+    first MOST_ABOVE. All zero, and the steps None, for a document in the top k.
+    """
+
+    document_id: str
+    top: int
+    n_documents: int
+    rank: int
+    score: float | None
+    source: Source
+    start: int
+    end: int
+    position: float
+    evidence_read: float
+    read: Step | None = None
+    moved: Step | None = None
+    alone: Step | None = None
+    without: Step | None = None
+    best_position: float | None = None
+    n_words: int = 0
+    n_query_words: int = 0
+    shared_words: tuple[str, ...] = ()
+    above: tuple[Above, ...] = ()
+    relevant_above: int = 0
+    duplicates_above: int = 0
+    shorter_above: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= self.end or min(self.top, self.rank) < 1:
+            raise ValueError("no evidence, or no rank")
+
+    @property
+    def steps(self) -> dict[Cause, Step]:
+        """The changes that were made, by the cause that each stands for, in the order in which they
+        are tried."""
+        made: dict[Cause, Step | None] = {
+            "competitor": self.without,
+            "not read": self.read,
+            "position": self.moved,
+            "dilution": self.alone,
+        }
+        return {cause: step for cause, step in made.items() if step is not None}
+
+    @property
+    def cause(self) -> Cause:
+        """The first change that brings the document into the top k. A position whose null does so
+        too is none: then any new order of the sentences suffices. The other nulls are no
+        objection. A document on one topic may match with another window or sentence, which is not
+        read or diluted as the evidence is."""
+        if self.rank <= self.top:
+            return "found"
+        for cause, step in self.steps.items():
+            by_chance = cause == "position" and step.null is not None and step.null <= self.top
+            if step.rank <= self.top and not by_chance:
+                return cause
+        return "no match"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A query and the document that it should retrieve: document number `number` of the corpus.
+    Without `evidence` the sentence that scores highest alone is taken for it."""
+
+    query: str
+    document_id: str
+    number: int
+    text: str
+    evidence: EvidenceSpan | None = None
+    source: Source = "data set"
+    language: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """What a search gives for one query: `scores` [n] of every document, minus infinity where it is
+    not found; `score` those of texts that the corpus lacks; `tokens` what the model reads of a
+    text; `ids` and `texts` name documents by number and read them."""
+
+    scores: Array
+    score: Callable[[Sequence[str]], Array]
+    tokens: Callable[[str], TokenizedText]
+    ids: Sequence[str]
+    texts: Callable[[Sequence[int]], Sequence[str]]
+
+    def rank(self, score: float, number: int) -> int:
+        """The rank of document `number` if it had this score; equal scores go to the document that
+        comes first in the corpus."""
+        if not np.isfinite(score):
+            return NOT_FOUND
+        others = np.delete(self.scores, number)
+        first = others[:number]
+        return 1 + int(np.count_nonzero(others > score) + np.count_nonzero(first == score))
+
+    def found(self, number: int) -> bool:
+        """Whether the document shares anything with the query."""
+        return bool(np.isfinite(self.scores[number]))
+
+    def best(self, n: int) -> list[int]:
+        """The numbers of the first `n` documents, best first."""
+        order = np.lexsort((np.arange(len(self.scores)), -self.scores))
+        return [int(one) for one in order[:n] if self.found(int(one))]
+
+    def above(self, number: int, most: int) -> list[int]:
+        """The numbers of the documents above this one, best first."""
+        rank = self.rank(float(self.scores[number]), number)
+        return [one for one in self.best(min(most, rank - 1) + 1) if one != number][:most]
+
+
+def why(wanted: Wanted, searched: Searched, top: int, relevant: frozenset[str]) -> Why:
+    """Explain the rank of a wanted document; `relevant` are the ids of all relevant ones.
+
+    Raises:
+        UserError: a text cannot be scored.
+    """
+    number = wanted.number
+    score = float(searched.scores[number])
+    rank = searched.rank(score, number)
+    known = wanted.evidence
+    basis = {
+        "document_id": wanted.document_id,
+        "top": top,
+        "n_documents": len(searched.scores),
+        "rank": rank,
+        "score": score if np.isfinite(score) else None,
+    }
+    if rank <= top:
+        start, end = (known.start, known.end) if known else (0, 0)
+        return Why(
+            **basis,  # type: ignore[arg-type]
+            source=wanted.source if known else "proposed",
+            start=start,
+            end=end,
+            position=(start + end) / 2 / len(wanted.text),
+            evidence_read=0.0,
+        )
+    ladder = _Ladder(wanted, searched)
+    span = ladder.evidence
+    moved, best = ladder.moved()
+    above = list(_above(wanted, searched, ladder.passage, relevant))
+    asked, found = set(terms_of(wanted.query)), set(terms_of(ladder.passage))
+    return Why(
+        **basis,  # type: ignore[arg-type]
+        source=wanted.source if known else "proposed",
+        start=span.start,
+        end=span.end,
+        position=(span.start + span.end) / 2 / len(wanted.text),
+        evidence_read=ladder.read_share,
+        read=ladder.read(),
+        moved=moved,
+        alone=ladder.alone(),
+        without=_without(rank, len(searched.scores), above),
+        best_position=best,
+        n_words=len(wanted.text.split()),
+        n_query_words=len(asked),
+        shared_words=tuple(sorted(asked & found)),
+        above=tuple(above[:LISTED]),
+        relevant_above=sum(one.relevant for one in above),
+        duplicates_above=sum(one.duplicate for one in above),
+        shorter_above=sum(one.n_words < len(wanted.text.split()) for one in above),
+    )
+
+
+class _Ladder:
+    """The changes to one document. All texts of a change are scored together."""
+
+    def __init__(self, wanted: Wanted, searched: Searched) -> None:
+        self._wanted, self._searched = wanted, searched
+        text = wanted.text
+        self._spans = sentences(text, wanted.language) or ((0, len(text)),)
+        self.evidence = wanted.evidence or self._proposed()
+        self._touched = [
+            i
+            for i, (a, b) in enumerate(self._spans)
+            if a < self.evidence.end and b > self.evidence.start
+        ] or [0]
+        start, end = self._spans[self._touched[0]][0], self._spans[self._touched[-1]][1]
+        self.passage = text[start:end]
+        self._whole = searched.tokens(text)
+        self.read_share = evidence_read(self._whole, EvidenceSpan(start, end))
+
+    def _proposed(self) -> EvidenceSpan:
+        """The sentence that scores highest alone."""
+        spans = self._spans[:MOST_SENTENCES]
+        scores = self._searched.score([self._wanted.text[a:b] for a, b in spans])
+        return EvidenceSpan(*spans[int(np.argmax(scores))])
+
+    def _ranks(self, texts: Sequence[str]) -> list[int]:
+        number = self._wanted.number
+        scores = self._searched.score(texts) if texts else ()
+        return [self._searched.rank(float(one), number) for one in scores]
+
+    def _others(self) -> list[tuple[int, int]]:
+        """Sentences outside the evidence, those most like it in length first."""
+        length = len(self.passage)
+        others = [span for i, span in enumerate(self._spans) if i not in self._touched]
+        return sorted(others, key=lambda span: abs(span[1] - span[0] - length))[:N_NULLS]
+
+    def read(self) -> Step | None:
+        """The best window of the document. Null: the best of those that lack the evidence. None
+        where the evidence is read anyway."""
+        if self.read_share >= 1:
+            return None
+        text, span = self._wanted.text, self.evidence
+        windows = list(_windows(text, self._searched.tokens))
+        ranks = self._ranks([text[a:b] for a, b in windows])
+        lacking = [
+            rank
+            for rank, (a, b) in zip(ranks, windows, strict=True)
+            if b <= span.start or a >= span.end
+        ]
+        return Step(min(ranks), min(lacking) if lacking else None)
+
+    def moved(self) -> tuple[Step | None, float | None]:
+        """The evidence at the position that scores highest among those where the model reads it,
+        and that position. Null: other sentences, each moved to where the document scores highest.
+        It is the best of as many tries: some order of the sentences scores higher by chance."""
+        try:
+            variants = self._variants(self.evidence)
+        except UserError:  # one sentence, or a script without sentences
+            return None, None
+        if not variants:
+            return None, None
+        others = [self._variants(EvidenceSpan(*span)) for span in self._others()[:N_MOVED]]
+        groups = [variants, *filter(None, others)]
+        scores = iter(self._searched.score([one.text for group in groups for one in group]))
+        found = [[float(next(scores)) for _ in group] for group in groups]
+        best = variants[int(np.argmax(found[0]))]
+        rank, *nulls = (self._searched.rank(max(one), self._wanted.number) for one in found)
+        return Step(rank, min(nulls) if nulls else None), best.position
+
+    def _variants(self, span: EvidenceSpan) -> list[Variant]:
+        """The document with this passage at each position where the model reads it whole."""
+        near = self._whole.truncated or len(self._whole) > 0.75 * self._whole.max_length
+        found = []
+        for one in relocated(self._pair(span), N_POSITIONS).variants:
+            if not near or evidence_read(self._searched.tokens(one.text), one.evidence) >= 1:
+                found.append(one)
+        return found
+
+    def _pair(self, span: EvidenceSpan) -> TextPair:
+        wanted = self._wanted
+        return TextPair(
+            "wanted", wanted.query, wanted.text, evidence=span, language=wanted.language
+        )
+
+    def alone(self) -> Step | None:
+        """The evidence as a document of its own. Null: other sentences."""
+        if len(self._touched) == len(self._spans):
+            return None
+        text = self._wanted.text
+        rank, *nulls = self._ranks([self.passage, *(text[a:b] for a, b in self._others())])
+        return Step(rank, median_high(nulls) if nulls else None)
+
+
+def _windows(text: str, tokens: Callable[[str], TokenizedText]) -> Iterator[tuple[int, int]]:
+    """Characters [start, end) of windows as long as the model reads; each begins with the last
+    quarter of the one before, and the last one is moved back so that it is as long as they are."""
+    starts = [match.start() for match in re.finditer(r"\S+", text)]
+    size, start = 0, 0
+    while True:
+        read = tokens(text[start:])
+        if not read.truncated:
+            earlier = [at for at in starts if at <= len(text) - size]
+            yield (min(start, earlier[-1]) if earlier and size else start), len(text)
+            return
+        size = size or read.read_until
+        end = start + max(1, read.read_until)
+        yield start, end
+        later = [at for at in starts if at >= start + 0.75 * (end - start)]
+        start = max(later[0], start + 1) if later else end
+
+
+def _above(
+    wanted: Wanted, searched: Searched, passage: str, relevant: frozenset[str]
+) -> Iterator[Above]:
+    numbers = searched.above(wanted.number, MOST_ABOVE)
+    mine, evidence = _shingles(wanted.text), _shingles(passage)
+    for rank, (number, text) in enumerate(
+        zip(numbers, searched.texts(numbers), strict=True), start=1
+    ):
+        theirs = _shingles(text)
+        alike = len(mine & theirs) >= _DUPLICATE * max(1, min(len(mine), len(theirs)))
+        holds = len(evidence) > _MIN_EVIDENCE - _SHINGLE and evidence <= theirs
+        identity = searched.ids[number]
+        yield Above(identity, rank, identity in relevant, alike or holds, len(text.split()))
+
+
+def _shingles(text: str) -> frozenset[tuple[str, ...]]:
+    """The word 4-grams of a text; its words where there are fewer than four."""
+    found = terms_of(text)
+    n = min(_SHINGLE, len(found)) or 1
+    return frozenset(found[i : i + n] for i in range(len(found) - n + 1))
+
+
+def _without(rank: int, n_documents: int, above: Sequence[Above]) -> Step | None:
+    """The rank without competitors. Null: as many other documents taken out at random, the expected
+    rank."""
+    n = sum(one.relevant or one.duplicate for one in above)
+    if not n or rank == NOT_FOUND:
+        return None
+    expected = rank - n * (rank - 1) / max(1, n_documents - 1)
+    return Step(rank - n, round(expected))
+
+
+def shares(found: Mapping[str, Why]) -> dict[Cause, int]:
+    """How many misses each cause has."""
+    causes = [one.cause for one in found.values()]
+    return {cause: causes.count(cause) for cause in CAUSES}

@@ -1,0 +1,46 @@
+"""Stored explanations of ranks: one for each query and wanted document."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from poslens.attribution.evaluation.why import Source, Why
+from poslens.attribution.types import EvidenceSpan
+from poslens.cache.storage.results import Key, Results
+from poslens.cache.storage.schema import Schema
+
+SCHEMA = Schema(Why)
+
+
+@dataclass(frozen=True, slots=True)
+class WhyItem:
+    """A query and a document that it should retrieve; `corpus` is the fingerprint of all documents
+    and judgements. `query_id` is empty for a query that the data set lacks."""
+
+    dataset: str
+    query_id: str
+    query: str
+    document_id: str
+    corpus: str
+    evidence: EvidenceSpan | None = None
+    source: Source = "data set"
+    language: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called among the results of a data set."""
+        digest = hashlib.sha256(f"{self.query}\0{self.document_id}".encode("utf-8", "replace"))
+        return f"{self.query_id[:200]} {digest.hexdigest()[:16]}".strip()
+
+
+def explanations(root: Path) -> Results[WhyItem, Why]:
+    """The stored explanations below one folder."""
+    return Results(root, "why", key=_key, schema=SCHEMA)
+
+
+def _key(item: WhyItem) -> Key:
+    span = item.evidence
+    where = f"{span.start}-{span.end} {item.source}" if span else ""
+    return Key(item.dataset, item.name, f"{item.corpus}:{where}:{item.language}")

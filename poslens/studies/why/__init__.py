@@ -1,0 +1,1 @@
+"""Why a document was not retrieved for a query."""

@@ -1,0 +1,206 @@
+"""A corpus that a model has searched: what explanations of ranks are computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import Any, cast
+
+import numpy as np
+from torch import Tensor
+
+from poslens.attribution.datasets import Collection
+from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.evaluation.chunks import WHOLE
+from poslens.attribution.evaluation.document_index import LexicalIndex, VectorIndex
+from poslens.attribution.evaluation.scorers import scorer
+from poslens.attribution.evaluation.search import BLOCK, GPU_BLOCK
+from poslens.attribution.evaluation.why import Searched
+from poslens.attribution.interventions.relocation import tokens_of
+from poslens.attribution.retrievers.base import Pooled, Retriever, separate
+from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.lexical import LexicalRetriever, terms_of
+from poslens.attribution.retrievers.scoring import read_texts
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Array, TokenizedText
+from poslens.cache.jobs.loop import Progress, RunOptions
+from poslens.cache.lru_cache import LRUCache
+from poslens.cache.storage.store import ModelKey
+from poslens.compute.compute import Compute
+from poslens.studies.audit.index import IndexBuilder
+
+MEMORY = 1 << 30
+"""Bytes of documents and vectors that stay in memory between two questions."""
+_MAX_TEXT = 256 << 20
+"""Characters of a corpus whose texts stay in memory; those of a larger one are read again."""
+
+
+def require_ranking(spec: RetrieverSpec) -> None:
+    """Refuse models that have no ranking of a whole corpus.
+
+    Raises:
+        UserError: the model reranks what another one retrieved.
+    """
+    if family_of(spec).search == "rerank":
+        raise UserError(
+            f"{spec.name} reranks what another model retrieves, so it has no ranking of the whole "
+            "corpus to explain: choose the model that retrieves."
+        )
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The documents of a collection, and a model's index of them; no index for models that store
+    none (late interaction, SPLADE), which score all documents for each batch of queries."""
+
+    collection: Collection
+    ids: tuple[str, ...]
+    held: tuple[str, ...]
+    own: Mapping[str, int]
+    index: VectorIndex | LexicalIndex | None
+    size: int
+
+    @cached_property
+    def number_of(self) -> Mapping[str, int]:
+        """Each document's number by its id."""
+        return {key: number for number, key in enumerate(self.ids)}
+
+    def texts(self, numbers: Sequence[int]) -> list[str]:
+        """The texts of these documents."""
+        if self.held:
+            return [self.held[number] for number in numbers]
+        found = self.collection.texts(self.ids[number] for number in numbers)
+        return [found[self.ids[number]] for number in numbers]
+
+
+def opened(
+    compute: Compute,
+    key: ModelKey,
+    retriever: Retriever,
+    collection: Collection,
+    options: RunOptions = RunOptions(),
+) -> Corpus:
+    """A corpus with the model's index; documents that have no stored vector are encoded.
+
+    Raises:
+        Stopped: the run was stopped; vectors computed so far are stored.
+        UserError: the corpus cannot be read.
+    """
+    name = (str(compute.root), key, collection.digest)
+    return _corpora.get(name, lambda: _opened(compute, key, retriever, collection, options))
+
+
+def _opened(
+    compute: Compute,
+    key: ModelKey,
+    retriever: Retriever,
+    collection: Collection,
+    options: RunOptions,
+) -> Corpus:
+    ids: list[str] = []
+    held: list[str] = []
+    own: dict[str, int] = {}
+    size = 0
+    for number, one in enumerate(collection.documents()):
+        ids.append(one.key)
+        size += len(one.text)
+        if size <= _MAX_TEXT:
+            held.append(one.text)
+        if (row := collection.own_query(one)) is not None:
+            own[collection.queries[row].query_id] = number
+    index: VectorIndex | LexicalIndex | None = None
+    if family_of(retriever.spec).search in ("vectors", "index"):
+        builder = IndexBuilder(compute.root, collection, retriever, key, WHOLE, options)
+        made: Any = builder.index("original", len(ids))
+        index = made
+    width = getattr(retriever, "width", 0) if isinstance(index, VectorIndex) else 0
+    texts = tuple(held) if len(held) == len(ids) else ()
+    weight = sum(map(len, texts)) + 4 * width * len(ids) + 100 * len(ids)
+    return Corpus(collection, tuple(ids), texts, own, index, weight)
+
+
+_corpora: LRUCache[Corpus] = LRUCache(MEMORY, weigh=lambda corpus: corpus.size)
+
+
+class Searcher:
+    """Searches a corpus for one query after the other. Without an index, `prepare` scores all
+    documents for a batch of queries in one pass."""
+
+    def __init__(self, corpus: Corpus, retriever: Retriever, options: RunOptions) -> None:
+        self._corpus, self._retriever, self._options = corpus, retriever, options
+        self._scanned: dict[str, Array] = {}
+
+    @property
+    def indexed(self) -> bool:
+        """Whether queries are searched for in a stored index."""
+        return self._corpus.index is not None
+
+    def prepare(self, queries: Sequence[str]) -> None:
+        """Score all documents for these queries where no index is stored.
+
+        Raises:
+            Stopped: the run was stopped.
+            UserError: the corpus cannot be read.
+        """
+        if self._corpus.index is not None:
+            return
+        asked = list(dict.fromkeys(queries))
+        retriever = cast(Pooled, separate(self._retriever))
+        score = scorer(retriever, asked, None, self._options.device_slot)
+        total = len(self._corpus.ids)
+        scores = np.full((len(asked), total), -np.inf, dtype=np.float32)
+        size = BLOCK if retriever.device.type == "cpu" else GPU_BLOCK
+        documents, done = self._corpus.collection.documents(), 0
+        while block := [one.text for one in islice(documents, size)]:
+            if self._options.should_stop():
+                raise Stopped("Stopped while documents were scored.")
+            made = score(range(len(asked)), block)
+            scores[:, done : done + len(block)] = made.float().cpu().numpy()
+            done += len(block)
+            self._options.on_progress(Progress(total, done, done, 0, 0.0))
+        self._scanned = dict(zip(asked, scores, strict=True))
+
+    def search(self, query: str, query_id: str = "") -> Searched:
+        """What the search gives for a query; `query_id` names one of the data set.
+
+        Raises:
+            UserError: the query cannot be read.
+        """
+        corpus = self._corpus
+        scores, score = self._scores(query)
+        if query_id in corpus.own:
+            scores = scores.copy()
+            scores[corpus.own[query_id]] = -np.inf
+
+        def tokens(text: str) -> TokenizedText:
+            return tokens_of(self._retriever, query, text)
+
+        return Searched(scores, score, tokens, corpus.ids, corpus.texts)
+
+    def _scores(self, query: str) -> tuple[Array, Callable[[Sequence[str]], Array]]:
+        index, retriever = self._corpus.index, self._retriever
+        if isinstance(index, LexicalIndex):
+            lexical = cast(LexicalRetriever, retriever)
+            words = terms_of(query)
+            if not words:
+                raise UserError("The query has no word to search for: type one.")
+            known = index.statistics
+            return _array(index.scores(words)), lambda texts: lexical.scores(query, texts, known)
+        score = scorer(cast(Pooled, separate(retriever)), [query])
+
+        def changed(texts: Sequence[str]) -> Array:
+            return _array(score([0], list(texts))[0].float().cpu().numpy())
+
+        if index is None:
+            if query not in self._scanned:
+                self.prepare([query])
+            return self._scanned[query], changed
+        read = read_texts(separate(retriever), [query], "query")
+        vector = cast(Tensor, next(iter(read))[1])[0].float().cpu()
+        return _array(index.scores(vector)), changed
+
+
+def _array(scores: Any) -> Array:
+    return np.asarray(scores, dtype=np.float32)

@@ -1,0 +1,328 @@
+"""Why: which change to a document that was missed would bring it into the top k?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from poslens.attribution import datasets
+from poslens.attribution.datasets import Collection, DataSet
+from poslens.attribution.datasets.corpus import Document, Query
+from poslens.attribution.datasets.types import spread_evenly
+from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.evaluation.why import Wanted, Why, why
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import EvidenceSpan, Provenance
+from poslens.cache.jobs.items import compute_missing
+from poslens.cache.jobs.loop import Progress
+from poslens.cache.kinds.rankings import fingerprint
+from poslens.cache.kinds.why import WhyItem, explanations
+from poslens.cache.lru_cache import LRUCache
+from poslens.compute import provenance
+from poslens.compute.compute import Compute, run_key
+from poslens.compute.runs import Job, Report, Run
+from poslens.inputs import evidence_span
+from poslens.parameters import Integer, Parameters, Settings, Text
+from poslens.studies.ranking.service import collection_of
+from poslens.studies.why.figures import chart
+from poslens.studies.why.search import Searcher, opened, require_ranking
+from poslens.studies.why.summary import Misses, WhyCorpus, WhySummary, verdict
+from poslens.studies.why.tables import TABLES
+from poslens.study import Figure, Study, register
+
+TOP = 10
+
+
+class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
+    """Each wanted document that is not in the top k is changed in one way at a time and ranked
+    again."""
+
+    name = "why"
+    title = "Why"
+    question = "What keeps a document out of the top k, and which change would bring it in?"
+    unit = "pair"
+    reads = (
+        "One thing is changed at a time, and the changed document is ranked among the others, "
+        "which stay as they are. The cause of a miss is the first change that brings the document "
+        "into the top k."
+    )
+    limits = (
+        "Near-duplicates and other relevant documents above it are taken out first; then the "
+        "model reads all of the document (best window), the evidence moves to the position that "
+        "scores highest, and the evidence stands alone. Position is no cause if moving another "
+        "sentence reaches the top k as well. If no change suffices, query and evidence "
+        "do not match. Shares and intervals are over the model's misses; intervals resample "
+        "documents."
+    )
+    parameters = Parameters(
+        top=Integer(
+            title="Top",
+            default=TOP,
+            low=1,
+            high=1_000_000,
+            help="A document is missed if it is not among this many.",
+        ),
+        queries=Integer(
+            title="Queries",
+            default=0,
+            low=0,
+            high=10_000_000,
+            help="Explain this many queries, spread evenly over the data set; 0 explains all.",
+        ),
+        query=Text(
+            title="Query",
+            help="Explain one query: its id in the data set, or any text (then with --document).",
+        ),
+        document=Text(title="Document", help="Explain one wanted document: its id in the corpus."),
+        evidence=Text(
+            title="Evidence",
+            help="The passage of --document that answers the query. By default the data set's, "
+            "else the sentence that scores highest alone.",
+        ),
+    )
+    compared = ("MiniLM", "MiniLM-primacy")
+    tables = TABLES
+    figures = (Figure("Causes of misses", chart),)
+
+    def read(self, dataset: str) -> DataSet:
+        """The data set; without pairs if it has documents alone, for queries that are typed.
+
+        Raises:
+            UserError: its files cannot be read.
+        """
+        try:
+            return datasets.read(dataset)
+        except UserError:
+            return DataSet(dataset, datasets.corpus_of(dataset).title, ())
+
+    def corpus(self, data: DataSet, settings: Settings) -> WhyCorpus:
+        """All queries with their relevant documents, or what the settings name.
+
+        Raises:
+            UserError: the data set judges no relevance and no pair is named, or it lacks the query
+                or the document.
+        """
+        if settings.evidence and not settings.document:
+            raise UserError("Evidence belongs to a document: name it with --document too.")
+        if not data.pairs:
+            return _typed(datasets.corpus_of(data.name), settings)
+        collection = collection_of(data)
+        named = [
+            query
+            for query in collection.queries
+            if settings.query in ("", query.query_id, query.text)
+        ]
+        if settings.document:
+            judged = [one for one in named if settings.document in one.pairs]
+            if not judged or settings.evidence:
+                return _typed(collection, settings)
+            named = judged
+        if not named:
+            raise UserError(
+                f"{data.title} has no query {settings.query[:60]!r}: name the wanted document with "
+                "--document to explain a query of your own."
+            )
+        some = spread_evenly(named, settings.queries or len(named))
+        corpus = fingerprint(collection)
+        items = tuple(
+            _item(data, corpus, query, document)
+            for query in some
+            for document in query.pairs
+            if settings.document in ("", document)
+        )
+        words = "" if len(some) == len(named) else f"{len(some):,} queries, spread evenly"
+        typed = len(items) == 1 and bool(settings.query or settings.document)
+        return WhyCorpus(collection, items, words, typed)
+
+    def subjects(
+        self, compute: Compute, spec: RetrieverSpec, corpus: WhyCorpus, settings: Settings
+    ) -> list[Misses]:
+        """All queries.
+
+        Raises:
+            UserError: the model has no ranking of the whole corpus.
+        """
+        require_ranking(spec)
+        return [Misses(spec, corpus, settings.top)]
+
+    def job(self, compute: Compute, subject: Misses) -> Job:
+        """Explain what has no explanation; progress counts pairs of a query and a wanted document.
+
+        Raises:
+            UserError: the model's files are not here.
+        """
+        model, method = compute.identify(subject.spec), subject.method
+        items, store = subject.corpus.items, explanations(compute.root)
+        collection = subject.corpus.collection
+
+        def work(run: Run, report: Report) -> Progress:
+            retriever = compute.retriever(model)
+            options = compute.run_options(subject.spec, run, report)
+            run.stage = "Reading documents"
+            try:
+                corpus = opened(compute, model.key, retriever, collection, options)
+                searcher = Searcher(corpus, retriever, options)
+                if not searcher.indexed:
+                    run.stage = "Scoring documents"
+                    missing = store.missing(model.key, method, items, retry=options.retry_failed)
+                    searcher.prepare([item.query for item in missing])
+            except Stopped:
+                return Progress(len(items), 0, 0, 0, 0.0, stopped=True)
+            run.stage = "Explaining ranks"
+
+            def explain(item: WhyItem) -> Why:
+                searched = searcher.search(item.query, item.query_id)
+                number = corpus.number_of.get(item.document_id)
+                if number is None:
+                    raise UserError(f"The corpus has no document {item.document_id[:80]!r}.")
+                (text,) = corpus.texts([number])
+                wanted = Wanted(
+                    item.query,
+                    item.document_id,
+                    number,
+                    text,
+                    item.evidence,
+                    item.source,
+                    item.language,
+                )
+                row = collection.row_of.get(item.query_id)
+                relevant = (
+                    frozenset() if row is None else frozenset(collection.queries[row].relevant)
+                )
+                return why(wanted, searched, subject.top, relevant - {item.document_id})
+
+            return compute_missing(store, model.key, method, items, explain, options=options)
+
+        return compute.job(
+            run_key(model, method, f"{collection.name}: {_scope(subject.corpus)}"),
+            subject.spec.name,
+            len(items),
+            work,
+            n_done=lambda: len(items) - len(store.missing(model.key, method, items)),
+            failures=lambda: store.select(model.key, method, items).failed,
+            can_start=not model.stored_only,
+            doing="why",
+            sending=compute.sending(subject.spec, lambda other: self.job(other, subject)),
+        )
+
+    def summarize(
+        self, compute: Compute, subject: Misses, earlier: Sequence[WhySummary] = ()
+    ) -> WhySummary | None:
+        """The explanations, once all are there.
+
+        Raises:
+            UserError: none could be computed.
+        """
+        model = compute.identify(subject.spec)
+        store, items = explanations(compute.root), subject.corpus.items
+        found = store.select(model.key, subject.method, items)
+        if len(found.results) + len(found.failed) < len({item.name for item in items}):
+            return None
+        if not found.results:
+            raise UserError(f"{subject.spec.name}: {next(iter(found.failed.values()))}")
+        base = earlier[0] if earlier else None
+        key = (
+            str(compute.root),
+            model.key,
+            subject.spec.name,
+            subject.method.core,
+            _scope(subject.corpus),
+            len(found.results),
+            base and (base.name, base.model.key),
+        )
+        return _summaries.get(
+            key, lambda: WhySummary(subject, model, found.results, found.failed, base)
+        )
+
+    def remarks(self, summaries: Sequence[WhySummary]) -> list[str]:
+        """Pairs that have no explanation."""
+        return [
+            f"{len(one.failed):,} documents cannot be explained with {one.name}. The first reason: "
+            f"{next(iter(one.failed.values()))}"
+            for one in summaries
+            if one.failed
+        ]
+
+    def verdict(self, summary: WhySummary) -> str:
+        """Ranks and cause of one document, or how many are missed and why."""
+        return verdict(summary)
+
+    def provenance(self, summary: WhySummary) -> Provenance:
+        """Everything needed to explain the ranks again."""
+        asked = summary.asked
+        items = asked.corpus.items
+        n_documents = next(iter(summary.explained.values())).n_documents
+        return provenance.of_why(
+            summary.model,
+            asked.method,
+            asked.corpus.collection.name,
+            len({item.query for item in items}),
+            n_documents,
+            ", ".join(filter(None, (f"top {asked.top}", asked.corpus.selection))),
+            summary.missed,
+        )
+
+
+_summaries: LRUCache[WhySummary] = LRUCache(32)
+
+
+def _item(data: DataSet, corpus: str, query: Query, document: str) -> WhyItem:
+    pair = data.by_id.get(query.pairs[document])
+    span = query.span if document == query.evidence_document else None
+    if span is None and pair is not None:
+        span = pair.evidence
+    language = query.language if pair is None else pair.language
+    return WhyItem(
+        data.name, query.query_id, query.text, document, corpus, span, "data set", language
+    )
+
+
+def _typed(collection: Collection, settings: Settings) -> WhyCorpus:
+    """One query of any text and one document of the corpus.
+
+    Raises:
+        UserError: one of them is not given, or the corpus lacks the document.
+    """
+    if not settings.query or not settings.document:
+        raise UserError(
+            f"{collection.title} has no judged query to explain all misses of: name a query and "
+            "the document that it should retrieve with --query and --document."
+        )
+    known = _document(collection, settings.document)
+    row = collection.row_of.get(settings.query)
+    query = settings.query if row is None else collection.queries[row].text
+    place = evidence_span(known.text, settings.evidence or None)
+    item = WhyItem(
+        collection.name,
+        "" if row is None else settings.query,
+        query,
+        known.key,
+        fingerprint(collection),
+        place if place is None else EvidenceSpan(place.start, place.end),
+        "marked",
+        known.language,
+    )
+    return WhyCorpus(collection, (item,), "one query and document", typed=True)
+
+
+def _document(collection: Collection, name: str) -> Document:
+    first = ""
+    for one in collection.documents():
+        if name in (one.key, one.document_id):
+            return one
+        first = first or one.key
+    raise UserError(
+        f"{collection.title} has no document {name[:80]!r}: give an id of the corpus, such as "
+        f"{first[:80]!r}."
+    )
+
+
+def _scope(corpus: WhyCorpus) -> str:
+    """What tells one choice of queries and documents from others."""
+    if len(corpus.items) == 1:
+        (one,) = corpus.items
+        return f"{one.corpus} {one.name} {one.evidence} {one.source}"
+    return f"{corpus.items[0].corpus} {corpus.selection}" if corpus.items else ""
+
+
+WHY = WhyStudy()
+register(WHY)

@@ -1,0 +1,214 @@
+"""Explanations of one model's misses: what is asked, what was found, and in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from poslens.attribution.curves.bootstrap import Estimate, estimate
+from poslens.attribution.datasets import Collection
+from poslens.attribution.evaluation.document_index import NOT_FOUND
+from poslens.attribution.evaluation.why import CAUSES, Cause, Why, why_method
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Method
+from poslens.cache.kinds.why import WhyItem
+from poslens.compute.provenance import ModelIdentity
+
+CHANGES: Mapping[Cause, str] = {
+    "not read": "all of it read",
+    "position": "evidence moved",
+    "dilution": "evidence alone",
+    "competitor": "without competitors",
+}
+"""What is changed, by the cause that it stands for."""
+NULLS: Mapping[Cause, str] = {
+    "not read": "windows without the evidence",
+    "position": "another sentence moved",
+    "dilution": "other sentences alone",
+    "competitor": "as many random documents removed",
+}
+
+
+@dataclass(frozen=True)
+class WhyCorpus:
+    """The queries with the documents that they should retrieve, and the corpus to search.
+    `typed` is True for a single pair that was asked for by name."""
+
+    collection: Collection
+    items: tuple[WhyItem, ...]
+    selection: str
+    typed: bool = False
+
+
+@dataclass(frozen=True)
+class Misses:
+    """What is asked of one model."""
+
+    spec: RetrieverSpec
+    corpus: WhyCorpus
+    top: int
+
+    @property
+    def method(self) -> Method:
+        """What explanations are stored under."""
+        return why_method(self.top)
+
+
+@dataclass(frozen=True)
+class WhySummary:
+    """The explanations of one model by item, failures with reasons, and the model's result that it
+    is compared with."""
+
+    asked: Misses
+    model: ModelIdentity
+    explained: Mapping[str, Why]
+    failed: Mapping[str, str]
+    base: WhySummary | None = None
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.asked.spec.name
+
+    @cached_property
+    def items(self) -> dict[str, WhyItem]:
+        """The items that have an explanation, by name."""
+        return {one.name: one for one in self.asked.corpus.items if one.name in self.explained}
+
+    @cached_property
+    def misses(self) -> list[tuple[WhyItem, Why]]:
+        """Documents that are not in the top k, worst rank first."""
+        found = [
+            (item, self.explained[name])
+            for name, item in self.items.items()
+            if self.explained[name].cause != "found"
+        ]
+        return sorted(found, key=lambda pair: -pair[1].rank)
+
+    @cached_property
+    def missed(self) -> Estimate | None:
+        """Share of wanted documents that are not in the top k."""
+        rows = [one.cause != "found" for one in self.explained.values()]
+        return _share(rows, [item.document_id for item in self.items.values()])
+
+    def count(self, cause: Cause) -> int:
+        """Misses of a cause."""
+        return sum(one.cause == cause for _, one in self.misses)
+
+    def share(self, cause: Cause) -> Estimate | None:
+        """Share of the misses that have this cause."""
+        rows = [one.cause == cause for _, one in self.misses]
+        return _share(rows, [item.document_id for item, _ in self.misses])
+
+    @cached_property
+    def both(self) -> list[str]:
+        """Items that this model and the one it is compared with have an explanation of."""
+        if self.base is None:
+            return []
+        return [name for name in self.items if name in self.base.explained]
+
+    def difference(self, cause: Cause | None) -> Estimate | None:
+        """Share of wanted documents missed for this cause (None: for any) minus that of the other
+        model, over the same queries and documents."""
+        if self.base is None or not self.both:
+            return None
+
+        def counts(one: Why) -> bool:
+            return one.cause == cause if cause else one.cause != "found"
+
+        rows = [
+            float(counts(self.explained[name])) - counts(self.base.explained[name])
+            for name in self.both
+        ]
+        return estimate(
+            np.array(rows)[:, None], [self.items[name].document_id for name in self.both]
+        )
+
+
+def _share(rows: Sequence[bool], documents: Sequence[str]) -> Estimate | None:
+    return estimate(np.array(rows, dtype=np.float64)[:, None], documents) if rows else None
+
+
+# -- words -----------------------------------------------------------------------------------------
+
+
+def rank_words(rank: int) -> str:
+    """A rank as text."""
+    return "not found" if rank == NOT_FOUND else f"{rank:,}"
+
+
+def change_words(cause: Cause, one: Why) -> str:
+    """What a change does to this document, to follow a rank."""
+    if cause == "position":
+        return f"with the evidence moved to {one.best_position or 0:.0%} of the document"
+    if cause == "competitor":
+        parts = [
+            f"{n:,} {words}"
+            for n, words in (
+                (one.duplicates_above, "near-duplicates"),
+                (one.relevant_above, "other relevant documents"),
+            )
+            if n
+        ]
+        return f"without {' and '.join(parts)} above it"
+    return {
+        "not read": "if the model read all of it",
+        "dilution": "as the evidence alone",
+    }[cause]
+
+
+def sentence(one: Why) -> str:
+    """The verdict about one document: ranks, the null's rank and the cause."""
+    rank, top = rank_words(one.rank), one.top
+    head = f"{one.document_id} is at rank {rank} of {one.n_documents:,}"
+    if one.rank == NOT_FOUND:
+        head = f"{one.document_id} is not found"
+    if one.cause == "found":
+        return f"{head}, in the top {top:,}."
+    steps = one.steps
+    if one.cause in steps:
+        step = steps[one.cause]
+        null = "" if step.null is None else f" ({NULLS[one.cause]}: {rank_words(step.null)})"
+        return (
+            f"{head}. Rank {rank} -> {rank_words(step.rank)} "
+            f"{change_words(one.cause, one)}{null}. Cause: {one.cause}."
+        )
+    shared = f"{len(one.shared_words)} of {one.n_query_words} query words"
+    if steps:
+        best = min(steps, key=lambda cause: steps[cause].rank)
+        tried = (
+            f"No change brings it into the top {top:,} by itself (best: rank "
+            f"{rank_words(steps[best].rank)} {change_words(best, one)})"
+        )
+    else:
+        tried = "The document is one sentence, so nothing in it can be moved or left out"
+    return f"{head}. {tried}; its evidence shares {shared}. Cause: no match."
+
+
+def verdict(summary: WhySummary) -> str:
+    """One sentence for one pair; how many documents are missed and why for a data set."""
+    if summary.asked.corpus.typed and len(summary.explained) == 1:
+        (one,) = summary.explained.values()
+        return f"{summary.name}: {sentence(one)}"
+    n, total = len(summary.misses), len(summary.explained)
+    share = summary.missed
+    top = summary.asked.top
+    head = (
+        f"{summary.name} misses {n:,} of {total:,} wanted documents in the top {top:,}"
+        f"{'' if share is None else f' ({percent(share)})'}"
+    )
+    parts = [
+        f"{cause} {percent(share)}"
+        for cause in sorted(CAUSES, key=summary.count, reverse=True)
+        if summary.count(cause) and (share := summary.share(cause)) is not None
+    ]
+    return f"{head}{': ' + ', '.join(parts) if parts else ''}."
+
+
+def percent(share: Estimate) -> str:
+    """A share in percent, with its interval."""
+    ends = "" if share.interval is None else f" [{share.low:.0%}, {share.high:.0%}]"
+    return f"{share.value:.0%}{ends}"

@@ -1,0 +1,168 @@
+"""The tables of explanations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.evaluation.document_index import NOT_FOUND
+from poslens.attribution.evaluation.why import CAUSES, Step, Why
+from poslens.studies.why.summary import CHANGES, NULLS, WhySummary
+from poslens.study import Table, column
+
+MODEL = "Name of the model."
+RANK = "Rank after the change; null if the change is impossible or the document is not found."
+NULL = "Rank after the change's null."
+
+
+@dataclass(frozen=True)
+class MissRow:
+    """A wanted document that is not in the top k, with the rank after each change."""
+
+    model: str = column(MODEL)
+    query: str = column("Id of the query, or its text if the data set lacks it.")
+    document: str = column("Id of the wanted document.")
+    rank: int | None = column("Its rank; null if it shares nothing with the query.")
+    cause: str = column("not read, position, dilution, no match or competitor.")
+    all_read: int | None = column("The model reads all of the document. " + RANK)
+    all_read_null: int | None = column("Windows without the evidence. " + NULL, shown=False)
+    moved: int | None = column("The evidence is at the position that scores highest. " + RANK)
+    moved_null: int | None = column("Another sentence moves. " + NULL, shown=False)
+    alone: int | None = column("The evidence alone. " + RANK)
+    alone_null: int | None = column("Other sentences alone. " + NULL, shown=False)
+    without_competitors: int | None = column(
+        "Near-duplicates and other relevant documents are taken out. " + RANK
+    )
+    without_competitors_null: int | None = column(
+        "As many random documents are taken out. " + NULL, shown=False
+    )
+    evidence: str = column("Who marks the evidence: data set, marked or proposed.", shown=False)
+    position: float = column("Midpoint of the evidence over the document, 0 to 1.", form=".2f")
+    best_position: float | None = column("The position that scores highest.", form=".2f")
+    evidence_read: float = column("Share of the evidence that the model reads.", form=".2f")
+    shared_words: int = column("Words of the query that the evidence has.", shown=False)
+    query_words: int = column("Distinct words of the query.", shown=False)
+    relevant_above: int = column("Other relevant documents above it.", shown=False)
+    duplicates_above: int = column("Near-duplicates above it.", shown=False)
+    shorter_above: int = column("Shorter documents above it, of the first 200.", shown=False)
+
+
+@dataclass(frozen=True)
+class CauseRow:
+    """The misses of one cause."""
+
+    model: str = column(MODEL)
+    cause: str = column("not read, position, dilution, no match or competitor.")
+    misses: int = column("Wanted documents that are not in the top k for this cause.")
+    share: Estimate | None = column("Share of the model's misses, 0 to 1.")
+    all_misses: int = column("All misses of the model.", shown=False)
+    wanted: int = column("Wanted documents, missed or not.", shown=False)
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """One change to a document, or to the index."""
+
+    model: str = column(MODEL)
+    query: str = column("Id of the query, or its text if the data set lacks it.", shown=False)
+    document: str = column("Id of the wanted document.", shown=False)
+    change: str = column("What is changed; unchanged for the document as it is.")
+    rank: int | None = column("Rank after the change; null if the document is not found.")
+    null: int | None = column("Rank after the null.", title="rank after null")
+    null_change: str = column("What the null changes.", title="null")
+
+
+@dataclass(frozen=True)
+class PairedRow:
+    """Two models over the same queries and documents."""
+
+    model: str = column(MODEL)
+    against: str = column("The model that it is compared with, the first one.")
+    cause: str = column("A cause, or any.")
+    difference: Estimate | None = column(
+        "Share of wanted documents missed for this cause minus that of the other model.",
+        form="+.3f",
+    )
+    misses: int = column("Misses of this model for this cause.")
+    misses_against: int = column("Misses of the other model for this cause.")
+    wanted: int = column("Wanted documents that both models were asked for.")
+
+
+def _rank(rank: int | None) -> int | None:
+    return None if rank in (None, NOT_FOUND) else rank
+
+
+def _ends(step: Step | None) -> tuple[int | None, int | None]:
+    return (None, None) if step is None else (_rank(step.rank), _rank(step.null))
+
+
+def _misses(one: WhySummary) -> Iterator[MissRow]:
+    for item, found in one.misses:
+        yield MissRow(
+            one.name,
+            item.query_id or item.query,
+            item.document_id,
+            _rank(found.rank),
+            found.cause,
+            *_ends(found.read),
+            *_ends(found.moved),
+            *_ends(found.alone),
+            *_ends(found.without),
+            found.source,
+            found.position,
+            found.best_position,
+            found.evidence_read,
+            len(found.shared_words),
+            found.n_query_words,
+            found.relevant_above,
+            found.duplicates_above,
+            found.shorter_above,
+        )
+
+
+def _causes(one: WhySummary) -> Iterator[CauseRow]:
+    if one.asked.corpus.typed:
+        return
+    for cause in CAUSES:
+        n = one.count(cause)
+        yield CauseRow(one.name, cause, n, one.share(cause), len(one.misses), len(one.explained))
+
+
+def steps(model: str, query: str, found: Why) -> Iterator[StepRow]:
+    """The ladder of one document: as it is, and after each change."""
+    named = (model, query, found.document_id)
+    yield StepRow(*named, "unchanged", _rank(found.rank), None, "")
+    for cause, step in found.steps.items():
+        rank, null = _ends(step)
+        words = NULLS[cause] if step.null is not None else ""
+        yield StepRow(*named, CHANGES[cause], rank, null, words)
+
+
+def _ladders(one: WhySummary) -> Iterator[StepRow]:
+    for name, item in one.items.items():
+        yield from steps(one.name, item.query_id or item.query, one.explained[name])
+
+
+def _paired(one: WhySummary) -> Iterator[PairedRow]:
+    if one.base is None or not one.both or one.asked.corpus.typed:
+        return
+    for cause in (None, *CAUSES):
+        ours, theirs = (
+            sum(
+                (explained[name].cause == cause if cause else explained[name].cause != "found")
+                for name in one.both
+            )
+            for explained in (one.explained, one.base.explained)
+        )
+        difference, n = one.difference(cause), len(one.both)
+        yield PairedRow(one.name, one.base.name, cause or "any", difference, ours, theirs, n)
+
+
+TABLES: Mapping[str, Table[Any]] = {
+    "misses": Table(MissRow, _misses, "Misses", on_page=False),
+    "causes": Table(CauseRow, _causes, "Causes"),
+    "steps": Table(StepRow, _ladders, "Ranks after each change", on_page=False),
+    "paired": Table(PairedRow, _paired, "Models compared on the same queries"),
+}

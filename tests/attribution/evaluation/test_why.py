@@ -1,0 +1,221 @@
+"""Why a document is not retrieved: ranks derived by hand on models of a few lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from poslens.attribution.evaluation.document_index import NOT_FOUND, LexicalIndex, Ranks
+from poslens.attribution.evaluation.why import (
+    Searched,
+    Step,
+    Wanted,
+    Why,
+    _windows,
+    why,
+    why_method,
+)
+from poslens.attribution.text import words
+from poslens.attribution.types import Array, EvidenceSpan, Token, TokenizedText
+
+FILL = [f"Line {name} tells of nothing much today." for name in ("one", "two", "three", "four")]
+NEEDLE = "The blue heron nests on the northern shore."
+OTHERS = ["a", "b", "c", "d", "e"]
+
+
+def tokens(limit: int = 10_000) -> Callable[[str], TokenizedText]:
+    """A model that reads so many words."""
+
+    def read(text: str) -> TokenizedText:
+        spans = list(words(text))
+        return TokenizedText.of(
+            (Token(text[a:b], a, b) for a, b in spans[:limit]), len(spans), limit
+        )
+
+    return read
+
+
+def searched(
+    model: Callable[[str], float],
+    texts: Sequence[str],
+    limit: int = 10_000,
+) -> Searched:
+    """A corpus of these texts under a model that is a function of the text that it reads."""
+    read = tokens(limit)
+
+    def score(some: Sequence[str]) -> Array:
+        parts = [text[: read(text).read_until] if read(text).truncated else text for text in some]
+        return np.array([model(part) for part in parts], dtype=np.float32)
+
+    return Searched(
+        score(texts),
+        score,
+        read,
+        [f"d{number}" for number in range(len(texts))],
+        lambda numbers: [texts[number] for number in numbers],
+    )
+
+
+def explained(
+    model: Callable[[str], float],
+    wanted: str,
+    *others: str,
+    limit: int = 10_000,
+    top: int = 1,
+    evidence: str | None = NEEDLE,
+    relevant: frozenset[str] = frozenset(),
+) -> Why:
+    found = searched(model, [wanted, *others], limit)
+    start = wanted.index(evidence) if evidence else 0
+    span = EvidenceSpan(start, start + len(evidence)) if evidence else None
+    return why(Wanted("heron", "d0", 0, wanted, span), found, top, relevant)
+
+
+def text(*parts: str) -> str:
+    return " ".join(parts)
+
+
+def share(part: str) -> float:
+    """A model that dilutes: the share of a text's words that the evidence makes up."""
+    return 8 * ("heron" in part) / len(part.split())
+
+
+def early(part: str) -> float:
+    """A model with primacy: 1 where the evidence begins, less the further behind it stands."""
+    return 1 - part.index("heron") / 500 if "heron" in part else 0.0
+
+
+def test_a_document_in_the_top_is_no_miss() -> None:
+    found = explained(share, NEEDLE, "x y z")
+    assert (found.rank, found.cause, found.steps) == (1, "found", {})
+
+
+def test_evidence_at_a_neglected_position() -> None:
+    # Positions 0 and 4 of the needle; the competitor's "heron" begins at character 60.
+    other = text("x" * 59, "heron")
+    found = explained(early, text(*FILL, NEEDLE), other, "none", limit=60)
+    assert found.rank == 2 and found.evidence_read == 1
+    # Moved to the first position it wins; another sentence moved there leaves it behind.
+    assert found.moved == Step(1, 2) and found.best_position == pytest.approx(
+        21.5 / len(text(*FILL, NEEDLE))
+    )
+    assert found.alone == Step(1, 2)
+    assert found.read is None
+    assert found.cause == "position"
+
+
+def test_not_read_comes_before_position_and_dilution() -> None:
+    behind = "x" * 300 + " heron"
+    found = explained(early, text(*FILL, NEEDLE), behind, "none", limit=20, top=1)
+    assert found.rank == 2 and found.evidence_read == 0
+    assert found.read == Step(1, 2) and found.moved == Step(1, 2) and found.alone == Step(1, 2)
+    assert found.cause == "not read"
+
+
+def test_diluted_evidence() -> None:
+    # 8 of 36 words, at any position; alone 8 of 8. The competitor: 8 of 16.
+    other = "heron " + "x " * 15
+    found = explained(share, text(*FILL, NEEDLE), other, "none")
+    assert found.rank == 2 and found.score == pytest.approx(8 / 36)
+    assert found.moved == Step(2, 2)
+    assert found.alone == Step(1, 2)
+    assert found.cause == "dilution"
+
+
+def test_evidence_that_does_not_match() -> None:
+    other = "heron x"
+    found = explained(lambda part: float("egret" in part), text(*FILL, NEEDLE), other, "egret")
+    assert found.cause == "no match" and found.rank == 2
+    assert all(step.rank == 2 for step in found.steps.values())
+    assert found.shared_words == ("heron",) and found.n_query_words == 1
+
+
+def test_near_duplicates_and_relevant_documents_are_taken_out() -> None:
+    wanted = text(*FILL, NEEDLE)
+    copy = text(FILL[0], NEEDLE)  # it holds the evidence, in fewer words
+    other = "heron " + "x " * 15
+    found = explained(share, wanted, copy, "none", "nothing")
+    assert found.rank == 2 and found.without == Step(1, 2)
+    assert found.above[0].duplicate and not found.above[0].relevant
+    assert found.cause == "competitor"
+    unlike = explained(share, wanted, other, "none", "nothing")
+    assert unlike.without is None and unlike.cause == "dilution"
+    relevant = explained(share, wanted, other, "none", relevant=frozenset({"d1"}))
+    assert relevant.cause == "competitor" and relevant.relevant_above == 1
+    assert relevant.duplicates_above == 0 and relevant.shorter_above == 1
+
+
+def test_the_null_of_taking_documents_out_is_the_expected_rank() -> None:
+    # Of 40 others 20 are above and 2 of these are taken out: at random one of the two would be.
+    texts = [text("heron", "x " * 6)] * 18 + [text(FILL[0], NEEDLE)] * 2 + ["none"] * 20
+    found = explained(share, text(*FILL, NEEDLE), *texts)
+    assert found.rank == 21 and found.without == Step(19, 20)
+
+
+def test_without_marked_evidence_the_best_sentence_is_proposed() -> None:
+    wanted = text(*FILL, NEEDLE)
+    found = explained(share, wanted, "heron x", evidence=None)
+    assert found.source == "proposed"
+    assert wanted[found.start : found.end] == NEEDLE
+    assert explained(share, wanted, "heron x").source == "data set"
+
+
+def test_a_document_of_one_sentence_has_nothing_to_move() -> None:
+    found = explained(lambda part: float("egret" in part), NEEDLE, "egret")
+    assert found.steps == {} and found.cause == "no match"
+
+
+def test_a_change_whose_null_works_too_is_no_cause() -> None:
+    base = {
+        "document_id": "d", "top": 10, "n_documents": 20, "rank": 12, "score": 0.5,
+        "source": "marked", "start": 0, "end": 5, "position": 0.5, "evidence_read": 1.0,
+    }  # fmt: skip
+    assert Why(**base, moved=Step(3, 11)).cause == "position"  # type: ignore[arg-type]
+    assert Why(**base, moved=Step(3, 10)).cause == "no match"  # type: ignore[arg-type]
+    both = Why(**base, moved=Step(3, 10), alone=Step(1, 2))  # type: ignore[arg-type]
+    assert both.cause == "dilution"
+
+
+def test_ties_go_to_the_document_that_comes_first() -> None:
+    found = searched(lambda part: 1.0, OTHERS)
+    assert [found.rank(1.0, number) for number in range(5)] == [1, 2, 3, 4, 5]
+    assert found.rank(2.0, 4) == 1 and found.rank(-np.inf, 0) == NOT_FOUND
+    assert found.above(3, 2) == [0, 1] and found.above(0, 5) == []
+
+
+def test_above_is_in_the_order_of_the_ranking() -> None:
+    scores = np.array([0.1, 0.9, 0.5, 0.9, -np.inf], dtype=np.float32)
+    found = Searched(scores, lambda texts: scores, tokens(), OTHERS, lambda numbers: [])
+    assert found.above(0, 9) == [1, 3, 2]
+    assert found.above(4, 9) == [1, 3, 2, 0]
+    assert [found.rank(float(scores[n]), n) for n in range(5)] == [4, 1, 3, 2, NOT_FOUND]
+
+
+def test_windows_cover_the_document_and_are_as_long_as_the_model_reads() -> None:
+    document = " ".join(f"w{n}" for n in range(100))
+    windows = list(_windows(document, tokens(20)))
+    parts = [document[a:b].split() for a, b in windows]
+    assert {word for part in parts for word in part} == set(document.split())
+    assert all(18 <= len(part) <= 22 for part in parts)
+    starts = [int(part[0][1:]) for part in parts]
+    assert starts == sorted(set(starts)) and starts[1] == 16
+    assert list(_windows("a b c", tokens(20))) == [(0, 5)]
+
+
+def test_scores_of_every_document_agree_with_ranks() -> None:
+    ranks = Ranks([0, 0, 2], [0, 1, 2, 0])
+    scores = np.array([[0.2, 0.7, 0.5]])
+    assert ranks.documents(scores).tolist() == [[0.7, -np.inf, 0.5, 0.7]]
+    chunks = [["heron", "blue"], ["stone"], ["heron"]]
+    index = LexicalIndex(chunks, Ranks(range(3), range(3)), 1.2, 0.75)
+    found = index.scores(["heron"])
+    assert found[1] == -np.inf and found[2] > found[0] > 0
+    assert index.statistics.n == 3 and index.statistics.frequencies["heron"] == 2
+
+
+def test_stored_under_the_top() -> None:
+    assert repr(why_method(5)) == "why(top=5, version=1)"
+    with pytest.raises(ValueError):
+        why_method(0)

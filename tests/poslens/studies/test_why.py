@@ -1,0 +1,184 @@
+"""Why: misses explained once, ranks as a search gives them, tables, the Python call, bad input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import poslens
+from poslens.attribution import datasets
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.document_index import NOT_FOUND
+from poslens.attribution.evaluation.why import Above, Step, Why, why_method
+from poslens.cache.kinds.why import SCHEMA
+from poslens.cache.storage.codec import pack_fields, unpack_fields
+from poslens.cache.storage.schema import Owner
+from poslens.cache.storage.store import ModelKey
+from poslens.dashboard.__main__ import app
+from poslens.studies.why import study as why_study
+from poslens.studies.why.summary import WhySummary
+from tests.support import tiny_families
+
+GULLS = "Gulls rest on the old pier today. "
+ROWS = [
+    # 4 words of 32 are evidence: `short` with 7 words ranks above it, the evidence alone first.
+    ("long", "heron", GULLS * 2 + "The heron nests here. " + GULLS * 2, "The heron nests here."),
+    ("short", "pier walk", "heron pier walk now then and again", None),
+    # No word of the query.
+    ("blind", "egret", "A white bird stands there. Nobody saw it.", None),
+    # `copy` is a shorter near-duplicate.
+    ("twin", "stork", "A stork builds its large nest upon that roof. It returns in spring.", None),
+    ("copy", "large roof", "A stork builds its large nest upon that roof.", None),
+]
+
+
+@pytest.fixture(autouse=True)
+def unchanged_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
+    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> str:
+    path = tmp_path / "mine.jsonl"
+    names = ("pair_id", "query", "document", "evidence")
+    rows = [{k: v for k, v in zip(names, row, strict=True) if v} for row in ROWS]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["why", *arguments], catch_exceptions=False)
+
+
+def test_misses_of_a_data_set_and_their_causes(
+    corpus: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked = ("--model", "BM25", "--dataset", corpus, "--top", "1")
+    result = run(*asked)
+    found = json.loads(result.stdout)
+    causes = {row["document"]: row["cause"] for row in found["rows"]}
+    assert causes == {"long": "dilution", "blind": "no match", "twin": "competitor"}
+    rows = {row["document"]: row for row in found["rows"]}
+    assert rows["blind"]["rank"] is None and rows["blind"]["shared_words"] == 0
+    long = rows["long"]
+    # Position means nothing to BM25: 2 wherever the evidence is; alone it is shorter than `short`.
+    assert (long["rank"], long["moved"], long["alone"], long["all_read"]) == (2, 2, 1, None)
+    assert long["evidence"] == "data set" and long["evidence_read"] == 1
+    assert (rows["twin"]["without_competitors"], rows["twin"]["duplicates_above"]) == (1, 1)
+    assert rows["twin"]["evidence"] == "proposed"
+    assert "BM25 misses 3 of 5 wanted documents in the top 1 (60%)" in result.stderr
+    (provenance,) = found["provenance"]
+    assert "why(top=1" in provenance["method"] and provenance["n_documents"] == 5
+    monkeypatch.setattr(why_study, "why", lambda *_: pytest.fail("a rank was explained again"))
+    table = json.loads(run(*asked, "--table", "causes").stdout)["rows"]
+    assert {row["cause"]: row["misses"] for row in table} == {
+        "not read": 0,
+        "position": 0,
+        "dilution": 1,
+        "no match": 1,
+        "competitor": 1,
+    }
+    assert all(row["all_misses"] == 3 and row["wanted"] == 5 for row in table)
+    file = tmp_path / "causes.json"
+    run(*asked, "--figure", str(file))
+    drawn = json.loads(file.read_text())
+    assert drawn["layout"]["meta"]["figure"] == "why_causes"
+    assert drawn["data"][0]["text"] == ["", "", "1", "1", "1"]
+
+
+def test_one_query_and_document(corpus: str, tmp_path: Path) -> None:
+    asked = ("--model", "BM25", "--dataset", corpus, "--top", "1")
+    file = tmp_path / "ladder.json"
+    one = run(
+        *asked, "--query", "heron", "--document", "long", "--table", "steps", "--figure", str(file)
+    )
+    steps = {row["change"]: (row["rank"], row["null"]) for row in json.loads(one.stdout)["rows"]}
+    assert steps["unchanged"] == (2, None) and steps["evidence alone"] == (1, None)
+    assert "Rank 2 -> 1 as the evidence alone (other sentences alone: not found)" in one.stderr
+    drawn = json.loads(file.read_text())
+    assert drawn["layout"]["meta"]["figure"] == "why_ladder"
+    assert drawn["data"][0]["text"] == ["2", "2", "1"]
+    typed = run(*asked, "--query", "gulls on the pier", "--document", "long")
+    assert "long is at rank 1 of 5, in the top 1." in typed.stderr
+    marked = run(*asked, "--query", "spring", "--document", "copy", "--evidence", "large nest")
+    assert "copy is not found." in marked.stderr and "Cause: no match." in marked.stderr
+
+
+def assert_ranks(summary: WhySummary, ranked: dict[str, tuple[str, ...]]) -> None:
+    for key, item in summary.items.items():
+        ids, rank = ranked[item.query_id], summary.explained[key].rank
+        if item.document_id in ids:
+            assert rank == ids.index(item.document_id) + 1
+        else:
+            assert rank == NOT_FOUND
+
+
+def test_ranks_are_those_of_a_search(corpus: str, tiny_folder: Callable[..., Path]) -> None:
+    for name in ("BM25", str(tiny_folder("bert"))):
+        (summary,) = poslens.why(name, dataset=corpus, top=1).summaries
+        ranked = poslens.rank(name, corpus).ranked.rankings
+        assert_ranks(summary, {one.query_id: one.document_ids for one in ranked})
+
+
+@pytest.mark.parametrize("family", ["late_interaction", "sparse"])
+def test_models_without_a_stored_index(
+    family: str, corpus: str, tiny_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    make = getattr(tiny_families, family)
+    folder = make(tiny_folder("bert").parent / "raw", tmp_path / "tiny")
+    (summary,) = poslens.why(str(folder), dataset=corpus, top=1).summaries
+    assert len(summary.explained) == len(ROWS) and not summary.failed
+    ranked = poslens.rank(str(folder), corpus).ranked.rankings
+    assert_ranks(summary, {one.query_id: one.document_ids for one in ranked})
+
+
+def test_two_models_over_the_same_documents(corpus: str) -> None:
+    found = poslens.why(["BM25", "MiniLM"], dataset=corpus, top=1)
+    table = found.to_frame("paired").set_index("cause")
+    first, second = found.summaries
+    assert second.base is first and list(table["wanted"].unique()) == [5]
+    for cause in ("any", "dilution", "no match", "competitor"):
+        misses = len(second.misses) if cause == "any" else second.count(cause)
+        other = len(first.misses) if cause == "any" else first.count(cause)
+        assert table.loc[cause, "misses"] == misses
+        assert table.loc[cause, "difference"] == pytest.approx((misses - other) / 5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--query", "nope"], "has no query 'nope'"),
+        (["--query", "heron", "--document", "nope"], "has no document 'nope'"),
+        (["--document", "nope"], "name a query and the document"),
+        (["--evidence", "x"], "name it with --document"),
+        (["--query", "x", "--document", "long", "--evidence", "z"], "letter for letter"),
+        (["--top", "0"], "give a whole number from 1"),
+    ],
+)
+def test_bad_input_is_one_sentence(corpus: str, arguments: list[str], words: str) -> None:
+    result = run("--model", "BM25", "--dataset", corpus, *arguments)
+    assert result.exit_code == 2 and words in result.stderr and "Traceback" not in result.stderr
+
+
+def test_a_reranker_has_no_ranking_to_explain(
+    corpus: str, tiny_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = tiny_families.cross_encoder(tiny_folder("bert").parent / "raw", tmp_path)
+    with pytest.raises(UserError, match="reranks what another model retrieves"):
+        poslens.why(str(folder), dataset=corpus)
+
+
+def test_stored_explanations_are_read_back_as_they_were() -> None:
+    one = Why(
+        "d", 10, 20, 12, 0.5, "marked", 0, 5, 0.5, 1.0, None, Step(3, 11), Step(1), None, 0.1,
+        9, 3, ("a", "b"), (Above("e", 1, True, False, 4),), 1, 2, 3,
+    )  # fmt: skip
+    packed = unpack_fields(pack_fields(SCHEMA.pack(one)))
+    assert packed is not None
+    assert SCHEMA.unpack(packed, Owner(ModelKey("m", "0" * 16), why_method(10), "d")) == one
