@@ -31,7 +31,6 @@ ADDRESSES = {
     "passport": "passport?models=MiniLM-primacy",
     "map": "map",
     "methods": "methods",
-    "published": "published",
     "storage": "storage",
 }
 """What stands behind the server's name to open each page on something worth seeing."""

@@ -56,9 +56,8 @@ page = st.navigation(
         st.Page("audit/page.py", url_path="audit", title="Audit"),
         st.Page("passport/page.py", url_path="passport", title="Passport"),
         st.Page("map/page.py", url_path="map", title="Map"),
-        # Methods, and published results
+        # Methods
         st.Page("methods/page.py", url_path="methods", title="Methods"),
-        st.Page("published/page.py", url_path="published", title="Published"),
         st.Page("storage/page.py", url_path="storage", title="Storage"),
     ],
     position="top",

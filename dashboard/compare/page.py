@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import streamlit as st
 
+from poslens.attribution.curves.published import PublishedCurves
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.types import Method
 from poslens.dashboard.explain.view import explained, pair_view
-from poslens.dashboard.widgets import choices, panels
+from poslens.dashboard.widgets import choices, panels, published_files
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.pair_picker import choose_pair
 
 
 @fragment()
-def one_pair(data: DataSet, names: tuple[str, str], method: Method) -> None:
-    """A part of the page that runs by itself: the next pair leaves the sidebar alone."""
+def one_pair(
+    data: DataSet,
+    names: tuple[str, str],
+    method: Method,
+    published: Sequence[PublishedCurves],
+) -> None:
+    """A fragment: another pair doesn't rerun the sidebar."""
     pair = choose_pair(data, names, method)
     if pair is not None and (results := explained([pair], names, method)):
-        pair_view(results, method, "compare", comparing=True)
+        pair_view(results, method, "compare", comparing=True, published=published)
 
 
 data = method = None
@@ -28,8 +36,9 @@ with st.sidebar:
     second = choices.model("Model B", "b", "MiniLM-recency", at=1)
     with panels.guarded():
         method = choices.method([first, second])
+    published = published_files.curves()
 st.markdown("# Compare: how do two models read the same pair?")
 if len(choices.distinct([first, second])) < 2:
-    st.info("Choose two different models to compare.")
+    st.info("Select two different models.")
 elif data is not None and method is not None:
-    one_pair(data, (first, second), method)
+    one_pair(data, (first, second), method, published)

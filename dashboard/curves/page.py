@@ -11,16 +11,18 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from poslens.attribution.curves.positions import BANDS
+from poslens.attribution.curves.published import PublishedCurves
 from poslens.attribution.curves.text_axis import over_text
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import METHODS
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.attribution.types import Method
+from poslens.attribution.types import Provenance
 from poslens.compute.compute import DataSetCurve
+from poslens.compute.provenance import of_published
 from poslens.compute.runs import Job
 from poslens.compute.selection import Selection
 from poslens.dashboard.server.own_texts import service_for
-from poslens.dashboard.widgets import choices, links, null_controls, panels
+from poslens.dashboard.widgets import choices, links, null_controls, panels, published_files
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.reading_panel import readable_pairs, what_is_read
 from poslens.dashboard.widgets.run_board import failed_items, run_board
@@ -34,6 +36,7 @@ from poslens.studies.curves.words import (
     too_few,
     why_no_number,
 )
+from poslens.studies.published import service as published_service
 
 WATCH_S = 3.0
 
@@ -201,18 +204,25 @@ def jobs() -> list[Job]:
     return found
 
 
-def draw(curves: list[DataSetCurve], style: Style) -> go.Figure:
-    """Mean curves with their bands."""
+def draw(curves: list[DataSetCurve], theirs: Sequence[PublishedCurves], style: Style) -> go.Figure:
+    """Mean curves with their bands, and the published ones among them."""
+    kind = st.session_state.get("band") or BANDS[0]
     return mean_curves(
         [one.summary.curve for one in curves],
         style,
-        kind=st.session_state.get("band") or BANDS[0],
-        provenance=[one.provenance() for one in curves],
+        kind=kind,
+        published=published_service.means(theirs, band=kind == BANDS[1]),
+        provenance=provenance(curves, theirs),
     )
 
 
-def summary_frame(curves: list[DataSetCurve], method: Method) -> pd.DataFrame:
-    """One row a model: n, centre of mass and primacy-recency index with their intervals."""
+def provenance(curves: list[DataSetCurve], theirs: Sequence[PublishedCurves]) -> list[Provenance]:
+    """Where the curves of a figure come from."""
+    return [*(one.provenance() for one in curves), *map(of_published, theirs)]
+
+
+def summary_frame(curves: list[DataSetCurve], theirs: Sequence[PublishedCurves]) -> pd.DataFrame:
+    """A row for each model: n, center of mass and primacy-recency index with their intervals."""
     rows = []
     for one in curves:
         curve, summary = one.summary.curve, one.summary
@@ -227,6 +237,7 @@ def summary_frame(curves: list[DataSetCurve], method: Method) -> pd.DataFrame:
                 "primacy-recency index": str(summary.primacy_recency_index or "–"),
             }
         )
+    rows += published_service.summary_rows(theirs)
     return pd.DataFrame(rows)
 
 
@@ -242,8 +253,10 @@ def is_active() -> bool:
     return False
 
 
-with st.sidebar, st.expander("Null control"):
-    control = null_controls.switch(method)
+with st.sidebar:
+    with st.expander("Null control"):
+        control = null_controls.switch(method)
+    published = published_files.curves()
 
 # Whether the board refreshes itself is settled when the whole page runs; the board asks for that
 # when a run has begun or ended since.
@@ -268,9 +281,10 @@ def board() -> None:
         st.rerun()
     if not curves:
         if not is_active():
-            st.info("There is no curve of these pairs yet: press Compute.")
-        return
-    if control is not None:
+            st.info("Nothing is computed for these pairs yet: press Compute.")
+        if not published:
+            return
+    elif control is not None:
         null_controls.section(
             service_for(data.name),
             specs(),
@@ -294,17 +308,18 @@ def board() -> None:
                 required=True,
                 width="content",
                 wrap=True,
-                help="How sure the mean is, or how much documents differ from each other.",
+                help="The uncertainty of the mean, or how much documents differ.",
             )
-            shown = on_axis(curves, axis_choice(curves))
+            shown = on_axis(curves, axis_choice(curves)) if curves else []
+        whole = any(one.summary.curve.n_read is not None for one in shown)
+        theirs = [] if whole else published
+        made = provenance(shown, theirs)
+        content = tuple(one.content for one in shown), tuple(one.mean.tobytes() for one in theirs)
         with figure:
             event = panels.show(
                 panels.drawn(
-                    tuple(
-                        (one.content, one.provenance(), st.session_state.get("band"))
-                        for one in shown
-                    ),
-                    lambda style: draw(shown, style),
+                    (content, tuple(made), st.session_state.get("band")),
+                    lambda style: draw(shown, theirs, style),
                     panels.screen_style(),
                 ),
                 "curves.figure",
@@ -312,29 +327,36 @@ def board() -> None:
                 on_select="rerun",
                 selection_mode="points",
             )
-        st.caption(
-            BAND_WORDS[st.session_state.get("band") or BANDS[0]]
-            + f" {panels.plain(over_what([one.summary.curve for one in shown], limits(shown)))}"
-        )
+        words = BAND_WORDS[st.session_state.get("band") or BANDS[0]]
+        if shown:
+            over = over_what([one.summary.curve for one in shown], limits(shown))
+            words += f" {panels.plain(over)}"
+        if whole and published:
+            words += " Published curves are over what each model read, not over whole texts."
+        st.caption(words)
         if said := small(len(selection.pairs)):
             st.caption(panels.plain(said))
         null_controls.hint(method, control)
         what_is_read(specs(), selection.pairs, "curves")
-        show_table(summary_frame(curves, method))
+        show_table(summary_frame(curves, theirs))
         if missing := why_no_number([one.summary for one in curves]):
             st.caption(panels.plain(missing))
         custom = panels.clicked(event, "curves")
         bin_index = custom[0] if isinstance(custom, list) else custom
         if bin_index is not None:
             st.session_state["curves.bin"] = int(bin_index)
-        pairs_behind_bin(shown)
-        panels.caption([one.provenance() for one in shown])
+        if shown:
+            pairs_behind_bin(shown)
+        panels.caption(made)
+        tables = {"Numbers": lambda: curve_frame([one.summary.curve for one in shown])}
+        if theirs:
+            tables["Published"] = lambda: published_service.curves_frame(theirs)
         panels.downloads(
             "curves",
             [data.name, method.name, *names],
-            [one.provenance() for one in shown],
-            figures={"Curves": lambda style: draw(shown, style)},
-            frame=lambda: curve_frame([one.summary.curve for one in shown]),
+            made,
+            figures={"Curves": lambda style: draw(shown, theirs, style)},
+            tables=tables if shown else {"Published": tables["Published"]},
         )
 
 

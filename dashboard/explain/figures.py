@@ -7,30 +7,31 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from poslens.attribution.curves.positions import positions
-from poslens.attribution.interventions.null_controls import CONTROLS, Control
+from poslens.attribution.interventions.null_controls import CONTROLS
 from poslens.attribution.types import Attribution
-from poslens.compute.compute import Explained
-from poslens.dashboard.explain.subject import of_curves, sources
+from poslens.compute.provenance import of_published
+from poslens.dashboard.explain.subject import ExplainedSubject, of_curves, sources
 from poslens.dashboard.widgets import panels
 from poslens.figures.curves import Style, pair_curves, quantity
 from poslens.studies.explain import service
 from poslens.studies.explain.service import Average
+from poslens.studies.published.service import means as published_means
 
 BOTH, PAIR, DATA_SET = "both", "this pair", "data set"
 
 
 def pair_figure(
-    results: Sequence[Explained],
+    subject: ExplainedSubject,
     style: Style,
     averages: Sequence[Average | None] = (),
     controls: Sequence[Attribution | None] = (),
     which: str = BOTH,
-    kind: Control | None = None,
 ) -> go.Figure:
-    """The pair's curve under each model, less its control's of `kind`, and the models' means
-    behind it; the evidence stands where it is among the tokens read. `which` of the two are
-    drawn."""
-    method = results[0].attribution.method
+    """The pair's curve under each model, minus its control's, with the models' means and published
+    ones. Positions are among the tokens read, the evidence's too. `which` selects the pair, the
+    means, or both."""
+    results, kind, method = subject.results, subject.kind, subject.method
+    published = () if which == PAIR else subject.published
     named = dict(zip(panels.labels(results), results, strict=True))
     means = {
         label: one.mean
@@ -55,9 +56,11 @@ def pair_figure(
         title,
         {label: service.read_share(result) for label, result in drawn.items()},
         means=means,
+        published=published_means(published, band=False),
         x=positions(method.curve_params["resampling"]),
         provenance=[
             *(of_curves(results, controls, kind) if drawn else ()),
             *(sources(averages) if means else ()),
+            *map(of_published, published),
         ],
     )

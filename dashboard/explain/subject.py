@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from poslens.attribution.curves.published import PublishedCurves
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.interventions.null_controls import Control, null_method
 from poslens.attribution.types import Attribution, Method, Provenance
@@ -20,11 +21,18 @@ from poslens.studies.explain.service import Average, Difference
 
 
 class ExplainedSubject:
-    """Results of one query and one method, a column each; `kind` is the null control that is taken
-    away from curves."""
+    """Results of one query and one method, a column each; `kind` is the null control that curves
+    are shown minus, and `published` are curves to show with the data set's means."""
 
-    def __init__(self, results: Sequence[Explained], method: Method, kind: Control | None) -> None:
+    def __init__(
+        self,
+        results: Sequence[Explained],
+        method: Method,
+        kind: Control | None,
+        published: Sequence[PublishedCurves] = (),
+    ) -> None:
         self.results, self.method, self.kind = list(results), method, kind
+        self.published = tuple(published)
         self.labels = panels.labels(self.results)
         self.data = [choices.data_of(result.pair) for result in self.results]
 

@@ -10,8 +10,10 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
+from poslens.attribution.curves.published import PublishedCurves
 from poslens.attribution.types import Attribution, Method, Provenance, TextPair
 from poslens.compute.compute import Explained
+from poslens.compute.provenance import of_published
 from poslens.compute.runs import duration
 from poslens.dashboard.explain import comparison
 from poslens.dashboard.explain.figures import BOTH, DATA_SET, PAIR, pair_figure
@@ -70,15 +72,21 @@ def _pace_key(name: str, method: Method) -> str:
 
 
 def pair_view(
-    results: Sequence[Explained], method: Method, key: str, *, comparing: bool = False
+    results: Sequence[Explained],
+    method: Method,
+    key: str,
+    *,
+    comparing: bool = False,
+    published: Sequence[PublishedCurves] = (),
 ) -> None:
     """All there is to see of `results`, which are of one query and one method; `comparing` two
-    models adds what only a comparison has. `key` is the page's.
+    models adds what only a comparison has, and `published` curves join its means. `key` is the
+    page's.
 
     A part of the page that runs by itself: what is chosen in it, and a run of the data set's
     curves, leave the rest of the page alone.
     """
-    subject = ExplainedSubject(results, method, null_controls.chosen(method))
+    subject = ExplainedSubject(results, method, null_controls.chosen(method), published)
     ticking = any_active(subject.jobs())
 
     @fragment(run_every=WATCH_S if ticking else None)
@@ -136,7 +144,8 @@ def _draw(subject: ExplainedSubject, key: str, comparing: bool) -> None:
         with panels.guarded():
             matrix_view(result, f"matrix{number}", label)
             terms_view(result, f"terms{number}", label)
-    panels.caption([*subject.provenance(controls), *sources(averages)])
+    theirs = [] if which == PAIR else map(of_published, subject.published)
+    panels.caption([*subject.provenance(controls), *sources(averages), *theirs])
     with export:
         # The rail has the means too: under A − B that of the difference, which knows no control.
         means = sources(averages)
@@ -224,7 +233,7 @@ def _curves(
     results = subject.results
 
     def draw(style: Style) -> go.Figure:
-        return pair_figure(results, style, averages, controls, which, subject.kind)
+        return pair_figure(subject, style, averages, controls, which)
 
     # An attribution is what its model's fingerprint, method and pair make of it.
     content = (
@@ -237,6 +246,7 @@ def _curves(
             (r.model.key, label, r.pair) for label, r in zip(subject.labels, results, strict=True)
         ),
         tuple((one.mean.note, one.mean.values.tobytes()) for one in averages if one and one.mean),
+        tuple(one.mean.tobytes() for one in subject.published),
     )
     panels.show(
         panels.drawn(content, draw, panels.screen_style(height_px=320)),

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 import streamlit as st
 
-from poslens.dashboard.published import files as published_files
-from poslens.dashboard.widgets import panels
+from poslens.dashboard.widgets import panels, published_files
 from poslens.dashboard.widgets.tables import show_table
 from poslens.studies.published.service import measures_frame
 from poslens.studies.ranking import tables

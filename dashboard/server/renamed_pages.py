@@ -14,6 +14,7 @@ RENAMED = {
     "bias": "cause?tab=Bias+tests",
     "cache": "storage",
     "faithfulness": "methods",
+    "published": "curves?published=Qwen3-Embedding-8B&published=NV-Embed-v2",
     "remedy": "debias",
 }
 """Old paths and new ones, below the path of the first page. A query selects the part of the new

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import plotly.graph_objects as go
@@ -16,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from poslens.attribution.curves.positions import BANDS
 from poslens.attribution.curves.positions import band as band_of
+from poslens.attribution.methods import POSIR_CURVE, make_method
 from poslens.attribution.types import Array, PositionCurve
 from poslens.figures.figure_base import (
     BINS,
@@ -64,6 +66,7 @@ def pair_curves(
     read: Mapping[str, float] | None = None,
     *,
     means: Mapping[str, Mean] | None = None,
+    published: Mapping[str, Mean] = MappingProxyType({}),
     x: NDArray[np.float64] | None = None,
     provenance: Provenances = (),
 ) -> go.Figure:
@@ -76,6 +79,7 @@ def pair_curves(
             [0, 1]; shaded. Models that read other tokens may have it elsewhere.
         read: model -> share of the text that it read; what is less than all stands in the legend.
         means: model -> its mean curve over the data set.
+        published: model -> its mean curve as others published it.
         x: where the curves' points stand [100], shares in [0, 1]; at the centres of bins if not
             given.
         y_title: the quantity and its unit.
@@ -127,6 +131,7 @@ def pair_curves(
             )
             trace.update(line={**style.line(index), "width": 3})
             figure.add_trace(trace)
+    _add_published(figure, published, len(models), style)
     for number, span in enumerate(dict.fromkeys(evidence.values())):
         shade(figure, span, style.colours.evidence, "" if number else "evidence", style)
     return with_legend(positions(figure), style, above=bool(evidence))
@@ -141,6 +146,16 @@ class Mean:
     positions: NDArray[np.float64]
     band: tuple[Array, Array] | None
     note: str
+
+
+def _add_published(
+    figure: go.Figure, published: Mapping[str, Mean], first: int, style: Style
+) -> None:
+    """A line for each published curve; the first has the look of the `first`-th line."""
+    for index, (model, mean) in enumerate(published.items(), first):
+        name = f"{model}, published"
+        shown, values = legend_name(name, style), bins(mean.values)
+        figure.add_trace(line(index, values, style, shown, x=mean.positions, panel=name))
 
 
 def _band(
@@ -178,10 +193,12 @@ def mean_curves(
     style: Style,
     *,
     kind: str = BANDS[0],
+    published: Mapping[str, Mean] = MappingProxyType({}),
     y_title: str | None = None,
     provenance: Provenances = (),
 ) -> go.Figure:
-    """Means over a data set, a line for each curve, with a band of `kind` (see `BANDS`).
+    """Means over a data set, a line for each curve, with a band of `kind` (see `BANDS`); and
+    `published` saliency means by model.
 
     Curves of one model are told apart by their data set, then their method. Without `y_title` the
     curves' common method names the axis. Each point, the band's too, carries its bin 0..99 as
@@ -196,6 +213,8 @@ def mean_curves(
     if len({curve.n_read is None for curve in curves}) > 1:
         raise ValueError("curves over whole texts and over what was read have no common axis")
     titles = {quantity(curve.method) for curve in curves}
+    if published:
+        titles.add(quantity(make_method("saliency", POSIR_CURVE)))
     if y_title is None:
         y_title = titles.pop() if len(titles) == 1 else "Attribution (unit of each method)"
     over_text = any(curve.n_read is not None for curve in curves)
@@ -207,9 +226,13 @@ def mean_curves(
             continue
         name = "95% interval" if kind == BANDS[0] else kind
         _band(figure, curve.positions, *edges, index, style, name)
+    for index, mean in enumerate(published.values(), len(curves)):
+        if mean.band is not None:
+            _band(figure, mean.positions, *mean.band, index, style, BANDS[1])
     for index, (name, curve) in enumerate(zip(_curve_names(curves), curves, strict=True)):
         shown = legend_name(name, style)
         figure.add_trace(line(index, bins(curve.mean), style, shown, x=curve.positions, panel=name))
+    _add_published(figure, published, len(curves), style)
     if any(curve.n_read is not None and curve.n_read.min() < curve.n for curve in curves):
         _add_read_shares(figure, curves, style)
     return with_legend(positions(figure), style)

@@ -18,7 +18,6 @@ SHOWN = {
     "cause?tab=A+data+set": "Score by position, minus its mean",
     "map": "Map of documents",
     "methods": "deletion curves of each method",
-    "published": "Mean and standard deviation of published saliency curves",
 }
 RUNNING = re.compile("^(Compute|Rank|Test)( all)?$")
 

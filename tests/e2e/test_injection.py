@@ -21,7 +21,6 @@ PAGES = [
     "methods?tab=Agreement+with+interventions",
     "cause?tab=A+data+set",
     "cause?tab=Bias+tests",
-    "published",
     "storage",
 ]
 OUTSIDE = "outside.invalid"
@@ -37,6 +36,7 @@ NAMES = (
     "b",
     "model",
     "first",
+    "published",
     "method",
     "methods",
     "tests",

@@ -23,7 +23,6 @@ PAGES = {
     "Passport": "passport",
     "Map": "map",
     "Methods": "methods",
-    "Published": "published",
     "Storage": "storage",
 }
 
@@ -55,7 +54,7 @@ def test_a_small_window_has_the_last_pages_behind_a_button(app: App, visit: Visi
 
 
 def test_a_small_screen_has_the_pages_behind_a_button(app: App, visit: Visit) -> None:
-    page = visit(f"{app.url}/published", width=390)
+    page = visit(f"{app.url}/map", width=390)
     idle(page).get_by_test_id("stExpandSidebarButton").click()
     page.get_by_test_id("stSidebar").get_by_role("link", name="Storage").click()
     page.wait_for_url("**/storage")
@@ -108,13 +107,14 @@ def test_back_leads_to_the_page_before(app: App, visit: Visit, name: str) -> Non
 
 
 def test_an_old_address_opens_the_page_with_its_query(app: App, visit: Visit) -> None:
-    page = visit(f"{app.url}/cache?models=BM25")
-    expect(page.get_by_role("heading", level=1)).to_contain_text("Storage: ")
-    expect(page).to_have_url(re.compile("/storage"))
+    page = visit(f"{app.url}/bias?models=BM25")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Cause: ")
+    expect(page.get_by_role("tab", name="Bias tests")).to_have_attribute("aria-selected", "true")
+    expect(page).to_have_url(re.compile("/cause.*models=BM25"))
 
 
 def test_a_page_begins_close_below_the_navigation(app: App, visit: Visit) -> None:
-    page = visit(f"{app.url}/published")
+    page = visit(f"{app.url}/storage")
     expect(page.get_by_role("heading").first).to_be_visible()
     page.wait_for_function(
         "document.querySelector('[data-testid=stMain] h1, [data-testid=stMain] h2')"
@@ -131,10 +131,10 @@ def test_a_run_is_seen_and_stopped_from_every_page(start_app: Start, visit: Visi
     expect(own).to_be_visible()
     strip = page.get_by_role("button", name="Stop MiniLM: Gradient saliency")
     expect(strip).to_have_count(0)  # the page's own board shows it
-    for name in ("Published", "Storage"):
+    for name in ("Map", "Storage"):
         page.get_by_role("navigation", name="App pages").get_by_role("link", name=name).click()
         expect(strip).to_be_visible()
-    other = visit(f"{app.url}/published")
+    other = visit(f"{app.url}/storage")
     expect(other.get_by_role("button", name="Stop MiniLM: Gradient saliency")).to_be_visible()
     expect(page.get_by_role("progressbar").filter(visible=True)).to_be_visible()
     strip.click()

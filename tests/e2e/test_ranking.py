@@ -1,4 +1,4 @@
-"""Rank a data set, follow a query to its pair, draw published curves: in a real browser."""
+"""Rank a data set, follow a query to its pair, add published curves: in a real browser."""
 
 from __future__ import annotations
 
@@ -83,16 +83,18 @@ def test_failed_queries_alone(run_app: App, visit: Visit) -> None:
     no_error(page)
 
 
-def test_figure_5_is_one_click(run_app: App, visit: Visit, tmp_path: Path) -> None:
-    page = visit(run_app.url)
-    idle(page).get_by_role("link", name="Published").click()
-    figure = page.get_by_role("figure", name="Mean and standard deviation of published")
-    expect(figure).to_be_visible()
+def test_the_former_page_of_published_curves_opens_figure_5_on_curves(
+    run_app: App, visit: Visit, tmp_path: Path
+) -> None:
+    page = visit(f"{run_app.url}/published")
+    expect(page).to_have_url(re.compile("/curves.*published=NV-Embed-v2"))
+    figure = page.get_by_role("figure", name="Mean attribution over relative positions")
     for name in ("Qwen3-Embedding-8B", "NV-Embed-v2"):
-        expect(figure.get_by_text(name).first).to_be_visible()
+        expect(figure.get_by_text(f"{name}, published").first).to_be_visible()
     bad = tmp_path / "bad.pkl"
     bad.write_bytes(b"cos\nsystem\n(S'true'\ntR.")
-    page.get_by_test_id("stFileUploaderDropzoneInput").set_input_files(bad)
+    files = page.get_by_test_id("stSidebar").get_by_test_id("stFileUploaderDropzoneInput")
+    files.last.set_input_files(bad)
     expect(page.get_by_test_id("stAlertContentError")).to_contain_text("bad.pkl holds no curves")
     expect(figure).to_be_visible()
     no_error(page)

@@ -39,6 +39,7 @@ PAGES: dict[str, Query] = {
         "posir": "false",
         "null": "off",
         "band": "quartiles",
+        "published": ["NV-Embed-v2"],
         "axis": "whole text",
         "dataset": "few",
     },
@@ -86,7 +87,6 @@ PAGES: dict[str, Query] = {
         "search_for": "question",
     },
     "passport": {"dataset": "few", "models": ["tiny", "BM25"]},
-    "published": {},
     "storage": {},
 }
 SHARED: Query = {

@@ -1,1 +1,1 @@
-"""The page Published."""
+"""Published curves and measures, which Curves, Compare and Ranking show."""

@@ -11,6 +11,8 @@ from poslens.attribution.curves.curve_summary import center_of_mass, primacy_rec
 from poslens.attribution.curves.positions import LENGTH_BUCKETS, positions
 from poslens.attribution.curves.published import PublishedCurves, PublishedMeasures
 from poslens.attribution.evaluation.ranking_measures import NDCG
+from poslens.attribution.types import N_BINS, as_array
+from poslens.figures.curves import Mean
 from poslens.studies.ranking.tables import OVERALL
 
 
@@ -31,24 +33,37 @@ def curves_frame(found: Sequence[PublishedCurves]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def curves_summary(found: Sequence[PublishedCurves]) -> pd.DataFrame:
-    """A row a model: n, both ends, centre of mass and primacy-recency index of the mean."""
+def means(found: Sequence[PublishedCurves], *, band: bool = True) -> dict[str, Mean]:
+    """Published curves as figures draw them, by model; the band is one standard deviation over
+    documents on either side."""
+    drawn = {}
+    for one in found:
+        mean, low, high = (
+            as_array(values, (N_BINS,), "a published curve")
+            for values in (one.mean, one.mean - one.std, one.mean + one.std)
+        )
+        note = f"{one.n:,} documents of {one.source}"
+        drawn[one.model] = Mean(mean, positions("point"), (low, high) if band else None, note)
+    return drawn
+
+
+def summary_rows(found: Sequence[PublishedCurves]) -> list[dict[str, object]]:
+    """A row for each model, with columns of the Curves page: documents, center of mass and
+    primacy-recency index of the mean curve. Means alone give no intervals."""
     rows = []
     for one in found:
-        mean = one.mean[None]
+        magnitudes = np.abs(one.mean)[None]
+        centre = float(np.squeeze(center_of_mass(magnitudes, positions("point"))))
+        index = float(np.squeeze(primacy_recency_index(magnitudes)))
         rows.append(
             {
-                "model": one.model,
-                "n": one.n,
-                "start": float(one.mean[0]),
-                "end": float(one.mean[-1]),
-                "centre of mass": float(
-                    np.squeeze(center_of_mass(np.abs(mean), positions("point")))
-                ),
-                "primacy-recency index": float(np.squeeze(primacy_recency_index(np.abs(mean)))),
+                "model": f"{one.model}, published",
+                "documents": one.n,
+                "centre of mass": f"{centre:.3f}",
+                "primacy-recency index": f"{index:.3f}",
             }
         )
-    return pd.DataFrame(rows)
+    return rows
 
 
 def measures_frame(rows: Sequence[PublishedMeasures]) -> pd.DataFrame:

@@ -254,12 +254,16 @@ def figure5(
     """Draw figure 5 of the PosIR paper from its published curves: mean and standard deviation."""
     from poslens.attribution.curves.published import read_bytes, read_curves
     from poslens.compute.provenance import of_published
-    from poslens.studies.published.service import curves_frame
-    from poslens.studies.ranking.figures import published_curves
+    from poslens.figures.curves import mean_curves
+    from poslens.studies.published.service import curves_frame, means
 
     files = [named(value, "--curves", "FILE") for value in curves]
     found = [read_curves(name, path.name, read_bytes(path)) for name, path in files]
     provenance = [of_published(one) for one in found]
     if figure is not None:
-        figure.draw(published_curves(found, figure.style, provenance=provenance), provenance)
+        title = "Normalized gradient L2 norm"  # as in the paper
+        drawn = mean_curves(
+            [], figure.style, published=means(found), y_title=title, provenance=provenance
+        )
+        figure.draw(drawn, provenance)
     print_table(curves_frame(found), format.value, provenance)

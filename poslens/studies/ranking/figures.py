@@ -1,14 +1,13 @@
-"""Figures of rankings by the evidence's place, and of published saliency curves."""
+"""Figures of rankings by the evidence's position."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import plotly.graph_objects as go
 
-from poslens.attribution.curves.positions import BUCKET_EDGES, LENGTH_BUCKETS, POSITIONS
-from poslens.attribution.curves.published import PublishedCurves
+from poslens.attribution.curves.positions import BUCKET_EDGES, LENGTH_BUCKETS
 from poslens.attribution.evaluation.evidence_profile import N_EVIDENCE_BINS, EvidenceProfile
 from poslens.attribution.evaluation.position_groups import GroupedRanking
 from poslens.attribution.evaluation.ranking_measures import NDCG
@@ -21,7 +20,6 @@ from poslens.figures.figure_base import (
     group,
     intervals,
     legend_name,
-    marks,
     positions,
     with_legend,
 )
@@ -158,43 +156,4 @@ def length_buckets(
         )
     figure.update_layout(barmode="group", bargap=0.25)
     figure.update_yaxes(range=[0, 1.03])
-    return with_legend(figure, style)
-
-
-def published_curves(
-    found: Sequence[PublishedCurves], style: Style, *, provenance: Provenances = ()
-) -> go.Figure:
-    """Mean and standard deviation (ddof=1) over documents at 100 positions, a line and a band for
-    each model: figure 5 of the PosIR paper."""
-    figure = canvas(
-        "published_curves", style, "Relative position", "Normalized gradient L2 norm", provenance
-    )
-    for index, one in enumerate(found):
-        figure.add_trace(
-            go.Scatter(
-                x=np.concatenate([POSITIONS, POSITIONS[::-1]]),
-                y=np.concatenate([one.mean + one.std, (one.mean - one.std)[::-1]]),
-                mode="lines",
-                fill="toself",
-                line={"width": 0},
-                hoverinfo="skip",
-                fillcolor=faint(str(style.line(index)["color"]), 0.2),
-                legendgroup=f"model {index}",
-                showlegend=False,
-                name=f"{one.model}: standard deviation",
-            )
-        )
-    for index, one in enumerate(found):
-        trace = go.Scatter(
-            x=POSITIONS,
-            y=one.mean,
-            mode="lines+markers",
-            line=style.line(index),
-            **marks(index, len(POSITIONS), style),
-            name=legend_name(one.model, style),
-            hovertemplate="%{y:.3f}",
-        )
-        figure.add_trace(group(trace, f"model {index}", one.model))
-    figure.update_xaxes(range=[0, 1], tickvals=[0, 0.2, 0.4, 0.6, 0.8, 1])
-    figure.update_layout(hovermode="x unified")
     return with_legend(figure, style)

@@ -23,6 +23,7 @@ from poslens.attribution.types import TextPair
 from poslens.compute.compute import Compute, service
 from poslens.compute.provenance import of_controlled, of_map, of_published, poslens_version
 from poslens.dashboard.explain.figures import pair_figure
+from poslens.dashboard.explain.subject import ExplainedSubject
 from poslens.dashboard.widgets import panels
 from poslens.export.files import figure_bytes
 from poslens.figures.figure_base import provenance_entries
@@ -160,7 +161,8 @@ def test_every_model_of_a_picture_is_in_its_file(compute: Compute, bm25) -> None
     embedded = page.split('id="provenance">')[1].split("</script>")[0]
     assert json.loads(embedded) == wanted
     style = PRESETS["single column"]
-    figure = pair_figure(results, style)
+    subject = ExplainedSubject(results, results[0].attribution.method, None)
+    figure = pair_figure(subject, style)
     with Image.open(
         io.BytesIO(figure_bytes(figure, "png", style, [r.provenance() for r in results]))
     ) as image:

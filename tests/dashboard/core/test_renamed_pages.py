@@ -32,6 +32,7 @@ def client(monkeypatch: pytest.MonkeyPatch, base_path: str = "") -> TestClient:
         ("", "/remedy", "/debias"),
         ("", "/cache?dataset=mine", "/storage?dataset=mine"),
         ("", "/bias?tests=position", "/cause?tests=position&tab=Bias+tests"),
+        ("", "/published", "/curves?published=Qwen3-Embedding-8B&published=NV-Embed-v2"),
         ("", "/bias?tab=A+pair", "/cause?tab=A+pair"),
         (
             "",

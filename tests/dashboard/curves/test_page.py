@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
+import pickle
 from pathlib import Path
 
+import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 
 from poslens.attribution import datasets
+from poslens.attribution.curves import published
+from poslens.attribution.curves.positions import BANDS
 from poslens.attribution.methods import make_method
 from poslens.attribution.retrievers import resolve
 from poslens.compute.compute import service
@@ -109,3 +114,66 @@ def test_documents_without_queries_lead_to_what_is_possible(
     assert [one.label.replace("\\", "") for one in links] == ["Query-free profile", "Audit"]
     free = open_page("curves", dataset="alone", models=["MiniLM"], method="profile").run()
     assert not free.exception and [one for one in free.button if one.key == "start"]
+
+
+FIGURE_5 = ["Qwen3-Embedding-8B", "NV-Embed-v2"]
+
+
+def npz() -> bytes:
+    out = io.BytesIO()
+    np.savez(out, curves=np.random.default_rng(0).random((4, 100)))
+    return out.getvalue()
+
+
+def upload(app: AppTest, name: str, data: bytes) -> AppTest:
+    file = (name, data, "application/octet-stream")
+    app.file_uploader(key="published.curves.upload").set_value([file]).run()
+    assert not app.exception
+    return app
+
+
+def test_published_curves_join_the_chart(long_and_short: str) -> None:
+    app = opened(models=["BM25"], published=FIGURE_5)
+    drawn = figure(app)
+    lines = [trace["name"] for trace in drawn["data"] if trace.get("showlegend", True)]
+    assert lines == ["BM25", *(f"{name}, published" for name in FIGURE_5)]
+    sources = [entry["model_source"] for entry in drawn["layout"]["meta"]["provenance"][1:]]
+    assert sources == ["published", "published"]
+    table = app.dataframe[0].value
+    assert table["model"].tolist() == lines
+    assert table["centre of mass"].tolist()[1:] == ["0.424", "0.639"]
+    # Published bands are standard deviations, so they appear with that band alone.
+    assert not [trace for trace in drawn["data"] if trace["name"] == BANDS[1]]
+    deviations = figure(opened(models=["BM25"], published=FIGURE_5, band=BANDS[1]))
+    assert len([trace for trace in deviations["data"] if trace["name"] == BANDS[1]]) == 3
+
+
+def test_published_curves_need_no_computed_one(long_and_short: str) -> None:
+    app = open_page("curves", dataset="sample", models=["BM25"], published=FIGURE_5[:1]).run()
+    assert not app.exception and not app.error
+    assert any("press Compute" in one.value for one in app.info)
+    assert app.dataframe[0].value["model"].tolist() == [f"{FIGURE_5[0]}, published"]
+
+
+def test_published_curves_of_folders_and_uploads(
+    long_and_short: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(published, "_folders", [])
+    (tmp_path / "posir_saliency_NV.npz").write_bytes(npz())
+    published.register(tmp_path)
+    app = opened(models=["BM25"], published=["posir_saliency_NV.npz"])
+    assert app.dataframe[0].value["model"].tolist() == ["BM25", "NV, published"]
+    app = upload(opened(models=["BM25"]), "good.npz", npz())
+    assert app.dataframe[0].value["model"].tolist() == ["BM25", "good, published"]
+    app = upload(app, "<b>bad.pkl", pickle.dumps([print, "run"]))
+    assert "holds no curves" in app.error[0].value and "<b>" not in app.error[0].value
+
+
+def test_compare_shows_published_curves_with_the_data_sets_means(long_and_short: str) -> None:
+    asked = {"a": "cutter", "b": "BM25", "dataset": "cut", "method": "occlusion"}
+    app = open_page("compare", published=FIGURE_5[:1], **asked).run()
+    assert not app.exception
+    drawn = [json.loads(one.proto.spec) for one in app.get("plotly_chart")]
+    names = [trace.get("name") for trace in drawn[0]["data"]]
+    assert f"{FIGURE_5[0]}, published" in names
+    assert "curves as published" in captions(app)

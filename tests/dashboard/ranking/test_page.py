@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import pickle
 from pathlib import Path
 from urllib.parse import parse_qs
 
@@ -13,7 +11,6 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from poslens.attribution import datasets
-from poslens.attribution.curves import published
 from poslens.compute.compute import service
 from poslens.dashboard.server import access
 from poslens.dashboard.widgets.url_state import MAX_IN_LINK
@@ -135,36 +132,6 @@ def test_a_set_without_judgements_is_said(tmp_path: Path, monkeypatch: pytest.Mo
     datasets.register("colder", tmp_path / "foil.jsonl")
     app = opened("ranking", dataset="colder", models=["BM25"])
     assert "judges no relevance" in app.error[0].value
-
-
-def npz() -> bytes:
-    out = io.BytesIO()
-    np.savez(out, curves=np.random.default_rng(0).random((4, 100)))
-    return out.getvalue()
-
-
-def test_published_curves_by_upload(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(published, "_folders", [])
-    app = opened("published")
-    models = ["Qwen3-Embedding-8B", "NV-Embed-v2"]
-    assert app.dataframe[0].value["model"].tolist() == models, "PosIR's figure 5 is there at once"
-    assert app.dataframe[0].value["centre of mass"].round(3).tolist() == [0.424, 0.639]
-    assert any("arXiv:2601.08363" in one.value for one in app.caption)
-    app.file_uploader[0].set_value([("good.npz", npz(), "application/octet-stream")]).run()
-    assert not app.exception and app.dataframe[0].value["model"].tolist() == ["good"]
-    hostile = pickle.dumps([print, "run"])
-    app.file_uploader[0].set_value([("<b>bad.pkl", hostile, "application/octet-stream")]).run()
-    assert not app.exception and "holds no curves" in app.error[0].value
-    assert "<b>" not in app.error[0].value
-
-
-def test_published_curves_of_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(published, "_folders", [])
-    (tmp_path / "posir_saliency_NV.npz").write_bytes(npz())
-    published.register(tmp_path)
-    app = opened("published")
-    assert app.dataframe[0].value["model"].tolist() == ["NV"]
-    assert any("published_curves" in c.proto.spec for c in app.get("plotly_chart"))
 
 
 def test_every_prompt_is_ranked_apart(mine: str) -> None:

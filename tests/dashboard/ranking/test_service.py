@@ -28,11 +28,12 @@ from poslens.compute.compute import Compute, run_key
 from poslens.compute.protocols import POSIR_PROMPT, posir_ranking_spec, posir_spec
 from poslens.compute.runs import Job, Report, Run
 from poslens.dashboard.__main__ import app
+from poslens.figures.curves import mean_curves
 from poslens.figures.palettes import Style
 from poslens.studies.published import service as published_service
 from poslens.studies.ranking import service as ranking_service
 from poslens.studies.ranking import tables
-from poslens.studies.ranking.figures import evidence_bins, length_buckets, published_curves
+from poslens.studies.ranking.figures import evidence_bins, length_buckets
 from poslens.studies.ranking.service import Ranked, RankingSetup
 from poslens.studies.ranking.tables import FAILED, LATE
 
@@ -147,15 +148,14 @@ def test_figures_hold_the_numbers(ranked: Ranked) -> None:
     assert bars[0].marker.pattern.shape != bars[1].marker.pattern.shape  # not by colour alone
     curves = np.random.default_rng(0).random((9, 100)).astype(np.float32)
     one = averaged("M", curves, "f")
-    band, mean = published_curves([one], Style()).data
-    assert np.allclose(mean.y, curves.mean(0), atol=1e-6) and mean.x[-1] == 1.0
+    band, mean = mean_curves([], Style(), published=published_service.means([one])).data
+    assert np.allclose(mean.y, curves.mean(0), atol=1e-6) and mean.x[-1] == 100
     assert np.allclose(band.y[:100], curves.mean(0) + curves.std(0, ddof=1), atol=1e-6)
     assert np.allclose(band.y[100:], (curves.mean(0) - curves.std(0, ddof=1))[::-1], atol=1e-6)
     frame = published_service.curves_frame([one])
     assert len(frame) == 100 and frame["std"].tolist() == one.std.tolist()
-    assert published_service.curves_summary([one]).loc[0, "start"] == pytest.approx(
-        curves[:, 0].mean()
-    )
+    (alone,) = mean_curves([], Style(), published=published_service.means([one], band=False)).data
+    assert alone.name == "M, published"
 
 
 def test_published_measures_have_the_columns_of_ours(ranked: Ranked) -> None:

@@ -1,1 +1,0 @@
-"""Published: curves that others published."""

@@ -1,0 +1,114 @@
+"""Published curves and measures: those of PosIR's figure 5, files of the folders named at startup,
+and uploads."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import streamlit as st
+
+from poslens.attribution.curves import published
+from poslens.attribution.curves.published import (
+    CURVE_SUFFIXES,
+    PublishedCurves,
+    PublishedMeasures,
+    figure_5,
+)
+from poslens.attribution.errors import UserError
+from poslens.compute.provenance import of_published
+from poslens.figures.plain import plain
+
+T = TypeVar("T")
+_KEPT = "published files"
+_MAX_KEPT = 12
+_MAX_FILES = 6
+
+
+def curves() -> list[PublishedCurves]:
+    """The selected published curves, for a chart to add to its own; each file is one model."""
+
+    def read(name: str, data: bytes) -> PublishedCurves:
+        return published.read_curves(published.model_of(name), name, data)
+
+    # Open where a link selects curves.
+    with st.expander("Published curves", expanded="published" in st.query_params):
+        known = _known(CURVE_SUFFIXES)
+        shipped = {one.model: one for one in figure_5()}
+        names = st.multiselect(
+            "Add to the chart",
+            [*shipped, *known],
+            key="published",
+            bind="query-params",
+            max_selections=_MAX_FILES,
+            help="Figure 5 of PosIR (Zeng et al. 2026, arXiv:2601.08363): gradient saliency "
+            "averaged over PosIR's documents, from the curves that the authors published.",
+        )
+        selected = [shipped[name] for name in names if name in shipped]
+        for name in names:
+            if name in known:
+                selected += _read(name, published.read_bytes(known[name]), read)
+        selected += _uploaded("curves", CURVE_SUFFIXES, read, "Saliency curves, .npz or .pkl")
+        for one in selected:
+            st.caption(plain(f"{one.model}: {one.n:,} documents; {of_published(one).dataset}"))
+    return selected
+
+
+def measures() -> list[PublishedMeasures]:
+    """The measures of the selected files."""
+    known = _known((".json",))
+    names: list[str] = []
+    if known:
+        names = st.multiselect(
+            "From the folder named at startup",
+            list(known),
+            default=list(known)[:_MAX_FILES],
+            key="published.measures",
+            max_selections=_MAX_FILES,
+        )
+    files: list[list[PublishedMeasures]] = []
+    for name in names:
+        files += _read(name, published.read_bytes(known[name]), published.read_measures)
+    files += _uploaded("measures", (".json",), published.read_measures, "Measures, .json")
+    return [row for rows in files for row in rows]
+
+
+def _known(suffixes: Sequence[str]) -> dict[str, Path]:
+    return {n: p for n, p in published.known().items() if Path(n).suffix.lower() in suffixes}
+
+
+def _uploaded(
+    key: str, suffixes: Sequence[str], read: Callable[[str, bytes], T], label: str
+) -> list[T]:
+    given = st.file_uploader(
+        plain(label),
+        type=[suffix.lstrip(".") for suffix in suffixes],
+        accept_multiple_files=True,
+        key=f"published.{key}.upload",
+        max_upload_size=20,
+        help="Files that PosIR published, or others in their layout. PosLens reads a pickle only "
+        "if it holds nothing but arrays of numbers.",
+    )
+    results: list[T] = []
+    for file in given[:_MAX_FILES]:
+        # Some browsers send a path; only its last part is the file's name.
+        name = file.name.replace("\\", "/").rsplit("/", 1)[-1].strip()[-80:]
+        results += _read(name, file.getvalue(), read)
+    return results
+
+
+def _read(name: str, data: bytes, read: Callable[[str, bytes], T]) -> list[T]:
+    """The contents of a file, or an error message in its place. Files are read once per session."""
+    kept: dict[str, T] = st.session_state.setdefault(_KEPT, {})
+    digest = hashlib.sha256(name.encode("utf-8", "replace") + b"\0" + data).hexdigest()
+    if digest not in kept:
+        try:
+            kept[digest] = read(name, data)
+        except UserError as error:
+            st.error(plain(error), icon=":material/error:")
+            return []
+        while len(kept) > _MAX_KEPT:
+            del kept[next(iter(kept))]
+    return [kept[digest]]
