@@ -34,12 +34,10 @@ from poslens.studies.check.service import Check
 from poslens.studies.explain import service as explaining
 from poslens.studies.passport import service as passports
 from poslens.studies.passport.subject import MAX_PAIRS
-from poslens.study import plan, stored
-from poslens.study_result import StudyResult
+from poslens.study_call import run_study as run_study
 from poslens.subjects import (
     Model,
     Models,
-    data_name,
     data_set,
     run_job,
     spec_of,
@@ -220,40 +218,6 @@ def check(
 
     results = {spec.name: checked(spec) for spec in specs_of(model, data)}
     return results if isinstance(model, list | tuple) else next(iter(results.values()))
-
-
-def run_study(
-    name: str,
-    model: Model | Models,
-    dataset: str | Path | None = None,
-    **parameters: Any,
-) -> StudyResult:
-    """Run a study on one model or several; what is stored is not computed again, and an interrupted
-    call goes on where it was. `poslens.needles(...)` is `run_study("needles", ...)`.
-
-    Args:
-        name: of a study: `poslens.needles`, and so on.
-        dataset: a data set's name or path; by default the study's own.
-        parameters: of the study, by name; the command `poslens NAME --help` lists them.
-
-    Raises:
-        UserError: as `explain`; the study does not fit the model, or the data set lacks what it
-            needs.
-    """
-    study = declared()[name].load()
-    with quietly():
-        data = study.read(data_name(study.dataset if dataset is None else dataset))
-        compute = service()
-        settings = study.parameters.settings(parameters)
-        corpus = study.corpus(data, settings)
-        specs = specs_of(model, data)
-        corpus = study.narrowed(compute, specs, corpus, settings)
-        planned = plan(study, compute, specs, corpus, settings)
-        if not planned.subjects:
-            raise UserError(planned.refused[0])
-        for job in planned.jobs:
-            run_job(job)
-        return StudyResult(study, stored(study, compute, planned.subjects))
 
 
 def __getattr__(name: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from poslens.attribution.datasets import SAMPLE, DataSet
 from poslens.attribution.errors import UserError
@@ -33,6 +33,8 @@ from poslens.results import (
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause.figures import COSINE, QUANTITIES
 from poslens.studies.ranking import service as rankings
+from poslens.study_call import run_study
+from poslens.study_result import StudyResult
 from poslens.subjects import (
     Model,
     Models,
@@ -203,20 +205,47 @@ def relocate(
 
 
 @overload
-def rank(model: Model, dataset: str | Path = SAMPLE) -> MeasuredRanking: ...
-@overload
-def rank(model: Models, dataset: str | Path = SAMPLE) -> ByModel[MeasuredRanking]: ...
-@quietly()
 def rank(
-    model: Model | Models, dataset: str | Path = SAMPLE
-) -> MeasuredRanking | ByModel[MeasuredRanking]:
+    model: Model, dataset: str | Path = SAMPLE, *, by: Literal[""] = ""
+) -> MeasuredRanking: ...
+@overload
+def rank(
+    model: Models, dataset: str | Path = SAMPLE, *, by: Literal[""] = ""
+) -> ByModel[MeasuredRanking]: ...
+@overload
+def rank(
+    model: Model | Models,
+    dataset: str | Path = SAMPLE,
+    *,
+    by: Literal["position"],
+    **parameters: Any,
+) -> StudyResult: ...
+def rank(
+    model: Model | Models, dataset: str | Path = SAMPLE, *, by: str = "", **parameters: Any
+) -> MeasuredRanking | ByModel[MeasuredRanking] | StudyResult:
     """Search a data set's whole corpus for each query, and measure: nDCG@10 and others, by position
     of the evidence, and PSI with its value under permutation. Of several models, a ranking for each
     by its name. PosLens keeps the results.
 
+    With `by="position"` each query is its own control: its document is ranked with the evidence at
+    several positions. This is the study `positions`, which takes the `parameters`, such as
+    `null=True`.
+
     Raises:
         UserError: as `explain`, or the data set judges no relevance.
     """
+    if by == "position":
+        return run_study("positions", model, dataset, **parameters)
+    if by or parameters:
+        unknown = f"by={by[:40]!r}" if by else f"{next(iter(parameters))[:40]!r}"
+        raise UserError(f'rank does not know {unknown}: give by="position", or leave it out.')
+    return _ranked(model, dataset)
+
+
+@quietly()
+def _ranked(
+    model: Model | Models, dataset: str | Path
+) -> MeasuredRanking | ByModel[MeasuredRanking]:
     data, compute = data_set(dataset), service()
     setup = rankings.RankingSetup(rankings.collection_of(data))
 

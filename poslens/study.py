@@ -117,10 +117,12 @@ class Table(Generic[Summary]):
 
     def frame(self, summaries: Sequence[Summary]) -> pd.DataFrame:
         """All rows, as files have them."""
-        names = list(_names(self.row))
+        names, hints = list(_names(self.row)), get_type_hints(self.row)
+        # Whole numbers stay whole where some are missing.
+        whole = {name: "Int64" for name in names if hints.get(name) == int | None}
         return pd.DataFrame(
             [entries(row) for one in summaries for row in self.rows(one)], columns=names
-        )
+        ).astype(whole)
 
     def text_frame(self, summaries: Sequence[Summary]) -> pd.DataFrame:
         """All rows, as pages show them."""

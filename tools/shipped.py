@@ -51,6 +51,7 @@ from poslens.studies.faithfulness import service as faithfulness
 from poslens.studies.map import service as maps
 from poslens.studies.map.service import TextMap
 from poslens.studies.passport import service as passports
+from poslens.studies.positions.study import POSITIONS
 from poslens.studies.ranking import service as ranking
 
 DENSE = ("MiniLM", "MiniLM-primacy", "MiniLM-recency")
@@ -108,6 +109,10 @@ def plan(compute: Compute) -> Iterator[tuple[str, Job]]:
     for what in (relocation_method(), ablation_method("delete")):
         for spec in found:
             yield what.name, interventions.job(compute, spec, what, moved, SAMPLE)
+    settings = POSITIONS.parameters.settings()
+    for spec in found:
+        for asked in POSITIONS.subjects(compute, spec, POSITIONS.corpus(data, settings), settings):
+            yield "position effect", POSITIONS.job(compute, asked)
     tested = few(data, spread_evenly(data.pairs, faithfulness.DEFAULT_PAIRS), N_TESTED)
     quick = [n for n, e in METHODS.items() if not e.slow and e.fits(family_of(found[0]))]
     for name in quick:

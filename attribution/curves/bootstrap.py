@@ -22,7 +22,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri, stdtrit
+from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 Values = NDArray[np.float64]
 Statistic = Callable[[Values], Values]
@@ -196,8 +196,9 @@ def intervals(
     kind: Kind = "bca",
     n_resamples: int = N_BOOTSTRAP,
     seed: int = SEED,
+    level: float = 0.95,
 ) -> tuple[Values, Values] | None:
-    """95% intervals ([J], [J]) of a statistic of the mean of rows; None below MIN_DOCUMENTS groups.
+    """Intervals ([J], [J]) of a statistic of the mean of rows; None below MIN_DOCUMENTS groups.
 
     Args:
         rows: [n, K], or several such whose columns are joined.
@@ -205,6 +206,7 @@ def intervals(
         statistic: maps means [R, K] to [R, J]; resamples in which it is NaN are left out.
         of: applied to the rows, some at a time, before they are summed.
         kind: see `Kind`.
+        level: share of intervals that contain the true value, in (0, 1).
 
     An end is NaN where the statistic is not defined, or where the interval would not contain it.
     More than MAX_DRAWS groups are bundled at random first. Everything is seeded.
@@ -213,19 +215,9 @@ def intervals(
     n = len(draws.sizes)
     if n < MIN_DOCUMENTS:
         return None
-    value = statistic((draws.sums.sum(0) / draws.sizes.sum())[None])[0]
-    drawn = statistic(draws.means(n_resamples))
-    equal = np.abs(drawn - value) <= _ROUNDING * np.maximum(1, np.abs(value))
-    drawn = np.sort(np.where(equal, value, drawn), axis=0)  # NaN last
+    value, drawn, bias, acceleration = _resampled(draws, statistic, kind, n_resamples)
     n_finite = np.isfinite(drawn).sum(0)
-    bias = acceleration = np.zeros(len(value))
-    if kind == "bca":
-        # Ties count half; half a resample, as no end is further out than the resamples go.
-        below = ((drawn < value).sum(0) + (drawn <= value).sum(0)) / 2
-        some = np.maximum(n_finite, 1)
-        bias = ndtri(np.clip(below, 0.5, some - 0.5) / some)
-        acceleration = _acceleration(statistic(draws.all_but_one))
-    tail = _tail(n, 0.05 if kind == "upper" else 0.025)
+    tail = _tail(n, (1 - level) / (1 if kind == "upper" else 2))
     low, high = (
         _quantile(drawn, n_finite, ndtr(bias + z / (1 - acceleration * z)))
         for z in (bias - tail, bias + tail)
@@ -234,6 +226,78 @@ def intervals(
         low = np.zeros(len(value))
     inside = (low <= value) & (value <= high)
     return np.where(inside, low, np.nan), np.where(inside, high, np.nan)
+
+
+def _resampled(
+    draws: _Draws, statistic: Statistic, kind: Kind, n_resamples: int
+) -> tuple[Values, Values, Values, Values]:
+    """A statistic [J], its resamples [R, J] in order with NaN last, and bias and acceleration [J]
+    of BCa, zeros for other kinds."""
+    value = statistic((draws.sums.sum(0) / draws.sizes.sum())[None])[0]
+    drawn = statistic(draws.means(n_resamples))
+    equal = np.abs(drawn - value) <= _ROUNDING * np.maximum(1, np.abs(value))
+    drawn = np.sort(np.where(equal, value, drawn), axis=0)
+    bias = acceleration = np.zeros(len(value))
+    if kind == "bca":
+        bias = ndtri(_share_below(drawn, value))
+        acceleration = _acceleration(statistic(draws.all_but_one))
+    return value, drawn, bias, acceleration
+
+
+def _share_below(drawn: Values, value: Values) -> Values:
+    """Share of resamples [R, J] below a value [J]: ties count half, and at least half a resample is
+    on either side, as no end is further out than the resamples go."""
+    n_finite = np.maximum(np.isfinite(drawn).sum(0), 1)
+    below = ((drawn < value).sum(0) + (drawn <= value).sum(0)) / 2
+    return np.asarray(np.clip(below, 0.5, n_finite - 0.5) / n_finite)
+
+
+def p_value(
+    rows: NDArray[np.floating],
+    groups: Sequence[Hashable] | None = None,
+    statistic: Statistic = lambda means: means[:, 0],
+) -> float | None:
+    """Two-sided p of a statistic that is 0 where there is no effect: 1 minus the level at which its
+    BCa interval touches 0, so that p < 0.05 where the 95% interval excludes 0. Beyond what 1,000
+    resamples can tell, of Student's t with `standard_error`. None below MIN_DOCUMENTS groups, or
+    where the statistic is not defined."""
+    draws = _draws(np.asarray(rows, dtype=np.float64), groups, SEED, lambda some: some)
+    n = len(draws.sizes)
+    if n < MIN_DOCUMENTS:
+        return None
+    found = _resampled(draws, lambda means: statistic(means)[:, None], "bca", N_BOOTSTRAP)
+    value, drawn, bias, acceleration = found
+    if not np.isfinite(value).all():
+        return None
+    if not value.any():
+        return 1.0
+    share = _share_below(drawn, np.zeros(1))
+    apart = ndtri(share) - bias
+    reach = bias - apart / np.maximum(1 + acceleration * apart, _ROUNDING)
+    tail = max(float((np.sign(value) * reach)[0]), 0.0) / np.sqrt(n / (n - 1))
+    p = float(2 * stdtr(n - 1, -tail))
+    if 0.5 < share[0] * len(drawn) < len(drawn) - 0.5:
+        return p
+    error = standard_error(rows, groups, statistic)
+    return min(p, float(2 * stdtr(n - 1, -abs(value[0]) / error))) if error else p
+
+
+def standard_error(
+    rows: NDArray[np.floating],
+    groups: Sequence[Hashable] | None = None,
+    statistic: Statistic = lambda means: means[:, 0],
+) -> float | None:
+    """Standard error of a smooth statistic of the mean of rows [n, K], by the jackknife over
+    documents (Efron and Tibshirani 1993, "An Introduction to the Bootstrap", equation 11.5); None
+    of fewer than two documents, or where the statistic is not defined without one of them."""
+    draws = _draws(np.asarray(rows, dtype=np.float64), groups, SEED, lambda some: some)
+    n = len(draws.sizes)
+    if n < 2:
+        return None
+    without = statistic(draws.all_but_one)
+    if not np.isfinite(without).all():
+        return None
+    return float(np.sqrt((n - 1) / n * ((without - without.mean()) ** 2).sum()))
 
 
 def _tail(n: int, probability: float) -> float:

@@ -27,10 +27,13 @@ from poslens.dashboard.widgets import choices, links, panels
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.reading_panel import readable_pairs, what_is_read
 from poslens.dashboard.widgets.run_board import run_board
+from poslens.dashboard.widgets.study_page import study_section, study_settings
 from poslens.dashboard.widgets.tables import show_table
 from poslens.figures import curves as curve_figures
 from poslens.figures.curves import Style
+from poslens.parameters import Settings
 from poslens.studies.curves.words import too_few
+from poslens.studies.positions.study import POSITIONS
 from poslens.studies.ranking import service as ranking_service
 from poslens.studies.ranking import tables
 from poslens.studies.ranking.figures import evidence_bins, length_buckets
@@ -40,6 +43,7 @@ WHOLE, OWN = "all documents", "the query's own corpus"
 LANGUAGE = "documents in the query's language"
 
 setup = None
+moved: Settings = POSITIONS.parameters.settings()
 with st.sidebar, panels.guarded():
     data = choices.data_set()
     names = choices.models(["MiniLM-primacy", "MiniLM", "MiniLM-recency", "BM25"])
@@ -78,6 +82,8 @@ with st.sidebar, panels.guarded():
             first = choices.model("First stage of rerankers", "first", "BM25", at=None)
         first_stage = choices.ranking_spec(first, data.name, posir=posir)
     setup = RankingSetup(collection, own_corpus, first_stage)
+    with st.expander("Position effect settings"):
+        moved = study_settings(POSITIONS, data)
 if setup is None:
     st.stop()
 the_setup = setup
@@ -299,6 +305,12 @@ def profile_section(found: Sequence[Measured]) -> None:
     )
 
 
+def position_section() -> None:
+    """nDCG@10 by position of the evidence, each query compared with itself."""
+    st.markdown(f"## {panels.plain(POSITIONS.title)}\n{panels.plain(POSITIONS.reads)}")
+    study_section(POSITIONS, data, names, moved, spec_of=lambda name, _: spec_of(name))
+
+
 def saliency_section(models: list[str], style: Style) -> None:
     """Stored saliency curves of the data set's pairs, and who has none."""
     if not models:
@@ -387,6 +399,10 @@ def board() -> None:
         languages_table(found)
 
 
+if names and any(pair.evidence is not None for pair in data.pairs):
+    with panels.guarded():
+        position_section()
+    st.markdown("## Rankings of the corpus as it is")
 board()
 complete: list[Measured] = []
 for each in names:

@@ -49,11 +49,7 @@ def study_page(
     with st.sidebar, panels.guarded():
         data = choices.data_set(study.dataset)
         names = choices.models(list(study.compared or study.models))
-        offered = study.parameters_for(data)
-        settings = study.parameters.settings(
-            {name: _widget(name, one) for name, one in offered.items()}
-        )
-        opened = data, names, settings
+        opened = data, names, study_settings(study, data)
     if heading:
         question = study.question[0].lower() + study.question[1:]
         st.markdown(f"# {panels.plain(study.title)}: {panels.plain(question)}")
@@ -62,17 +58,32 @@ def study_page(
     st.markdown(panels.plain(study.reads))
     if opened is not None:
         with panels.guarded():
-            return _opened(study, *opened, on_click)
+            return study_section(study, *opened, on_click=on_click)
     return None
 
 
-def _opened(
+def study_settings(study: Study[Any, Any, Any], data: DataSet) -> Settings:
+    """The study's parameters, as a reader sets them in widgets here."""
+    offered = study.parameters_for(data)
+    return study.parameters.settings({name: _widget(name, one) for name, one in offered.items()})
+
+
+def study_section(
     study: Study[Any, Any, Any],
     data: DataSet,
     names: Sequence[str],
     settings: Settings,
-    on_click: Callable[[Any], None] | None,
+    *,
+    spec_of: Callable[[str, str], RetrieverSpec] = choices.spec,
+    on_click: Callable[[Any], None] | None = None,
 ) -> Opened | None:
+    """Run board and results of the study for models that are chosen elsewhere, also as a part of
+    another page. `spec_of` gives the retriever of a model's name and a data set's; the rest as in
+    `study_page`.
+
+    Raises:
+        UserError: the data set lacks what the study needs.
+    """
     corpus = study.corpus(data, settings)
     if not names:
         st.info("Choose a model.")
@@ -80,7 +91,7 @@ def _opened(
     specs: list[RetrieverSpec] = []
     for name in names:
         with panels.guarded():
-            specs.append(choices.spec(name, data.name))
+            specs.append(spec_of(name, data.name))
     compute = service_for(data.name)
     with told("Reading the documents") as report:
         corpus = study.narrowed(compute, specs, corpus, settings, report)

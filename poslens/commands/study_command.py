@@ -103,11 +103,11 @@ def _run(study: Study[Any, Any, Any], given: dict[str, Any]) -> None:
     figure: FigureFile | None = given.get("figure")
     settings = study.parameters.settings({name: given[name] for name in study.parameters})
     data = with_rejections(study.read(data_name(given["dataset"])))
+    specs = specs_of(given["model"] or study.models, data.name)
     corpus = study.corpus(data, settings)
     quiet()
     from poslens.compute.compute import service
 
-    specs = specs_of(given["model"] or study.models, data.name)
     for sentence in study.notes(data, corpus):
         print(sentence, file=sys.stderr)
     corpus = study.narrowed(service(), specs, corpus, settings)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # what is named here alone would bring scipy.stats and ir_mea
     from poslens.attribution.evaluation.bias_tests import BiasResult
     from poslens.attribution.evaluation.faithfulness import Faithfulness
     from poslens.attribution.evaluation.faithfulness_summary import FaithfulnessSummary
+    from poslens.attribution.evaluation.position_effect import PositionEffect
     from poslens.attribution.evaluation.ranking_change import Quality
     from poslens.attribution.evaluation.ranking_measures import Evaluation
     from poslens.attribution.evaluation.trec_runs import TrecRun
@@ -260,6 +261,32 @@ def of_ranking(
         selection=selection,
         interval="; ".join(_of_measures(found.estimates)),
     )
+
+
+def of_positions(
+    model: ModelIdentity,
+    method: Method,
+    dataset: str,
+    found: PositionEffect,
+    n_truncated: int,
+    selection: str,
+    *,
+    has_null: bool,
+) -> Provenance:
+    """Ranks of documents with their evidence at several positions; `n_truncated` of the queries
+    have a document that the model does not read whole."""
+    made = of_model(
+        model,
+        repr(method),
+        dataset,
+        n_queries=found.n,
+        n_documents=found.n_documents,
+        max_length=model.spec.max_length,
+        truncated=n_truncated,
+        selection=selection,
+        interval=resampled(found.effect.difference),
+    )
+    return replace(made, control="another sentence moved") if has_null else made
 
 
 def of_run(

@@ -42,6 +42,8 @@ from poslens.studies.debias import service as debiasing
 from poslens.studies.debias.figures import front
 from poslens.studies.needles import NEEDLE_STUDY
 from poslens.studies.passport.subject import Number, Part, Subject
+from poslens.studies.positions.figures import ndcg_by_position
+from poslens.studies.positions.study import POSITIONS
 from poslens.studies.ranking import service as rankings
 from poslens.studies.ranking.figures import evidence_bins
 
@@ -212,6 +214,34 @@ def _relocation(of: Subject, part: Part) -> Part:
         draw=lambda style: mean_curves(
             [curve], style, y_title="Score by position, minus its mean", provenance=known
         ),
+        provenance=known,
+        jobs=jobs,
+    )
+
+
+def _position_effect(of: Subject, part: Part) -> Part:
+    """nDCG@10 by the position of the evidence, over the pairs that `_relocation` moves."""
+    settings = POSITIONS.parameters.settings()
+    corpus = POSITIONS.corpus(of.data, settings)
+    (asked,) = POSITIONS.subjects(of.compute, of.spec, corpus, settings)
+    jobs = (POSITIONS.job(of.compute, asked),)
+    found = POSITIONS.summarize(of.compute, asked)
+    if found is None:
+        return replace(part, absent=_why(jobs), jobs=jobs)
+    effect, known = found.effect, (POSITIONS.provenance(found),)
+    numbers = [
+        Number("first", "nDCG@10 with the evidence first", effect.first, ".3f"),
+        Number("middle", "nDCG@10 with the evidence in the middle", effect.middle, ".3f"),
+        Number("last", "nDCG@10 with the evidence last", effect.last, ".3f"),
+        Number("first_minus_last", "first minus last", effect.effect.difference),
+    ]
+    if effect.psi is not None:
+        numbers.append(Number("controlled_psi", "controlled PSI", effect.psi, ".3f"))
+    return replace(
+        part,
+        finding=POSITIONS.verdict(found),
+        numbers=tuple(numbers),
+        draw=lambda style: ndcg_by_position([found], style, known),
         provenance=known,
         jobs=jobs,
     )
@@ -465,6 +495,15 @@ _PARTS: tuple[tuple[Part, Callable[[Subject, Part], Part]], ...] = (
             "Moving evidence tears it from its neighbours, and counts only where it is read whole.",
         ),
         _relocation,
+    ),
+    (
+        Part(
+            "position_effect",
+            "Whether the position of the evidence changes the rank of its document",
+            "Moving a sentence may break references between sentences. The moved document counts "
+            "as the only relevant one.",
+        ),
+        _position_effect,
     ),
     (
         Part(

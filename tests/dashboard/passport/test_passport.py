@@ -217,6 +217,7 @@ def test_a_run_computes_all_that_is_missing_and_nothing_twice(tmp_path: Path) ->
         "attribution",
         "null_control",
         "relocation",
+        "position_effect",
         "ranking",
         "needles",
         "audit",

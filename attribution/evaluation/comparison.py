@@ -1,0 +1,184 @@
+"""Paired comparisons, with a verdict: higher, lower, equivalent within a margin, or too few
+documents to decide.
+
+A difference is taken query by query (or document by document), so that what makes a query hard
+cancels. It is higher or lower if p, which resamples documents, is below 0.05 after Holm's
+adjustment over all comparisons that are shown together. It is equivalent if both ends of its 90%
+interval are within the margin: two one-sided tests (Schuirmann 1987).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri
+
+from poslens.attribution.curves.bootstrap import (
+    MIN_DOCUMENTS,
+    Estimate,
+    Statistic,
+    estimate,
+    intervals,
+    n_groups,
+    p_value,
+    standard_error,
+)
+
+Verdict = Literal["higher", "lower", "equivalent", "too few documents"]
+
+LEVEL = 0.05
+POWER = 0.8
+"""Probability with which as many documents as `Comparison.needed` decide."""
+
+TEST = (
+    "95% intervals resample documents (BCa); p: two-sided, of the same bootstrap, adjusted by Holm "
+    "for all comparisons shown; equivalent: 90% interval within the margin (two one-sided tests)"
+)
+"""What captions say of comparisons."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A paired difference and what it allows to say.
+
+    `margin` is in the difference's unit: up to there two values are equivalent. `narrow` is the 90%
+    interval, None where `difference` has none. `p` is two-sided, `p_holm` the same adjusted for all
+    comparisons that are shown together (`adjusted`); both None where `difference` has no interval.
+    `needed` is about how many documents would decide, with a probability of 80% or more, if the
+    difference and its spread stay what they are; None once it is decided, or where the spread is
+    unknown.
+    """
+
+    difference: Estimate
+    margin: float
+    narrow: tuple[float, float] | None
+    p: float | None
+    p_holm: float | None
+    needed: int | None
+
+    @property
+    def verdict(self) -> Verdict:
+        """Higher and lower go before equivalent: a difference can be small and certain."""
+        return _verdict(self.difference, self.margin, self.narrow, self.p_holm)
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in words, with the margin and the reason."""
+        return _sentence(self)
+
+
+def compared(
+    rows: NDArray[np.floating],
+    groups: Sequence[Hashable] | None,
+    margin: float,
+    statistic: Statistic = lambda means: means[:, 0],
+) -> Comparison | None:
+    """Compare by a statistic of the mean of rows [n, K] that is 0 where nothing differs, such as
+    the mean of paired differences [n, 1]. `groups` are the documents of the rows. None where the
+    statistic is not defined."""
+    values = np.asarray(rows, dtype=np.float64)
+    difference = estimate(values, groups, statistic)
+    if difference is None:
+        return None
+    narrow, p = _narrow(values, groups, statistic), p_value(values, groups, statistic)
+    needed = None
+    if _verdict(difference, margin, narrow, p) == "too few documents":
+        error = standard_error(values, groups, statistic)
+        needed = _needed(difference.value, margin, error, difference.n_resampled)
+    return Comparison(difference, margin, narrow, p, p, needed)
+
+
+def adjusted(comparisons: Sequence[Comparison | None]) -> list[Comparison | None]:
+    """The comparisons with Holm's p over all of them that have a p."""
+    known = [i for i, one in enumerate(comparisons) if one is not None and one.p is not None]
+    found = list(comparisons)
+    p_values = holm([one.p for one in comparisons if one is not None and one.p is not None])
+    for i, p in zip(known, p_values.tolist(), strict=True):
+        one = comparisons[i]
+        assert one is not None
+        changed = replace(one, p_holm=p)
+        if changed.verdict == "too few documents" and one.needed is None:
+            # Decided alone, and not among so many.
+            changed = replace(changed, needed=_documents(one.p or 0.0, p, one.difference))
+        found[i] = changed
+    return found
+
+
+def holm(p_values: ArrayLike) -> NDArray[np.float64]:
+    """p values [k] adjusted for k tests (Holm 1979, step down): the i-th smallest times k - i + 1,
+    none smaller than one before it, at most 1."""
+    p = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(p, kind="stable")
+    stepped = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
+    adjusted = np.empty_like(p)
+    adjusted[order] = np.minimum(stepped, 1.0)
+    return adjusted
+
+
+def _narrow(
+    values: NDArray[np.float64], groups: Sequence[Hashable] | None, statistic: Statistic
+) -> tuple[float, float] | None:
+    if n_groups(len(values), groups) < MIN_DOCUMENTS:
+        return None
+    found = intervals(values, groups, lambda means: statistic(means)[:, None], level=0.9)
+    if found is None or not np.isfinite(found).all():
+        return None
+    return float(found[0][0]), float(found[1][0])
+
+
+def _verdict(
+    difference: Estimate, margin: float, narrow: tuple[float, float] | None, p: float | None
+) -> Verdict:
+    if difference.interval is None or narrow is None:
+        return "too few documents"
+    if p is not None and p < LEVEL:
+        return "higher" if difference.value > 0 else "lower"
+    return "equivalent" if max(-narrow[0], narrow[1]) <= margin else "too few documents"
+
+
+def _sentence(one: Comparison) -> str:
+    verdict, margin = one.verdict, f"the margin of {one.margin:g}"
+    if verdict == "equivalent":
+        return f"Equivalent within {margin}."
+    if verdict == "too few documents":
+        if one.difference.interval is None:
+            return f"Too few documents to decide: an interval needs {MIN_DOCUMENTS}."
+        needed = "" if one.needed is None else f"; about {one.needed:,} would decide"
+        return f"Too few documents to decide{needed}."
+    low, high = one.difference.interval or (0.0, 0.0)
+    small = f", by less than {margin}" if max(-low, high) <= one.margin else ""
+    p = "p < 0.001" if (one.p_holm or 0) < 0.001 else f"p = {one.p_holm:.2g}"
+    return f"{verdict.capitalize()}{small} ({p})."
+
+
+def _needed(value: float, margin: float, error: float | None, n: int) -> int | None:
+    """Documents that would show either that the difference is not 0 or that it is within the
+    margin, whichever takes fewer (normal approximation)."""
+    if error is None or not error:
+        return MIN_DOCUMENTS if n < MIN_DOCUMENTS else None
+    apart, spread = abs(value), error * math.sqrt(n)
+    counts = []
+    if apart > 0:
+        counts.append(((_Z_TWO_SIDED + _Z_POWER) * spread / apart) ** 2)
+    if apart < margin:
+        counts.append(((_Z_ONE_SIDED + _Z_POWER) * spread / (margin - apart)) ** 2)
+    return max(MIN_DOCUMENTS, n + 1, math.ceil(min(counts)))
+
+
+def _documents(p: float, p_holm: float, difference: Estimate) -> int:
+    """Documents with which p would be as far below the adjusted level as power asks for."""
+    factor = max(p_holm / p, 1.0) if p else 1.0
+    n = difference.n_resampled
+    now = -float(ndtri(max(p, 1e-300) / 2))
+    wanted = -float(ndtri(LEVEL / factor / 2)) + _Z_POWER
+    return max(n + 1, math.ceil(n * (wanted / now) ** 2))
+
+
+_Z_TWO_SIDED = -float(ndtri(LEVEL / 2))
+_Z_ONE_SIDED = -float(ndtri(LEVEL))
+_Z_POWER = float(ndtri(POWER))

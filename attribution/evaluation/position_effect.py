@@ -1,0 +1,228 @@
+"""Within-query position effect: does a document's rank depend on where its evidence is?
+
+Each query is its own control. Its document is ranked with the evidence at several positions of its
+own text (`interventions.relocation`), against the unchanged other documents of the corpus. What
+differs then between positions is caused by position: queries, documents and rivals are the same.
+PSI compares different queries instead, so a few hundred of them cannot tell a bias from chance.
+
+nDCG@10 here has one relevant document: 1 / log2(1 + rank), 0 past rank 10.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from poslens.attribution.curves.bootstrap import (
+    SEED,
+    Estimate,
+    Values,
+    estimate,
+    intervals,
+    with_ends,
+)
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.comparison import Comparison, compared
+from poslens.attribution.evaluation.evidence_profile import psi_of_bins
+from poslens.attribution.interventions.relocation import Relocation, relocation_method
+from poslens.attribution.text import require_sentences, sentences
+from poslens.attribution.types import EvidenceSpan, Method, TextPair
+
+MARGIN = 0.02
+"""Difference of nDCG@10 up to which two positions are equivalent."""
+
+TOP = 10
+_NULL = "null"
+_SIMILAR = 1.5
+"""A control sentence is at most so many times longer or shorter than the evidence."""
+
+
+def position_ranks_method(positions: int) -> Method:
+    """The name under which ranks are stored.
+
+    Raises:
+        UserError: as `relocation_method`.
+    """
+    return replace(relocation_method(positions), name="position_ranks")
+
+
+@dataclass(frozen=True, slots=True)
+class PositionRanks:
+    """Ranks [P] from 1 of a pair's document with its evidence at each position of the pair's
+    relocation, among the other documents of a corpus; equal scores share the better rank."""
+
+    pair_id: str
+    ranks: NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        if self.ranks.ndim != 1 or not len(self.ranks) or (self.ranks < 1).any():
+            raise ValueError("no ranks")
+
+
+def null_pair(pair: TextPair, seed: int = SEED) -> TextPair:
+    """The pair with a random other sentence of its document marked instead of its evidence, of
+    similar length where there is one: moving that sentence should not change the rank.
+
+    Raises:
+        UserError: the pair has no evidence, or no sentence without it.
+    """
+    if pair.evidence is None:
+        raise UserError(f"Pair {pair.pair_id} has no evidence span.")
+    require_sentences(pair.document)
+    spans, span = sentences(pair.document, pair.language), pair.evidence
+    others = [(a, b) for a, b in spans if not (a < span.end and b > span.start)]
+    if not others:
+        raise UserError("The evidence covers every sentence of the document.")
+    length = sum(b - a for a, b in spans if a < span.end and b > span.start)
+
+    def ratio(other: tuple[int, int]) -> float:
+        own = other[1] - other[0]
+        return max(own / length, length / own)
+
+    similar = [other for other in others if ratio(other) <= _SIMILAR] or [min(others, key=ratio)]
+    generator = np.random.default_rng([seed, zlib.crc32(pair.pair_id.encode("utf-8", "replace"))])
+    chosen = similar[int(generator.integers(len(similar)))]
+    return replace(pair, pair_id=f"{pair.pair_id}#{_NULL}-{seed}", evidence=EvidenceSpan(*chosen))
+
+
+@dataclass(frozen=True, slots=True)
+class QueryPositions:
+    """One query at K positions, from the first to the last at which the model reads the evidence
+    whole: ranks [K] of its document. A document of fewer sentences repeats positions. `whole` says
+    whether the model reads the whole document."""
+
+    pair: TextPair
+    ranks: NDArray[np.int64]
+    whole: bool
+
+    @property
+    def gains(self) -> Values:
+        """nDCG@10 [K]."""
+        return np.where(self.ranks <= TOP, 1 / np.log2(1.0 + self.ranks), 0.0)
+
+    @property
+    def reciprocal(self) -> Values:
+        """1 / rank [K]."""
+        return np.asarray(1.0 / self.ranks)
+
+
+def query_positions(
+    pair: TextPair, relocation: Relocation, ranks: PositionRanks, positions: int
+) -> QueryPositions | None:
+    """A query at K positions; None where the evidence is read whole at fewer than two."""
+    read = np.flatnonzero(relocation.whole)
+    if len(read) < 2 or len(ranks.ranks) != len(relocation.whole):
+        return None
+    spread = np.rint(np.arange(positions) * (len(read) - 1) / (positions - 1)).astype(np.int64)
+    whole = relocation.read_share >= 1 and bool(relocation.whole.all())
+    return QueryPositions(pair, ranks.ranks[read[spread]], whole)
+
+
+@dataclass(frozen=True, slots=True)
+class PositionEffect:
+    """Means over the same `n` queries of `n_documents` documents at each of K positions.
+
+    `ndcg`, `mrr` and `rank` [K] are nDCG@10, 1 / rank and rank; `deviations` [K] are nDCG@10 minus
+    the query's own mean over positions, so their intervals show what position changes. `first`,
+    `middle` and `last` are nDCG@10 with the evidence at the first, the middle and the last
+    position; `effect` is first minus last, paired within the query. `thirds` are the means over the
+    positions of each third, and `third_effect` their first minus their last. `psi` is
+    1 - min / max of `ndcg`; it cannot be negative, so its interval is one-sided, from 0.
+    """
+
+    n: int
+    n_documents: int
+    ndcg: tuple[Estimate, ...]
+    mrr: tuple[Estimate, ...]
+    rank: tuple[Estimate, ...]
+    deviations: tuple[Estimate, ...]
+    middle: Estimate
+    effect: Comparison
+    thirds: tuple[Estimate, Estimate, Estimate]
+    third_effect: Comparison
+    psi: Estimate | None
+
+    @property
+    def first(self) -> Estimate:
+        """nDCG@10 with the evidence first."""
+        return self.ndcg[0]
+
+    @property
+    def last(self) -> Estimate:
+        """nDCG@10 with the evidence last."""
+        return self.ndcg[-1]
+
+    @property
+    def positions(self) -> tuple[float, ...]:
+        """The K relative positions, 0 (first) to 1 (last)."""
+        last = len(self.ndcg) - 1
+        return tuple(k / last for k in range(last + 1))
+
+
+def position_effect(
+    queries: Sequence[QueryPositions], margin: float = MARGIN
+) -> PositionEffect | None:
+    """How nDCG@10 depends on the position of the evidence; None of no query. `margin` is the
+    difference of nDCG@10 up to which two positions are equivalent."""
+    if not queries:
+        return None
+    documents = [one.pair.document for one in queries]
+    gains = np.array([one.gains for one in queries])
+    reciprocal = np.array([one.reciprocal for one in queries])
+    ranks = np.array([one.ranks for one in queries], dtype=np.float64)
+    k = gains.shape[1]
+    thirds = [gains[:, part].mean(1) for part in third_parts(k)]
+    centred = gains - gains.mean(1, keepdims=True)
+    rest = np.stack([middle_of(gains), *thirds], axis=1)
+    columns = np.concatenate([gains, reciprocal, ranks, centred, rest], axis=1)
+    means = _estimates(columns, documents)
+    effect = compared(first_minus_last(gains)[:, None], documents, margin)
+    third_effect = compared((thirds[0] - thirds[2])[:, None], documents, margin)
+    assert effect is not None and third_effect is not None  # nDCG is finite
+    first, middle, last = means[-3:]
+    return PositionEffect(
+        len(queries),
+        len(set(documents)),
+        tuple(means[:k]),
+        tuple(means[k : 2 * k]),
+        tuple(means[2 * k : 3 * k]),
+        tuple(means[3 * k : 4 * k]),
+        means[4 * k],
+        effect,
+        (first, middle, last),
+        third_effect,
+        estimate(gains, documents, psi_of_bins, kind="upper"),
+    )
+
+
+def first_minus_last(gains: Values) -> Values:
+    """nDCG@10 [n] with the evidence first minus that with it last, from gains [n, K]."""
+    return np.asarray(gains[:, 0] - gains[:, -1])
+
+
+def middle_of(gains: Values) -> Values:
+    """nDCG@10 [n] at the middle position, or the mean of the two in the middle."""
+    k = gains.shape[1]
+    return np.asarray(gains[:, [(k - 1) // 2, k // 2]].mean(1))
+
+
+def third_parts(k: int) -> tuple[slice, slice, slice]:
+    """Which of K positions are in the first, the middle and the last third."""
+    at = np.arange(k) / (k - 1)
+    start, stop = int((at < 1 / 3).sum()), int((at <= 2 / 3).sum())
+    # With two positions there is no middle: it takes both.
+    return slice(0, start), slice(start, stop) if stop > start else slice(0, k), slice(stop, k)
+
+
+def _estimates(columns: Values, documents: Sequence[Hashable]) -> list[Estimate]:
+    """The mean of each column [n, J], all over the same resamples."""
+    found, n = intervals(columns, documents), len(set(documents))
+    ends = [None] * columns.shape[1] if found is None else list(zip(*found, strict=True))
+    return [
+        with_ends(float(mean), own, len(columns), n)
+        for mean, own in zip(columns.mean(0), ends, strict=True)
+    ]

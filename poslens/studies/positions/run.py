@@ -1,0 +1,178 @@
+"""Ranks relocated documents: moves the evidence of each pair (results that `cause` shares), then
+reads the corpus block by block and counts which of its documents score higher. Memory holds the
+query vectors, a block of the corpus and a count for each pair and position."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from poslens.attribution.datasets import Collection
+from poslens.attribution.errors import Stopped, Unavailable, UserError
+from poslens.attribution.evaluation.position_effect import PositionRanks, position_ranks_method
+from poslens.attribution.evaluation.scorers import scorer
+from poslens.attribution.evaluation.search import BLOCK, GPU_BLOCK
+from poslens.attribution.interventions.relocation import Relocation, relocation_method
+from poslens.attribution.retrievers.base import Pooled, Retriever, separate
+from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.scoring import score_texts
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Side
+from poslens.cache.jobs.loop import Progress, RunOptions
+from poslens.cache.keys import text_digest
+from poslens.cache.kinds.embeddings import EmbeddingStore, embedded
+from poslens.cache.kinds.interventions import causes, intervene_all, known_texts
+from poslens.cache.kinds.position_ranks import RankedPair, position_ranks
+from poslens.cache.storage.store import ModelKey
+
+Scores = NDArray[np.float32]
+ScoreBlock = Callable[[Sequence[str]], Scores]
+"""Scores [queries, documents] of a block of documents."""
+
+
+def require_separate(spec: RetrieverSpec) -> None:
+    """Refuse models that read each query with each document.
+
+    Raises:
+        UserError: the model is a cross-encoder.
+    """
+    if family_of(spec).search == "rerank":
+        raise UserError(
+            f"{spec.name} reads each query together with each document, so ranking the whole "
+            "corpus for each query takes too long: choose a model of another family."
+        )
+
+
+def run_positions(
+    root: Path,
+    retriever: Retriever,
+    model: ModelKey,
+    positions: int,
+    items: Sequence[RankedPair],
+    collection: Collection,
+    *,
+    options: RunOptions = RunOptions(),
+    on_stage: Callable[[str], None] = lambda stage: None,
+) -> Progress:
+    """Compute and store the ranks that are missing of `items`; stops between batches, resumes with
+    what is stored. Progress counts pairs, then documents of the corpus.
+
+    Raises:
+        UserError: the corpus cannot be read, or the store cannot be written.
+    """
+    store, method = position_ranks(root), position_ranks_method(positions)
+    todo = store.missing(model, method, items, retry=options.retry_failed)
+    moved, pairs = relocation_method(positions), [one.pair for one in todo]
+    on_stage("Moving evidence")
+    done = intervene_all(retriever, model, moved, pairs, root, options=options)
+    if done.stopped:
+        return done
+    relocations = causes(root, moved).select(model, moved, pairs)
+    failed = [
+        (one, relocations.failed[one.pair.pair_id])
+        for one in todo
+        if one.pair.pair_id in relocations.failed
+    ]
+    store.put_failures(model, method, failed)
+    usable = [one for one in todo if one.pair.pair_id in relocations.results]
+    if not usable:
+        return done
+    found = [relocations.results[one.pair.pair_id] for one in usable]
+    on_stage("Ranking among the corpus")
+    counted = _Counts(usable, found)
+    try:
+        score = _scores(root, retriever, model, counted.queries, options)
+        progress = _count(counted, score, collection, retriever, options)
+    except Unavailable:
+        raise
+    except Stopped:
+        return Progress(collection.survey.n, 0, 0, 0, 0.0, stopped=True)
+    if not progress.stopped:
+        store.put(model, method, list(zip(usable, counted.ranks(), strict=True)))
+    return progress
+
+
+class _Counts:
+    """How many documents score higher than each moved one, so far."""
+
+    def __init__(self, items: Sequence[RankedPair], relocations: Sequence[Relocation]) -> None:
+        self._items, self._relocations = items, relocations
+        self.queries = list(dict.fromkeys(one.pair.query for one in items))
+        row_of = {query: row for row, query in enumerate(self.queries)}
+        self._rows = [row_of[one.pair.query] for one in items]
+        self._own = [text_digest(one.pair.document) for one in items]
+        # As floats of 32 bits on both sides: what differs by rounding beyond them is a tie.
+        self._scores = [one.scores.astype(np.float32)[:, None] for one in relocations]
+        self._higher = [np.zeros(len(one.scores), dtype=np.int64) for one in relocations]
+
+    def add(self, documents: Sequence[str], scores: Scores) -> None:
+        """Count a block of documents by its scores [queries, documents]; copies of a pair's own
+        document do not compete with it."""
+        digests = np.array([text_digest(text) for text in documents])
+        for number, row in enumerate(self._rows):
+            rivals = scores[row, digests != self._own[number]]
+            self._higher[number] += np.count_nonzero(rivals > self._scores[number], axis=1)
+
+    def ranks(self) -> list[PositionRanks]:
+        """The ranks of each item."""
+        return [
+            PositionRanks(one.pair.pair_id, 1 + higher)
+            for one, higher in zip(self._items, self._higher, strict=True)
+        ]
+
+
+def _count(
+    counted: _Counts,
+    score: ScoreBlock,
+    collection: Collection,
+    retriever: Retriever,
+    options: RunOptions,
+) -> Progress:
+    started, seen, total = time.perf_counter(), 0, collection.survey.n
+    block = BLOCK if retriever.device.type == "cpu" else GPU_BLOCK
+    documents = (one.text for one in collection.documents())
+    while texts := list(islice(documents, block)):
+        if options.should_stop():
+            return Progress(total, seen, seen, 0, time.perf_counter() - started, stopped=True)
+        counted.add(texts, score(texts))
+        seen += len(texts)
+        options.on_progress(Progress(total, seen, seen, 0, time.perf_counter() - started))
+    return Progress(total, seen, seen, 0, time.perf_counter() - started)
+
+
+def _scores(
+    root: Path,
+    retriever: Retriever,
+    model: ModelKey,
+    queries: Sequence[str],
+    options: RunOptions,
+) -> ScoreBlock:
+    """How this retriever scores a block of documents against the queries. Vectors of documents are
+    stored, and shared with rankings of the same corpus."""
+    rows, way = list(range(len(queries))), family_of(retriever.spec).search
+    if way == "index":
+        known = known_texts()
+
+        def lexical(texts: Sequence[str]) -> Scores:
+            pairs = [(query, text) for query in queries for text in texts]
+            with options.device_slot():
+                found = score_texts(retriever, pairs, should_stop=options.should_stop, known=known)
+            return np.asarray(found, dtype=np.float32).reshape(len(queries), len(texts))
+
+        return lexical
+    dense = cast(Pooled, separate(retriever))
+
+    def vectorise(texts: Sequence[str], side: Side) -> Tensor:
+        vectors, _ = embedded(dense, model, side, texts, EmbeddingStore(root), options)
+        return torch.from_numpy(np.stack([vectors[text] for text in texts]))
+
+    score = scorer(dense, queries, vectorise if way == "vectors" else None, options.device_slot)
+    return lambda texts: score(rows, texts).float().cpu().numpy()

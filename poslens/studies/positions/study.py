@@ -1,0 +1,343 @@
+"""Position effect: does the rank of a document depend on where its evidence is?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.datasets.types import spread_evenly
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.comparison import adjusted
+from poslens.attribution.evaluation.position_effect import (
+    MARGIN,
+    PositionRanks,
+    QueryPositions,
+    null_pair,
+    position_effect,
+    position_ranks_method,
+    query_positions,
+)
+from poslens.attribution.interventions.relocation import (
+    N_POSITIONS,
+    Relocation,
+    movable,
+    relocation_method,
+)
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Provenance, TextPair
+from poslens.cache.jobs.loop import Progress
+from poslens.cache.kinds.interventions import causes
+from poslens.cache.kinds.position_ranks import position_ranks
+from poslens.cache.kinds.rankings import fingerprint
+from poslens.cache.lru_cache import LRUCache
+from poslens.compute import provenance
+from poslens.compute.compute import Compute, run_key
+from poslens.compute.runs import Job, Report, Run
+from poslens.parameters import Integer, Parameters, Settings, Switch
+from poslens.studies.cause.service import DEFAULT_PAIRS
+from poslens.studies.positions.figures import ndcg_by_position
+from poslens.studies.positions.run import require_separate, run_positions
+from poslens.studies.positions.summary import (
+    Against,
+    Moved,
+    PositionSubject,
+    PositionSummary,
+    against,
+)
+from poslens.studies.positions.tables import TABLES
+from poslens.studies.ranking.service import collection_of
+from poslens.study import Figure, Study, register
+
+
+class Positions(Study[Moved, PositionSubject, PositionSummary]):
+    """Each query's document is ranked with its evidence at several positions."""
+
+    name = "positions"
+    title = "Position effect on rank"
+    question = "Does a document rank higher with its evidence at one position than at another?"
+    unit = "pair"
+    reads = (
+        "The evidence of each pair is moved through its own document, and the document is ranked "
+        "at each position against the unchanged other documents of the corpus. All positions are "
+        "over the same queries, so a difference between them is caused by position."
+    )
+    limits = (
+        "Positions run from the first to the last at which the model reads the evidence whole. "
+        "nDCG@10 counts the moved document as the only relevant one. Intervals resample documents; "
+        "bands show what position changes within a query. "
+        f"Equivalent: the 90% interval of the difference is within {MARGIN:g} of 0. A text whose "
+        "sentences refer to each other may read worse once one is moved: the null control, which "
+        "moves another sentence of similar length, shows how much that matters."
+    )
+    parameters = Parameters(
+        positions=Integer(
+            title="Positions",
+            default=N_POSITIONS,
+            low=2,
+            high=101,
+            help="Positions that the evidence is moved to: 2 to 101. With the default, `cause` "
+            "shares the results.",
+        ),
+        pairs=Integer(
+            title="Pairs",
+            default=DEFAULT_PAIRS,
+            low=0,
+            high=10_000_000,
+            help="Pairs whose evidence is moved, spread evenly over the data set; 0 is all. The "
+            "Cause page begins with the same 30.",
+        ),
+        null=Switch(
+            title="Null control",
+            help="Also move a random other sentence of similar length; doubles the computation.",
+        ),
+    )
+    compared = ("MiniLM-primacy", "MiniLM", "MiniLM-recency")
+    tables = TABLES
+    figures = (Figure("nDCG@10 by position of the evidence", ndcg_by_position),)
+
+    def corpus(self, data: DataSet, settings: Settings) -> Moved:
+        """The pairs whose evidence can be moved, and the corpus.
+
+        Raises:
+            UserError: no pair has evidence that can be moved, or no corpus can be searched.
+        """
+        usable, reason = movable(data.pairs)
+        if not usable:
+            raise UserError(
+                reason
+                or f"No pair of {data.name} has evidence that could be moved: choose a data "
+                "set with evidence spans."
+            )
+        collection = collection_of(data)
+        pairs = list(spread_evenly(usable, min(settings.pairs or len(usable), len(usable))))
+        selection = "" if len(pairs) == len(usable) else f"{len(pairs):,} pairs spread evenly"
+        nulls, notes = [], [reason] if reason else []
+        for pair in pairs if settings.null else ():
+            try:
+                nulls.append(null_pair(pair))
+            except UserError:
+                continue
+        if settings.null and len(nulls) < len(pairs):
+            notes.append(
+                f"{len(pairs) - len(nulls):,} pairs have no null control: their evidence covers "
+                "every sentence of the document."
+            )
+        return Moved(
+            data.name,
+            tuple(pairs),
+            tuple(nulls),
+            collection,
+            _fingerprint(collection.digest, collection),
+            selection,
+            tuple(notes),
+        )
+
+    def notes(self, data: DataSet, corpus: Moved) -> list[str]:
+        """The pairs that are left out, and why."""
+        return list(corpus.notes)
+
+    def subjects(
+        self, compute: Compute, spec: RetrieverSpec, corpus: Moved, settings: Settings
+    ) -> list[PositionSubject]:
+        """One for each model.
+
+        Raises:
+            UserError: the model is a cross-encoder.
+        """
+        require_separate(spec)
+        return [PositionSubject(spec, corpus, settings.positions)]
+
+    def job(self, compute: Compute, subject: PositionSubject) -> Job:
+        """Rank the pairs that have no ranks; progress counts pairs, then documents.
+
+        Raises:
+            UserError: the model's files are not here.
+        """
+        model, items, moved = compute.identify(subject.spec), subject.items, subject.moved
+        store, method = position_ranks(compute.root), position_ranks_method(subject.positions)
+
+        def work(run: Run, report: Report) -> Progress:
+            def stage(text: str) -> None:
+                run.stage = text
+
+            return run_positions(
+                compute.root,
+                compute.retriever(model),
+                model.key,
+                subject.positions,
+                items,
+                moved.collection,
+                options=compute.run_options(subject.spec, run, report),
+                on_stage=stage,
+            )
+
+        scope = ", ".join(filter(None, (moved.dataset, moved.selection)))
+        return compute.job(
+            run_key(model, method, f"{scope}{' and null' if moved.nulls else ''}"),
+            subject.spec.name,
+            len(items),
+            work,
+            n_done=lambda: len(items) - len(store.missing(model.key, method, items)),
+            failures=lambda: store.select(model.key, method, items).failed,
+            can_start=not model.stored_only,
+            doing="position effect",
+            sending=compute.sending(subject.spec, lambda other: self.job(other, subject)),
+        )
+
+    def estimate(self, compute: Compute, subject: PositionSubject, *, load: bool = False) -> str:
+        """How many texts the model will read at most."""
+        model, items = compute.identify(subject.spec), subject.items
+        store, method = position_ranks(compute.root), position_ranks_method(subject.positions)
+        todo = [one.pair for one in store.missing(model.key, method, items)]
+        moved = relocation_method(subject.positions)
+        n = len(causes(compute.root, moved).missing(model.key, moved, todo))
+        return (
+            f"up to {n * (subject.positions + 1):,} texts with moved sentences and "
+            f"{subject.moved.collection.survey.n:,} documents of the corpus."
+        )
+
+    def summarize(
+        self, compute: Compute, subject: PositionSubject, earlier: Sequence[PositionSummary] = ()
+    ) -> PositionSummary | None:
+        """The effect of one model; None while pairs are missing.
+
+        Raises:
+            UserError: no pair could be ranked, or each has its evidence read whole at fewer than
+                two positions.
+        """
+        model, items, moved = compute.identify(subject.spec), subject.items, subject.moved
+        method = position_ranks_method(subject.positions)
+        store = position_ranks(compute.root)
+        if store.missing(model.key, method, items):
+            return None
+        how = relocation_method(subject.positions)
+        relocations = causes(compute.root, how).select(model.key, how, [one.pair for one in items])
+        ranks = store.select(model.key, method, items)
+        key = (
+            model.key,
+            subject.spec.name,
+            repr(method),
+            moved.fingerprint,
+            tuple(one.pair_id for one in (*moved.pairs, *moved.nulls)),
+            tuple(map(id, ranks.results.values())),
+            tuple((other.name, other.model.key) for other in earlier),
+        )
+
+        def summary() -> PositionSummary:
+            queries = _queries(moved.pairs, relocations.results, ranks.results, subject.positions)
+            nulls = _queries(moved.nulls, relocations.results, ranks.results, subject.positions)
+            effect = position_effect(queries)
+            if effect is None:
+                raise UserError(_nothing(subject.spec.name, ranks.failed, len(moved.pairs)))
+            compared = (against(tuple(queries), other) for other in earlier)
+            own = {one.pair_id for one in moved.pairs}
+            failed = {name: why for name, why in ranks.failed.items() if name in own}
+            return PositionSummary(
+                model,
+                subject,
+                tuple(queries),
+                effect,
+                position_effect(nulls),
+                len(moved.pairs) - len(queries) - len(failed),
+                failed,
+                tuple(one for one in compared if one is not None),
+            )
+
+        return _summaries.get(key, lambda: (ranks, summary()))[1]
+
+    def together(self, summaries: Sequence[PositionSummary]) -> list[PositionSummary]:
+        """The results with Holm's p over the models' effects, and over their comparisons."""
+        effects = iter(adjusted([one.effect.effect for one in summaries]))
+        pairs = iter(adjusted([each.comparison for one in summaries for each in one.against]))
+        found = []
+        for one in summaries:
+            effect = next(effects)
+            assert effect is not None
+            found.append(
+                replace(
+                    one,
+                    effect=replace(one.effect, effect=effect),
+                    against=tuple(
+                        Against(each.other, next(pairs) or each.comparison) for each in one.against
+                    ),
+                )
+            )
+        return found
+
+    def verdict(self, summary: PositionSummary) -> str:
+        """nDCG@10 at three positions, first minus last, what follows, and the null control."""
+        found = summary.effect
+        effect = found.effect
+        side = {"higher": "first", "lower": "last"}.get(effect.verdict)
+        meaning = (
+            effect.sentence
+            if side is None
+            else f"Documents rank higher with the evidence {side}. {effect.sentence}"
+        )
+        sentences = [
+            f"{summary.name}: nDCG@10 is {found.first.value:.3f} with the evidence first, "
+            f"{found.middle.value:.3f} in the middle and {found.last.value:.3f} last. First minus "
+            f"last: {effect.difference.text('+.3f')} over {found.n:,} queries of "
+            f"{found.n_documents:,} documents. {meaning}"
+        ]
+        if summary.null is not None:
+            null: Estimate = summary.null.effect.difference
+            sentences.append(f"With another sentence moved: {null.text('+.3f')}.")
+        return " ".join(sentences)
+
+    def provenance(self, summary: PositionSummary) -> Provenance:
+        """Everything needed to compute the effect again."""
+        return provenance.of_positions(
+            summary.model,
+            position_ranks_method(summary.asked.positions),
+            summary.asked.moved.dataset,
+            summary.effect,
+            sum(not one.whole for one in summary.queries),
+            ", ".join(
+                filter(
+                    None,
+                    (
+                        summary.asked.moved.selection,
+                        f"among {summary.asked.moved.collection.survey.n:,} documents",
+                    ),
+                )
+            ),
+            has_null=summary.null is not None,
+        )
+
+
+_summaries: LRUCache[tuple[object, PositionSummary]] = LRUCache(32)
+_fingerprints: LRUCache[str] = LRUCache(32)
+
+
+def _fingerprint(digest: str, collection: object) -> str:
+    return _fingerprints.get((digest,), lambda: fingerprint(collection))  # type: ignore[arg-type]
+
+
+def _queries(
+    pairs: Sequence[TextPair],
+    relocations: dict[str, Relocation],
+    ranks: dict[str, PositionRanks],
+    positions: int,
+) -> list[QueryPositions]:
+    found = (
+        query_positions(pair, relocations[pair.pair_id], ranks[pair.pair_id], positions)
+        for pair in pairs
+        if pair.pair_id in relocations and pair.pair_id in ranks
+    )
+    return [one for one in found if one is not None]
+
+
+def _nothing(name: str, failed: dict[str, str], n: int) -> str:
+    if len(failed) == n:
+        return f"No pair could be ranked with {name}: {next(iter(failed.values()))}"
+    return (
+        f"{name} reads the evidence whole at fewer than two positions in each of {n:,} pairs: "
+        "choose shorter documents, or a model that reads more."
+    )
+
+
+POSITIONS = Positions()
+register(POSITIONS)

@@ -1,0 +1,127 @@
+"""What a within-query position effect is asked of, and its result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from poslens.attribution.curves.positions import LENGTH_BUCKETS, length_bucket
+from poslens.attribution.datasets import Collection
+from poslens.attribution.evaluation.comparison import Comparison, compared
+from poslens.attribution.evaluation.position_effect import (
+    MARGIN,
+    PositionEffect,
+    QueryPositions,
+    first_minus_last,
+    position_effect,
+)
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import TextPair
+from poslens.cache.kinds.position_ranks import RankedPair
+from poslens.compute.provenance import ModelIdentity
+
+ALL, WHOLE = "all", "read whole"
+
+
+@dataclass(frozen=True)
+class Moved:
+    """The pairs whose evidence is moved, the corpus that they are ranked among, and the control
+    pairs, in which another sentence is moved. `fingerprint` is the corpus's."""
+
+    dataset: str
+    pairs: tuple[TextPair, ...]
+    nulls: tuple[TextPair, ...]
+    collection: Collection
+    fingerprint: str
+    selection: str
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PositionSubject:
+    """One model, and what is moved to how many positions."""
+
+    spec: RetrieverSpec
+    moved: Moved
+    positions: int
+
+    @property
+    def items(self) -> list[RankedPair]:
+        """Every pair to rank, controls included."""
+        pairs = (*self.moved.pairs, *self.moved.nulls)
+        return [RankedPair(one, self.moved.fingerprint) for one in pairs]
+
+
+@dataclass(frozen=True)
+class Against:
+    """A model's first minus last, minus that of `other` on the same queries."""
+
+    other: str
+    comparison: Comparison
+
+
+@dataclass(frozen=True)
+class PositionSummary:
+    """The ranks of one model's pairs. `left_out` pairs have evidence that the model reads whole at
+    fewer than two positions; `failed` says why others have no ranks. `null` is the effect of moving
+    another sentence, where asked for; `against` compares with the models shown above."""
+
+    model: ModelIdentity
+    asked: PositionSubject
+    queries: tuple[QueryPositions, ...]
+    effect: PositionEffect
+    null: PositionEffect | None
+    left_out: int
+    failed: Mapping[str, str]
+    against: tuple[Against, ...]
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.model.spec.name
+
+    @cached_property
+    def groups(self) -> dict[tuple[str, str], PositionEffect]:
+        """The effect by group: all queries, those of documents read whole, and each length and
+        language that has any."""
+        found = {}
+        for key, queries in self._grouped():
+            if (effect := position_effect(queries)) is not None:
+                found[key] = effect
+        return found
+
+    def _grouped(self) -> Iterator[tuple[tuple[str, str], list[QueryPositions]]]:
+        yield (ALL, ""), list(self.queries)
+        yield (WHOLE, ""), [one for one in self.queries if one.whole]
+        for bucket in LENGTH_BUCKETS:
+            yield (
+                ("length", bucket),
+                [
+                    one
+                    for one in self.queries
+                    if one.pair.document_tokens
+                    and length_bucket(one.pair.document_tokens) == bucket
+                ],
+            )
+        languages = sorted({one.pair.language or "" for one in self.queries})
+        for language in languages if len(languages) > 1 else ():
+            yield (
+                ("language", language or "unknown"),
+                [one for one in self.queries if (one.pair.language or "") == language],
+            )
+
+
+def against(one: tuple[QueryPositions, ...], other: PositionSummary) -> Against | None:
+    """First minus last of a model's queries minus that of another's, over the queries that both
+    have; None where they share none."""
+    theirs = {each.pair.pair_id: each for each in other.queries}
+    both = [(mine, theirs[mine.pair.pair_id]) for mine in one if mine.pair.pair_id in theirs]
+    if not both:
+        return None
+    gains = [np.array([side[at].gains for side in both]) for at in (0, 1)]
+    apart = first_minus_last(gains[0]) - first_minus_last(gains[1])
+    comparison = compared(apart[:, None], [mine.pair.document for mine, _ in both], MARGIN)
+    return None if comparison is None else Against(other.name, comparison)

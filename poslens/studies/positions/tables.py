@@ -1,0 +1,227 @@
+"""The tables of a within-query position effect."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.curves.positions import length_bucket
+from poslens.attribution.evaluation.comparison import Comparison
+from poslens.attribution.evaluation.position_effect import PositionEffect
+from poslens.studies.positions.summary import PositionSummary
+from poslens.study import Table, column
+
+MODEL = "Name of the model."
+QUERIES, DOCUMENTS = "Queries that the numbers are over.", "Different documents of these queries."
+AT = "nDCG@10 with the evidence {}, 0 to 1."
+EFFECT = "nDCG@10 with the evidence first minus last, paired within the query, -1 to 1."
+THIRD = "Mean nDCG@10 over the positions of the {} third, 0 to 1."
+PSI = "1 - min / max of nDCG@10 over the positions, 0 to 1; interval one-sided, from 0."
+VERDICT = "higher, lower, equivalent (within the margin) or too few documents."
+HOLM = "p of the difference, adjusted by Holm for all rows; null below 10 documents."
+MARGIN = "Difference of nDCG@10 up to which two values are equivalent."
+NEEDED = "About how many documents would decide; null once decided, or unknown."
+
+
+@dataclass(frozen=True)
+class PositionEffectRow:
+    """One model over all of its queries."""
+
+    model: str = column(MODEL)
+    queries: int = column(QUERIES)
+    documents: int = column(DOCUMENTS)
+    first: Estimate | None = column(AT.format("first"))
+    middle: Estimate | None = column(AT.format("in the middle"))
+    last: Estimate | None = column(AT.format("last"))
+    first_minus_last: Estimate | None = column(EFFECT, form="+.3f")
+    verdict: str = column(VERDICT)
+    p_holm: float | None = column(HOLM, title="p (Holm)", form=".2g")
+    margin: float = column(MARGIN, form="g", shown=False)
+    documents_needed: int | None = column(NEEDED)
+    first_third: Estimate | None = column(THIRD.format("first"), shown=False)
+    middle_third: Estimate | None = column(THIRD.format("middle"), shown=False)
+    last_third: Estimate | None = column(THIRD.format("last"), shown=False)
+    first_minus_last_third: Estimate | None = column(
+        "First third minus last third, -1 to 1.", form="+.3f", shown=False
+    )
+    controlled_psi: Estimate | None = column(PSI, title="controlled PSI")
+    null_first_minus_last: Estimate | None = column(
+        "The same with another sentence moved; null unless asked for.",
+        title="first minus last, null",
+        form="+.3f",
+    )
+    left_out: int = column("Pairs whose evidence is read whole at fewer than two positions.")
+    failed: int = column("Pairs that could not be ranked.", shown=False)
+
+
+@dataclass(frozen=True)
+class PositionRow:
+    """One position."""
+
+    model: str = column(MODEL)
+    moved: str = column("evidence, or null: another sentence of similar length.")
+    position: float = column("Relative position, 0 (first) to 1 (last) of what the model reads.")
+    queries: int = column(QUERIES)
+    documents: int = column(DOCUMENTS)
+    ndcg_at_10: Estimate | None = column("nDCG@10, 0 to 1.", title="nDCG@10")
+    mrr: Estimate | None = column("Mean of 1 / rank, 0 to 1.", title="MRR")
+    rank: Estimate | None = column("Mean rank, from 1.", form=".2f")
+
+
+@dataclass(frozen=True)
+class PositionGroupRow:
+    """The queries of one length or language, or of documents that the model reads whole."""
+
+    model: str = column(MODEL)
+    by: str = column("all, read whole (the documents), length or language.")
+    group: str = column("The length bucket or the language; else empty.")
+    queries: int = column(QUERIES)
+    documents: int = column(DOCUMENTS)
+    first: Estimate | None = column(AT.format("first"))
+    middle: Estimate | None = column(AT.format("in the middle"))
+    last: Estimate | None = column(AT.format("last"))
+    first_minus_last: Estimate | None = column(EFFECT, form="+.3f")
+    controlled_psi: Estimate | None = column(PSI, title="controlled PSI")
+
+
+@dataclass(frozen=True)
+class PositionQueryRow:
+    """One query."""
+
+    model: str = column(MODEL)
+    query: str = column("The query.")
+    rank_first: int = column("Rank with the evidence first, from 1.", title="rank, first")
+    rank_middle: int = column("Rank with it in the middle.", title="rank, middle")
+    rank_last: int = column("Rank with it last.", title="rank, last")
+    first_minus_last: float = column(EFFECT, form="+.3f")
+    best: int = column("Its best rank at any position.", shown=False)
+    worst: int = column("Its worst rank at any position.", shown=False)
+    read_whole: bool = column("Whether the model reads the whole document.", shown=False)
+    length: str | None = column("Bucket of the document's length in tokens; null if unknown.")
+    language: str | None = column("Language of the pair; null if unknown.")
+    id: str = column("Id of the pair.")
+
+
+@dataclass(frozen=True)
+class PositionComparisonRow:
+    """Two models on the same queries."""
+
+    model: str = column(MODEL)
+    against: str = column("The other model.")
+    queries: int = column(QUERIES)
+    documents: int = column(DOCUMENTS)
+    difference: Estimate | None = column(
+        "First minus last of the model minus that of the other, paired within the query.",
+        form="+.3f",
+    )
+    verdict: str = column(VERDICT)
+    p_holm: float | None = column(HOLM, title="p (Holm)", form=".2g")
+    margin: float = column(MARGIN, form="g", shown=False)
+    documents_needed: int | None = column(NEEDED)
+
+
+def _effects(one: PositionSummary) -> Iterator[PositionEffectRow]:
+    found = one.effect
+    yield PositionEffectRow(
+        model=one.name,
+        queries=found.n,
+        documents=found.n_documents,
+        first=found.first,
+        middle=found.middle,
+        last=found.last,
+        first_minus_last=found.effect.difference,
+        **_decided(found.effect),
+        first_third=found.thirds[0],
+        middle_third=found.thirds[1],
+        last_third=found.thirds[2],
+        first_minus_last_third=found.third_effect.difference,
+        controlled_psi=found.psi,
+        null_first_minus_last=None if one.null is None else one.null.effect.difference,
+        left_out=one.left_out,
+        failed=len(one.failed),
+    )
+
+
+def _decided(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "verdict": comparison.verdict,
+        "p_holm": comparison.p_holm,
+        "margin": comparison.margin,
+        "documents_needed": comparison.needed,
+    }
+
+
+def _positions(one: PositionSummary) -> Iterator[PositionRow]:
+    for moved, effect in (("evidence", one.effect), ("null", one.null)):
+        if effect is not None:
+            yield from _of_effect(one.name, moved, effect)
+
+
+def _of_effect(name: str, moved: str, effect: PositionEffect) -> Iterator[PositionRow]:
+    rows = zip(effect.positions, effect.ndcg, effect.mrr, effect.rank, strict=True)
+    for position, *means in rows:
+        yield PositionRow(name, moved, position, effect.n, effect.n_documents, *means)
+
+
+def _groups(one: PositionSummary) -> Iterator[PositionGroupRow]:
+    for (by, group), effect in one.groups.items():
+        yield PositionGroupRow(
+            one.name,
+            by,
+            group,
+            effect.n,
+            effect.n_documents,
+            effect.first,
+            effect.middle,
+            effect.last,
+            effect.effect.difference,
+            effect.psi,
+        )
+
+
+def _queries(one: PositionSummary) -> Iterator[PositionQueryRow]:
+    """Queries in the order of what position does to them."""
+    middle = (one.asked.positions - 1) // 2
+    apart = [float(each.gains[0] - each.gains[-1]) for each in one.queries]
+    order = sorted(range(len(apart)), key=lambda i: -abs(apart[i]))
+    for i in order:
+        each = one.queries[i]
+        tokens = each.pair.document_tokens
+        yield PositionQueryRow(
+            one.name,
+            each.pair.query,
+            int(each.ranks[0]),
+            int(each.ranks[middle]),
+            int(each.ranks[-1]),
+            apart[i],
+            int(each.ranks.min()),
+            int(each.ranks.max()),
+            each.whole,
+            length_bucket(tokens) if tokens else None,
+            each.pair.language,
+            each.pair.pair_id,
+        )
+
+
+def _comparisons(one: PositionSummary) -> Iterator[PositionComparisonRow]:
+    for each in one.against:
+        found = each.comparison
+        yield PositionComparisonRow(
+            model=one.name,
+            against=each.other,
+            queries=found.difference.n,
+            documents=found.difference.n_resampled,
+            difference=found.difference,
+            **_decided(found),
+        )
+
+
+TABLES = {
+    "effect": Table(PositionEffectRow, _effects, "By model"),
+    "comparisons": Table(PositionComparisonRow, _comparisons, "Models on the same queries"),
+    "positions": Table(PositionRow, _positions, "By position", on_page=False),
+    "groups": Table(PositionGroupRow, _groups, "By length and language"),
+    "queries": Table(PositionQueryRow, _queries, "By query", on_page=False),
+}

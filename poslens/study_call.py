@@ -1,0 +1,48 @@
+"""The Python call of every study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from poslens.attribution.errors import UserError
+from poslens.compute.compute import service
+from poslens.quietly import quietly
+from poslens.studies import declared
+from poslens.study import plan, stored
+from poslens.study_result import StudyResult
+from poslens.subjects import Model, Models, data_name, run_job, specs_of
+
+
+def run_study(
+    name: str,
+    model: Model | Models,
+    dataset: str | Path | None = None,
+    **parameters: Any,
+) -> StudyResult:
+    """Run a study on one model or several; what is stored is not computed again, and an interrupted
+    call goes on where it was. `poslens.needles(...)` is `run_study("needles", ...)`.
+
+    Args:
+        name: of a study: `poslens.needles`, and so on.
+        dataset: a data set's name or path; by default the study's own.
+        parameters: of the study, by name; the command `poslens NAME --help` lists them.
+
+    Raises:
+        UserError: as `explain`; the study does not fit the model, or the data set lacks what it
+            needs.
+    """
+    study = declared()[name].load()
+    with quietly():
+        data = study.read(data_name(study.dataset if dataset is None else dataset))
+        compute = service()
+        settings = study.parameters.settings(parameters)
+        corpus = study.corpus(data, settings)
+        specs = specs_of(model, data)
+        corpus = study.narrowed(compute, specs, corpus, settings)
+        planned = plan(study, compute, specs, corpus, settings)
+        if not planned.subjects:
+            raise UserError(planned.refused[0])
+        for job in planned.jobs:
+            run_job(job)
+        return StudyResult(study, stored(study, compute, planned.subjects))

@@ -1,0 +1,125 @@
+"""Paired comparisons: p by scipy, verdicts of made-up differences, Holm, and the number needed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from poslens.attribution.curves.bootstrap import intervals, p_value, standard_error
+from poslens.attribution.evaluation.comparison import (
+    Comparison,
+    adjusted,
+    compared,
+    holm,
+)
+
+RNG = np.random.default_rng(5)
+
+
+def normal(mean: float, spread: float, n: int) -> np.ndarray:
+    """Differences [n, 1] with exactly this mean and standard deviation."""
+    drawn = RNG.normal(size=n)
+    return (mean + spread * (drawn - drawn.mean()) / drawn.std(ddof=1))[:, None]
+
+
+def test_p_of_single_queries_is_near_scipys_paired_t_test() -> None:
+    for mean in (0.0, 0.2, 0.35, 1.5):
+        first = RNG.normal(0, 1, 40)
+        second = first - normal(mean, 1, 40)[:, 0]
+        found = compared((first - second)[:, None], None, 0.1)
+        expected = stats.ttest_rel(first, second).pvalue
+        assert found is not None and found.p == pytest.approx(expected, abs=0.02, rel=0.2)
+    assert found is not None and found.p == pytest.approx(expected)  # past what resamples can tell
+
+
+def test_p_is_below_a_level_where_the_interval_of_that_level_excludes_0() -> None:
+    for mean in np.linspace(0.1, 0.6, 26):
+        values = np.exp(normal(0, 1, 30)) - 1.9 + mean  # skewed
+        for level in (0.8, 0.9, 0.95, 0.99):
+            ends = intervals(values, level=level)
+            p = p_value(values)
+            assert ends is not None and p is not None
+            excluded = ends[0][0] > 0 or ends[1][0] < 0
+            assert excluded == (p < 1 - level) or abs(p - (1 - level)) < 0.005
+
+
+def test_the_standard_error_is_of_documents_and_not_of_queries() -> None:
+    values = np.repeat(normal(0, 1, 25), 4, axis=0)
+    documents = np.repeat(np.arange(25), 4)
+    assert standard_error(values, documents.tolist()) == pytest.approx(1 / 5)
+    assert standard_error(values) == pytest.approx(values.std(ddof=1) / 10)
+    assert standard_error(values[:4], [0] * 4) is None
+
+
+@pytest.mark.parametrize(
+    ("mean", "spread", "n", "verdict", "words"),
+    [
+        (0.05, 0.05, 30, "higher", "Higher (p "),
+        (-0.05, 0.05, 30, "lower", "Lower (p "),
+        (0.01, 0.01, 100, "higher", "Higher, by less than the margin of 0.02 (p "),
+        (0.0, 0.02, 30, "equivalent", "Equivalent within the margin of 0.02."),
+        (0.0, 0.1, 30, "too few documents", "Too few documents to decide; about "),
+        (0.5, 0.01, 5, "too few documents", "Too few documents to decide: an interval needs 10."),
+        (0.0, 0.0, 30, "equivalent", "Equivalent within the margin of 0.02."),
+    ],
+)
+def test_verdicts(mean: float, spread: float, n: int, verdict: str, words: str) -> None:
+    found = compared(normal(mean, spread, n), None, 0.02)
+    assert found is not None
+    assert found.verdict == verdict and found.sentence.startswith(words)
+
+
+def test_equivalence_is_two_one_sided_tests() -> None:
+    """The verdict agrees with scipy's two t tests against both ends of the margin."""
+    for spread in (0.02, 0.04, 0.06, 0.08, 0.2):
+        values = normal(0.002, spread, 200)
+        found = compared(values, None, 0.01)
+        p = max(
+            stats.ttest_1samp(values[:, 0], -0.01, alternative="greater").pvalue,
+            stats.ttest_1samp(values[:, 0], 0.01, alternative="less").pvalue,
+        )
+        assert found is not None and (found.verdict == "equivalent") == (p < 0.05), spread
+
+
+def test_the_narrow_interval_is_inside_the_wide_one() -> None:
+    values = normal(0, 1, 50)
+    wide, narrow = intervals(values), intervals(values, level=0.9)
+    assert wide is not None and narrow is not None
+    assert wide[0][0] < narrow[0][0] < narrow[1][0] < wide[1][0]
+    half = stats.t.ppf(0.95, 49) / np.sqrt(50)
+    assert narrow[1][0] == pytest.approx(half, rel=0.15)
+
+
+def test_as_many_documents_as_needed_decide_four_times_in_five() -> None:
+    found = compared(normal(0.03, 0.1, 40), None, 0.005)
+    assert found is not None and found.needed is not None and 70 < found.needed < 110
+    decided = 0
+    for _ in range(200):
+        values = RNG.normal(0.03, 0.1, (found.needed, 1))
+        again = compared(values, None, 0.005)
+        decided += again is not None and again.verdict != "too few documents"
+    assert 0.72 < decided / 200 < 0.92
+
+
+def test_holm_over_all_comparisons_takes_back_what_chance_would_give() -> None:
+    weak, none = compared(normal(0.02, 0.05, 30), None, 0.01), None
+    assert weak is not None and weak.verdict == "higher" and weak.needed is None
+    rest = [compared(normal(0.0, 0.05, 30), None, 0.01) for _ in range(9)]
+    together = adjusted([weak, none, *rest])
+    assert together[1] is None and together[0] is not None
+    assert together[0].p_holm == pytest.approx(10 * (weak.p or 0))
+    assert together[0].verdict == "too few documents"
+    assert together[0].needed is not None and together[0].needed > 30
+    assert adjusted([weak])[0] == weak
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.01, 0.04, 0.03]).tolist() == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([]).tolist() == []
+
+
+def test_one_document_has_no_p() -> None:
+    one = compared(np.full((3, 1), 0.1), ["d"] * 3, 0.02)
+    assert isinstance(one, Comparison) and (one.p, one.needed) == (None, 10)
+    assert one.verdict == "too few documents"

@@ -1,0 +1,227 @@
+"""Position effect on rank: an independent brute-force ranking, planted truth, what is computed
+once, and bad input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+from typer.testing import CliRunner
+
+import poslens
+from poslens.attribution import datasets
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.cache.kinds import interventions
+from poslens.compute.compute import service
+from poslens.dashboard.__main__ import app
+from poslens.studies.positions import run as positions_run
+from poslens.studies.positions.study import POSITIONS
+from poslens.studies.positions.summary import PositionSubject
+
+WORDS = (
+    "tide",
+    "moon",
+    "fog",
+    "stone",
+    "river",
+    "cloud",
+    "seed",
+    "wind",
+    "salt",
+    "ash",
+    "ice",
+    "oak",
+)
+LINES = ("It rained on {}.", "Nobody saw {} there.", "We wrote about {} twice.", "{} is old.")
+
+
+@pytest.fixture(autouse=True)
+def apart(own_service: None) -> None:
+    """A store of this test's own."""
+
+
+def sentences_of(word: str) -> list[str]:
+    return [line.format(word) for line in LINES]
+
+
+def document_of(word: str) -> str:
+    return " ".join(sentences_of(word))
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> str:
+    rows = [
+        {
+            "pair_id": f"{word}{at}",
+            "query": f"what of {word} {at}",
+            "document": document_of(word),
+            "evidence": sentences_of(word)[at],
+            "language": "eng" if at else "pol",
+        }
+        for word in WORDS
+        for at in (0, 2)
+    ]
+    path = tmp_path / "mine.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["positions", *arguments], catch_exceptions=False)
+
+
+def by_hand(folder: Path) -> Iterator[tuple[str, int, int]]:
+    """Pair, place and rank, with sentence-transformers and lists alone."""
+    model = SentenceTransformer(str(folder), device="cpu")
+
+    def vector(text: str) -> np.ndarray:
+        made = model.encode([text])[0].astype(np.float64)
+        return made / np.linalg.norm(made)
+
+    others = {word: vector(document_of(word)) for word in WORDS}
+    for word in WORDS:
+        for at in (0, 2):
+            rest = [line for n, line in enumerate(sentences_of(word)) if n != at]
+            asked = vector(f"what of {word} {at}")
+            for place in range(len(rest) + 1):
+                moved = [*rest[:place], sentences_of(word)[at], *rest[place:]]
+                score = vector(" ".join(moved)) @ asked
+                higher = [v @ asked > score for w, v in others.items() if w != word]
+                yield f"{word}{at}", place, 1 + sum(higher)
+
+
+def test_ranks_are_those_of_a_brute_force_ranking(
+    corpus: str, tiny_folder: Callable[..., Path]
+) -> None:
+    folder = tiny_folder("bert")
+    ranks: dict[str, list[int]] = {}
+    for pair, _, rank in by_hand(folder):
+        ranks.setdefault(pair, []).append(rank)
+    assert len({tuple(one) for one in ranks.values()}) > 5  # or there is nothing to tell apart
+    found = poslens.rank(str(folder), corpus, by="position", positions=4)
+    queries = found.to_frame("queries").set_index("id")
+    for pair, own in ranks.items():
+        row = queries.loc[pair]
+        assert [row["rank_first"], row["rank_middle"], row["rank_last"]] == [own[0], own[1], own[3]]
+        assert (row["best"], row["worst"]) == (min(own), max(own))
+    table = np.array(list(ranks.values()))
+    gains = np.where(table <= 10, 1 / np.log2(1 + table), 0)
+    positions = found.to_frame("positions")
+    assert positions["position"].tolist() == pytest.approx([0, 1 / 3, 2 / 3, 1])
+    assert positions["ndcg_at_10"].tolist() == pytest.approx(gains.mean(0).tolist())
+    assert positions["mrr"].tolist() == pytest.approx((1 / table).mean(0).tolist())
+    assert positions["rank"].tolist() == pytest.approx(table.mean(0).tolist())
+    (effect,) = found.to_frame("effect").to_dict("records")
+    assert effect["first_minus_last"] == pytest.approx(float((gains[:, 0] - gains[:, 3]).mean()))
+    assert effect["controlled_psi"] == pytest.approx(1 - gains.mean(0).min() / gains.mean(0).max())
+    assert (effect["queries"], effect["documents"]) == (24, 12)
+    groups = found.to_frame("groups").set_index(["by", "group"])
+    assert groups.loc[("read whole", ""), "queries"] == 24
+    polish = [own for pair, own in ranks.items() if pair.endswith("0")]
+    first = [1 / np.log2(1 + own[0]) if own[0] <= 10 else 0 for own in polish]
+    assert groups.loc[("language", "pol"), "first"] == pytest.approx(float(np.mean(first)))
+
+
+def test_cause_has_computed_all_but_the_corpus(
+    corpus: str, tiny_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(tiny_folder("bert"))
+    told = CliRunner().invoke(
+        app, ["cause", "--model", folder, "--dataset", corpus], catch_exceptions=False
+    )
+    assert told.exit_code == 0
+    monkeypatch.setattr(interventions, "relocation", lambda *_, **__: pytest.fail("moved again"))
+    read: list[int] = []
+    embed = DenseRetriever.embed
+
+    def counted(self: DenseRetriever, *given: Any) -> Any:
+        vectors = embed(self, *given)
+        read.append(len(vectors))
+        return vectors
+
+    monkeypatch.setattr(DenseRetriever, "embed", counted)
+    first = json.loads(run("--model", folder, "--dataset", corpus).stdout)
+    assert sum(read) == len(WORDS) + 2 * len(WORDS)  # its documents and queries, once
+    monkeypatch.setattr(positions_run, "_scores", lambda *_: pytest.fail("ranked again"))
+    assert json.loads(run("--model", folder, "--dataset", corpus).stdout) == first
+
+
+def test_bm25_does_not_read_positions(corpus: str) -> None:
+    found = run("--model", "BM25", "--dataset", corpus, "--null", "--positions", "4")
+    assert "Equivalent within the margin of 0.02" in found.stderr
+    (row,) = json.loads(found.stdout)["rows"]
+    assert row["first_minus_last"] == row["null_first_minus_last"] == row["controlled_psi"] == 0
+    assert row["verdict"] == "equivalent" and row["documents_needed"] is None
+    (provenance,) = json.loads(found.stdout)["provenance"]
+    assert provenance["control"] == "another sentence moved"
+    assert provenance["method"] == "position_ranks(positions=4, version=1)"
+
+
+def test_models_are_compared_on_the_same_queries(
+    corpus: str, tiny_folder: Callable[..., Path]
+) -> None:
+    folders = [str(tiny_folder("bert")), str(tiny_folder("bert-cls"))]
+    found = poslens.positions(folders, corpus, positions=4)
+    assert len(found.verdicts) == 2
+    effects = found.to_frame("effect")["first_minus_last"].tolist()
+    (row,) = found.to_frame("comparisons").to_dict("records")
+    assert row["difference"] == pytest.approx(effects[1] - effects[0])
+    assert row["queries"] == 24 and row["documents"] == 12
+    single = poslens.positions(folders[0], corpus, positions=4).to_frame("effect")
+    p = found.to_frame("effect")["p_holm"].tolist()
+    assert p[0] >= single["p_holm"].tolist()[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--positions", "1"), "Positions is '1': give a whole number from 2 to 101."),
+        (("--pairs", "-1"), "give a whole number from 0 to"),
+    ],
+)
+def test_bad_values_are_one_sentence(options: tuple[str, ...], words: str) -> None:
+    found = run("--model", "BM25", *options)
+    assert found.exit_code == 2 and words in found.stderr
+    assert "\n" not in found.stderr.strip()
+
+
+def test_data_without_evidence_and_cross_encoders_are_refused(
+    tmp_path: Path, corpus: str, tiny_folder: Callable[..., Path]
+) -> None:
+    (tmp_path / "plain.csv").write_text("query,document\na,One b. Two c.\n")
+    found = run("--model", "BM25", "--dataset", str(tmp_path / "plain.csv"))
+    assert found.exit_code == 2 and "choose a data set with evidence spans" in found.stderr
+    with pytest.raises(UserError, match='give by="position", or leave it out'):
+        poslens.rank("BM25", corpus, by="length")
+    with pytest.raises(UserError, match="does not know 'null'"):
+        poslens.rank("BM25", corpus, null=True)
+
+
+def test_a_planted_bias_is_seen_and_the_models_are_told_apart() -> None:
+    """54 pairs of the sample's 18 shortest documents, the evidence first and last. With three
+    positions MiniLM-primacy has 0.993, 0.979 and 0.943, and MiniLM 0.977, 0.986 and 0.979."""
+    settings = POSITIONS.parameters.settings({"positions": 2, "pairs": 0})
+    corpus = POSITIONS.corpus(datasets.read("sample"), settings)
+    short = tuple(one for one in corpus.pairs if (one.document_tokens or 999) <= 360)
+    summaries: list[Any] = []
+    for name in ("MiniLM", "MiniLM-primacy"):
+        asked = PositionSubject(resolve(name), replace(corpus, pairs=short), 2)
+        run = POSITIONS.job(service(), asked).start()
+        run.wait()
+        assert not run.error
+        summaries.append(POSITIONS.summarize(service(), asked, summaries))
+    minilm, primacy = POSITIONS.together(summaries)
+    assert primacy.effect.first.value == pytest.approx(0.993, abs=0.003)
+    assert primacy.effect.last.value == pytest.approx(0.943, abs=0.003)
+    assert primacy.effect.effect.verdict == "higher"
+    assert minilm.effect.effect.verdict == "equivalent"
+    assert primacy.against[0].comparison.verdict == "higher"
+    assert "rank higher with the evidence first" in POSITIONS.verdict(primacy)
