@@ -63,8 +63,8 @@ def _remembered(place: Path, name: str, source: str, found: Array) -> str:
     weights = exact_weights(source, found)
     if models:
         logging.getLogger(__name__).warning(
-            "%s answers otherwise than when its results were stored: another model stands behind "
-            "its address, and its results are computed anew.",
+            "%s answers differently than when its results were stored: another model is now at its "
+            "address, so its results are computed again.",
             name,
         )
     known[source] = [*models, (weights, found)][-_MAX_MODELS:]

@@ -38,7 +38,7 @@ def evidence_span(text: str, evidence: str | tuple[int, int] | None) -> Evidence
     if isinstance(evidence, str):
         start = text.find(evidence) if evidence else -1
         if start < 0:
-            raise UserError("The evidence does not stand in the document, letter for letter.")
+            raise UserError("The evidence is not a verbatim part of the document.")
         return EvidenceSpan(start, start + len(evidence))
     try:
         start, end = map(operator.index, evidence)

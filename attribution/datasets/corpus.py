@@ -388,7 +388,7 @@ def gather(
             n_pairs += 1
     if not n_pairs:
         first = rejected[0] if rejected else None
-        hint = f"; mend {first.file} row {first.row} first: {first.reason}" if first else ""
+        hint = f"; correct {first.file} row {first.row} first: {first.reason}" if first else ""
         raise UserError(f"{title} has no query with a relevant document{hint}")
     queries = tuple(_query(query_id, ones) for query_id, ones in judged.items())
     return Collection(

@@ -189,7 +189,7 @@ def _evidence(answer: Any, document: str) -> EvidenceSpan:
     if not text.strip():
         raise UserError("the answer is empty")
     if start < 0 or document[start : start + len(text)] != text:
-        raise UserError(f"the answer does not stand at character {start:,} of its passage")
+        raise UserError(f"the answer is not at character {start:,} of its passage")
     return EvidenceSpan(start, start + len(text))
 
 

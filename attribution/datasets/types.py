@@ -210,7 +210,7 @@ def collect(
     if not pairs:
         first = rejected[0]
         raise UserError(
-            f"None of the {len(rejected):,} rows of {title or name} is a pair; mend {first.file} "
-            f"row {first.row} first: {first.reason}"
+            f"None of the {len(rejected):,} rows of {title or name} is a pair; correct "
+            f"{first.file} row {first.row} first: {first.reason}"
         )
     return DataSet(name, title or name, tuple(pairs), tuple(rejected), versions or {}, version_name)

@@ -191,7 +191,7 @@ def build(pair: TextPair, test: str, position: str = POSITIONS[0]) -> DocumentPa
     if not evidence:
         raise UserError("The evidence span holds no sentence: mark words instead of white space.")
     if not others:
-        raise UserError("The document has no sentence beside its evidence: give a longer one.")
+        raise UserError("The document has no sentence outside the evidence: give a longer one.")
     gaps = Counter(text[a[1] : b[0]] for a, b in pairwise(spans))
     gap = gaps.most_common(1)[0][0]
     before = {"end": len(others), "middle": len(others) // 2, "own": touched.index(True)}[position]

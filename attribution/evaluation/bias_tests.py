@@ -257,8 +257,8 @@ def paired_test(
     n, n_truncated = len(scores), sum(pair.truncated for pair in scores)
     if lost is not None:
         remarks.append(
-            f"{_pairs(len(unread))} left out whose evidence the model does not read whole in both "
-            f"documents: what is behind its limit costs {lost:+.4f} there, and that is no bias."
+            f"{_pairs(len(unread))} left out because the model truncates the evidence in one of the "
+            f"documents. Their mean difference, {lost:+.4f}, is not a bias."
         )
     if n_truncated:
         remarks.append(

@@ -196,7 +196,7 @@ def attach(module: Any, calibration: Calibration, rows: Rows, name: str) -> Cali
     """
     backbone = module.model
     if calibrator_of(backbone) is not None:
-        raise UserError(f"{name} is calibrated already: leave out what stands behind its name.")
+        raise UserError(f"{name} is already calibrated: remove the suffix of its name.")
     calibrator = Calibrator(calibration, rows)
     before = backbone.config._attn_implementation
     try:

@@ -55,13 +55,13 @@ def with_detected_family(spec: RetrieverSpec, folder: Path) -> RetrieverSpec:
     family = family_of_folder(folder)
     if family is not dense.FAMILY and spec.pooling is not None:
         raise UserError(
-            f"{spec.base} is a {family.title} model, which has no pooling to replace: leave out "
-            f"what stands behind {spec.base}."
+            f"{spec.base} is a {family.title} model, which has no pooling to replace: "
+            f"remove the suffix after {spec.base}."
         )
     if family is not dense.FAMILY and spec.calibration is not None:
         raise UserError(
-            f"{spec.base} is a {family.title} model, whose attention is not calibrated: leave out "
-            f"what stands behind {spec.base}."
+            f"{spec.base} is a {family.title} model, whose attention cannot be calibrated: "
+            f"remove the suffix after {spec.base}."
         )
     return replace(spec, family=family.name)
 

@@ -159,7 +159,7 @@ class EmbeddingEndpoint(_Endpoint):
         )
 
     def check(self, pair: TextPair) -> LibraryCheck:
-        """Distance of a text's vector in a request by itself from that beside others.
+        """Distance of a text's vector in a request of its own from that in a batch.
 
         Raises:
             Unavailable: it is so large that a text has no vector of its own.
@@ -234,8 +234,8 @@ class RerankEndpoint(_Endpoint):
 def _steady(name: str, distance: float, compared: str) -> LibraryCheck:
     if distance > TOLERANCE:
         raise Unavailable(
-            f"{name} answers differently to a text by itself than beside others (by "
-            f"{distance:.1%}), so its numbers are not the text's: check what computes them."
+            f"{name} answers differently for a text alone than in a batch (by "
+            f"{distance:.1%}), so its results do not depend on the text only: check the server."
         )
     return LibraryCheck(
         distance, "embedding" if compared == "embedding" else "score", "another request"

@@ -133,8 +133,8 @@ def _checked(name: str, url: str) -> str:
         )
     if parts.username is not None or parts.password is not None or parts.query:
         raise UserError(
-            f"{name}'s address holds a user, a password or what stands behind a question mark, "
-            f"which would be shown: leave them out, and give a key as {key_name(name)}."
+            f"{name}'s address contains a user name, a password or a query string, which would be "
+            f"shown: remove them, and set the key in {key_name(name)}."
         )
     path = re.sub("/{2,}", "/", parts.path).rstrip("/")
     if not path.endswith(("/embeddings", "/rerank")):

@@ -162,9 +162,9 @@ class EndpointClient:
         if far(found, self.probe):
             forget(self.address.name)
             raise Unavailable(
-                f"{self.address.name} answers otherwise than it did before: another model stands "
-                "behind its address now. What was computed is kept under the former one; start "
-                "again to compute with the new one."
+                f"{self.address.name} answers differently than before: another model is now at "
+                "its address. Earlier results are kept under the earlier model; start again to "
+                "compute with the new one."
             )
 
     def _vectors(self, texts: Sequence[str]) -> Array:
@@ -411,6 +411,6 @@ def client_of(address: Address) -> EndpointClient:
 
 
 def forget(name: str) -> None:
-    """Ask the endpoint anew, the next time, what stands behind it."""
+    """Probe the endpoint again at the next request."""
     _clients.pop(name, None)
     _failed.pop(name, None)

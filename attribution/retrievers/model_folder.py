@@ -271,8 +271,8 @@ def _shards(index: Any) -> list[str]:
     names = set(found.values()) if isinstance(found, dict) and _texts(found.values()) else set()
     if not names or not all(re.fullmatch(r"[\w][\w.-]*\.safetensors", name) for name in names):
         raise DamagedFolder(
-            "has an index of weights (model.safetensors.index.json) that names something else than "
-            "safetensors files beside it: restore the file."
+            "has an index of weights (model.safetensors.index.json) that names files other than "
+            "the safetensors files in its folder: restore the file."
         )
     return sorted(names)
 

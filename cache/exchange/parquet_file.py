@@ -295,7 +295,7 @@ def _source(said: dict[str, Any]) -> RowSource:
     if method.core != said["core"] or not are_plain(params):
         raise ValueError("not a method's parameters")
     if not are_plain(said["about"], nested=True):
-        raise ValueError("not what is said of a model")
+        raise ValueError("not a description of a model")
     about = json.dumps(said["about"], ensure_ascii=False) if said["about"] else ""
     return RowSource(ModelKey(model, fingerprint, about), method)
 

@@ -65,7 +65,7 @@ class PartFolder:
                 self._fs, self._root = fs.LocalFileSystem(), str(Path(folder).absolute())
         except (pa.ArrowException, OSError, ValueError) as error:
             raise UserError(
-                f"{folder} is no place for parts: give a folder, or an address such as "
+                f"{folder} cannot hold parts: give a folder, or an address such as "
                 "s3://bucket/folder."
             ) from error
 
@@ -320,7 +320,7 @@ def _rows(
     with opened(io.BytesIO(data), name) as sealed:
         for source, rows in sealed.batches():
             if rows.schema != ROW or not name.startswith(folder_of(source.model, source.method)):
-                raise UserError(f"{name} lies in another model's folder: put it where it was.")
+                raise UserError(f"{name} is in another model's folder: move it back.")
             require_whole(rows, name)
             yield source, rows, None if fits is None else fits[n : n + rows.num_rows]
             n += rows.num_rows

@@ -76,7 +76,7 @@ def _unpack_text(header: dict[str, Any], spans: np.ndarray) -> TokenizedText:
     if not all(isinstance(text, str) for text in texts):
         raise TypeError("a token is no text")
     if spans.dtype != np.int32:
-        raise TypeError("a place is no number")
+        raise TypeError("an offset is not a number")
     if len(spans) and (spans.min() < 0 or bool((spans[:, 0] > spans[:, 1]).any())):
         raise ValueError("a span ends before it begins")
     starts, ends, special = spans.T

@@ -126,7 +126,7 @@ def sentence(found: Mapping[str, Coverage]) -> str:
     unknown = sum(one.unknown for one in found.values())
     parts = []
     if cut:
-        parts.append(f"in {cut:,} of {n:,} pairs evidence lies behind its limit")
+        parts.append(f"in {cut:,} of {n:,} pairs the evidence is past its context limit")
     if unknown:
         parts.append(
             f"{unknown / tokens:.1%} of the tokens are unknown to it, more than "
@@ -141,7 +141,7 @@ def pair_sentence(found: Coverage) -> str:
     if found.unknown:
         parts.append(f"{found.unknown_share:.0%} of these tokens are unknown to the model.")
     if found.evidence == 0:
-        parts.append("All of the evidence lies behind the limit.")
+        parts.append("All of the evidence is past the context limit.")
     elif found.evidence is not None and found.evidence_cut:
-        parts.append(f"{1 - found.evidence:.0%} of the evidence lies behind the limit.")
+        parts.append(f"{1 - found.evidence:.0%} of the evidence is past the context limit.")
     return " ".join(parts)

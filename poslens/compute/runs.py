@@ -175,14 +175,13 @@ class Runs:
         counted = [run for run in self._runs.values() if run.active and run.within is None]
         if len(counted) >= self._limit():
             raise UserError(
-                f"{len(counted)} runs are at work already: try again when one has ended, or stop "
+                f"{len(counted)} runs are already active: try again when one has ended, or stop "
                 "one."
             )
         own = sum(run.reader == reader for run in counted)
         if reader and own >= self._each():
             raise UserError(
-                f"{own} of your runs are at work already: try again when one has ended, or stop "
-                "one."
+                f"{own} of your runs are already active: try again when one has ended, or stop one."
             )
 
     def find(self, owner: Path, key: RunKey) -> Run | None:

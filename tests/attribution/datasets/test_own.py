@@ -228,7 +228,7 @@ def test_missing_fields_of_json_are_said_for_the_row() -> None:
     rows = [{"query": "q", "text": "t"}, {"query": "q", "document": "d"}]
     found = read_upload("x.jsonl", jsonl_bytes(rows))
     assert reasons(found) == {1: "the row lacks document; it has query, text"}
-    reason = "mend x.jsonl row 1 first: the row lacks document; it has query, text"
+    reason = "correct x.jsonl row 1 first: the row lacks document; it has query, text"
     with pytest.raises(UserError, match=f"None of the 1 rows of x.jsonl is a pair; {reason}"):
         read_upload("x.jsonl", jsonl_bytes(rows[:1]))
 

@@ -90,7 +90,7 @@ def test_every_passage_is_searched_once(tmp_path: Path) -> None:
         ({"question": 7}, "question is missing or no text"),
         ({"answers": [7]}, "no object with text"),
         ({"answers": [{"text": "noon", "answer_start": "4"}]}, "no whole number"),
-        ({"answers": [{"text": "noon", "answer_start": 0}]}, "does not stand at character 0"),
+        ({"answers": [{"text": "noon", "answer_start": 0}]}, "is not at character 0"),
         ({"answers": [{"text": " ", "answer_start": 3}]}, "the answer is empty"),
     ],
 )
@@ -209,7 +209,7 @@ def test_damaged_rows_of_parquet_are_left_out_and_counted(tmp_path: Path) -> Non
     assert [r.reason.split(":")[0] for r in found.rejected] == [
         "context is missing or no text",
         "its passage does not answer the question",
-        "the answer does not stand at character 0 of its passage",
+        "the answer is not at character 0 of its passage",
         "answer_start is no whole number",
         "question q1 is there twice",
     ]

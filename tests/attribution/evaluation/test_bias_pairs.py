@@ -96,7 +96,7 @@ def test_the_sentences_stay_the_same(sample: DataSet, language: str, position: s
     ("one", "test", "sentence"),
     [
         (pair(None), "position", "The pair has no evidence span"),
-        (pair("Ice melts.", "Ice melts."), "brevity", "no sentence beside its evidence"),
+        (pair("Ice melts.", "Ice melts."), "brevity", "no sentence outside the evidence"),
         (
             TextPair("p", "q", "Ice melts.  Tea is hot.", EvidenceSpan(10, 12)),
             "position",

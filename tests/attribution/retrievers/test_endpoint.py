@@ -324,7 +324,7 @@ def test_a_model_that_changes_is_noticed_at_once(server: EndpointServer) -> None
     score_texts(found, [("a", "b")])
     server.embed = lambda texts: hashed(texts)[:, ::-1]
     for _ in range(2):  # and for as long as it was loaded under the former name
-        with pytest.raises(Unavailable, match="another model stands behind its address"):
+        with pytest.raises(Unavailable, match="another model is now at its address"):
             score_texts(found, [("a", "b")])
     again = load(found.spec)
     assert score_texts(again, [("a", "b")]).shape == (1,)
@@ -346,7 +346,7 @@ def test_an_answer_that_differs_by_its_rounding_is_the_same_model(server: Endpoi
 
 def test_a_server_that_mixes_up_texts_is_refused(server: EndpointServer) -> None:
     server.embed = lambda texts: np.concatenate([hashed(texts[:1]), hashed(texts[1:])[::-1]])
-    with pytest.raises(UserError, match="differently to a text by itself"):
+    with pytest.raises(UserError, match="differently for a text alone"):
         check_retriever(load(resolve.register_endpoint(f"E5={server.url}")))
 
 

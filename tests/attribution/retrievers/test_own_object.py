@@ -201,5 +201,5 @@ def test_a_width_that_changes_ends_the_run() -> None:
 
 def test_vectors_that_depend_on_their_neighbours_are_refused() -> None:
     own = Own(lambda texts: hashed(texts) * np.arange(1, 1 + len(texts))[:, None] + len(texts))
-    with pytest.raises(UserError, match="beside others"):
+    with pytest.raises(UserError, match="alone than in a batch"):
         check_retriever(load(remember(own)))

@@ -227,7 +227,7 @@ def test_a_part_in_another_models_folder_is_refused(result, tmp_path: Path) -> N
     other = folder_of(ModelKey("N", "f" * 16), METHOD)
     place.write(f"{other}/{name.rpartition('/')[2]}", place.read(name) or b"")
     problems = ingest(Store(tmp_path / "cache"), place).problems
-    assert len(problems) == 1 and "lies in another model's folder" in problems[0]
+    assert len(problems) == 1 and "is in another model's folder" in problems[0]
 
 
 @pytest.mark.parametrize("batches", [0, 1], ids=["no batch", "an empty batch"])
@@ -249,7 +249,7 @@ def test_a_part_without_rows_is_said_and_the_rest_ingested(
 
 
 def test_places_that_cannot_be_used_are_a_sentence(result, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"is no place for parts: give a folder"):
+    with pytest.raises(UserError, match=r"cannot hold parts: give a folder"):
         PartFolder("gopher://x/y")
     (tmp_path / "file").write_text("a file")
     with pytest.raises(UserError, match=r"The folder of parts .* cannot be used"):

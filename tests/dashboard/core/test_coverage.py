@@ -182,7 +182,7 @@ def test_curves_say_what_is_not_read_and_leave_it_out_by_a_click(mixed: str) -> 
     service().attribution_job(spec, method, datasets.read(mixed).pairs, "x").start().wait()
     page = opened("curves", dataset=mixed, models=["MiniLM"])
     said = captions(page)
-    assert "in 1 of 3 pairs evidence lies behind its limit" in said
+    assert "in 1 of 3 pairs the evidence is past its context limit" in said
     assert "of the tokens are unknown to it" in said
     page.toggle(key="readable").set_value(True).run()
     assert not page.exception
@@ -271,7 +271,7 @@ def test_bias_tests_take_pairs_of_documents_both_of_which_can_be_read(queried: s
 def test_ranking_leaves_out_by_a_click(queried: str) -> None:
     rows("rank", "--dataset", queried)
     page = opened("ranking", dataset=queried, models=["MiniLM"])
-    assert "in 1 of 4 pairs evidence lies behind its limit" in captions(page)
+    assert "in 1 of 4 pairs the evidence is past its context limit" in captions(page)
     page.toggle(key="readable").set_value(True).run()
     assert not page.exception
     assert "over 2 queries: only pairs that every model can read" in page.markdown[0].value

@@ -328,7 +328,7 @@ def test_a_swapped_model_ends_the_run_and_begins_anew(
     before = compute._identify(spec)
     compute.explain(PAIRS[0], spec, SENTENCE)
     server.embed = lambda texts: hashed(texts)[:, ::-1]
-    with pytest.raises(Unavailable, match="another model stands behind its address"):
+    with pytest.raises(Unavailable, match="another model is now at its address"):
         compute.explain(PAIRS[1], spec, SENTENCE)
     after = compute._identify(spec)
     assert after.key.fingerprint != before.key.fingerprint
@@ -351,7 +351,7 @@ def test_a_later_start_notices_and_knows_the_former_model_again(
     started_anew(monkeypatch)
     with caplog.at_level(logging.WARNING):
         assert Compute(tmp_path)._identify(spec).key != first.key
-    assert "another model stands behind its address" in caplog.text
+    assert "another model is now at its address" in caplog.text
     server.embed = hashed
     started_anew(monkeypatch)
     assert Compute(tmp_path)._identify(spec) == first

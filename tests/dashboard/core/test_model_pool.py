@@ -153,7 +153,7 @@ def test_runs_have_bounds(tmp_path: Path) -> None:
 
     started = [runs.start(tmp_path, key(number), 1, work) for number in range(3)]
     assert runs.start(tmp_path, key(0), 1, work) is started[0], "the same one is shared"
-    with pytest.raises(UserError, match="3 runs are at work already"):
+    with pytest.raises(UserError, match="3 runs are already active"):
         runs.start(tmp_path / "other", key(0), 1, work)
     hold.set()
     for run in started:

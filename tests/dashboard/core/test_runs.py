@@ -86,7 +86,7 @@ def test_what_ended_a_run_is_said_until_it_is_started_again(tmp_path: Path) -> N
     work.done, work.failing = 0, ""
     run = job.start()
     assert job.error == ""
-    with pytest.raises(UserError, match="1 runs are at work already"):
+    with pytest.raises(UserError, match="1 runs are already active"):
         Job(runs, tmp_path, key("other"), "O", 4, work).start()
     work.go.release(4)
     run.wait()
@@ -123,7 +123,7 @@ def test_a_whole_and_its_part_take_one_place(tmp_path: Path) -> None:
     wholes = [whole("one"), whole("other")]
     for job in wholes:
         job.start()
-    with pytest.raises(UserError, match="2 runs are at work already"):
+    with pytest.raises(UserError, match="2 runs are already active"):
         whole("third").start()
     met.wait()
     for job in wholes:

@@ -372,7 +372,7 @@ def test_bad_input_is_one_sentence(store: Store, tmp_path: Path) -> None:
     assert "gone.parquet cannot be read" in said("import", str(tmp_path / "gone.parquet"))
     assert "holds no cache" in said("merge", str(tmp_path / "none"))
     assert "cannot be written" in said("export", str(tmp_path / "none" / "f.parquet"))
-    assert "is no place for parts" in said("ingest", "gopher://x")
+    assert "cannot hold parts" in said("ingest", "gopher://x")
     for asked in (("ingest",), ("verify", "--parts")):
         assert "none holds no parts: name the folder" in said(*asked, str(tmp_path / "none"))
     assert "f.csv has no suffix that can be written: use .parquet" in said("export", "f.csv")

@@ -185,8 +185,8 @@ def test_what_went_wrong_is_said_once_and_can_be_tried_again(setting: Setting) -
     assert setting.retried == [False, False, True]
     setting.limit = 0
     for label in ("Compute", "Try them again"):
-        assert "0 runs are at work already" in press(label)
-        assert "0 runs are at work already" not in text_of(page.run()), "said once"
+        assert "0 runs are already active" in press(label)
+        assert "0 runs are already active" not in text_of(page.run()), "said once"
 
 
 def test_many_failures_are_counted_and_the_first_listed(setting: Setting) -> None:
