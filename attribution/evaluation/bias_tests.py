@@ -257,8 +257,8 @@ def paired_test(
     n, n_truncated = len(scores), sum(pair.truncated for pair in scores)
     if lost is not None:
         remarks.append(
-            f"{_pairs(len(unread))} left out because the model truncates the evidence in one of the "
-            f"documents. Their mean difference, {lost:+.4f}, is not a bias."
+            f"{_pairs(len(unread))} left out because the model truncates the evidence in one of "
+            f"the documents. Their mean difference, {lost:+.4f}, is not a bias."
         )
     if n_truncated:
         remarks.append(
