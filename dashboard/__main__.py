@@ -23,7 +23,7 @@ from poslens.studies.cause import command as interventions
 from poslens.studies.check import command as check
 from poslens.studies.compare import command as compare
 from poslens.studies.curves import command as curves
-from poslens.studies.debias import command as debias
+from poslens.studies.debias import calibrate_command as calibrate
 from poslens.studies.explain import command as explain
 from poslens.studies.passport import command as passport
 from poslens.studies.ranking import command as ranking
@@ -41,7 +41,7 @@ for group in (
     curves,
     interventions,
     ranking,
-    debias,
+    calibrate,
     passport,
     check,
     benchmark,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, TypedDict, TypeVar, get_args, get_type_hints
 
 import pandas as pd
@@ -153,7 +154,8 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
     A `Subject` is what is computed for one model: the model, the corpus and one setting of what
     varies. A `Summary` is the result for one subject. `reads` says in one sentence how to read the
     figures, and `limits` what the verdict does not show. `dataset` and `models` are used where none
-    are given; a page starts with `compared`, if the study names any.
+    are given; a page starts with `compared`, if the study names any. `product` says in words what
+    a study writes to a folder besides its results, if anything.
     """
 
     name: ClassVar[str]
@@ -168,6 +170,7 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
     models: ClassVar[tuple[str, ...]] = ("MiniLM",)
     compared: ClassVar[tuple[str, ...]] = ()
     dataset: ClassVar[str] = SAMPLE
+    product: ClassVar[str] = ""
 
     def parameters_for(self, data: DataSet) -> Parameters:
         """The parameters that a data set leaves open, with the options that it offers."""
@@ -268,6 +271,23 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
     @abstractmethod
     def provenance(self, summary: Summary) -> Provenance:
         """Everything needed to compute the summary again."""
+
+    def require_product(self, folder: Path) -> None:
+        """Do nothing, unless `write_product` would refuse this folder. For a study with a `product`
+        only.
+
+        Raises:
+            UserError: it would.
+        """
+        raise NotImplementedError
+
+    def write_product(self, summaries: Sequence[Summary], folder: Path) -> None:
+        """Write the `product`, a folder, of what was computed. For a study with a `product` only.
+
+        Raises:
+            UserError: it cannot be written.
+        """
+        raise NotImplementedError
 
 
 STUDIES: dict[str, Study[Any, Any, Any]] = {}

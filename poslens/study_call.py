@@ -18,6 +18,8 @@ def run_study(
     name: str,
     model: Model | Models,
     dataset: str | Path | None = None,
+    *,
+    out: str | Path | None = None,
     **parameters: Any,
 ) -> StudyResult:
     """Run a study on one model or several; what is stored is not computed again, and an interrupted
@@ -26,6 +28,8 @@ def run_study(
     Args:
         name: of a study: `poslens.needles`, and so on.
         dataset: a data set's name or path; by default the study's own.
+        out: a new folder for what a study makes besides its results: `poslens.debias(model,
+            corpus, out="folder")` writes the debiased model.
         parameters: of the study, by name; the command `poslens NAME --help` lists them.
 
     Raises:
@@ -33,6 +37,10 @@ def run_study(
             needs.
     """
     study = declared()[name].load()
+    if out is not None:
+        if not study.product:
+            raise UserError(f"{study.title} makes nothing but its results: leave out `out`.")
+        study.require_product(Path(out))
     with quietly():
         data = study.read(data_name(study.dataset if dataset is None else dataset))
         compute = service()
@@ -45,4 +53,7 @@ def run_study(
             raise UserError(planned.refused[0])
         for job in planned.jobs:
             run_job(job)
-        return StudyResult(study, stored(study, compute, planned.subjects))
+        result = StudyResult(study, stored(study, compute, planned.subjects))
+        if out is not None:
+            study.write_product(result.summaries, Path(out))
+        return result

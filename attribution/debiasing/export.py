@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from poslens.attribution.debiasing import card
-from poslens.attribution.debiasing.folder import ADAPTER, MANIFEST, Manifest
+from poslens.attribution.debiasing.folder import ADAPTER, Manifest
 from poslens.attribution.debiasing.lora import Adapter
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.dense import DenseRetriever
@@ -44,8 +44,8 @@ def write_model(
         shutil.rmtree(written, ignore_errors=True)
 
 
-def copy_model(folder: Path, target: Path, *, adapter_only: bool) -> None:
-    """Copy a debiased model, or its adapter alone with the card, to a new folder.
+def copy_model(folder: Path, target: Path) -> None:
+    """Copy a debiased model, with its adapter alone in a folder within, to a new folder.
 
     Raises:
         UserError: something is at `target` already, or it cannot be written.
@@ -53,12 +53,7 @@ def copy_model(folder: Path, target: Path, *, adapter_only: bool) -> None:
     require_new(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        if adapter_only:
-            shutil.copytree(folder / ADAPTER, target)
-            for name in (CARD, MANIFEST):
-                shutil.copyfile(folder / name, target / name)
-        else:
-            shutil.copytree(folder, target, ignore=shutil.ignore_patterns(ADAPTER))
+        shutil.copytree(folder, target)
     except OSError as error:
         raise UserError(
             f"{target} cannot be written ({os.strerror(error.errno or 0)}): name another folder."

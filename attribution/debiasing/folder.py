@@ -33,7 +33,6 @@ class Manifest:
     corpus_digest: str
     n_documents: int
     n_sentences: int
-    training_half: tuple[str, ...]
     steps: int
     early: bool
     checks: tuple[tuple[int, float, str], ...]
@@ -59,7 +58,6 @@ def read_manifest(folder: Path) -> Manifest | None:
 @lru_cache(maxsize=64)
 def _parsed(path: Path, _changed: int) -> Manifest:
     known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    known["training_half"] = tuple(known["training_half"])
     known["checks"] = tuple((int(s), float(x), str(e)) for s, x, e in known["checks"])
     return Manifest(**known)
 

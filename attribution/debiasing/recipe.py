@@ -14,9 +14,10 @@ MOMENTUM = (0.85, 0.95)
 
 @dataclass(frozen=True, slots=True)
 class TrainingRecipe:
-    """How a model is debiased. The training ends after `steps`; or earlier, where the position
-    effect on validation texts has fallen to `tolerance` of what it was: then `cooldown` more steps
-    bring the learning rate to 0. A step reads about `tokens_per_step` tokens, in texts of
+    """How a model is debiased. The training ends after `steps`, or earlier: once the position
+    effect on validation texts, as a share of what it was before training, is at most `tolerance`
+    or has fallen by less than that since the check before, `cooldown` more steps bring the learning
+    rate to 0. A step reads about `tokens_per_step` tokens, in texts of
     `sentences_min` to `sentences_max` sentences."""
 
     seed: int = 7

@@ -191,8 +191,10 @@ class Training:
         cooled = step + self._recipe.cooldown
         if end < self._recipe.steps or cooled >= end or before is None or now is None:
             return end
-        small = abs(now.value) <= self._recipe.tolerance * abs(before.value)
-        return cooled if small else end
+        least = self._recipe.tolerance * abs(before.value)
+        last = checks[-2].effect
+        stalled = last is not None and abs(last.value) - abs(now.value) < least
+        return cooled if abs(now.value) <= least or stalled else end
 
     def batch_losses(self, step: int) -> Losses:
         """The loss of the batch that belongs to a step, with gradients."""

@@ -49,16 +49,21 @@ def result_file() -> ResultFile | None:
 
 def with_out(command: Callable[P, R]) -> Callable[P, R]:
     """A command with --format that also takes --out FILE: what it prints goes to that file, in the
-    format of the file's suffix, and the file's path to stdout."""
+    format of the file's suffix, and the file's path to stdout. A command that has an `out` of its
+    own is given a path without such a suffix: a folder for what it makes besides its result."""
     own = inspect.signature(command, eval_str=True)
     if "format" not in own.parameters:
         return command
     formats = _formats(own.parameters["format"].annotation)
+    takes_folder = "out" in own.parameters
 
     @wraps(command)
     def writing(*args: P.args, **kwargs: P.kwargs) -> R:
         path = kwargs.pop("out", None)
-        if path is None:
+        if takes_folder:
+            suffix = "" if path is None else Path(str(path)).suffix.lstrip(".").lower()
+            kwargs["out"] = None if suffix in formats else path
+        if path is None or kwargs.get("out") is not None:
             return command(*args, **kwargs)
         file = ResultFile(Path(str(path)), suffix_of(Path(str(path)), list(formats)))
         chosen = formats[file.format]
@@ -78,7 +83,7 @@ def with_out(command: Callable[P, R]) -> Callable[P, R]:
         default=None,
         annotation=Annotated[Path | None, typer.Option("--out", help=help)],
     )
-    parameters = [*own.parameters.values(), option]
+    parameters = [*own.parameters.values(), *([] if takes_folder else [option])]
     writing.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
     return writing
 

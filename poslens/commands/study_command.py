@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import sys
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -72,6 +73,13 @@ def _signature(study: Study[Any, Any, Any], tables: type[StrEnum]) -> inspect.Si
     if study.figures:
         drawn = FigureOption(study.figures[0].title.lower())
         options.append(parameter("figure", Annotated[FigureFile | None, drawn], None))
+    if study.product:
+        help = (
+            f"Write {study.product}, to this new folder; or the result to a file (.json, .csv, "
+            ".parquet) instead of stdout."
+        )
+        folder = typer.Option("--out", help=help)
+        options.append(parameter("out", Annotated[Path | None, folder], None))
     retry = typer.Option(help=f"Try each {study.unit} again that failed before.")
     options += [
         parameter("retry_failed", Annotated[bool, retry], False),
@@ -101,6 +109,9 @@ def _default(one: Parameter[Any]) -> Any:
 
 def _run(study: Study[Any, Any, Any], given: dict[str, Any]) -> None:
     figure: FigureFile | None = given.get("figure")
+    folder: Path | None = given.get("out")
+    if folder is not None:  # before what may take hours
+        study.require_product(folder)
     settings = study.parameters.settings({name: given[name] for name in study.parameters})
     data = with_rejections(study.read(data_name(given["dataset"])))
     specs = specs_of(given["model"] or study.models, data.name)
@@ -134,6 +145,9 @@ def _run(study: Study[Any, Any, Any], given: dict[str, Any]) -> None:
     provenance = [study.provenance(one) for one in summaries]
     if figure is not None:
         figure.draw(study.figures[0].draw(summaries, figure.style, provenance), provenance)
+    if folder is not None:
+        study.write_product(summaries, folder)
+        print(folder, file=sys.stderr)
     print_table(study.tables[given["table"]].frame(summaries), given["format"].value, provenance)
 
 

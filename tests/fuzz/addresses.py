@@ -78,7 +78,13 @@ PAGES: dict[str, Query] = {
         "under": "tiny",
         "item": "x",
     },
-    "debias": {"dataset": "few", "model": "tiny", "strength": ["0.5"], "basket": ["64"]},
+    "debias": {
+        "dataset": "few",
+        "tab": "Attention calibration",
+        "model": "tiny",
+        "strength": ["0.5"],
+        "basket": ["64"],
+    },
     "audit": {
         "dataset": "few",
         "models": ["tiny", "BM25"],

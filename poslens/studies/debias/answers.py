@@ -1,4 +1,4 @@
-"""What `debias` prints as JSON; see `poslens/commands/answers.py`."""
+"""What `calibrate` prints as JSON; see `poslens/commands/answers.py`."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ ChangedQueryRow = TypedDict(
 """A query before and after."""
 
 
-class DebiasTable(TypedDict):
+class CalibrationTable(TypedDict):
     """The table that was asked for."""
 
     points: NotRequired[Annotated[list[PointRow], "With --table points: a row for each setting."]]
@@ -124,7 +124,7 @@ class DebiasTable(TypedDict):
     ]
 
 
-class DebiasAnswer(Recommendation, DebiasTable):
+class CalibrationAnswer(Recommendation, CalibrationTable):
     """Rankings before and after calibration."""
 
     model: Model

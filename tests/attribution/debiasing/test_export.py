@@ -34,7 +34,6 @@ MANIFEST_OF = Manifest(
     corpus_digest="abc",
     n_documents=30,
     n_sentences=60,
-    training_half=("a", "b"),
     steps=6,
     early=False,
     checks=((0, 0.0, "-0.1"), (6, 0.5, "-0.01")),
@@ -112,22 +111,20 @@ def test_a_folder_loads_where_poslens_is_not(tiny: Build, home: Path) -> None:
     np.testing.assert_allclose(alone, trained, rtol=1e-4, atol=2e-5)
 
 
-def test_a_copy_leaves_nothing_out_but_the_adapter(tiny: Build, home: Path, tmp_path: Path) -> None:
+def test_a_copy_is_complete(tiny: Build, home: Path, tmp_path: Path) -> None:
     retriever = tiny("bert")
     training = Training(retriever, corpus(), replace(QUICK, steps=1))
     folder = folders.new_folder("tiny")
     write_model(retriever, training.adapter, MANIFEST_OF, folder)
-    copy_model(folder, tmp_path / "out", adapter_only=False)
+    copy_model(folder, tmp_path / "out")
     names = {
         path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*")
     }
     assert {"README.md", MANIFEST, "modules.json", "model.safetensors"} <= names
-    assert not any(name.startswith(ADAPTER) for name in names)
+    assert f"{ADAPTER}/adapter_model.safetensors" in names
     SentenceTransformer(str(tmp_path / "out"), device="cpu")
-    copy_model(folder, tmp_path / "alone", adapter_only=True)
-    assert (tmp_path / "alone/adapter_model.safetensors").is_file()
     with pytest.raises(UserError, match="already exists"):
-        copy_model(folder, tmp_path / "out", adapter_only=True)
+        copy_model(folder, tmp_path / "out")
     card = (tmp_path / "out/README.md").read_text()
     for part in ("tiny/base", "half of its 30 documents", "seed 7", "license: mit", "## Limits"):
         assert part in card

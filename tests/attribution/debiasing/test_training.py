@@ -160,7 +160,7 @@ def test_a_training_ends_early_once_the_effect_is_small_enough(tiny: Build) -> N
 
 
 @pytest.mark.parametrize("stop_at", [2, 3, 4])
-@pytest.mark.parametrize("tolerance", [0.0, 1e9])
+@pytest.mark.parametrize("tolerance", [-1e9, 1e9])
 def test_a_resumed_training_equals_an_uninterrupted_one(
     tiny: Build, tmp_path: Path, stop_at: int, tolerance: float
 ) -> None:

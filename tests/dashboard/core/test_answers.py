@@ -24,6 +24,7 @@ from poslens.compute.compute import service
 from poslens.dashboard.__main__ import app
 from poslens.export.json_text import json_text
 from poslens.studies.explain.answers import TokenEntry
+from tests.attribution.debiasing.debias_testing import judged_rows
 from tests.support.nouns import NOUNS
 from tools import docs
 from tools.json_shapes import Schema, fields_of, words
@@ -61,7 +62,12 @@ ARGUMENTS = {
     },
     "rank --table differences": "--model BM25 --model bert --dataset pairs --table differences",
     "figure5": "--curves A=published.npz",
-    "debias": "--model bert --dataset pairs --strength 0.5 --basket 8 --curves 2",
+    "calibrate": "--model bert --dataset pairs --strength 0.5 --basket 8 --curves 2",
+    **{
+        f"debias --table {name}": f"--model bert --corpus short --steps 2 --strengths 0.5 "
+        f"--table {name}"
+        for name in ("points", "checks")
+    },
     **{
         f"audit --table {name}": f"--model bert --corpus pairs --top 1 --table {name}"
         for name in ("summary", "positions", "groups", "worst", "truncation")
@@ -100,7 +106,7 @@ ARGUMENTS = {
 
 MORE = [
     ("cause --intervention relocation or ablation", "--model bert --dataset pairs --pairs 2"),
-    ("debias", "--model bert --dataset pairs --strength 0.5 --basket 8 --table queries"),
+    ("calibrate", "--model bert --dataset pairs --strength 0.5 --basket 8 --table queries"),
 ]
 """Other ways to ask for the same."""
 
@@ -152,7 +158,8 @@ def written(folder: Path) -> None:
         for n, word in enumerate(NOUNS)
     ]
     failing = {"pair_id": "bad", "query": "\u200b", "document": "Ice melts."}
-    for name, listed in {"pairs": rows, "failing": [rows[0], failing]}.items():
+    short = judged_rows()
+    for name, listed in {"pairs": rows, "failing": [rows[0], failing], "short": short}.items():
         path = folder / f"{name}.jsonl"
         path.write_text("".join(json.dumps(row) + "\n" for row in listed), encoding="utf-8")
         datasets.register(name, path)

@@ -209,7 +209,7 @@ def test_an_existing_export_folder_is_refused_before_anything_is_computed(
         raise AssertionError("the grid was asked for")
 
     monkeypatch.setattr(debiasing, "debias_result", computed)
-    asked = ["debias", "--dataset", mine, "--export", str(tmp_path)]
+    asked = ["calibrate", "--dataset", mine, "--export", str(tmp_path)]
     refused = CliRunner().invoke(app, asked)
     assert refused.exit_code == 2 and "is there already: name a new folder" in refused.stderr
 
@@ -217,7 +217,7 @@ def test_an_existing_export_folder_is_refused_before_anything_is_computed(
 def test_the_command_and_then_the_page(
     mine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = ["debias", "--dataset", mine, "--strength", "0.5", "--basket", "64"]
+    asked = ["calibrate", "--dataset", mine, "--strength", "0.5", "--basket", "64"]
     result = CliRunner().invoke(app, asked)
     assert result.exit_code == 0, result.output
     printed = json.loads(result.stdout)

@@ -1,4 +1,4 @@
-"""The command about calibration: debias."""
+"""The command `calibrate`."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from poslens.commands.command_output import (
     watched,
 )
 from poslens.commands.result_files import FigureFile, FigureOption
-from poslens.studies.debias.answers import DebiasAnswer, DebiasTable
+from poslens.studies.debias.answers import CalibrationAnswer, CalibrationTable
 
 app = typer.Typer()
 
 
-class DebiasTableName(StrEnum):
-    """What `debias` prints."""
+class CalibrationTableName(StrEnum):
+    """What `calibrate` prints."""
 
     points = "points"
     queries = "queries"
@@ -33,8 +33,8 @@ class DebiasTableName(StrEnum):
 
 @app.command()
 @cli_command
-@answers(DebiasAnswer)
-def debias(
+@answers(CalibrationAnswer)
+def calibrate(
     model: Model = "MiniLM",
     dataset: Dataset = "sample",
     strength: Annotated[
@@ -76,9 +76,9 @@ def debias(
         ),
     ] = None,
     table: Annotated[
-        DebiasTableName,
+        CalibrationTableName,
         typer.Option(help="points, or queries (under the setting that was tested)."),
-    ] = DebiasTableName.points,
+    ] = CalibrationTableName.points,
     format: Annotated[
         TextFormat, typer.Option(help="json or csv (the table alone).")
     ] = TextFormat.json,
@@ -123,17 +123,17 @@ def debias(
         figure.draw(front(found, "harmonic", figure.style, provenance=known), known)
     frame = (
         tables.points_frame(found)
-        if table is DebiasTableName.points
+        if table is CalibrationTableName.points
         else tables.queries_frame(found, found.judgement.point)
     )
     if format is TextFormat.csv:
         print_table(frame, "csv", known)
     else:
         rows: Any = table_rows(frame)  # columns of a frame have no types
-        of_table: DebiasTable = (
-            {"points": rows} if table is DebiasTableName.points else {"queries": rows}
+        of_table: CalibrationTable = (
+            {"points": rows} if table is CalibrationTableName.points else {"queries": rows}
         )
-        printed: DebiasAnswer = {
+        printed: CalibrationAnswer = {
             "model": spec.name,
             **debiasing.summary(found, found.judgement),
             # A recommendation that has more keys than it says, as mypy fears, is made nowhere.

@@ -1,0 +1,261 @@
+"""The Debias page's second tab: attention calibrated over a grid of settings."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+import streamlit as st
+
+from poslens.attribution.evaluation.ranking_measures import NDCG
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.dashboard.server.own_texts import service_for
+from poslens.dashboard.widgets import choices, links, panels
+from poslens.dashboard.widgets.guard import fragment
+from poslens.dashboard.widgets.run_board import any_active, run_board
+from poslens.dashboard.widgets.tables import chosen_row, show_table
+from poslens.figures.curves import Style, mean_curves
+from poslens.studies.cause.service import DEFAULT_PAIRS
+from poslens.studies.debias import curves as debias_curves
+from poslens.studies.debias import service as debiasing
+from poslens.studies.debias import tables
+from poslens.studies.debias.curves import CurveChoice
+from poslens.studies.debias.figures import front
+from poslens.studies.debias.service import DebiasResult, Point
+from poslens.studies.ranking import service as ranking_service
+from poslens.studies.ranking.service import RankingSetup
+
+STRENGTHS = [number / 10 for number in range(1, 11)]
+BASKETS = [16, 32, 64, 128, 256]
+
+
+def front_section(found: DebiasResult) -> None:
+    """What is recommended, the front, and every setting's numbers."""
+    st.markdown(panels.plain(debiasing.verdict(found)))
+    known = found.provenance()
+
+    def draw_mean(style: Style) -> go.Figure:
+        """Mean nDCG@10 against PSI."""
+        return front(found, "mean", style, provenance=known)
+
+    def draw_harmonic(style: Style) -> go.Figure:
+        """Harmonic mean of nDCG@10 over places against PSI."""
+        return front(found, "harmonic", style, provenance=known)
+
+    style = panels.screen_style(width_px=panels.BESIDE_PX, height_px=400)
+    left, right = panels.side_by_side("debias.front")
+    with left:
+        panels.show(draw_mean(style), "debias.mean", "Mean nDCG@10 against PSI")
+    with right:
+        panels.show(draw_harmonic(style), "debias.harmonic", "Harmonic mean against PSI")
+    numbers = st.column_config.NumberColumn(format="%.3f")
+    show_table(
+        tables.points_text(found),
+        column_config={"PSI": numbers, "under permutation": numbers},
+    )
+    st.caption(
+        "Intervals resample documents; those of changes compare the same queries before and after. "
+        "Few queries a place raise PSI without any bias: by chance is its mean when the queries' "
+        "places are shuffled. One setting is chosen on the queries of half of the documents and "
+        "tested on the held-out half. It is recommended, and ringed in the charts, only if the "
+        "interval of the harmonic mean or of PSI shows an improvement there, no interval shows a "
+        "loss, and it is not worse over all queries in both PSI and nDCG@10."
+    )
+    panels.caption(known)
+    panels.downloads(
+        "debias.front",
+        [found.setup.collection.name, "debias", found.plain.name],
+        known,
+        figures={"Mean": draw_mean, "Harmonic mean": draw_harmonic},
+        frame=tables.points_frame(found),
+    )
+
+
+def queries_section(found: DebiasResult, point: Point) -> None:
+    """Which queries the setting helps and which it harms."""
+    st.markdown(f"**Which queries {panels.plain(point.name)} helps, and which it harms**")
+    frame = tables.queries_frame(found, point)
+    helped, harmed = int((frame["change"] > 0).sum()), int((frame["change"] < 0).sum())
+    st.caption(
+        f"{NDCG} rises for {helped:,} of {len(frame):,} queries and falls for {harmed:,}; choose a "
+        "row to open its pair under both models."
+    )
+    numbers = st.column_config.NumberColumn(format="%.3f")
+    row = chosen_row(
+        frame.drop(columns="pair"),
+        f"debias.queries.{point.name}",
+        "id",
+        height=280,
+        column_config={
+            "query": st.column_config.TextColumn(width="large"),
+            "before": numbers,
+            "after": numbers,
+            "change": st.column_config.NumberColumn(format="%+.3f"),
+            "evidence": st.column_config.NumberColumn("Evidence at", format="%.0f%%"),
+        },
+    )
+    if row is not None and frame["pair"].iloc[row]:
+        links.explain_link(
+            "Explain the pair under both models",
+            found.setup.collection.name,
+            str(frame["pair"].iloc[row]),
+            [found.plain.name, point.name],
+        )
+    panels.downloads(
+        "debias.queries",
+        [found.setup.collection.name, "debias", "queries"],
+        [found.plain.ranked.provenance(), point.ranked.provenance()],
+        frame=frame,
+    )
+
+
+def curves_section(choice: CurveChoice) -> None:
+    """Relocation and saliency before and after."""
+    moved, seen = choice.relocations(), choice.saliencies()
+    left, right = panels.side_by_side("debias.curves")
+    style = panels.screen_style(width_px=panels.BESIDE_PX, height_px=340)
+    if moved:
+        known = [one.provenance() for one in moved]
+
+        def draw_moved(style: Style) -> go.Figure:
+            """Score by the place of the evidence."""
+            curves = [one.summary.curve for one in moved]
+            title = "Score by place, less its mean"
+            return mean_curves(curves, style, y_title=title, provenance=known)
+
+        with left:
+            st.markdown("**Relocation of the evidence**")
+            panels.show(draw_moved(style), "debias.relocation", "Score by place of the evidence")
+            for one in moved:
+                lean = (
+                    "not defined"
+                    if one.last_minus_first is None
+                    else one.last_minus_first.text("+.4f")
+                )
+                st.caption(
+                    panels.plain(
+                        f"{one.model.spec.name}: last third less first third {lean}, "
+                        f"{one.summary.curve.n} pairs"
+                    )
+                )
+            panels.caption(known)
+            panels.downloads(
+                "debias.relocation",
+                [choice.dataset, "debias", "relocation"],
+                known,
+                figures={"Relocation": draw_moved},
+            )
+    if seen:
+        of_saliency = [one.provenance() for one in seen]
+
+        def draw_seen(style: Style) -> go.Figure:
+            """Mean saliency."""
+            curves = [one.summary.curve for one in seen]
+            return mean_curves(curves, style, provenance=of_saliency)
+
+        with right:
+            st.markdown("**Saliency**")
+            panels.show(draw_seen(style), "debias.saliency", "Mean saliency by position")
+            panels.caption(of_saliency)
+            panels.downloads(
+                "debias.saliency",
+                [choice.dataset, "debias", "saliency"],
+                of_saliency,
+                figures={"Saliency": draw_seen},
+            )
+
+
+def section() -> None:
+    """Settings in the sidebar; progress, the front, queries and curves below."""
+    chosen: tuple[RetrieverSpec, list[RetrieverSpec], RankingSetup] | None = None
+    with st.sidebar, panels.guarded():
+        data = choices.data_set()
+        name = choices.model("Model", "model", "MiniLM-primacy")
+        with st.expander("Settings to try"):
+            strengths = st.multiselect(
+                "Strength",
+                sorted({*STRENGTHS, *debiasing.STRENGTHS}),
+                default=list(debiasing.STRENGTHS),
+                key="strength",
+                bind="query-params",
+                help="0 is the plain model; at 1 every basket of tokens has the same share.",
+            )
+            baskets = st.multiselect(
+                "Tokens of a basket",
+                BASKETS,
+                default=list(debiasing.BASKETS),
+                key="basket",
+                bind="query-params",
+            )
+            depths = st.multiselect(
+                "Layers",
+                [debiasing.HALF, debiasing.ALL],
+                default=list(debiasing.LAYERS),
+                key="layers",
+                bind="query-params",
+                help="The last half of them, or all.",
+            )
+        spec = choices.spec(name, data.name)
+        setup = RankingSetup(ranking_service.collection_of(data))
+        chosen = (spec, debiasing.grid(spec, strengths, baskets, depths), setup)
+    st.markdown("**What does it cost to calibrate attention?**")
+    st.markdown(
+        "Attention is calibrated while the model reads, so that every block of tokens has its "
+        "share. In the chart, left is more even over positions, and up is better."
+    )
+    if chosen is None:
+        return
+    plain, points, the_setup = chosen
+    compute = service_for(data.name)
+    ticking = debiasing.job(compute, plain, points, the_setup).active
+
+    @fragment(run_every=2.0 if ticking else None)
+    def board() -> None:
+        """Progress and the front; refreshed by itself while settings are ranked."""
+        with panels.guarded():
+            job = debiasing.job(compute, plain, points, the_setup)
+            found = debiasing.debias_result(compute, plain, points, the_setup)
+            missing = len(points) + 1 if found is None else len(found.missing)
+            if missing or job.active:
+                run_board(
+                    [job],
+                    "debias.",
+                    unit="settings ranked",
+                    verb="Rank all",
+                    idle=f"{missing} of {len(points) + 1} settings are not ranked yet; what is "
+                    "ranked is kept.",
+                )
+            if job.active != ticking:
+                st.rerun()
+            if found is not None:
+                front_section(found)
+
+    board()
+    with panels.guarded():
+        ranked = debiasing.debias_result(compute, plain, points, the_setup)
+        calibrated = [] if ranked is None else list(ranked.points[1:])
+        if ranked is not None and calibrated:
+            names = [one.name for one in calibrated]
+            best = ranked.judgement.point.name if ranked.judgement else names[0]
+            looked_at = st.selectbox(
+                "Look at",
+                names,
+                index=names.index(best) if best in names else 0,
+                key=f"debias.point.{best}",
+                help="The setting that was tested on the held-out queries comes first.",
+            )
+            point = next(one for one in calibrated if one.name == looked_at)
+            queries_section(ranked, point)
+            st.markdown("**Before and after, by place**")
+            choice = debias_curves.curve_choice(compute, ranked, point, data, DEFAULT_PAIRS)
+            curves_active = any_active(choice.jobs())
+
+            @fragment(run_every=2.0 if curves_active else None)
+            def curves_board() -> None:
+                """Refreshed by itself while curves are computed."""
+                with panels.guarded():
+                    active = any_active(choice.jobs())
+                    run_board(choice.jobs(), "debias.curves.", unit="results")
+                    if active != curves_active:
+                        st.rerun()
+                    curves_section(choice)
+
+            curves_board()

@@ -1,0 +1,223 @@
+"""The job of one point: train, rank, move the evidence, audit; what is there is not done again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from poslens.attribution.debiasing import folder as folders
+from poslens.attribution.debiasing.folder import Manifest
+from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.evaluation.audit import TOP
+from poslens.attribution.evaluation.chunks import WHOLE
+from poslens.attribution.interventions.relocation import relocation_method
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.cache.jobs.loop import Progress
+from poslens.compute.compute import Compute
+from poslens.compute.runs import Job, Report, Run
+from poslens.compute.settings import DEVICE
+from poslens.studies.audit.study import Audit
+from poslens.studies.audit.summary import AuditIndex
+from poslens.studies.cause import service as interventions
+from poslens.studies.debias.points import DebiasPoint, recipe_entries
+from poslens.studies.ranking import service as rankings
+
+RELOCATION = relocation_method()
+AUDIT = Audit()
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of what is computed for a point: its title, whether it is there, and its job."""
+
+    title: str
+    done: Callable[[], bool]
+    job: Callable[[], Job]
+
+
+def audit_index(point: DebiasPoint, spec: RetrieverSpec) -> AuditIndex:
+    """The index whose unretrieved sentences are counted."""
+    return AuditIndex(spec, WHOLE, point.corpus.texts, TOP, "sentence")
+
+
+def audits(point: DebiasPoint) -> bool:
+    """Whether its unretrieved sentences are counted. That takes longer than all else, so it is done
+    for the plain and the debiased model alone."""
+    return point.calibration is None and point.corpus.texts.survey.n > TOP
+
+
+def stages(compute: Compute, point: DebiasPoint) -> list[Stage]:
+    """Everything that is computed for a point, in order."""
+    corpus = point.corpus
+
+    def trained() -> RetrieverSpec:
+        spec = point.spec(compute)
+        if spec is None:
+            raise UserError(f"{point.label} is not trained yet.")
+        return spec
+
+    def finished(job: Callable[[], Job]) -> Callable[[], bool]:
+        def done() -> bool:
+            if point.spec(compute) is None:
+                return False
+            one = job()
+            return one.n_done() >= one.total
+
+        return done
+
+    def rank() -> Job:
+        assert corpus.setup is not None
+        return rankings.job(compute, trained(), corpus.setup)
+
+    def relocate() -> Job:
+        scope = f"{corpus.name}: {len(corpus.pairs)} held-out pairs"
+        return interventions.job(compute, trained(), RELOCATION, corpus.pairs, scope)
+
+    def audit() -> Job:
+        return AUDIT.job(compute, audit_index(point, trained()))
+
+    found: list[Stage] = []
+    if point.recipe is not None:
+        found.append(
+            Stage(
+                "Training",
+                lambda: folders.find(point.training(compute)) is not None,
+                lambda: training_job(compute, point),
+            )
+        )
+    if corpus.setup is not None:
+        found.append(Stage("Ranking", finished(rank), rank))
+    if corpus.pairs:
+        found.append(Stage("Relocating the evidence", finished(relocate), relocate))
+    if audits(point):
+        found.append(Stage("Searching for each sentence", finished(audit), audit))
+    return found
+
+
+def point_job(compute: Compute, point: DebiasPoint) -> Job:
+    """Compute what is missing of a point; progress counts stages.
+
+    Raises:
+        UserError: the model's files are not here.
+    """
+    model = compute.identify(point.base)
+
+    def work(run: Run, report: Report) -> Progress:
+        return _in_order(stages(compute, point), run, report)
+
+    recipe = point.recipe.words if point.recipe else ""
+    calibrated = point.calibration.words if point.calibration else ""
+    key = (
+        point.base.name,
+        model.key.fingerprint,
+        f"debias {recipe} {calibrated}",
+        f"{point.corpus.name} {point.corpus.training.digest} {len(point.corpus.pairs)}",
+        model.device,
+    )
+    todo = stages(compute, point)
+    return compute.job(
+        key,
+        point.label,
+        len(todo),
+        work,
+        n_done=lambda: sum(stage.done() for stage in stages(compute, point)),
+        can_start=not model.stored_only,
+        doing="debias",
+    )
+
+
+def _in_order(todo: Sequence[Stage], run: Run, report: Report) -> Progress:
+    """Run the stages that are missing, one after the other; the first that ends too early ends
+    all."""
+    started, computed = time.perf_counter(), 0
+
+    def progress(done: int, stopped: bool = False) -> Progress:
+        return Progress(len(todo), done, computed, 0, time.perf_counter() - started, stopped)
+
+    for number, stage in enumerate(todo):
+        report(progress(number))
+        if run.stopping:
+            return progress(number, stopped=True)
+        if stage.done():
+            continue
+        run.stage = stage.title
+
+        def hear(_: Progress, number: int = number) -> None:
+            report(progress(number))
+
+        part = run.part = stage.job().start(hear, within=run)
+        while not part.wait(0.2):
+            if run.stopping:
+                part.stop()
+        run.part = None
+        if part.error:
+            raise UserError(part.error)
+        if part.progress.stopped or run.stopping:
+            return progress(number, stopped=True)
+        computed += 1
+    return progress(len(todo))
+
+
+def training_job(compute: Compute, point: DebiasPoint) -> Job:
+    """Train a debiased model; progress counts steps, and a stopped run goes on where it was.
+
+    Raises:
+        UserError: the model's files are not here.
+    """
+    model, corpus, recipe = compute.identify(point.base), point.corpus.training, point.recipe
+    assert recipe is not None
+    training, checkpoint = point.training(compute), point.checkpoint(compute)
+
+    def work(run: Run, report: Report) -> Progress:
+        from poslens.attribution.debiasing.export import write_model
+        from poslens.attribution.debiasing.training import Training
+        from poslens.attribution.retrievers.dense import DenseRetriever
+        from poslens.attribution.retrievers.load import load
+
+        # Of its own: training changes it, and the one that is loaded serves others.
+        retriever = load(point.base, DEVICE.get(), "float32")
+        assert isinstance(retriever, DenseRetriever)
+        session = Training(retriever, corpus, recipe, checkpoint, compute.device_slot(point.base))
+        started, first = time.perf_counter(), list[int]()
+
+        def on_step(step: int, steps: int) -> None:
+            first.append(step)
+            seconds = time.perf_counter() - started
+            report(Progress(steps, step, step - first[0], 0, seconds))
+
+        try:
+            result = session.run(lambda: run.stopping, on_step)
+        except Stopped:
+            latest = run.progress
+            return Progress(latest.total, latest.done, 0, 0, latest.seconds, stopped=True)
+        checks = tuple(
+            (one.step, one.loss, one.effect.text("+.4f") if one.effect else "–")
+            for one in result.checks
+        )
+        manifest = Manifest(
+            base=point.base.hub_id or point.base.name,
+            training=training,
+            recipe=recipe_entries(recipe),
+            corpus=corpus.name,
+            corpus_digest=corpus.digest,
+            n_documents=corpus.n_documents,
+            n_sentences=len(corpus.train),
+            steps=result.steps,
+            early=result.early,
+            checks=checks,
+            license=point.base.license,
+            query_max_length=point.base.query_max_length,
+        )
+        write_model(retriever, session.adapter, manifest, folders.new_folder(point.base.name))
+        checkpoint.unlink(missing_ok=True)
+        return Progress(result.steps, result.steps, 0, 0, time.perf_counter() - started)
+
+    return compute.job(
+        (point.base.name, model.key.fingerprint, "train", training, model.device),
+        f"{point.base.name}, debiased on {corpus.name}",
+        recipe.steps,
+        work,
+        n_done=lambda: recipe.steps if folders.find(training) is not None else 0,
+        doing="training",
+    )

@@ -1,0 +1,348 @@
+"""Debias: remove a dense model's position bias by self-distillation, and judge what that does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.debiasing.card import model_card
+from poslens.attribution.debiasing.export import CARD, copy_model, require_new
+from poslens.attribution.debiasing.folder import folder_of, read_manifest
+from poslens.attribution.debiasing.recipe import TrainingRecipe
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.paired_change import on_quality_front
+from poslens.attribution.interventions.relocation import Relocation
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Provenance
+from poslens.compute import provenance
+from poslens.compute.compute import Compute
+from poslens.compute.runs import Job
+from poslens.parameters import Integer, Numbers, Parameters, Settings
+from poslens.studies.cause import service as interventions
+from poslens.studies.debias.debias_job import (
+    AUDIT,
+    RELOCATION,
+    audit_index,
+    audits,
+    point_job,
+    stages,
+)
+from poslens.studies.debias.front import quality_front, relocation_curves
+from poslens.studies.debias.points import DebiasCorpus, DebiasPoint, debias_corpus, points
+from poslens.studies.debias.summary import DebiasSummary
+from poslens.studies.ranking import service as rankings
+from poslens.study import Figure, Study, Table, column, register
+
+DEFAULT = TrainingRecipe()
+
+
+@dataclass(frozen=True)
+class DebiasRow:
+    """A model that is compared, on the held-out half."""
+
+    model: str = column("Name of the model.")
+    kind: str = column("plain, debiased, calibrated, or debiased and calibrated.")
+    relocation_difference: Estimate | None = column(
+        "Mean score with the evidence in the last third minus that with it in the first.",
+        form="+.4f",
+    )
+    size_change: Estimate | None = column(
+        "Change of the relocation difference's size against the plain model; negative is less "
+        "position bias.",
+        form="+.4f",
+    )
+    ndcg_at_10: Estimate | None = column("nDCG@10 of held-out queries.", title="nDCG@10")
+    ndcg_change: Estimate | None = column(
+        "Its change against the plain model.", title="nDCG@10 change", form="+.3f"
+    )
+    unretrieved: Estimate | None = column(
+        "Share of the sentences of held-out documents that do not retrieve their document; null "
+        "with calibration."
+    )
+    unretrieved_change: Estimate | None = column(
+        "Mean over documents of its change against the plain model.", form="+.3f"
+    )
+    steps: int | None = column("Steps of training; null without any.")
+    on_front: bool = column("Whether no other model has both less position bias and more nDCG@10.")
+    recommended: bool = column("Whether it is the recommended one.")
+
+
+@dataclass(frozen=True)
+class TrainingCheckRow:
+    """A check during the training, on validation texts."""
+
+    model: str = column("Name of the debiased model.")
+    step: int = column("Steps of training so far.")
+    loss: float = column("Mean loss since the check before.", form=".4f")
+    position_effect: str = column(
+        "Cosine of a text with its sentences in the last third minus that with those in the first."
+    )
+
+
+def _point_rows(one: DebiasSummary) -> Iterable[DebiasRow]:
+    yield DebiasRow(
+        one.name,
+        one.point.kind,
+        one.effect,
+        one.effect_change,
+        one.quality,
+        one.quality_change,
+        one.share,
+        one.share_change,
+        one.manifest.steps if one.manifest else None,
+        one.on_front,
+        one.recommended,
+    )
+
+
+def _check_rows(one: DebiasSummary) -> Iterable[TrainingCheckRow]:
+    if one.manifest is not None and one.point.calibration is None:
+        for step, loss, effect in one.manifest.checks:
+            yield TrainingCheckRow(one.name, step, loss, effect)
+
+
+class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
+    """A model is trained on half of a corpus, and judged on the other half beside attention
+    calibration."""
+
+    name = "debias"
+    title = "Debias"
+    question = "How much position bias can be removed, and what does it cost?"
+    unit = "stage"
+    reads = (
+        "A low-rank adapter is trained without labels on half of the documents, so that a whole "
+        "text gets the vector that the model gives it sentence by sentence. All numbers are from "
+        "the other half. In the chart, left is less position bias and up is better."
+    )
+    limits = (
+        "Intervals resample documents; changes are paired. A model is recommended if its position "
+        "effect is smaller and a loss of 0.01 in nDCG@10 is ruled out; of several, the debiased "
+        "one comes first. Where the order of sentences carries meaning, a debiased model tells "
+        "texts that differ in order alone less well apart: measure that on your own queries."
+    )
+    parameters = Parameters(
+        steps=Integer(
+            title="Steps at most",
+            default=DEFAULT.steps,
+            low=1,
+            high=5000,
+            step=20,
+            help="The training ends earlier once the position effect on validation texts is small "
+            "or falls no more.",
+        ),
+        seed=Integer(
+            title="Seed", default=DEFAULT.seed, low=0, high=1 << 31, help="Of the training."
+        ),
+        pairs=Integer(
+            title="Pairs",
+            default=30,
+            low=2,
+            high=100_000,
+            help="Held-out pairs whose evidence is moved, spread evenly.",
+        ),
+        strengths=Numbers(
+            title="Calibration strengths",
+            default=(0.5, 1.0),
+            low=0.0,
+            high=1.0,
+            help="Attention calibration to compare with, 0 to 1; the first one is also added to "
+            "the debiased model.",
+        ),
+    )
+    models = ("MiniLM-primacy",)
+    tables: ClassVar = {
+        "points": Table(DebiasRow, _point_rows),
+        "checks": Table(TrainingCheckRow, _check_rows, title="Position effect during training"),
+    }
+    figures = (
+        Figure("Quality against position effect", quality_front),
+        Figure("Score by position of the evidence", relocation_curves),
+    )
+    product = "the debiased model, a sentence-transformers folder"
+
+    def corpus(self, data: DataSet, settings: Settings) -> DebiasCorpus:
+        """The data set, split by document.
+
+        Raises:
+            UserError: it has too few documents or sentences.
+        """
+        return debias_corpus(data, settings.pairs)
+
+    def notes(self, data: DataSet, corpus: DebiasCorpus) -> list[str]:
+        """The split, and what cannot be measured."""
+        n, sentences = len(corpus.held_out), len(corpus.training.train)
+        found = [
+            f"{sentences:,} sentences to train on; {n:,} of {corpus.training.n_documents:,} "
+            "documents are held out."
+        ]
+        if corpus.setup is None:
+            found.append("No held-out queries with judgments, so nDCG@10 is not measured.")
+        if not corpus.pairs:
+            found.append("No held-out evidence that can be moved, so relocation is not measured.")
+        return found
+
+    def subjects(
+        self, compute: Compute, spec: RetrieverSpec, corpus: DebiasCorpus, settings: Settings
+    ) -> list[DebiasPoint]:
+        """The model plain, debiased, calibrated, and both.
+
+        Raises:
+            UserError: it cannot be trained.
+        """
+        recipe = TrainingRecipe(seed=settings.seed, steps=settings.steps)
+        return points(spec, corpus, recipe, settings.strengths)
+
+    def job(self, compute: Compute, subject: DebiasPoint) -> Job:
+        """Train where needed, rank, relocate and audit; progress counts these stages."""
+        return point_job(compute, subject)
+
+    def summarize(
+        self, compute: Compute, subject: DebiasPoint, earlier: Sequence[DebiasSummary]
+    ) -> DebiasSummary | None:
+        """What is stored of a point; None while a stage is missing."""
+        spec = subject.spec(compute)
+        if spec is None or not all(stage.done() for stage in stages(compute, subject)):
+            return None
+        corpus = subject.corpus
+        cause, differences = None, dict[str, tuple[str, float]]()
+        if corpus.pairs:
+            kept = interventions.stored(compute, spec, RELOCATION, corpus.pairs).results
+            documents = {pair.pair_id: pair.document for pair in corpus.pairs}
+            for pair_id, moved in kept.items():
+                if isinstance(moved, Relocation) and moved.last_minus_first is not None:
+                    differences[pair_id] = documents[pair_id], moved.last_minus_first
+            if kept:
+                cause = interventions.data_set_cause(
+                    compute, spec, RELOCATION, corpus.pairs, corpus.name, "held-out pairs"
+                )
+        ranked = rankings.ranked(compute, spec, corpus.setup) if corpus.setup else None
+        audited = AUDIT.summarize(compute, audit_index(subject, spec)) if audits(subject) else None
+        documents_read = audited.documents if audited else ()
+        plain = replace(subject, calibration=None, recipe=None)
+        return DebiasSummary(
+            subject,
+            compute.identify(spec),
+            subject.manifest(compute),
+            ranked,
+            cause,
+            differences,
+            tuple(one for one in documents_read if one.document_id in corpus.held_out),
+            next((one for one in earlier if one.point == plain), None),
+        )
+
+    def together(self, summaries: Sequence[DebiasSummary]) -> list[DebiasSummary]:
+        """The results with the front and the recommendation of each base model."""
+        found: list[DebiasSummary] = []
+        for base in dict.fromkeys(one.point.base for one in summaries):
+            own = [one for one in summaries if one.point.base == base]
+            front = on_quality_front(
+                [
+                    (
+                        abs(one.effect.value) if one.effect else None,
+                        one.quality.value if one.quality else None,
+                    )
+                    for one in own
+                ]
+            )
+            chosen = next(
+                (one for one in _by_preference(own) if one.judgement and one.judgement.recommended),
+                None,
+            )
+            found += [
+                replace(one, on_front=is_on, recommended=one is chosen)
+                for one, is_on in zip(own, front, strict=True)
+            ]
+        return found
+
+    def verdict(self, summary: DebiasSummary) -> str:
+        """What changed on the held-out half, and whether the model is recommended."""
+        judgement, effect, quality = summary.judgement, summary.effect, summary.quality
+        parts = []
+        if effect is not None:
+            parts.append(f"relocation difference {effect.text('+.4f')}")
+        if quality is not None:
+            change = summary.quality_change
+            by = f" (change {change.text('+.3f')})" if change else ""
+            parts.append(f"nDCG@10 {quality.value:.3f}{by}")
+        if (share := summary.share) is not None:
+            parts.append(f"{100 * share.value:.1f}% of sentences unretrieved")
+        sentence = f"{summary.name}: {', '.join(parts) or 'nothing could be measured'}."
+        if judgement is None:
+            return sentence
+        head = "Recommended" if summary.recommended else "No change recommended"
+        if judgement.recommended and not summary.recommended:
+            head = "Better than the plain model, but not the first choice"
+        return f"{sentence} {head}: {judgement.reason[0].lower()}{judgement.reason[1:]}"
+
+    def provenance(self, summary: DebiasSummary) -> Provenance:
+        """Everything needed to compute the point again."""
+        if summary.ranked is not None:
+            return summary.ranked.provenance()
+        if summary.cause is not None:
+            return summary.cause.provenance()
+        return provenance.of_documents(
+            summary.model,
+            RELOCATION,
+            summary.point.corpus.name,
+            len(summary.point.corpus.held_out),
+            0,
+            "held-out documents",
+        )
+
+    def require_product(self, folder: Path) -> None:
+        """See `Study`."""
+        require_new(folder)
+
+    def write_product(self, summaries: Sequence[DebiasSummary], folder: Path) -> None:
+        """Write the debiased model, its card with the results, to a new folder.
+
+        Raises:
+            UserError: there is none, there are several, or the folder is there already.
+        """
+        trained = [one for one in summaries if one.point.kind == "debiased"]
+        if len(trained) != 1:
+            raise UserError(
+                f"{len(trained)} models were debiased, and a folder holds one: name one --model."
+            )
+        write_card(trained[0], self.verdict(trained[0]))
+        copy_model(folder_of(trained[0].model.spec), folder)
+
+
+def _by_preference(summaries: Sequence[DebiasSummary]) -> list[DebiasSummary]:
+    """The debiased model first: it needs nothing of PosLens; then both, then calibration alone."""
+    order = ("debiased", "debiased and calibrated", "calibrated")
+    return sorted(
+        (one for one in summaries if one.point.kind in order),
+        key=lambda one: order.index(one.point.kind),
+    )
+
+
+def write_card(summary: DebiasSummary, verdict: str) -> None:
+    """Put what was measured on the held-out half on the card of a debiased model."""
+    folder = folder_of(summary.model.spec)
+    manifest, plain = read_manifest(folder), summary.plain
+    if manifest is None or plain is None:
+        return
+    rows = [
+        (name, *(one.text(form) if one else "–" for one in values))
+        for name, form, values in (
+            (
+                "relocation difference (change of its size)",
+                "+.4f",
+                (plain.effect, summary.effect, summary.effect_change),
+            ),
+            ("nDCG@10", ".3f", (plain.quality, summary.quality, summary.quality_change)),
+            ("unretrieved sentences", ".3f", (plain.share, summary.share, summary.share_change)),
+        )
+        if values[0] is not None
+    ]
+    card = model_card(manifest, folder.name, rows, verdict)  # type: ignore[arg-type]
+    (folder / CARD).write_text(card, encoding="utf-8")
+
+
+DEBIAS = Debias()
+register(DEBIAS)

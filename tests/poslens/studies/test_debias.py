@@ -1,0 +1,209 @@
+"""Debias: the study on a small model and corpus, from training to the written folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sentence_transformers import SentenceTransformer
+from streamlit.testing.v1 import AppTest
+from typer.testing import CliRunner
+
+import poslens
+from poslens.attribution import datasets
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers import resolve
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.compute.compute import service
+from poslens.dashboard.__main__ import app
+from poslens.figures.palettes import Style
+from poslens.studies.debias.debias_job import training_job
+from poslens.studies.debias.points import DebiasPoint, require_trainable
+from poslens.studies.debias.study import DEBIAS
+from poslens.study import Plan, plan, stored
+from tests.attribution.debiasing.debias_testing import judged_rows
+from tests.support.pages import SECONDS, page_file
+
+SETTINGS = DEBIAS.parameters.settings({"steps": 2, "pairs": 12, "strengths": (0.5,)})
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("debias")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets, "_folders", dict(datasets._folders))
+        patch.setattr(datasets, "_variants", dict(datasets._variants))
+        patch.setattr(resolve, "_registered", dict(resolve._registered))
+        patch.setenv("POSLENS_HOME", str(folder))
+        service.cache_clear()
+        path = folder / "short.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in judged_rows(30)))
+        datasets.register("short", path)
+        yield folder
+        service.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def data(home: Path) -> DataSet:
+    return datasets.read("short")
+
+
+@pytest.fixture(scope="module")
+def spec(home: Path, tiny_folder: Callable[..., Path]) -> RetrieverSpec:
+    shutil.copytree(tiny_folder("bert"), home / "tiny")
+    return resolve.register_folder("tiny", home / "tiny")
+
+
+@pytest.fixture(scope="module")
+def planned(data: DataSet, spec: RetrieverSpec) -> Plan[DebiasPoint]:
+    """The plan of the study, computed."""
+    found = plan(DEBIAS, service(), [spec], DEBIAS.corpus(data, SETTINGS), SETTINGS)
+    assert not found.refused
+    for job in found.jobs:
+        run = job.start()
+        assert run.wait(600) and not run.error, run.error
+    return found
+
+
+def test_every_point_is_judged_on_held_out_documents(planned: Plan[DebiasPoint]) -> None:
+    summaries = stored(DEBIAS, service(), planned.subjects)
+    kinds = ["plain", "debiased", "calibrated", "debiased and calibrated"]
+    assert [one.point.kind for one in summaries] == kinds
+    plain, debiased = summaries[:2]
+    corpus = plain.point.corpus
+    texts = {row["document"] for row in judged_rows(30)}
+    held_out = {text for text in texts if corpus.training.held_out(text)}
+    assert len(held_out) == 15
+    assert {document for document, _ in debiased.differences.values()} <= held_out
+    assert debiased.ranked is not None and len(debiased.ranked.setup.queries) == 15
+    assert len(debiased.unretrieved) == 15
+    assert plain.judgement is None and debiased.judgement is not None
+    assert debiased.quality_change is not None and debiased.quality is not None
+    assert plain.quality is not None and debiased.quality_change.value == pytest.approx(
+        debiased.quality.value - plain.quality.value
+    )
+    assert debiased.share_change is not None and debiased.effect_change is not None
+    assert sum(one.recommended for one in summaries) <= 1
+    for one in summaries[1:]:
+        verdict = DEBIAS.verdict(one)
+        assert one.recommended or "No change recommended" in verdict or "first choice" in verdict
+    for figure in DEBIAS.figures:
+        drawn = figure.draw(summaries, Style(), [DEBIAS.provenance(one) for one in summaries])
+        assert len(drawn.data) >= len(summaries)
+    rows = DEBIAS.tables["points"].frame(summaries)
+    assert rows["kind"].tolist() == kinds and rows["steps"].tolist()[1] == 2
+    assert DEBIAS.tables["checks"].frame(summaries)["step"].tolist() == [0, 2]
+
+
+def test_the_trained_model_opens_by_name_and_is_not_trained_again(
+    planned: Plan[DebiasPoint],
+) -> None:
+    assert "tiny-debiased" in resolve.known()
+    assert all(job.n_done() == job.total for job in planned.jobs)
+    again = training_job(service(), planned.subjects[1])
+    assert again.n_done() == again.total
+    other = replace(planned.subjects[1], recipe=replace(planned.subjects[1].recipe, seed=8))  # type: ignore[type-var]
+    assert other.spec(service()) is None
+    assert not planned.subjects[1].checkpoint(service()).exists()
+
+
+def test_the_folder_and_its_card_are_written(planned: Plan[DebiasPoint], tmp_path: Path) -> None:
+    summaries = stored(DEBIAS, service(), planned.subjects)
+    DEBIAS.write_product(summaries, tmp_path / "out")
+    model = SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    assert model.encode("The tide.").shape == (32,)
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "| nDCG@10 |" in card and "relocation difference" in card and "seed 7" in card
+    assert "tiny-debiased: relocation difference" in card
+    with pytest.raises(UserError, match="already exists"):
+        DEBIAS.require_product(tmp_path / "out")
+    with pytest.raises(UserError, match="0 models were debiased"):
+        DEBIAS.write_product(summaries[:1], tmp_path / "other")
+
+
+def test_the_call_writes_the_folder(planned: Plan[DebiasPoint], tmp_path: Path) -> None:
+    settings = {"steps": 2, "pairs": 12, "strengths": (0.5,)}
+    result = poslens.debias("tiny", "short", out=tmp_path / "out", **settings)
+    assert len(result.verdicts) == 4 and (tmp_path / "out" / "model.safetensors").is_file()
+    with pytest.raises(UserError, match="already exists"):
+        poslens.debias("tiny", "short", out=tmp_path / "out", **settings)
+    with pytest.raises(UserError, match="leave out `out`"):
+        poslens.needles("tiny", "short", out=tmp_path / "needles")
+
+
+def test_a_stopped_training_goes_on_where_it_was(
+    data: DataSet, spec: RetrieverSpec, home: Path
+) -> None:
+    settings = DEBIAS.parameters.settings({"steps": 40, "seed": 3})
+    corpus = DEBIAS.corpus(data, settings)
+    point = DEBIAS.subjects(service(), spec, corpus, settings)[1]
+    seen: list[int] = []
+    job = training_job(service(), point)
+    run = job.start(lambda progress: (seen.append(progress.done), seen[-1] >= 2 and job.stop()))
+    assert run.wait(600) and run.progress.stopped and not run.error
+    assert point.checkpoint(service()).is_file() and point.spec(service()) is None
+    done = run.progress.done
+    again: list[int] = []
+    job = training_job(service(), point)
+    run = job.start(lambda progress: (again.append(progress.done), len(again) > 1 and job.stop()))
+    assert run.wait(600) and again[0] == done
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("BM25", "BM25 is a lexical model, which cannot be trained"),
+        ("MiniLM@calibrated", "is calibrated: debias MiniLM"),
+    ],
+)
+def test_models_that_cannot_be_trained_are_refused(name: str, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        require_trainable(resolve.resolve(name))
+
+
+def test_endpoints_and_cross_encoders_are_refused() -> None:
+    endpoint = RetrieverSpec("ours", "ours", "dense", "endpoint:http://localhost:1#m")
+    with pytest.raises(UserError, match="ours is an endpoint, which cannot be trained"):
+        require_trainable(endpoint)
+    cross = RetrieverSpec("cross", "cross", "cross_encoder", "hub:a/b")
+    with pytest.raises(UserError, match="which cannot be trained here"):
+        require_trainable(cross)
+
+
+def test_a_corpus_that_is_too_small_is_one_sentence(home: Path) -> None:
+    path = home / "small.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in judged_rows(5)))
+    datasets.register("small", path)
+    done = CliRunner().invoke(app, ["debias", "--model", "tiny", "--corpus", "small"])
+    assert done.exit_code == 2 and "needs at least 8" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_page_shows_what_was_measured(planned: Plan[DebiasPoint]) -> None:
+    page = AppTest.from_file(str(page_file("debias")), default_timeout=SECONDS)
+    for name, value in {
+        "dataset": "short",
+        "models": "tiny",
+        "steps": "2",
+        "pairs": "12",
+        "strengths": "0.5",
+    }.items():
+        page.query_params[name] = value
+    page.run()
+    assert not page.exception and not page.error
+    assert any("debiased\\: relocation difference" in one.value for one in page.markdown)
+    assert any("nDCG@10 change" in one.value.columns for one in page.dataframe)
+    assert any("debias_quality" in chart.proto.spec for chart in page.get("plotly_chart"))
+
+
+def test_the_page_refuses_a_model_that_cannot_be_trained(home: Path) -> None:
+    page = AppTest.from_file(str(page_file("debias")), default_timeout=SECONDS)
+    page.query_params["models"] = "BM25"
+    page.run()
+    assert not page.exception
+    assert any("cannot be trained here" in one.value for one in page.caption)
