@@ -172,8 +172,8 @@ def axis_choice(curves: list[DataSetCurve]) -> str:
         required=True,
         width="content",
         wrap=True,
-        help="What each model read, in tokens; or the whole text, in hundredths of its characters, "
-        "where models that read different parts stand at the same places.",
+        help="Positions in the part that each model read, by tokens; or in the whole text, by "
+        "characters, so that models with different context limits share one axis.",
     )
     return chosen or usual
 

@@ -40,8 +40,9 @@ def section(found: Sequence[Measured], groups: Groups | None, dataset: str) -> N
         | {"evidence read": st.column_config.NumberColumn(format="percent")},
     )
     st.caption(
-        "nDCG@10 of each group; PSI is 1 minus the worst over the best group's. Chance alone gives "
-        "the PSI beside it, p is the share of shuffles that reach it. Intervals resample documents."
+        "nDCG@10 of each group. PSI is 1 minus the worst group's nDCG@10 divided by the best "
+        "one's; PSI under permutation is its mean when queries are permuted between groups, and p "
+        "the share of permutations that reach it. Intervals resample documents."
     )
     panels.downloads(
         "ranking.groups",

@@ -116,9 +116,9 @@ with panels.guarded():
     survey, n_queries = the_setup.collection.survey, len(the_setup.collection.queries)
     measured = len(the_setup.queries)
     st.markdown(
-        "# Ranking: does a search find its evidence wherever it stands?\n"
+        "# Ranking: do rankings depend on where the evidence is?\n"
         f"{n_queries:,} queries, {survey.n:,} documents of "
-        f"{panels.plain(data.title)}, searched exactly; nDCG@10 by the evidence's place"
+        f"{panels.plain(data.title)}, searched exactly; nDCG@10 by evidence position"
         + (
             f", over {measured:,} queries: {panels.plain(the_setup.selection)}."
             if measured < n_queries
@@ -198,8 +198,8 @@ def measures_table(found: Sequence[Measured]) -> None:
         tables.measures_text(found),
         column_config={
             "same language": st.column_config.TextColumn(
-                help="Share of the top 10 in the query's language; beside it the share of the "
-                "searched documents that are."
+                help="Share of the top 10 in the query's language. The next column has the share "
+                "of such documents in the corpus."
             ),
             "in corpus": st.column_config.NumberColumn(format="%.3f"),
             "without a result": st.column_config.NumberColumn(
@@ -237,7 +237,7 @@ def provenance(found: Sequence[Measured]) -> list[Provenance]:
 
 
 def profile_section(found: Sequence[Measured]) -> None:
-    """nDCG over the evidence's place, saliency of the same pairs, length buckets and PSI."""
+    """nDCG by evidence position, saliency of the same pairs, length buckets and PSI."""
     profiles = {
         one.name: one.evaluation.profile for one in found if one.evaluation.profile is not None
     }
@@ -286,13 +286,13 @@ def profile_section(found: Sequence[Measured]) -> None:
             },
         )
     st.caption(
-        "PSI is 1 minus the worst over the best of 20 bins' mean nDCG@10; empty bins are left out. "
-        "Few queries a bin raise it without any bias: PSI under permutation is its mean when the "
-        "same queries' positions are shuffled, p the share of shuffles that reach it. "
-        "Points are filled "
-        "as far as the model reads the evidence of their bin; the row of evidence read whole "
-        "leaves out what stands behind the model's limit, which is no bias. Queries of one "
-        "document in the same bin are shuffled together."
+        "PSI is 1 minus the worst bin's mean nDCG@10 divided by the best bin's, over 20 bins of "
+        "evidence position; empty bins are excluded. With few queries per bin, PSI is large even "
+        "without a bias: PSI under permutation is its mean when the positions are permuted between "
+        "queries, and p the share of permutations that reach it. Queries of one document in the "
+        "same bin are permuted together. Points are filled by the share of the evidence that the "
+        "model reads. The row of evidence read whole excludes queries whose evidence is past the "
+        "model's context limit."
     )
     what_is_read([one.model.spec for one in models], pairs, "ranking")
     drawings = {"Evidence bins": draw_bins} | ({"Lengths": draw_buckets} if has_buckets else {})

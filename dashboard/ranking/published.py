@@ -16,7 +16,7 @@ from poslens.studies.ranking.service import Measured
 
 def section(found: Sequence[Measured], dataset: str) -> None:
     """Published measures beside ours."""
-    with st.expander("Published results beside these", key="published.beside"):
+    with st.expander("Published results", key="published.beside"):
         rows = published_files.measures()
         if not rows:
             return

@@ -36,7 +36,7 @@ def section(found: Sequence[Measured], dataset: str, models: Sequence[str], note
         others,
         format_func=lambda other: other or "no other",
         key="ranking.against",
-        help="Queries then stand in the order of what sets the two apart most.",
+        help="Sorts the queries by their difference in nDCG@10, the largest first.",
     )
     filters = st.pills(
         "Only queries with", FILTERS, selection_mode="multi", key="ranking.filters", wrap=True

@@ -39,7 +39,7 @@ def switch(method: Method) -> Control | None:
     """Whether to subtract a control of the method's curves, and which."""
     labels = ["off", *(CONTROLS[kind] for kind in controls_for(method))]
     chosen = st.segmented_control(
-        "Minus null",
+        "Subtract control",
         labels,
         format_func=panels.plain,
         default="off",
@@ -47,9 +47,10 @@ def switch(method: Method) -> Control | None:
         bind="query-params",
         required=True,
         wrap=True,
-        help="Each pair's curve less the same pair's curve under a control: a query about another "
-        "document, the sentences in random order, or neutral text. What is left depends on it. The "
-        "query-free profile is what of saliency no query can change.",
+        help="Shows each pair's curve minus the same pair's curve under a control: a query about "
+        "another document, the sentences in random order, or neutral text. The remainder depends "
+        "on what the control replaced. The query-free profile is the part of saliency that no "
+        "query can change.",
     )
     return _kind(chosen, method)
 
@@ -199,6 +200,6 @@ def section(
         f"{key}.null",
         [pairs[0].dataset, method.name, "minus", kind],
         provenance,
-        figures={"Minus null": draw},
+        figures={"Minus control": draw},
         frame=frame,
     )

@@ -233,7 +233,7 @@ def _bar(
             "Random",
             icon=":material/shuffle:",
             key="random",
-            help="Another pair by lot",
+            help="A random pair",
             on_click=jump,
         )
 

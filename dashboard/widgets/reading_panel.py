@@ -46,8 +46,8 @@ def readable_pairs(
         "Leave out what a model cannot read",
         key="readable",
         bind="query-params",
-        help="Pairs whose evidence lies behind a model's limit, even in part, or of whose tokens "
-        f"more than {coverage.MAX_UNKNOWN:.0%} are unknown to it.",
+        help="Excludes pairs whose evidence a model truncates, even in part, and pairs with more "
+        f"than {coverage.MAX_UNKNOWN:.0%} unknown tokens.",
     )
     pairs = pairs if isinstance(pairs, tuple) else tuple(pairs)
     if not only or not pairs:
@@ -73,7 +73,7 @@ def what_is_read(specs: Sequence[RetrieverSpec], pairs: Sequence[TextPair], key:
     if unknown and st.button(
         "Count what the models cannot read",
         key=f"{key}.reading",
-        help="Evidence behind the limit and unknown tokens; loads the models.",
+        help="Evidence past the context limit and unknown tokens. Loads the models.",
     ):
         for spec in unknown:
             try:

@@ -59,8 +59,8 @@ Readable = Annotated[
     bool,
     typer.Option(
         "--readable",
-        help="Leave out pairs whose evidence lies behind the model's limit, or of whose tokens "
-        "more than 10% are unknown to it.",
+        help="Exclude pairs whose evidence the model truncates, and pairs with more than 10% "
+        "unknown tokens.",
     ),
 ]
 _DATASET_HELP = (

@@ -45,8 +45,8 @@ FirstStage = Annotated[
 Printed = Annotated[
     BenchmarkTableName,
     typer.Option(
-        help="positions (nDCG@10 of each group, PSI beside chance, harmonic mean) or groups "
-        "(Recall and nDCG at 5, 10, 20, 30, 50, 100)."
+        help="positions (nDCG@10 of each group, PSI with its permutation baseline, harmonic mean) "
+        "or groups (Recall and nDCG at 5, 10, 20, 30, 50, 100)."
     ),
 ]
 Figure = Annotated[FigureFile | None, FigureOption("nDCG@10 by group of queries")]

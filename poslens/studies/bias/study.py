@@ -115,13 +115,13 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
     unit = "document pair"
     reads = "Bars above zero: the first document of each pair, d1, scores higher."
     limits = (
-        "Paired t-test over documents, as pairs made from one document are no independent draws. "
+        "Paired t-test over documents, because pairs made from one document are not independent. "
         "d_z: mean of s(d1) − s(d2) over its standard deviation. Resistance (mteb): share of pairs "
         "in which the document that mteb counts as correct scores higher: d2 for every test except "
         "answer importance; a tie counts in neither share. p (Holm): adjusted for all tests of the "
-        "table. Pairs whose evidence the model does not read whole in both documents are left out; "
-        "the mean difference there is what is lost behind the limit. The paper gives t of the foil "
-        "and of moved evidence the other sign."
+        "table. Pairs whose evidence the model truncates in one of the documents are excluded; "
+        "their mean difference is lost past the context limit. In the paper, t of the foil and of "
+        "moved evidence has the opposite sign."
     )
     dataset = SAMPLE_BIAS
     compared = ("MiniLM-primacy", "MiniLM", "MiniLM-recency")
@@ -144,8 +144,8 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         ),
         readable=Switch(
             title="Leave out what a model cannot read",
-            help="Leave out pairs whose evidence lies behind a model's limit, or of whose tokens "
-            f"more than {coverage.MAX_UNKNOWN:.0%} are unknown to it.",
+            help="Exclude pairs whose evidence a model truncates, and pairs with more than "
+            f"{coverage.MAX_UNKNOWN:.0%} unknown tokens.",
         ),
         measure=Choice(
             title="Bars show",

@@ -53,7 +53,7 @@ class Cause(TypedDict):
     n: Annotated[int, "Pairs averaged."]
     documents: Documents
     failed: Failed
-    left_out: Annotated[int, "Pairs with fewer than two places that are read whole."]
+    left_out: Annotated[int, "Pairs with fewer than two positions that are read whole."]
     last_minus_first: Annotated[
         CauseEstimate | None, "Mean of the curve's last third less its first, in the score."
     ]
@@ -96,7 +96,7 @@ class EditMeans(TypedDict):
     shares: Annotated[list[float], "How much was inserted or removed, in parts of the document."]
     cosine: Annotated[
         dict[str, list[CauseEstimate | None]],
-        "Cosine to the whole document's vector by place, a number for each of shares.",
+        "Cosine to the whole document's vector by position, a number for each of shares.",
     ]
     notes: Notes
     provenance: Provenance

@@ -323,7 +323,7 @@ def _average(
     ]
     if found and not known:
         raise UserError(
-            f"{model} reads the evidence whole at fewer than two places in each of {len(found)} "
+            f"{model} reads the evidence whole at fewer than two positions in each of {len(found)} "
             "pairs: choose shorter documents, or a model that reads more."
         )
     curves = np.array([curve for _, curve, _ in known], dtype=np.float64).reshape(-1, 100)

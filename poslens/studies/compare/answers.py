@@ -20,8 +20,8 @@ class ComparisonRow(TypedDict):
     ]
     tokens_read: Annotated[int, "Tokens of the document that were read, special ones included."]
     tokens: Annotated[int, "Tokens of the whole document."]
-    score_difference: Annotated[float | None, "Score less the first model's; null of the first."]
-    index_difference: Annotated[float | None, "Index less the first model's; null of the first."]
+    score_difference: Annotated[float | None, "Score minus the first model's; null for the first."]
+    index_difference: Annotated[float | None, "Index minus the first model's; null for the first."]
     rank_correlation: Annotated[
         float | None, "Spearman's with the first model over words, -1 to 1; null of the first."
     ]

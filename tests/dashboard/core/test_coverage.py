@@ -186,7 +186,9 @@ def test_curves_say_what_is_not_read_and_leave_it_out_by_a_click(mixed: str) -> 
     assert "of the tokens are unknown to it" in said
     page.toggle(key="readable").set_value(True).run()
     assert not page.exception
-    assert "1 of 3 pairs" in page.markdown[0].value and "evidence lies behind" not in captions(page)
+    assert "1 of 3 pairs" in page.markdown[0].value and "past its context limit" not in captions(
+        page
+    )
 
 
 @pytest.fixture
@@ -275,7 +277,7 @@ def test_ranking_leaves_out_by_a_click(queried: str) -> None:
     page.toggle(key="readable").set_value(True).run()
     assert not page.exception
     assert "over 2 queries: only pairs that every model can read" in page.markdown[0].value
-    assert "evidence lies behind" not in captions(page)
+    assert "past its context limit" not in captions(page)
     assert "only pairs that every model can read" in captions(page)
     page = opened("ranking", dataset=queried, models=["MiniLM"], readable="true")
     assert page.toggle(key="readable").value

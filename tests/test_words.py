@@ -1,0 +1,119 @@
+"""Docs and pages use the field's terms: the words that those replaced do not come back.
+
+Docs are read without code, addresses and HTML, which name options and files. Of the dashboard every
+string is read that has a space in it and is no docstring: what a page shows, not keys.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+RETIRED = {
+    r"places?": "position",
+    r"lean(s|ed|ing)?": "last-minus-first difference, index, or tilt",
+    r"dark(er)? (sentence|passage|text|than)s?": "unretrieved sentence",
+    r"w(o|i)ns? back": "recovered",
+    r"own order": "original order",
+    r"by lot": "in random order, or at random",
+    r"(had|has|have) no say": "held out",
+    r"remed(y|ies)": "debiasing",
+    r"mend(s|ed|ing)?": "reduce, calibrate or debias",
+    r"baskets?": "token block",
+    r"behind (the|its|their|a model's|the model's) limit": "past the context limit",
+    r"less (first|the first|that of|the control's?|an unrelated|what|early|those)": "minus",
+    r"PSI (by|beyond) chance": "PSI under permutation",
+    r"minus null": "subtract control",
+    r"(is|are|be|was) said": "is stated, or is reported",
+    r"is to be had|dear|at work": "a plain sentence",
+    r"beside": "next to, or with",
+    r"(stand|lie)s? (behind|beside|early|late)": "is",
+    r"stands? (in|at|on|there|above|below|first|over)": "is",
+}
+"""Retired words, as regular expressions of whole words in any case, with what to write instead."""
+
+FREE = r"\b(in the first|one|take|takes) place\b"
+"""Idioms in which a retired word means something else."""
+
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+NOT_READ = {
+    "CHANGELOG.md": "it names the words that earlier versions used",
+    "docs/cli.md": "made of the commands; `debias` is being rewritten",
+    "docs/json.md": "made of the commands; `debias` is being rewritten",
+    "docs/debias.md": "is being rewritten",
+    "dashboard/debias/calibration.py": "is being rewritten",
+}
+"""Files that are not read, with the reason."""
+
+
+def prose(text: str) -> str:
+    """A page of docs without its code, its addresses and its HTML."""
+    text = re.sub(r"^( *)```.*?^\1```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"^(?: {4,}|\t).*$", "", text, flags=re.MULTILINE)
+    return re.sub(r"`[^`\n]*`|\]\([^)]*\)|<[^>]*>|https?://\S+", "", text)
+
+
+def shown(source: str) -> Iterator[str]:
+    """The strings of a module that readers may see."""
+    tree = ast.parse(source)
+    docstrings = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        text = node.value if isinstance(node, ast.Constant) else None
+        if isinstance(text, str) and " " in text and id(node) not in docstrings:
+            yield text
+
+
+def retired(text: str) -> list[str]:
+    """Each retired word of a text, with what to write instead."""
+    text = re.sub(FREE, "", text, flags=re.IGNORECASE)
+    return [
+        f"{match[0]!r}: write {instead}"
+        for word, instead in RETIRED.items()
+        for match in re.finditer(rf"\b({word})\b", text, re.IGNORECASE)
+    ]
+
+
+def read(path: Path) -> list[str]:
+    """The retired words of a page of docs or of a module of the dashboard."""
+    text = path.read_text(encoding="utf-8")
+    return retired(prose(text) if path.suffix == ".md" else "\n".join(shown(text)))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_docs_use_the_field_s_terms(page: Path) -> None:
+    if page.relative_to(ROOT).as_posix() not in NOT_READ:
+        assert read(page) == []
+
+
+@pytest.mark.parametrize("folder", sorted((ROOT / "dashboard").glob("*/")), ids=lambda f: f.name)
+def test_pages_use_the_field_s_terms(folder: Path) -> None:
+    modules = sorted(folder.glob("**/*.py"))
+    names = {module: module.relative_to(ROOT).as_posix() for module in modules}
+    words = {name: read(module) for module, name in names.items() if name not in NOT_READ}
+    assert {name: found for name, found in words.items() if found} == {}
+
+
+def test_retired_words_are_seen_and_code_is_not() -> None:
+    page = "The score leans late.\n\n```sh\nposlens bias --place end\n```\n\nSet `--place`.\n"
+    assert retired(prose(page)) == ["'leans': write last-minus-first difference, index, or tilt"]
+    module = '"""A place."""\nst.caption(f"The place of {name}")\nst.button(key="a.place")\n'
+    assert [word for text in shown(module) for word in retired(text)] == ["'place': write position"]
+    assert retired("What caused it in the first place takes place here; replaced") == []
+
+
+def test_the_glossary_has_every_heading_of_its_terms_once() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (?!term |---)(.*?) \| (.*?) \| (.*?) \|$", text, re.MULTILINE)
+    terms = [term for term, _, _ in rows]
+    assert len(terms) > 60 and len(terms) == len(set(terms))
+    assert all(meaning and source for _, meaning, source in rows)
