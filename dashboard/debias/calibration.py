@@ -37,7 +37,7 @@ def front_section(found: DebiasResult) -> None:
         return front(found, "mean", style, provenance=known)
 
     def draw_harmonic(style: Style) -> go.Figure:
-        """Harmonic mean of nDCG@10 over places against PSI."""
+        """Harmonic mean of nDCG@10 over positions against PSI."""
         return front(found, "harmonic", style, provenance=known)
 
     style = panels.screen_style(width_px=panels.BESIDE_PX, height_px=400)
@@ -53,11 +53,12 @@ def front_section(found: DebiasResult) -> None:
     )
     st.caption(
         "Intervals resample documents; those of changes compare the same queries before and after. "
-        "Few queries a place raise PSI without any bias: by chance is its mean when the queries' "
-        "places are shuffled. One setting is chosen on the queries of half of the documents and "
-        "tested on the held-out half. It is recommended, and ringed in the charts, only if the "
-        "interval of the harmonic mean or of PSI shows an improvement there, no interval shows a "
-        "loss, and it is not worse over all queries in both PSI and nDCG@10."
+        "With few queries per position, PSI is large even without a bias: under permutation is its "
+        "mean when the positions are permuted between queries. One setting is chosen on the "
+        "queries of half of the documents and tested on the held-out half. It is recommended, and "
+        "ringed in the charts, only if the interval of the harmonic mean or of PSI shows an "
+        "improvement there, no interval shows a loss, and it is not worse over all queries in both "
+        "PSI and nDCG@10."
     )
     panels.caption(known)
     panels.downloads(
@@ -116,14 +117,14 @@ def curves_section(choice: CurveChoice) -> None:
         known = [one.provenance() for one in moved]
 
         def draw_moved(style: Style) -> go.Figure:
-            """Score by the place of the evidence."""
+            """Score by the position of the evidence."""
             curves = [one.summary.curve for one in moved]
-            title = "Score by place, less its mean"
+            title = "Score by position, minus its mean"
             return mean_curves(curves, style, y_title=title, provenance=known)
 
         with left:
             st.markdown("**Relocation of the evidence**")
-            panels.show(draw_moved(style), "debias.relocation", "Score by place of the evidence")
+            panels.show(draw_moved(style), "debias.relocation", "Score by position of the evidence")
             for one in moved:
                 lean = (
                     "not defined"
@@ -132,7 +133,7 @@ def curves_section(choice: CurveChoice) -> None:
                 )
                 st.caption(
                     panels.plain(
-                        f"{one.model.spec.name}: last third less first third {lean}, "
+                        f"{one.model.spec.name}: last third minus first third {lean}, "
                         f"{one.summary.curve.n} pairs"
                     )
                 )
@@ -176,10 +177,10 @@ def section() -> None:
                 default=list(debiasing.STRENGTHS),
                 key="strength",
                 bind="query-params",
-                help="0 is the plain model; at 1 every basket of tokens has the same share.",
+                help="0 is the plain model; at 1 every token block has the same weight.",
             )
             baskets = st.multiselect(
-                "Tokens of a basket",
+                "Tokens of a block",
                 BASKETS,
                 default=list(debiasing.BASKETS),
                 key="basket",
@@ -244,7 +245,7 @@ def section() -> None:
             )
             point = next(one for one in calibrated if one.name == looked_at)
             queries_section(ranked, point)
-            st.markdown("**Before and after, by place**")
+            st.markdown("**Before and after, by position**")
             choice = debias_curves.curve_choice(compute, ranked, point, data, DEFAULT_PAIRS)
             curves_active = any_active(choice.jobs())
 

@@ -18,7 +18,7 @@ from poslens.commands.answers import (
     ResultSource,
 )
 
-Harmonic = Annotated[float | None, "Harmonic mean of nDCG@10 over places, 0 to 1."]
+Harmonic = Annotated[float | None, "Harmonic mean of nDCG@10 over positions, 0 to 1."]
 
 
 class QualityEntry(TypedDict):
@@ -34,7 +34,7 @@ class ChangeEntry(TypedDict):
     """What calibration changed."""
 
     ndcg_at_10: Annotated[Interval | None, "Change of nDCG@10."]
-    harmonic_mean: Annotated[Interval | None, "Change of its harmonic mean over places."]
+    harmonic_mean: Annotated[Interval | None, "Change of its harmonic mean over positions."]
     psi: Annotated[Interval | None, "Change of PSI."]
 
 
@@ -46,7 +46,7 @@ class CurveEntry(TypedDict):
     n: Annotated[int, "Pairs averaged."]
     documents: Documents
     last_minus_first: NotRequired[
-        Annotated[Interval | None, "Of relocation: last third less first, in the score."]
+        Annotated[Interval | None, "Of relocation: last third minus first, in the score."]
     ]
     index: NotRequired[Annotated[Interval | None, "Of saliency: primacy-recency index, -1 to 1."]]
     mean: Annotated[list[float | None], "Mean at 100 positions of what is read."]
@@ -70,7 +70,7 @@ PointRow = TypedDict(
     {
         "model": Model,
         "strength": Annotated[float, "Strength of the calibration, 0 (plain) to 1."],
-        "basket": Annotated[int | None, "Tokens of a basket; null of the plain model."],
+        "basket": Annotated[int | None, "Tokens of a block; null for the plain model."],
         "layers": Annotated[str | None, "half, or the last so many; null of the plain model."],
         "queries": Queries,
         "on the front": Annotated[bool, "Whether none is both better and more even."],

@@ -43,7 +43,7 @@ def calibrate(
     ] = None,
     basket: Annotated[
         list[int] | None,
-        typer.Option("--basket", help="Tokens of a basket; repeatable. 64 and 128 by default."),
+        typer.Option("--basket", help="Tokens of a block; repeatable. 64 and 128 by default."),
     ] = None,
     layers: Annotated[
         list[str] | None,
@@ -83,8 +83,8 @@ def calibrate(
         TextFormat, typer.Option(help="json or csv (the table alone).")
     ] = TextFormat.json,
 ) -> None:
-    """Calibrate a model's attention over a grid, and print what it does to rankings and to how much
-    they depend on the evidence's place; stop with Ctrl-C, resume by running again."""
+    """Calibrate a model's attention over a grid of settings, and print how rankings and their
+    dependence on evidence position change; stop with Ctrl-C, resume by running again."""
     from poslens.export.files import table_rows
     from poslens.studies.debias import curves as debias_curves
     from poslens.studies.debias import service as debiasing

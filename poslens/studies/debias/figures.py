@@ -37,7 +37,7 @@ def front(
     figure = canvas(
         "debias_front",
         style,
-        "PSI (0: as good at every place)",
+        "PSI (0: equally good at every position)",
         TITLES[measure],
         provenance,
     )
@@ -47,10 +47,10 @@ def front(
         how = one.spec.calibration
         assert how is not None  # only the first point is plain
         families.setdefault((how.block, str(how.layers or HALF)), []).append(one)
-    for index, ((basket, depth), points) in enumerate(families.items()):
+    for index, ((block, depth), points) in enumerate(families.items()):
         look = style.line(index)
         line = sorted(points, key=lambda point: point.strength)
-        name = f"basket {basket}, layers {depth}"
+        name = f"blocks of {block}, layers {depth}"
         symbol = _SYMBOLS[index % len(_SYMBOLS)]
         trace = _trace([plain, *line], measure, style, name, look, symbol)
         figure.add_trace(group(trace, f"family {index}", name))

@@ -85,7 +85,7 @@ def grid(
         one = with_calibration(spec, how)
         found[one.name] = one
     if not found:
-        raise UserError("No setting is left: choose at least one strength, basket and depth.")
+        raise UserError("No setting is left: choose at least one strength, block and depth.")
     if len(found) > MAX_POINTS:
         raise UserError(
             f"{len(found)} settings are more than the {MAX_POINTS} that one grid has: choose fewer."

@@ -180,7 +180,7 @@ def test_tables_and_the_front_show_every_setting(found: DebiasResult) -> None:
     assert set(queries["half"]) == {"chosen on", "judged on"}
     for measure in ("mean", "harmonic"):
         figure = front(found, measure, Style(), provenance=found.provenance())  # type: ignore[arg-type]
-        (line,) = [t for t in figure.data if t.name == "basket 16, layers half"]
+        (line,) = [t for t in figure.data if t.name == "blocks of 16, layers half"]
         assert len(line.x) == 3
     said = dict(found.provenance()[0].items())
     assert "strength 0.5, 1" in str(said["method"]) and said["model"] == "MiniLM"
