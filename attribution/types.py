@@ -256,7 +256,7 @@ class PositionCurve:
     different documents; in `n_truncated` pairs the document was longer than the model reads;
     `n_failed` more gave no result and are not in the mean. `quartiles` [3, 100] are the 25th, 50th
     and 75th percentiles over pairs, where they are known; `magnitudes` [100] the mean of what
-    tokens bring whatever its sign, of which index and centre of mass are made.
+    tokens bring whatever its sign, of which index and center of mass are made.
 
     Over what was read `n_read` is None. Over whole texts it is how many of the pairs were read at
     each position [100], of which that position's numbers are made; they are NaN where those pairs

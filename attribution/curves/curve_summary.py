@@ -1,4 +1,4 @@
-"""Curves averaged over documents, and where they lean: centre of mass and primacy-recency index."""
+"""Curves averaged over documents, and where they lean: center of mass and primacy-recency index."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class CurveSummary:
         """Why a number is missing; empty where none is."""
         if self.center_of_mass is None:
             return (
-                "No centre of mass and no index: what the tokens bring is zero, or not clearly "
+                "No center of mass and no index: what the tokens bring is zero, or not clearly "
                 "above it."
             )
         if self.primacy_recency_index is None:
@@ -140,7 +140,7 @@ def summarize(
         groups: what tells the rows' documents apart [n], such as their texts: pairs that share
             one are resampled together. None where each row is a document of its own.
         magnitudes: what the tokens bring, whatever its sign [n, 100] (`document_magnitudes`), of
-            which centre of mass and index are made; None where the curves are not made of tokens'
+            which center of mass and index are made; None where the curves are not made of tokens'
             scores and have neither.
         resampling: how the curves' points came about, if the method does not say.
 
@@ -161,7 +161,7 @@ def summarize(
     n_documents = n_groups(n, groups)
 
     def numbers(means: Values) -> Values:
-        """Curve [R, 100], then centre of mass and its denominator, index and its denominator."""
+        """Curve [R, 100], then center of mass and its denominator, index and its denominator."""
         curve = means[:, :N_BINS]
         if magnitudes is None:
             return curve

@@ -45,7 +45,7 @@ _TOGETHER = 64
 
 def positions(resampling: Resampling) -> NDArray[np.float64]:
     """Relative positions [100] of a curve's points: on every axis, in every table, and in the
-    centre of mass.
+    center of mass.
 
     `bin_mean` averages over bins, so a point stands at its bin's centre, (b + 0.5) / 100; `point`
     looks at b / 99, as PosIR's scripts do, with which the centres of mass of its published curves

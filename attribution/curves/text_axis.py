@@ -76,7 +76,7 @@ def average(
     rows' documents apart [n].
 
     A bin is NaN where the pairs that were read there have fewer than MIN_DOCUMENTS documents, or
-    fewer than all where there are fewer in all. There is no centre of mass and no index of it:
+    fewer than all where there are fewer in all. There is no center of mass and no index of it:
     they would say how far texts were read.
 
     Raises:

@@ -39,6 +39,6 @@ with st.sidebar:
     published = published_files.curves()
 st.markdown("# Compare: how do two models read the same pair?")
 if len(choices.distinct([first, second])) < 2:
-    st.info("Select two different models.")
+    st.info("Select two different models to compare.")
 elif data is not None and method is not None:
     one_pair(data, (first, second), method, published)

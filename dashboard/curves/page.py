@@ -79,7 +79,7 @@ st.markdown(
     + (f": {panels.plain(selection.words)}." if selection.words else ".")
 )
 if data.rejected:
-    with st.expander(f"{len(data.rejected):,} rows of the data set are not pairs"):
+    with st.expander(f"{len(data.rejected):,} rows of the data set were rejected"):
         show_table(
             pd.DataFrame(
                 [(r.file, r.row, r.reason) for r in data.rejected],
@@ -87,18 +87,18 @@ if data.rejected:
             ),
         )
 if not selection.pairs:
-    st.info("No pair passes the filters: widen them in the sidebar.")
+    st.info("No pair matches the filters. Change them in the sidebar.")
     st.stop()
 if not names:
-    st.info("Choose a model in the sidebar.")
+    st.info("Select a model in the sidebar.")
     st.stop()
 if METHODS[method.name].needs_query and not any(pair.query for pair in selection.pairs):
     free = [name for name, entry in METHODS.items() if not entry.needs_query]
     st.info(
         panels.plain(
-            f"These documents come without queries, and {METHODS[method.name].title} asks for "
-            f"one. Choose {' or '.join(METHODS[name].title for name in free)} as the method, or "
-            "search the documents for their own sentences on the Audit page."
+            f"These documents have no queries, and {METHODS[method.name].title} needs one. "
+            f"Select {' or '.join(METHODS[name].title for name in free)} as the method, or use "
+            "the Audit page, which searches the documents for their own sentences."
         )
     )
     asked: dict[str, str | Sequence[str]] = {"dataset": data.name, "models": names}
@@ -108,12 +108,19 @@ if METHODS[method.name].needs_query and not any(pair.query for pair in selection
         links.page_link("audit/page.py", "Audit", "", asked)
     st.stop()
 BAND_WORDS = {
-    BANDS[
-        0
-    ]: "Band: 95% bootstrap interval of the mean; documents are resampled, each with all its "
-    "pairs (1,000 times, seeded). Below 10 documents there is none.",
-    BANDS[1]: "Band: one standard deviation over pairs on either side of the mean.",
-    BANDS[2]: "Band: the middle half of the pairs, from the 25th to the 75th percentile.",
+    BANDS[0]: (
+        "Each line is a model's mean attribution by position; the band is a 95% bootstrap "
+        "interval that resamples documents with all their pairs (1,000 resamples, fixed seed). "
+        "With fewer than 10 documents there is no interval."
+    ),
+    BANDS[1]: (
+        "Each line is a model's mean attribution by position; the band is one standard "
+        "deviation over pairs above and below the mean."
+    ),
+    BANDS[2]: (
+        "Each line is a model's mean attribution by position; the band contains the middle half "
+        "of the pairs (25th to 75th percentile)."
+    ),
 }
 scope = f"{data.name}: {selection.words}"
 
@@ -148,7 +155,7 @@ def curve_of(name: str) -> DataSetCurve | None:
 
 
 # Where a curve's positions are counted.
-AXES = ("what the model read", "whole text")
+AXES = ("tokens read", "whole text")
 
 
 def axis_choice(curves: list[DataSetCurve]) -> str:
@@ -164,7 +171,7 @@ def axis_choice(curves: list[DataSetCurve]) -> str:
         st.session_state["axis"] = usual
     st.session_state["curves.usual_axis"] = usual
     chosen = st.segmented_control(
-        "Position in",
+        "Position",
         AXES,
         default=usual,
         key="axis",
@@ -172,8 +179,11 @@ def axis_choice(curves: list[DataSetCurve]) -> str:
         required=True,
         width="content",
         wrap=True,
-        help="Positions in the part that each model read, by tokens; or in the whole text, by "
-        "characters, so that models with different context limits share one axis.",
+        help=(
+            "Tokens read: relative to the tokens that each model reads. Whole "
+            "text: in percent of the document's characters, so that the same position means the "
+            "same text for every model."
+        ),
     )
     return chosen or usual
 
@@ -233,7 +243,7 @@ def summary_frame(curves: list[DataSetCurve], theirs: Sequence[PublishedCurves])
                 "documents": curve.n_documents,
                 "truncated": curve.n_truncated,
                 "failed": curve.n_failed,
-                "centre of mass": str(summary.center_of_mass or "–"),
+                "center of mass": str(summary.center_of_mass or "–"),
                 "primacy-recency index": str(summary.primacy_recency_index or "–"),
             }
         )
@@ -281,7 +291,7 @@ def board() -> None:
         st.rerun()
     if not curves:
         if not is_active():
-            st.info("Nothing is computed for these pairs yet: press Compute.")
+            st.info("No curve has been computed for these pairs. Press Compute.")
         if not published:
             return
     elif control is not None:
@@ -323,7 +333,7 @@ def board() -> None:
                     panels.screen_style(),
                 ),
                 "curves.figure",
-                "Mean attribution over relative positions, a line per model",
+                "Mean attribution by relative position, one line per model",
                 on_select="rerun",
                 selection_mode="points",
             )
@@ -362,13 +372,13 @@ def board() -> None:
 
 def pairs_behind_bin(curves: list[DataSetCurve]) -> None:
     """The pairs that weigh most in one bin, with the way back to Explain."""
-    with st.expander("Open the pairs behind a bin", expanded="curves.clicked" in st.session_state):
+    with st.expander("List the pairs behind a bin", expanded="curves.clicked" in st.session_state):
         left, right = st.columns(2)
         bin_index = left.number_input(
             "Bin (or click a point of a curve)", 0, 99, key="curves.bin", step=1
         )
         by_name = {one.model.spec.name: one for one in curves}
-        name = right.selectbox("Under", list(by_name), key="curves.bin_model")
+        name = right.selectbox("Model", list(by_name), key="curves.bin_model")
         stored = by_name[name or names[0]].stored
         values = stored.curves[:, int(bin_index)]
         # Of whole texts only those that were read there.

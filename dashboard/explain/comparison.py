@@ -47,9 +47,7 @@ def minus(
         )
     scores = word_scores(subject.results, METHODS[subject.method.name].aggregate)
     correlation = rank_correlation(scores[0], scores[1])
-    facts = (
-        () if correlation is None else (Fact(f"rank correlation of the words {correlation:.3f}"),)
-    )
+    facts = () if correlation is None else (Fact(f"rank correlation of words {correlation:.3f}"),)
     return minus_panes(a, b, rail, Head(f"{a.attribution.score - b.attribution.score:+.4f}", facts))
 
 
@@ -88,7 +86,7 @@ def differences(subject: ExplainedSubject, which: str, key: str) -> dict[str, pa
             panels.show(
                 of_pair(panels.screen_style(height_px=280)),
                 f"{key}.difference",
-                "Attribution of this pair under A minus under B, over the whole text",
+                "Attribution of this pair by A minus by B, over the whole text",
             )
         figures["Difference"] = of_pair
     if gap is not None and which != PAIR:
@@ -110,12 +108,12 @@ def differences(subject: ExplainedSubject, which: str, key: str) -> dict[str, pa
             panels.show(
                 of_set(panels.screen_style(height_px=280)),
                 f"{key}.mean_difference",
-                "Mean curve of A minus mean curve of B with its interval",
+                "Mean curve of A minus mean curve of B, with its interval",
             )
             st.caption(panels.plain(f"{_note(gap)}."))
         figures["Mean difference"] = of_set
     if subject.kind is not None:
-        st.caption("Null controls do not enter differences.")
+        st.caption("Null controls aren't subtracted from differences between models.")
     return figures
 
 
@@ -126,12 +124,15 @@ def word_by_word(subject: ExplainedSubject, view: View) -> dict[str, panels.Draw
     correlation = rank_correlation(scores[0], scores[1])
     how = panels.plain(view.aggregate)
     if correlation is None:
-        st.caption("Too few words were read by both models for a rank correlation.")
+        st.caption("No rank correlation: too few words are within both models' context limits.")
     else:
         st.markdown(
-            f"Rank correlation of the words: **{correlation:.3f}**",
-            help="Spearman's correlation over the words that both models read, each the "
-            f"{how} of its tokens, as the heatmap has it; 1 is the same order.",
+            f"Rank correlation of words: **{correlation:.3f}**",
+            help=(
+                f"Spearman's correlation of the two models' word attributions, each the {how} "
+                "over the word's tokens as in the heatmap. 1 means the same order. Only words "
+                "within both context limits count."
+            ),
         )
     both = np.flatnonzero(np.isfinite(scores[0]) & np.isfinite(scores[1])).tolist()
     names = (subject.labels[0], subject.labels[1])
@@ -149,8 +150,10 @@ def word_by_word(subject: ExplainedSubject, view: View) -> dict[str, panels.Draw
             provenance=made,
         )
 
-    with st.expander("Word by word"):
-        panels.show(draw(panels.screen_style()), "compare.words", "Each word under A and under B")
+    with st.expander("Compare word by word"):
+        panels.show(
+            draw(panels.screen_style()), "compare.words", ("Attribution of each word by A and by B")
+        )
     return {"Words": draw}
 
 
@@ -168,7 +171,7 @@ def furthest(subject: ExplainedSubject, gap: Difference | None) -> None:
                 open_pair(ids[row])
                 st.session_state[_OPENED] = True
 
-    with st.expander("Pairs in which the two differ most"):
+    with st.expander("Pairs with the largest differences between models"):
         st.dataframe(
             pd.DataFrame(
                 {
@@ -184,10 +187,12 @@ def furthest(subject: ExplainedSubject, gap: Difference | None) -> None:
             selection_mode="single-row",
             column_config={
                 "apart": st.column_config.NumberColumn(
-                    "Apart",
+                    "Distance",
                     format="%.3f",
-                    help="Half the sum of differences of the two curves' shares: 0 is alike, "
-                    "1 nothing in common.",
+                    help=(
+                        "Total variation distance of the two models' normalized curves: 0 if "
+                        "they are equal, 1 if they don't overlap."
+                    ),
                 )
             },
         )

@@ -26,7 +26,8 @@ def matrix_view(result: Explained, key: str, label: str = "") -> None:
     if attribution.matrix is None:
         return
     st.markdown(
-        f"**Each query word along the document · {plain(label or result.model.spec.name)}**"
+        "**Score of each query word by document position · "
+        f"{plain(label or result.model.spec.name)}**"
     )
     provenance = [result.provenance()]
     along = interactions(attribution, pair, "word", "bin")
@@ -38,12 +39,12 @@ def matrix_view(result: Explained, key: str, label: str = "") -> None:
     panels.show(
         rails(panels.screen_style()),
         f"{key}.rails",
-        "Share of the score of each query word along the document",
+        "Share of the score of each query word over the position in the document",
     )
     _sums(result, along)
-    with st.expander("The whole matrix"):
+    with st.expander("Full interaction matrix"):
         found = _chosen(result, key)
-        units = f"Document: number of the {st.session_state[f'{key}.columns']}"
+        units = f"Index of the document {st.session_state[f'{key}.columns']}"
 
         def whole(style: Style) -> go.Figure:
             return interaction_matrix(
@@ -62,8 +63,7 @@ def matrix_view(result: Explained, key: str, label: str = "") -> None:
             "Share of the score of each query unit with each document unit",
         )
         st.caption(
-            "Colours go by the square root of a share. Drag over the figure to look closer, "
-            "double-click to see all again."
+            "Color shows the square root of a share. Drag to zoom in, double-click to reset."
         )
     numbers = pd.DataFrame(found.matrix, index=found.rows, columns=range(len(found.columns)))
     panels.downloads(
@@ -98,16 +98,16 @@ def _sums(result: Explained, found: Interactions) -> None:
     attribution = result.attribution
     if attribution.method.params.get("matrix") == "similarities":
         st.caption(
-            "All that was compared, summed within words; of each query token's row only the "
-            "largest enters the score."
+            "All similarities, summed within words. Only the largest similarity of each query "
+            "token enters the score."
         )
         return
     share = attribution.bias_share or 0.0
     rest = attribution.score - found.total
     st.caption(
-        f"Tokens of the text {found.total - found.special:+.4f}, special tokens "
-        f"{found.special:+.4f}, constants {rest:+.4f} (of which {share:+.4f} on the document's "
-        f"side); together the score, {attribution.score:.4f}."
+        f"The score of {attribution.score:.4f} is the sum of text tokens "
+        f"({found.total - found.special:+.4f}), special tokens ({found.special:+.4f}) and "
+        f"constants ({rest:+.4f}, of which {share:+.4f} are the document's)."
     )
 
 
@@ -142,7 +142,7 @@ def terms_view(result: Explained, key: str, label: str = "") -> None:
         ],
     )
     st.dataframe(frame, hide_index=True)
-    st.caption("A share is the product of the two weights; together they are the score.")
+    st.caption("A share is the product of the two weights. The shares add up to the score.")
     panels.downloads(
         key,
         [result.pair.pair_id, result.model.spec.name, "terms"],

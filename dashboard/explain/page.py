@@ -40,6 +40,6 @@ with st.sidebar:
         method = choices.method(names)
 st.markdown("# Explain: which words carry the score of a pair?")
 if not names:
-    st.info("Choose a model in the sidebar.")
+    st.info("Select a model in the sidebar.")
 elif data is not None and method is not None:
     one_pair(data, names, method)

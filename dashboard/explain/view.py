@@ -105,7 +105,7 @@ def _draw(subject: ExplainedSubject, key: str, comparing: bool) -> None:
     painted = SIDE_BY_SIDE
     if comparing:
         painted = st.segmented_control(
-            "Paint",
+            "Show",
             [SIDE_BY_SIDE, MINUS],
             default=SIDE_BY_SIDE,
             key="paint",
@@ -177,7 +177,10 @@ def _tools(subject: ExplainedSubject) -> str:
         key="curves_of",
         bind="query-params",
         required=True,
-        help="The pair's own curve, its data set's mean, or both, on one axis and in one unit.",
+        help=(
+            "Show this pair's curve, the data set's mean curve, or both, on the same axis and "
+            "in the same unit."
+        ),
     )
     subject.kind = null_controls.switch(subject.method)
     return which or BOTH
@@ -212,13 +215,13 @@ def _progress(subject: ExplainedSubject, averages: Sequence[Average | None], key
     run_board(jobs, f"{key}.", label="Mean curves", unit="pairs", rate_unit="pairs", others=True)
     said = []
     if any(one is not None and one.mean is None for one in averages):
-        said.append(f"A mean is drawn from {MIN_PAIRS} pairs on.")
+        said.append(f"The mean curve appears once {MIN_PAIRS} pairs have results.")
     paces = [st.session_state.get(_pace_key(job.label, subject.method)) for job in jobs]
     if not any_active(jobs) and all(paces):
         seconds = sum(
             pace * (job.total - job.n_done()) for pace, job in zip(paces, jobs, strict=True) if pace
         )
-        said.append(f"At the pace of this pair the rest takes {duration(seconds)}.")
+        said.append(f"At this pair's speed, the remaining pairs take {duration(seconds)}.")
     if said:
         st.caption(" ".join(said))
 
@@ -251,7 +254,7 @@ def _curves(
     panels.show(
         panels.drawn(content, draw, panels.screen_style(height_px=320)),
         f"{key}.curve",
-        "Attribution over the position in what was read, evidence shaded",
+        "Attribution by relative position in the tokens read, with the evidence shaded",
     )
     null_controls.hint(subject.method, subject.kind, offered=subject.of_data_set)
     for label, one in zip(subject.labels, averages, strict=True):
@@ -261,7 +264,7 @@ def _curves(
 
 
 def _indices(subject: ExplainedSubject, averages: Sequence[Average | None]) -> None:
-    """Centre of mass and primacy-recency index of the pair and of the data set."""
+    """Center of mass and primacy-recency index of the pair and of the data set."""
     rows: list[tuple[str, ...]] = []
     for label, result, one in zip(subject.labels, subject.results, averages, strict=True):
         centre, index = service.pair_numbers(result)
@@ -271,13 +274,13 @@ def _indices(subject: ExplainedSubject, averages: Sequence[Average | None]) -> N
             numbers = (summary.center_of_mass, summary.primacy_recency_index)
             said = f"{summary.curve.n:,} pairs of {summary.curve.n_documents:,} documents"
             rows.append((label, said, *(str(number or NOTHING) for number in numbers)))
-    columns = ["model", "of", "centre of mass", "primacy-recency index"]
+    columns = ["model", "of", "center of mass", "primacy-recency index"]
     # Rows that hold no number say nothing.
     show_table(pd.DataFrame([row for row in rows if set(row[2:]) != {NOTHING}], columns=columns))
     missing = why_no_number([one.summary for one in averages if one and one.summary])
     st.caption(
-        "In brackets 95% intervals over documents; one pair has none. Null controls do not "
-        f"enter. {panels.plain(missing)}"
+        "Brackets contain 95% intervals that resample documents; a single pair has none. Null "
+        f"controls are not subtracted here. {panels.plain(missing)}"
     )
 
 

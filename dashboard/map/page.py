@@ -45,16 +45,18 @@ with st.sidebar:
     with st.expander("What the map shows"):
         of = (
             st.selectbox(
-                "Map of",
+                "Items",
                 list(OF),
                 key="of",
                 bind="query-params",
-                help="Embeddings of the documents or of the queries, or position curves: "
-                "which pairs share a shape.",
+                help=(
+                    "Documents or queries by their embeddings, or pairs by the shape of their "
+                    "position curves."
+                ),
             )
             or "documents"
         )
-        colour = st.selectbox("Colour", COLOURS, key="colour", bind="query-params") or COLOURS[0]
+        colour = st.selectbox("Color", COLOURS, key="colour", bind="query-params") or COLOURS[0]
     if chosen_data is not None:
         with panels.guarded(), st.expander("Filter pairs"):
             picked = choices.filters(chosen_data)
@@ -75,10 +77,10 @@ else:
     layout = Layout(metric=METRICS["embeddings"])
 
 st.markdown(
-    f"# Map: which {panels.plain(of)} are alike?\nA point for each of {len(source):,} "
-    f"{panels.plain(of)} of {len(pairs):,} pairs of {panels.plain(data.title)}"
+    f"# Map: which {panels.plain(of)} are alike?\nOne point for each of {len(source):,} "
+    f"{panels.plain(of)} from {len(pairs):,} pairs of {panels.plain(data.title)}"
     + (f": {panels.plain(selection.words)}." if selection.words else ".")
-    + " A click or a lasso opens its pairs."
+    + " Click a point or draw a lasso to list its pairs."
 )
 
 
@@ -91,7 +93,7 @@ def values(items: tuple[str, ...]) -> list[str] | np.ndarray:
     """What colours each item: of an item in several pairs, their mean or the first."""
     if colour in ("domain", "language", "query type"):
         field = colour.replace(" ", "_")
-        return [str(getattr(groups[item][0], field) or "not known") for item in items]
+        return [str(getattr(groups[item][0], field) or "unknown") for item in items]
     if colour == "tokens":
         own = {p.pair_id: float(p.document_tokens or np.nan) for p in pairs}
     elif colour == "evidence position":
@@ -123,14 +125,14 @@ def status(found: StoredMap) -> None:
     missing = len(source) - len(found.items) - found.n_flat
     if found.n_flat and not making.active:
         st.caption(
-            f"{found.n_flat:,} of {len(source):,} are left out: their vector is zero or flat, so "
-            "that it lies near no other."
+            f"{found.n_flat:,} of {len(source):,} are not shown, because their vector is zero or "
+            "constant and has no nearest neighbor."
         )
     if making.active or missing or found.points is None:
         idle = (
-            f"{missing:,} of {len(source):,} are still to compute."
+            f"{missing:,} of {len(source):,} are not computed yet."
             if missing
-            else "All vectors are there; the map is still to fit."
+            else "All vectors are computed; the layout isn't."
         )
         run_board([making], "map.", idle=idle)
 
@@ -191,21 +193,21 @@ def board() -> None:
     event = panels.show(
         draw(panels.screen_style(height_px=560), webgl=len(items) >= MANY),
         f"map.figure.{of}.{name}",
-        f"Map of {of}, a point each, coloured by {colour}",
+        f"Map of {of}, one point each, colored by {colour}",
         on_select="rerun",
         selection_mode=("points", "box", "lasso"),
     )
     st.caption(
-        "Near points are alike, equal ones lie on each other; the axes and the distances between "
-        "far groups mean nothing."
+        "Nearby points are similar, and identical items coincide. The axes and the distances "
+        "between distant groups have no meaning."
     )
     if colour == "primacy-recency index" and (caveat := METHODS[the_method.name].caveat):
         st.caption(panels.plain(caveat))
     if isinstance(colours, np.ndarray) and (unknown := int(np.isnan(colours).sum())):
         st.caption(
-            f"{unknown:,} points are grey: their {panels.plain(colour)} is not known."
+            f"{unknown:,} points are gray: their {panels.plain(colour)} is unknown."
             + (
-                " Compute the curves of this model on the Curves page first."
+                " Compute this model's curves on the Curves page first."
                 if colour in ("score", "primacy-recency index")
                 else ""
             )

@@ -26,8 +26,8 @@ with st.sidebar, panels.guarded():
     chosen = choices.data_set()
     names = choices.models(["MiniLM-primacy", "MiniLM-recency"])
 st.markdown(
-    "# Passport: what is known of a model's position bias?\n"
-    "One card a model: every measure of this program with its interval, and what it does not show."
+    "# Passport: how strong is a model's position bias?\nOne card per model with every measure "
+    "of position bias, its interval, and what it doesn't show."
 )
 if chosen is None or not names:
     st.stop()
@@ -69,7 +69,7 @@ def part_section(one: ModelPassport, part: Part) -> None:
         panels.show(part.draw(style), f"passport.{one.name}.{part.key}", part.title)
     # A list, not a table: its lines wrap.
     st.markdown("\n".join(f"- {panels.plain(f'{n.name}: {n.text}')}" for n in part.numbers))
-    st.caption(panels.plain(f"What it does not show: {part.limits}"))
+    st.caption(panels.plain(f"What this doesn't show: {part.limits}"))
     panels.caption(part.provenance)
 
 

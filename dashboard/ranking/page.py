@@ -187,7 +187,7 @@ def progress(missing: list[str]) -> None:
     run_board(
         [job],
         suffix=f".{missing[0]}",
-        verb="Rank the rest" if again else "Rank",
+        verb="Rank remaining" if again else "Rank",
         idle=f"Not ranked yet: {names}; {idle}",
     )
 

@@ -26,9 +26,9 @@ _PATH = re.compile(r"[A-Za-z0-9._~-]+(/[A-Za-z0-9._~-]+)*")
 _HEADER = re.compile(r"[A-Za-z0-9-]+")
 
 BEYOND = (
-    "Beyond this machine PosLens has to know who comes: add --login (OpenID Connect), "
-    "--trusted-proxy ADDRESS of a proxy that logs people in, or --no-login if everybody who "
-    "reaches it may use it."
+    "PosLens needs to know who has access from other machines: add --login (OpenID Connect), "
+    "--trusted-proxy ADDRESS of a proxy that handles logins, or --no-login if everyone who can "
+    "reach the server may use it."
 )
 
 
@@ -102,16 +102,19 @@ def access_of(
         address = ipaddress.ip_address(host)
     except ValueError:
         raise UserError(
-            f"--host takes an address of this machine, such as {LOOPBACK} or 0.0.0.0, not {host!r}."
+            f"--host must be an address of this machine, such as {LOOPBACK} or 0.0.0.0, not "
+            f"{host!r}."
         ) from None
     if trusted_proxies and login is not None:
         raise UserError(
-            "--trusted-proxy says who comes by itself: leave out --login and --no-login."
+            "--trusted-proxy already determines who has access: remove --login and --no-login."
         )
     if user_header is not None and not trusted_proxies:
-        raise UserError("--user-header is what a proxy sends: name it with --trusted-proxy.")
+        raise UserError(
+            "--user-header names a header that a proxy sends: use it with --trusted-proxy."
+        )
     if user_header is not None and not _HEADER.fullmatch(user_header):
-        raise UserError(f"--user-header takes a header's name, not {user_header!r}.")
+        raise UserError(f"--user-header must be the name of a header, not {user_header!r}.")
     named = tuple(map(_host, allowed_hosts))
     found = Access(
         host=host,
@@ -125,13 +128,13 @@ def access_of(
         raise UserError(BEYOND)
     if found.beyond_this_machine and not found.knows_people and PEOPLE.get():
         raise UserError(
-            f"{PEOPLE.name} says who may come in, and without a login nobody is asked who they "
-            f"are: add --login or --trusted-proxy ADDRESS, or unset {PEOPLE.name}."
+            f"{PEOPLE.name} restricts access by name, but without a login PosLens doesn't know "
+            f"names: add --login or --trusted-proxy ADDRESS, or unset {PEOPLE.name}."
         )
     if address.is_unspecified and not named:
         raise UserError(
-            f"Say by which names browsers reach {host}: --allowed-host NAME, as in --allowed-host "
-            "poslens.example.org."
+            f"With --host {host}, specify the host names that browsers may use: --allowed-host "
+            "NAME, as in --allowed-host poslens.example.org."
         )
     return found
 
@@ -160,7 +163,7 @@ def _host(given: str) -> str:
     name = given.strip().lower().rstrip(".")
     if address_of(name) is None and not _NAME.fullmatch(name):
         raise UserError(
-            f"--allowed-host takes a host's name alone, without scheme, port or path, such as "
+            "--allowed-host must be a host name without scheme, port or path, such as "
             f"poslens.example.org or *.example.org, not {given!r}."
         )
     return name
@@ -170,8 +173,8 @@ def _base_path(given: str) -> str:
     path = given.removeprefix("/").removesuffix("/")
     if path and (not _PATH.fullmatch(path) or {".", ".."} & set(path.split("/"))):
         raise UserError(
-            f"--base-url-path takes names with single slashes between them, such as poslens or "
-            f"tools/poslens, not {given!r}."
+            "--base-url-path must be one or more names separated by single slashes, such as "
+            f"poslens or tools/poslens, not {given!r}."
         )
     return path
 
@@ -181,6 +184,6 @@ def _network(given: str) -> Network:
         return ipaddress.ip_network(given)
     except ValueError:
         raise UserError(
-            f"--trusted-proxy takes the address or network that the proxy calls from, such as "
-            f"127.0.0.1 or 10.1.2.0/24, not {given!r}."
+            "--trusted-proxy must be the proxy's address or network, such as 127.0.0.1 or "
+            f"10.1.2.0/24, not {given!r}."
         ) from None

@@ -50,17 +50,17 @@ def refusal(access: Access, scope: Scope) -> Refusal | None:
     if not is_host_allowed(host[0] if len(host) == 1 else None):
         shown = ascii(host[0][:MAX_NAME]) if host else "no name"
         return 421, (
-            f"PosLens does not answer to {shown} here: whoever runs it can add the name with "
-            "--allowed-host."
+            f"This PosLens doesn't serve the host name {shown}. Its administrator can allow the "
+            "name with --allowed-host."
         )
     if access.proxies:
         peer = address_of((scope.get("client") or ("", 0))[0])
         if peer is None or not any(peer in network for network in access.proxies):
-            return 403, "Come through the proxy: PosLens answers to it alone."
+            return 403, "PosLens only accepts requests from its proxy."
         names = _header(scope, access.user_header)
         # Of two names one may have come from outside.
         if len(names) != 1 or not names[0].isprintable() or not 0 < len(names[0]) <= MAX_NAME:
-            return 403, f"The proxy has to send one name in {access.user_header}."
+            return 403, f"The proxy must send exactly one name in {access.user_header}."
     if path == METRICS and access.beyond_this_machine:
         return 404, "Not found"
     if access.login and path.startswith(_FILES) and not _has_logged_in(scope):

@@ -29,27 +29,34 @@ def run(
     host: Annotated[
         str,
         typer.Option(
-            help="Address to listen on; beyond this machine with --login, --trusted-proxy or "
-            "--no-login alone."
+            help=(
+                "Address to listen on; addresses other than this machine's loopback need "
+                "--login, --trusted-proxy or --no-login."
+            )
         ),
     ] = LOOPBACK,
     base_url_path: Annotated[
-        str, typer.Option(help="Path below which it is reached, as in tools/poslens.")
+        str, typer.Option(help="Path prefix of the server, as in tools/poslens.")
     ] = "",
     allowed_host: Annotated[
         list[str] | None,
         typer.Option(
             "--allowed-host",
-            help="NAME that browsers reach it by, or *.NAME; repeatable. This machine's own always "
-            "count.",
+            help=(
+                "NAME or *.NAME that browsers may use for this server; repeatable. This "
+                "machine's own names are always allowed."
+            ),
         ),
     ] = None,
     login: Annotated[
         bool | None,
         typer.Option(
             "--login/--no-login",
-            help="People log in with OpenID Connect, set up by environment variables or a file "
-            "(docs/servers.md); or everybody who reaches it may use it.",
+            help=(
+                "--login: people log in with OpenID Connect, configured by environment "
+                "variables or a file (docs/servers.md). --no-login: everyone who can reach the "
+                "server may use it."
+            ),
             show_default=False,
         ),
     ] = None,
@@ -57,19 +64,22 @@ def run(
         list[str] | None,
         typer.Option(
             "--trusted-proxy",
-            help="ADDRESS or network of a proxy that logs people in: it alone is answered, and "
-            "says who comes; repeatable.",
+            help=(
+                "ADDRESS or network of a proxy that handles logins; only its requests are "
+                "answered, and it names the user; repeatable."
+            ),
         ),
     ] = None,
     user_header: Annotated[
         str | None,
         typer.Option(
-            help=f"Header in which the trusted proxy names the person; {USER_HEADER} unless said.",
+            help=f"Header in which the trusted proxy names the user; {USER_HEADER} by default.",
             show_default=False,
         ),
     ] = None,
     model: Annotated[
-        list[str] | None, several_models("Pages open with these; by default each with its own.")
+        list[str] | None,
+        several_models("Models that pages open with; by default, each page has its own."),
     ] = None,
     endpoint: Endpoints = None,  # registered as they are read, as data sets are
     dataset: Annotated[
@@ -78,8 +88,9 @@ def run(
             "--dataset",
             "--corpus",
             autocompletion=dataset_names,
-            help="Name, or path, of the data set that pages open with; the first --data by "
-            "default.",
+            help=(
+                "Name or path of the data set that pages open with; by default, the first --data."
+            ),
         ),
     ] = None,
     data: Data = None,
@@ -87,23 +98,27 @@ def run(
         list[Path] | None,
         typer.Option(
             "--published",
-            help="Folder of published results (.npz, .pkl, .json), offered by name; repeatable.",
+            help="Folder of published results (.npz, .pkl, .json) to offer by name; repeatable.",
         ),
     ] = None,
     trec_run: Annotated[
         list[str] | None,
         typer.Option(
             "--run",
-            help="NAME=FILE of rankings that another program made, in TREC's format, to compare "
-            "on Ranking; repeatable.",
+            help=(
+                "NAME=FILE of rankings from another program, in TREC format, to compare on the "
+                "Ranking page; repeatable."
+            ),
         ),
     ] = None,
     allow_code: Annotated[
         list[str] | None,
         typer.Option(
             "--allow-code",
-            help="NAME of a model that may run the code of its repository on this machine; read "
-            "that code first; repeatable.",
+            help=(
+                "NAME of a model that may run code from its repository on this machine; review "
+                "that code first; repeatable."
+            ),
         ),
     ] = None,
 ) -> None:

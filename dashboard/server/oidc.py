@@ -45,7 +45,7 @@ def section(access: Access) -> dict[str, str]:
     """
     if find_spec("authlib") is None or find_spec("httpx") is None:
         raise UserError(
-            "--login needs packages of its own: run `pip install '.[server]'` in a checkout of "
+            "--login needs additional packages: run `pip install '.[server]'` in a checkout of "
             "PosLens."
         )
     read = _from_file()
@@ -54,13 +54,13 @@ def section(access: Access) -> dict[str, str]:
     if missing:
         names = ", ".join(_KEYS[key].name for key in missing)
         raise UserError(
-            f"--login lacks {', '.join(missing)}: set {names}, or write them under [auth] in the "
+            f"--login needs {', '.join(missing)}: set {names}, or add them under [auth] to the "
             f"file that {SECRETS.name} names."
         )
     if len(found["cookie_secret"]) < MIN_COOKIE_SECRET:
         raise UserError(
-            f"{COOKIE_SECRET.name} is shorter than {MIN_COOKIE_SECRET} characters: make one with "
-            "`openssl rand -hex 32`."
+            f"{COOKIE_SECRET.name} has fewer than {MIN_COOKIE_SECRET} characters: generate one "
+            "with `openssl rand -hex 32`."
         )
     _require_url(found["server_metadata_url"], OIDC_METADATA_URL.name)
     _require_url(found["redirect_uri"], OIDC_REDIRECT_URI.name)
@@ -82,7 +82,7 @@ def trouble(metadata_url: str) -> str:
     ):
         return ""
     return (
-        f"Nobody can log in yet: {metadata_url} does not describe a provider now; check "
+        f"Nobody can log in, because {metadata_url} doesn't return a provider's metadata: check "
         f"{OIDC_METADATA_URL.name} and the network."
     )
 
@@ -104,14 +104,14 @@ def _from_file() -> dict[str, str]:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
         if named:
-            raise UserError(f"{SECRETS.name} names {file}, which is not there.") from None
+            raise UserError(f"The file {file} that {SECRETS.name} names doesn't exist.") from None
         return {}
     except (OSError, UnicodeDecodeError):
-        raise UserError(f"{file} cannot be read: check its rights and its encoding.") from None
+        raise UserError(f"PosLens can't read {file}: check its permissions and encoding.") from None
     try:
         auth = tomllib.loads(text).get("auth", {})
     except tomllib.TOMLDecodeError:
-        raise UserError(f"{file} is no TOML file.") from None
+        raise UserError(f"{file} isn't a valid TOML file.") from None
     if not isinstance(auth, dict):
         raise UserError(f"{file} has no section [auth].")
     return {key: value for key in _KEYS if isinstance(value := auth.get(key), str)}
@@ -124,7 +124,7 @@ def _require_url(given: str, name: str) -> None:
     except ValueError:
         host = None
     if not host or parts.scheme not in ("http", "https"):
-        raise UserError(f"{name} is no address: {given[:200]!r}.")
+        raise UserError(f"{name} isn't a valid address: {given[:200]!r}.")
 
 
 def _require_way_back(uri: str, access: Access) -> None:
@@ -134,10 +134,10 @@ def _require_way_back(uri: str, access: Access) -> None:
     parts = urlsplit(uri)
     path = "/".join(filter(None, ("", access.base_path, CALLBACK)))
     if parts.path != f"/{path}":
-        raise UserError(f"{OIDC_REDIRECT_URI.name} has to end in /{path}, not in {parts.path!r}.")
+        raise UserError(f"{OIDC_REDIRECT_URI.name} must end in /{path}, not in {parts.path!r}.")
     host = (parts.hostname or "").rstrip(".")
     if not any(host == known or fnmatchcase(host, known) for known in access.hosts):
         raise UserError(
-            f"{OIDC_REDIRECT_URI.name} leads to {host}, which this server does not answer to: add "
+            f"{OIDC_REDIRECT_URI.name} refers to {host}, which isn't an allowed host name: add "
             f"--allowed-host {host}."
         )

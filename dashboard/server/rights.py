@@ -11,8 +11,8 @@ _PASSED_ON = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip", "
 """What proxies add, which make everybody seem to come from this machine."""
 
 REFUSED = (
-    "Only whoever runs PosLens can do this: on its own machine, or from here if it was started "
-    f"with {UPKEEP.name}=yes."
+    "Only the administrator can do this: on the server's own machine, or on any page if PosLens "
+    f"was started with {UPKEEP.name}=yes."
 )
 
 

@@ -108,7 +108,7 @@ def serve(
         register_published(expanded(folder))
     for name, file in runs.items():
         if name in resolve.known():
-            raise UserError(f"{name} is a model's name: give the run another.")
+            raise UserError(f"{name} is already the name of a model: give the run another name.")
         register_run(name, file)
     require_free(access.host, port)
     try:
@@ -175,12 +175,12 @@ def _end_runs() -> None:
         signal.signal(number, signal.default_int_handler)
     if not service().runs.active_at_all():
         return
-    print("Stopping runs after the batches at hand ...", file=sys.stderr, flush=True)
+    print("Waiting for the current batches to finish ...", file=sys.stderr, flush=True)
     ended = service().runs.stop_all(STOP_S)
     print(
-        "What was computed is kept."
+        "All computed results were kept."
         if ended
-        else f"Some runs did not end within {STOP_S:.0f} s; what they had stored is kept.",
+        else f"Some runs didn't stop within {STOP_S:.0f} s. Their stored results were kept.",
         file=sys.stderr,
         flush=True,
     )
@@ -209,7 +209,7 @@ def require_free(host: str, port: int) -> None:
         UserError: so it is.
     """
     if not 1 <= port <= 65_535:
-        raise UserError(f"There is no port {port}: choose one from 1 to 65535 with --port.")
+        raise UserError(f"{port} isn't a valid port: choose one from 1 to 65535 with --port.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         with socket.socket(family) as probe:
@@ -217,14 +217,16 @@ def require_free(host: str, port: int) -> None:
             probe.bind((host, port))
     except OSError as error:
         if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-            raise UserError(f"This machine has no address {host}: see --host.") from error
+            raise UserError(
+                f"This machine doesn't have the address {host}: change --host."
+            ) from error
         if error.errno == errno.EACCES:
             raise UserError(
-                f"Port {port} may be had by the administrator alone: choose one from 1024 on with "
-                "--port."
+                f"Port {port} requires administrator rights: choose one from 1024 with --port."
             ) from error
         raise UserError(
-            f"Port {port} of {host} is taken: choose another with --port (`make run PORT=...`)."
+            f"Port {port} of {host} is already in use: choose another with --port (`make run "
+            "PORT=...`)."
         ) from error
 
 

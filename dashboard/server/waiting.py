@@ -55,7 +55,7 @@ def wait(place: Place[T], stop_key: str = "") -> T:
 def _how_far(place: Place[T]) -> tuple[str, float | None]:
     """What there is to say of a request, and which share of it is done where that is known."""
     if ahead := place.ahead:
-        return f"{ahead:,} before this one in the queue.", None
+        return f"{ahead:,} ahead in the queue.", None
     progress = place.progress
     if progress is None:
         return "", None
@@ -83,7 +83,7 @@ def stopped(stop_key: str) -> bool:
     if stop_key not in st.session_state:
         return False
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.caption("Stopped before the result was there.", width="content")
+        st.caption("Stopped before the result was ready.", width="content")
         st.button(
             "Compute", key=f"{stop_key}.again", on_click=st.session_state.pop, args=(stop_key,)
         )

@@ -107,7 +107,7 @@ def shipped() -> None:
         return
     total = cache_service.size(sum(one.file.bytes for one in found))
     rows = sum(one.file.rows for one in found)
-    st.markdown("**Shipped with PosLens**")
+    st.markdown("**Included results**")
     st.caption(
         panels.plain(
             f"{rows:,} results of the embedded data sets, {total}. Pages use them where nothing of "
@@ -231,7 +231,7 @@ def confirm(meant: list[StoredFile]) -> None:
                 disabled=busy,
             )
             st.button(
-                "Keep",
+                "Cancel",
                 key="cache.keep",
                 on_click=lambda: st.session_state.pop("cache.confirming", None),
             )
@@ -267,7 +267,7 @@ def failed(meant: list[StoredFile]) -> None:
     with no_result(frame, unit="item", key="cache.failures"):
         for (title, page, tab, measure), dataset in first.items():
             of = f" (documents, {measure})" if measure else ""
-            st.caption(panels.plain(f"To retry, open {title}{of} and press Try them again."))
+            st.caption(panels.plain(f"To retry, open {title}{of} and press Retry."))
             asked: dict[str, str | Sequence[str]]
             asked = {"dataset": dataset, "models": [file.model.name]}
             if tab:
@@ -285,7 +285,7 @@ def imports() -> None:
     """Import an exported file."""
     with st.expander("Import", expanded=not files):
         given = st.file_uploader(
-            "An exported Parquet file",
+            "Exported Parquet file",
             type=["parquet"],
             key="cache.upload",
             max_upload_size=cache_service.UPLOAD_MB,
@@ -389,4 +389,4 @@ with panels.guarded():
 if allowed:
     imports()
 else:
-    st.caption(panels.plain(f"Delete, import, verify and compact: {rights.REFUSED}"))
+    st.caption(panels.plain(f"Deleting, importing, verifying and compacting: {rights.REFUSED}"))

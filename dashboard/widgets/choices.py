@@ -53,9 +53,9 @@ def data_set(default: str = datasets.SAMPLE, *, with_uploader: bool = True) -> D
         st.session_state["dataset"] = just_uploaded
     asked = st.query_params.get("dataset")
     if asked is not None and asked not in names:
-        hint = " An uploaded file lives in one browser session: upload it again."
+        hint = " Uploaded files belong to one browser session: upload the file again."
         said = (
-            f"There is no data set {asked[:80]!r}; {default} is shown. Choose one of: "
+            f"There is no data set {asked[:80]!r}, so {default} is shown. Available data sets: "
             f"{', '.join(names)}.{hint if asked.startswith('upload-') else ''}"
         )
         st.warning(plain(said))
@@ -84,7 +84,7 @@ def data_set(default: str = datasets.SAMPLE, *, with_uploader: bool = True) -> D
                     hide_index=True,
                 )
                 if len(found.rejected) > len(shown):
-                    st.caption(f"The first {len(shown)} of {len(found.rejected):,}.")
+                    st.caption(f"Showing the first {len(shown)} of {len(found.rejected):,}.")
     return found
 
 
@@ -118,14 +118,17 @@ def uploader() -> None:
         st.session_state[_UPLOADED] = found.name
 
     st.file_uploader(
-        "CSV, TSV, JSONL or Parquet, each also as .gz",
+        "CSV, TSV, JSONL or Parquet, optionally compressed with gzip (.gz)",
         key="upload",
         on_change=take,
         type=["csv", "tsv", "jsonl", "parquet", "gz"],
         max_upload_size=20,
-        help="Columns query and document; optional: evidence (a passage of the document) or "
-        "evidence_start and evidence_end (characters), language, domain, query_type, pair_id, "
-        "query_id, document_id. Kept for this browser session only.",
+        help=(
+            "Required columns: query and document. Optional: evidence (a passage of the "
+            "document) or evidence_start and evidence_end (character offsets), language, "
+            "domain, query_type, pair_id, query_id, document_id. The file is kept only for this "
+            "browser session."
+        ),
     )
     if _UPLOADED in st.session_state:
         # The list of data sets stands outside the part of the page that this is in.
@@ -158,7 +161,7 @@ def filters(data: DataSet) -> Selection:
         "Search",
         key="search",
         bind="query-params",
-        placeholder="words of the query or document",
+        placeholder="words in the query or document",
         live=True,
     )
     columns = st.columns(2)
@@ -170,13 +173,13 @@ def filters(data: DataSet) -> Selection:
         if found.counts["query_type"]:
             wanted.append(pick("Query type", "query_type"))
         evidence = st.slider(
-            "Evidence at (%)",
+            "Evidence position (%)",
             *ANYWHERE,
             ANYWHERE,
             step=5,
             key="evidence",
             bind="query-params",
-            help="Mid-point of the evidence over the document's length in characters.",
+            help="Midpoint of the evidence, in percent of the document's characters.",
         )
     return found.select(Filters(tuple(wanted), evidence, search or ""))
 
@@ -198,7 +201,7 @@ def spread(
         step=5,
         key=key,
         width=width,
-        help="Spread evenly over the data set.",
+        help="Selected evenly over the data set.",
     )
     return spread_evenly(items, int(n))
 
@@ -221,7 +224,7 @@ def model_names() -> tuple[list[str], Callable[[str], str]]:
 def model_label(name: str) -> str:
     """A model's name: presets that are not on this machine say so."""
     known = resolve.known().get(name)
-    return name if known is None or resolve.installed(known) else f"{name} (not fetched)"
+    return name if known is None or resolve.installed(known) else f"{name} (not downloaded)"
 
 
 def models(default: Sequence[str], maximum: int = MAX_MODELS) -> list[str]:
@@ -236,17 +239,17 @@ def models(default: Sequence[str], maximum: int = MAX_MODELS) -> list[str]:
         format_func=label,
         key="models",
         bind="query-params",
-        help="Presets, folders named at the start, or any Hugging Face id (organisation/model) "
-        "where the hub can be reached. After a name, @cls, @mean, @weightedmean, @last or @max "
-        "changes how tokens are pooled, as in MiniLM@last; @configured truncates texts where the "
-        "model's own configuration does; @calibrated, or "
-        "@calibrated(strength=0.5, block=128, layers=3), calibrates a dense model's attention.",
+        help="Presets, folders configured at startup, or any Hugging Face id (organization/model) "
+        "if the hub is reachable. Append @cls, @mean, @weightedmean, @last or @max to change the "
+        "pooling, as in MiniLM@last; @configured to truncate at the length in the model's own "
+        "configuration; @calibrated, or @calibrated(strength=0.5, block=128, layers=3), to "
+        "calibrate a dense model's attention.",
     )
     fetch_panel(names)
     model_limits(names, lambda chosen: st.session_state.update(models=chosen), "models")
     found = distinct(names)
     if again := [name for name in names if name not in found]:
-        st.caption(plain(f"Shown once, as it is chosen under another name: {', '.join(again)}."))
+        st.caption(plain(f"Selected under two names, shown once: {', '.join(again)}."))
     return found
 
 
@@ -285,9 +288,12 @@ def posir_protocol() -> bool:
         "PosIR protocol",
         key="posir",
         bind="query-params",
-        help="As in the PosIR paper: English documents of 1,024 tokens or more with evidence in "
-        "the middle fifth, its query prompt, queries cut at 512 and documents at 2,048 tokens, "
-        "99th percentile and point resampling.",
+        help=(
+            "The setup of the PosIR paper: English documents of 1,024 tokens or more with the "
+            "evidence in the middle fifth, the paper's query prompt, queries truncated at 512 "
+            "and documents at 2,048 tokens, normalization to the 99th percentile, and point "
+            "resampling."
+        ),
     )
 
 
@@ -297,9 +303,11 @@ def posir_settings() -> bool:
         "PosIR prompt and lengths",
         key="posir",
         bind="query-params",
-        help="Its query prompt before each query, and 8,192 tokens read of queries and documents, "
-        "as in PosIR's ranking script, which puts the prompt before Qwen3-Embedding's queries "
-        "alone. Otherwise each model's own.",
+        help=(
+            "Uses PosIR's query prompt and a context limit of 8,192 tokens for queries and "
+            "documents. PosIR's own ranking script adds the prompt only for Qwen3-Embedding. "
+            "When off, each model uses its own prompt and lengths."
+        ),
     )
 
 
@@ -313,12 +321,14 @@ def statistics(models: Sequence[str], dataset: str) -> None:
         return
     offered = datasets.names()
     chosen = st.selectbox(
-        "Word statistics of BM25",
+        "BM25 statistics",
         offered,
         index=offered.index(_statistics()),
         key="statistics.corpus",
-        help="In how many documents a word stands, and how long they are. Two texts alone say "
-        "nothing about how rare a word is.",
+        help=(
+            "The data set that BM25 takes its document frequencies and lengths from. Two texts "
+            "alone don't show how rare a word is."
+        ),
     )
     url_state.put(_STATISTICS, chosen or datasets.SAMPLE, datasets.SAMPLE)
 

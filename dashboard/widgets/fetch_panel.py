@@ -44,7 +44,7 @@ def _offer(spec: RetrieverSpec) -> None:
     asked = known.get(spec.base)
     if isinstance(asked, Size):
         st.button(
-            plain(f"Fetch {size(asked.bytes)}, {size(asked.free_bytes)} are free"),
+            plain(f"Download {size(asked.bytes)} ({size(asked.free_bytes)} free)"),
             type="primary",
             key=f"fetch.{spec.base}",
             on_click=_start,
@@ -52,14 +52,15 @@ def _offer(spec: RetrieverSpec) -> None:
             width="stretch",
         )
     elif st.button(
-        "How large is it?",
+        "Check the size",
         key=f"fetch.size.{spec.base}",
         width="stretch",
-        help="Asks where it comes from, the Hugging Face hub or the Python package index; fetches "
-        "nothing yet.",
+        help=(
+            "Asks the Hugging Face hub or the Python package index for the size. Downloads nothing."
+        ),
     ):
         try:
-            with st.spinner("Asking"):
+            with st.spinner("Checking"):
                 known[spec.base] = fetching.size_of(spec)
         except UserError as error:
             known[spec.base] = str(error)
@@ -86,7 +87,7 @@ def _watched(spec: RetrieverSpec) -> None:
         st.rerun()
     on_board(run)
     done, total = run.progress.done, run.progress.total
-    text = plain(f"{spec.base}: {run.stage.lower() or 'beginning'}")
+    text = plain(f"{spec.base}: {run.stage.lower() or 'starting'}")
     text += plain(f" · {size(done)} of {size(total)}") if total else ""
     st.progress(min(1.0, done / total) if total else 0.0, text=text)
     st.button("Stop", key=f"fetch.stop.{spec.base}", on_click=run.stop, width="stretch")

@@ -33,7 +33,7 @@ def guarded(shown: set[str] | None = None) -> Iterator[None]:
         if type(error).__module__.startswith("streamlit.runtime.scriptrunner"):
             raise
         logging.getLogger(__name__).exception("a section of a page failed")
-        st.error("Something unexpected went wrong here; the server's log has it.")
+        st.error("An unexpected error occurred. The server's log has the details.")
 
 
 def fragment(

@@ -30,7 +30,7 @@ def entered() -> bool:
 
 def _ask() -> None:
     st.title("PosLens")
-    st.markdown("Where a text retriever looks in a document.")
+    st.markdown("PosLens shows where a text retriever looks in a document.")
     st.button("Log in", on_click=st.login, type="primary", icon=":material/login:")
 
 
@@ -48,7 +48,8 @@ def _turn_away() -> None:
     st.title("PosLens")
     name = people.shown_name()
     st.error(
-        plain(f"{name} may not use this PosLens: ask whoever runs it."), icon=":material/error:"
+        plain(f"{name} doesn't have access to this PosLens. Ask its administrator."),
+        icon=":material/error:",
     )
     if access.current().login:
         st.button("Log out", on_click=st.logout, icon=":material/logout:")

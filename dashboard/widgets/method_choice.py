@@ -25,7 +25,7 @@ def title(name: str) -> str:
 
 def identifiers(names: Sequence[str]) -> str:
     """What addresses, captions and the command line call these methods: help for their list."""
-    return "In addresses and on the command line: " + "; ".join(
+    return "Names in links and on the command line: " + "; ".join(
         f"{title(name)} is {name}" for name in names
     )
 
@@ -39,7 +39,7 @@ def method(
     unfit = unfit_methods(models)
     fitting = [name for name in METHODS if name not in unfit]
     if not fitting:
-        raise UserError("No method fits all of these models: choose fewer of them.")
+        raise UserError("No method works with all of these models. Select fewer models.")
     before = st.session_state.get("url.method")
     asked = url_state.get("method", fitting[0])
     # A link to the page that is open asks for another method than the list has.
@@ -86,7 +86,7 @@ def methods(
         key=key,
         format_func=title,
         help=plain(
-            "Integrated gradients and occlusion take seconds to minutes for each pair on a CPU. "
+            "Integrated gradients and occlusion take seconds to minutes per pair on a CPU. "
             + identifiers(fitting)
         ),
     )
@@ -110,10 +110,10 @@ def say_unfit(unfit: Mapping[str, str]) -> None:
     """Why some methods are not offered, for who asks."""
     if not unfit:
         return
-    n = f"{len(unfit)} method does" if len(unfit) == 1 else f"{len(unfit)} methods do"
-    with st.expander(f"{n} not fit: why?"):
+    n = "1 method" if len(unfit) == 1 else f"{len(unfit)} methods"
+    with st.expander(f"{n} unavailable for the selected models"):
         for name, reason in unfit.items():
-            st.caption(plain(f"{title(name)}: not for {reason}"))
+            st.caption(plain(f"{title(name)} is unavailable for {reason}"))
 
 
 def _any_remote(models: Sequence[str]) -> bool:

@@ -25,15 +25,19 @@ def model_limits(names: Sequence[str], choose: Callable[[list[str]], None], key:
                 apart.setdefault((spec.max_length, configured), []).append(name)
     for (reads, configured), some in apart.items():
         own = "its configuration truncates" if len(some) == 1 else "their configurations truncate"
-        st.caption(plain(f"{', '.join(some)}: {reads:,} tokens; {own} at {configured:,}."))
+        st.caption(
+            plain(f"{', '.join(some)}: context limit {reads:,} tokens; {own} at {configured:,}.")
+        )
         as_configured = [_configured(name) if name in some else name for name in names]
         st.button(
             f"Truncate at {configured:,}",
             key=f"{key}.configured.{configured}",
             on_click=choose,
             args=(as_configured,),
-            help="Read as much as the model does where sentence-transformers loads it. To PosLens "
-            "this is another model, with results of its own.",
+            help=(
+                "Use the same context limit as sentence-transformers. PosLens stores these "
+                "results separately, as those of another model."
+            ),
         )
 
 

@@ -64,7 +64,7 @@ def choose_pair(
             icon=":material/tune:",
             key=_FILTERS,
             on_change="rerun",
-            help="All pairs in a table, filters and orders",
+            help="Filter and sort pairs, or show all of them in a table",
         )
     selection, order = facets(data).select(Filters()), AS_GIVEN
     rows: DeltaGenerator = popover
@@ -86,9 +86,9 @@ def choose_pair(
     if asked_for_own:
         return typed
     if chosen is None:
-        st.info("No pair passes the filters: widen them.")
+        st.info("No pair matches the filters. Change them.")
     elif chosen.pair_id not in ordered.places:
-        st.caption("This pair does not pass the filters.")
+        st.caption("This pair doesn't match the filters.")
     return chosen
 
 
@@ -135,7 +135,7 @@ def _ordered(
     try:
         pairs, values = arrange(selection.pairs, order, stored)
     except UserError as error:
-        st.warning(f"Pairs are in the order of the data set: {plain(error)}")
+        st.warning(f"The pairs keep the order of the data set: {plain(error)}")
         return selection, {}
     return selection.of(pairs), values
 
@@ -208,7 +208,7 @@ def _bar(
         )
     with listed:
         st.selectbox(
-            "Pair: type to search",
+            "Pair (type to search)",
             list(names),
             key=_PICK,
             format_func=names.__getitem__,
@@ -269,8 +269,8 @@ def _table(selection: Selection, chosen: TextPair, order: str, values: Mapping[s
     pairs = selection.pairs
     if order not in (AS_GIVEN, SHUFFLED) and len(values) < len(pairs):
         st.caption(
-            f"{len(pairs) - len(values):,} of {len(pairs):,} pairs have no {plain(order)} "
-            "yet and come last: compute them on the Curves page."
+            f"{len(pairs) - len(values):,} of {len(pairs):,} pairs have no {plain(order)} yet "
+            "and are listed last. Compute them on the Curves page."
         )
     ids = tuple(p.pair_id for p in pairs)
     key = rows_key("pairs", ids)

@@ -125,14 +125,17 @@ def other_version(name: str, other: TextPair, room: bool) -> bool:
         right.caption("Document")
         right.text(other.document)
         beside = st.toggle(
-            "Attribute it too",
+            "Also attribute this text",
             key="versions",
             bind="query-params",
             disabled=not room,
-            help="Both versions side by side, under the same models.",
+            help="Shows both versions next to each other for the same models.",
         )
         if not room:
-            st.caption(f"Side by side there is room for {MAX_COLUMNS // 2:,} models: choose fewer.")
+            st.caption(
+                f"Both versions fit next to each other for at most {MAX_COLUMNS // 2:,} models. "
+                "Select fewer models."
+            )
     return beside and room
 
 
@@ -140,11 +143,11 @@ def reading_note(result: Explained) -> str:
     """What the model read of the document, in words."""
     document = result.attribution.document
     read = int(document.content.sum())
-    said = f"Read all {read:,} tokens."
+    said = f"The model reads all {read:,} tokens."
     if document.truncated:
         said = (
-            f"Read {read:,} of {document.n_tokens_full:,} tokens (limit {document.max_length:,} "
-            "with special tokens); the grey tail was not read."
+            f"The model reads {read:,} of {document.n_tokens_full:,} tokens (context limit "
+            f"{document.max_length:,}, including special tokens). The gray text is truncated."
         )
     return f"{said} {coverage.pair_sentence(coverage.of_pair(service(), result))}".rstrip()
 
@@ -310,7 +313,7 @@ def downloads(
         # ended) would lose the click.
         asked = f"{key}.asked"
         st.button(
-            "Prepare",
+            "Prepare download",
             key=f"{key}.prepare",
             width="stretch",
             on_click=st.session_state.__setitem__,

@@ -43,20 +43,22 @@ def readable_pairs(
     """The pairs, without those that a model cannot read where the reader asks for that, and what
     was left out, in words."""
     only = st.toggle(
-        "Leave out what a model cannot read",
+        "Exclude truncated pairs",
         key="readable",
         bind="query-params",
-        help="Excludes pairs whose evidence a model truncates, even in part, and pairs with more "
-        f"than {coverage.MAX_UNKNOWN:.0%} unknown tokens.",
+        help=(
+            "Excludes pairs whose evidence is partly or fully past a model's context limit, and "
+            f"pairs with more than {coverage.MAX_UNKNOWN:.0%} unknown tokens."
+        ),
     )
     pairs = pairs if isinstance(pairs, tuple) else tuple(pairs)
     if not only or not pairs:
         return pairs, ""
     try:
-        with told("Reading the documents") as report:
+        with told("Tokenizing the documents") as report:
             kept = coverage.readable(service(), specs, pairs, report)
     except UserError as error:
-        st.warning(plain(f"Nothing is left out: {error}"))
+        st.warning(plain(f"No pair is excluded: {error}"))
         return pairs, ""
     return kept, coverage.LEFT_OUT
 
@@ -69,15 +71,15 @@ def what_is_read(specs: Sequence[RetrieverSpec], pairs: Sequence[TextPair], key:
         if len(found) < len(pairs):
             unknown.append(spec)
         elif said := coverage.sentence(found):
-            st.caption(plain(f"{spec.name} cannot read all of these pairs: {said}."))
+            st.caption(plain(f"{spec.name} can't read all of these pairs in full: {said}."))
     if unknown and st.button(
-        "Count what the models cannot read",
+        "Count truncated pairs",
         key=f"{key}.reading",
-        help="Evidence past the context limit and unknown tokens. Loads the models.",
+        help="Counts evidence past the context limit and unknown tokens. Loads the models.",
     ):
         for spec in unknown:
             try:
-                with told(f"Reading the documents as {spec.name}") as report:
+                with told(f"Tokenizing the documents with {spec.name}") as report:
                     coverage.count(service(), spec, pairs, report)
             except UserError as error:
                 st.warning(plain(f"{spec.name}: {error}"))

@@ -61,10 +61,10 @@ def run_board(
         bar.caption(plain(f"{done:,} of {total:,} {unit}".rstrip()))
     else:
         elsewhere = others and done < total and any(job.active_elsewhere for job in jobs)
-        note = "another process is computing" if elsewhere else ""
+        note = "computed by another process" if elsewhere else ""
         _bar(bar, runs, done, total, unit, rate_unit, note)
     if runs and not all(map(people.may_stop, runs)):
-        button.caption("Somebody else started this.")
+        button.caption("Another user started this run.")
     elif runs:
         button.button(
             plain(stop), key=f"{prefix}stop{suffix}", on_click=_stop, args=(jobs,), width="stretch"
@@ -73,7 +73,7 @@ def run_board(
         button.markdown("from the cache")
     elif idle or done < total:
         button.button(
-            plain(f"{verb.removesuffix(' all')} the rest" if done else verb),
+            plain(f"{verb.removesuffix(' all')} remaining" if done else verb),
             key=f"{prefix}start{suffix}",
             on_click=_start,
             args=(jobs, error_key),
@@ -98,7 +98,7 @@ def run_bar(run: Run, stop_key: str) -> None:
     if people.may_stop(run):
         button.button("Stop", key=stop_key, on_click=run.stop, width="stretch")
     else:
-        button.caption("Somebody else started this.")
+        button.caption("Another user started this run.")
 
 
 def on_board(*runs: Run) -> None:
@@ -151,7 +151,7 @@ def failed_items(
     frame = pd.DataFrame(failed.items(), columns=[unit, "reason"])
     with no_result(frame, job.label, unit):
         st.button(
-            "Try them again",
+            "Retry",
             key=f"{prefix}retry.{job.key}",
             on_click=_start,
             args=([job], f"{prefix}error", True),

@@ -68,9 +68,9 @@ def propose_sentences(
     title = METHODS[method.name].title
     st.caption(
         plain(
-            f"{title} of {level}s sends {spec.name} {now.words}; of sentences, "
-            f"{'nothing more' if less is None else less.words}: choose the level sentence under "
-            "Method settings."
+            f"{title} at the level of {level}s sends {spec.name} {now.words}; at the level of "
+            f"sentences, {'nothing more' if less is None else less.words}. To change it, set the "
+            "level to sentence under Method settings."
         )
     )
 
@@ -93,7 +93,7 @@ def confirmed(spec: RetrieverSpec, of: Hashable, what: str, said: Callable[[], s
     if key in st.session_state:
         return True
     with st.container(horizontal=True, vertical_alignment="center"):
-        told = f"{spec.name} is an endpoint. For {what} it would be sent {said()}."
+        told = f"{spec.name} is an endpoint. For {what}, PosLens would send it {said()}."
         st.caption(plain(told), width="content")
         st.button(
             plain(f"Send to {spec.name}"),

@@ -86,7 +86,7 @@ def study_section(
     """
     corpus = study.corpus(data, settings)
     if not names:
-        st.info("Choose a model.")
+        st.info("Select a model.")
         return None
     specs: list[RetrieverSpec] = []
     for name in names:
@@ -124,7 +124,7 @@ def study_section(
                 if summaries := stored(study, compute, first.subjects):
                     _results(study, data, summaries, on_click)
                 else:
-                    st.info("Nothing is computed yet: press Compute.")
+                    st.info("No results have been computed. Press Compute.")
             for job in jobs:
                 if not job.active:
                     failed_items(job, job.failures(), prefix, unit=study.unit)

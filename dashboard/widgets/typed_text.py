@@ -50,7 +50,7 @@ def typed_text(place: DeltaGenerator) -> tuple[TextPair | None, bool]:
             OWN,
             key=_FIELDS,
             on_change="rerun",
-            help="Type a query and a document, or bring a file of pairs",
+            help="Enter a query and a document, or upload a file of pairs",
         )
     if not asked and not popover.open:
         return None, False
@@ -61,7 +61,7 @@ def typed_text(place: DeltaGenerator) -> tuple[TextPair | None, bool]:
         return None, False
     if not shown.complete:
         if not popover.open:
-            st.info("Type a query and a document under Own text.")
+            st.info("Enter a query and a document under Own text.")
         return None, True
     return _pair(shown), True
 
@@ -107,28 +107,28 @@ def _form() -> None:
             "Evidence (optional)",
             key="typed.evidence",
             persist_state="session",
-            help="A passage of the document, letter for letter, that answers the query.",
+            help="A passage of the document, character for character, that answers the query.",
         )
-        st.form_submit_button("Show this text", key="own.show", on_click=show, type="primary")
+        st.form_submit_button("Show these texts", key="own.show", on_click=show, type="primary")
     if st.session_state.pop(_INCOMPLETE, False):
-        st.warning("Type both a query and a document.")
+        st.warning("Enter both a query and a document.")
     in_link = st.toggle(
-        "Put the texts into the address",
+        "Include the texts in the link",
         key=_IN_LINK,
         persist_state="session",
         on_change=lambda: _put_into_address(url_state.get("text") == OWN),
-        help="For a link that opens them.",
+        help="Creates a link that opens with these texts.",
     )
     query, document, _ = _shown()
     if not in_link:
-        st.caption("The address does not hold what you type here: reloading the page clears it.")
+        st.caption("The link doesn't include your texts: reloading the page clears them.")
     elif url_state.in_link(query, document):
         st.caption(
-            "The address holds the texts that are shown: they can be read in your browser's "
-            "history, in the logs of servers and by whoever gets the link."
+            "The link includes your texts. They can be read in your browser's history, in "
+            "server logs and by anyone who gets the link."
         )
     else:
-        st.caption("These texts are too long for a link: the address does not hold them.")
+        st.caption("These texts are too long for a link, so the link doesn't include them.")
 
 
 def _pair(texts: Texts) -> TextPair | None:
@@ -139,14 +139,14 @@ def _pair(texts: Texts) -> TextPair | None:
         return None
     replaced = query.n_replaced + document.n_replaced
     if replaced:
-        st.caption(
-            f"{replaced:,} characters that are not text were replaced by \N{REPLACEMENT CHARACTER}."
-        )
+        st.caption(f"{replaced:,} invalid characters were replaced with �.")
     span, evidence = None, texts.evidence.strip()
     if evidence:
         start = document.text.find(evidence)
         if start < 0:
-            st.warning("The evidence does not occur in the document: copy it letter for letter.")
+            st.warning(
+                "The evidence doesn't occur in the document. Copy it character for character."
+            )
         else:
             span = EvidenceSpan(start, start + len(evidence))
     digest = hashlib.sha256(f"{query.text}\0{document.text}".encode()).hexdigest()[:12]

@@ -43,21 +43,21 @@ class ResultSource(TypedDict):
 
     poslens: Annotated[str, "Version of PosLens."]
     model: Annotated[str, "Name of the model."]
-    model_source: NotRequired[Annotated[str, "Where the model's weights come from."]]
+    model_source: NotRequired[Annotated[str, "Origin of the model's weights."]]
     weights: NotRequired[Annotated[str, "Digest of the model's files, in hexadecimal."]]
     method: Annotated[str, "The method with its parameters."]
     dataset: Annotated[str, "Name of the data set."]
-    n_pairs: NotRequired[Annotated[int, "Pairs that the numbers are over."]]
-    n_queries: NotRequired[Annotated[int, "Queries that the numbers are over."]]
-    n_documents: NotRequired[Annotated[int, "Documents that the numbers are over."]]
-    max_length: NotRequired[Annotated[int, "Tokens of a text that the model reads at most."]]
-    truncated: NotRequired[Annotated[int, "Documents that are longer than the model reads."]]
+    n_pairs: NotRequired[Annotated[int, "Number of pairs that the numbers cover."]]
+    n_queries: NotRequired[Annotated[int, "Number of queries that the numbers cover."]]
+    n_documents: NotRequired[Annotated[int, "Number of documents that the numbers cover."]]
+    max_length: NotRequired[Annotated[int, "Context limit of the model, in tokens."]]
+    truncated: NotRequired[Annotated[int, "Number of documents longer than the context limit."]]
     precision: NotRequired[Annotated[str, "Number format of the computation."]]
-    prompts: NotRequired[Annotated[str, "What the model is given before the texts."]]
-    selection: NotRequired[Annotated[str, "Which pairs, queries or documents, in words."]]
-    units: NotRequired[Annotated[str, "What tokens were joined to, and how."]]
-    control: NotRequired[Annotated[str, "What was subtracted."]]
-    interval: NotRequired[Annotated[str, "What was resampled for the intervals."]]
+    prompts: NotRequired[Annotated[str, "Prompts added to the texts."]]
+    selection: NotRequired[Annotated[str, "The pairs, queries or documents that were selected."]]
+    units: NotRequired[Annotated[str, "Units that tokens were joined to, and how."]]
+    control: NotRequired[Annotated[str, "Control that was subtracted."]]
+    interval: NotRequired[Annotated[str, "Items that were resampled for the intervals."]]
 
 
 def source(provenance: Provenance) -> ResultSource:
@@ -68,16 +68,16 @@ def source(provenance: Provenance) -> ResultSource:
 class TableAnswer(TypedDict, Generic[Row]):
     """A table with its provenance."""
 
-    provenance: Annotated[list[ResultSource], "Where the rows come from, an entry for each model."]
-    rows: Annotated[list[Row], "The rows of the table."]
+    provenance: Annotated[list[ResultSource], "Provenance of the rows, one entry per model."]
+    rows: Annotated[list[Row], "Rows of the table."]
 
 
 class Interval(TypedDict):
     """A number with its interval."""
 
     value: Annotated[float, "The number."]
-    low: Annotated[float | None, "Lower end of its 95% interval; null of too few documents."]
-    high: Annotated[float | None, "Upper end of its 95% interval; null of too few documents."]
+    low: Annotated[float | None, "Lower end of its 95% interval; null with too few documents."]
+    high: Annotated[float | None, "Upper end of its 95% interval; null with too few documents."]
 
 
 def interval(estimate: Estimate | None) -> Interval | None:
@@ -94,14 +94,14 @@ class Lines(Generic[Row]):
 Model = Annotated[str, "Name of the model."]
 Method = Annotated[str, "The method with its parameters."]
 DataSet = Annotated[str, "Name of the data set."]
-Low = Annotated[float | None, "Lower end of the 95% interval; null where there is none."]
-High = Annotated[float | None, "Upper end of the 95% interval; null where there is none."]
-Queries = Annotated[int, "Queries."]
-Documents = Annotated[int, "Different documents."]
+Low = Annotated[float | None, "Lower end of the 95% interval; null if there is none."]
+High = Annotated[float | None, "Upper end of the 95% interval; null if there is none."]
+Queries = Annotated[int, "Number of queries."]
+Documents = Annotated[int, "Number of distinct documents."]
 NDCG = Annotated[float | None, "nDCG@10, 0 to 1."]
-PSI = Annotated[float | None, "Position sensitivity index, 0 (even) to 1."]
-PSIUnderPermutation = Annotated[float | None, "Mean PSI when the queries' positions are shuffled."]
-P = Annotated[float | None, "Share of shuffles whose PSI is at least as high."]
+PSI = Annotated[float | None, "Position sensitivity index, from 0 (no sensitivity) to 1."]
+PSIUnderPermutation = Annotated[float | None, "Mean PSI under permutation of the positions."]
+P = Annotated[float | None, "Share of permutations whose PSI is at least as high."]
 
 
 def answers(shape: Any) -> Callable[[Command], Command]:

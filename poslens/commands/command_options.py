@@ -44,7 +44,7 @@ def several_models(default: str) -> Any:
     return typer.Option(
         "--model",
         autocompletion=model_names,
-        help=f"Preset, Hugging Face id, folder, or NAME=FOLDER; repeat for several. {default}",
+        help=f"Preset, Hugging Face id, folder, or NAME=FOLDER; repeatable. {default}",
     )
 
 
@@ -54,18 +54,20 @@ MethodName = Annotated[
 ]
 Normalization = Annotated[str, typer.Option(help="p99, max or none.")]
 Resampling = Annotated[str, typer.Option(help="bin_mean or point.")]
-Posir = Annotated[bool, typer.Option("--posir", help="The PosIR paper's protocol, bit for bit.")]
+Posir = Annotated[bool, typer.Option("--posir", help="Use the PosIR paper's protocol exactly.")]
 Readable = Annotated[
     bool,
     typer.Option(
         "--readable",
-        help="Exclude pairs whose evidence the model truncates, and pairs with more than 10% "
-        "unknown tokens.",
+        help=(
+            "Exclude pairs whose evidence is past the model's context limit, and pairs with "
+            "more than 10% unknown tokens."
+        ),
     ),
 ]
 _DATASET_HELP = (
-    "Name, or path, of a data set or of documents alone; also hf:ORGANISATION/NAME, "
-    "ir_datasets:ID or mteb:TASK."
+    "Data set or documents, by name or path; also hf:ORGANIZATION/NAME, ir_datasets:ID or "
+    "mteb:TASK."
 )
 
 
@@ -94,7 +96,7 @@ def _chosen_dataset(context: typer.Context, value: str) -> str:
         return value
     names = list(sources(context.params.get("data")))
     if len(names) > 1:
-        raise _refuse(f"--data names {' and '.join(names)}: choose one with --dataset.")
+        raise _refuse(f"--data names {' and '.join(names)}: select one with --dataset.")
     if not (names or value):
         raise _refuse("This command needs a data set: give --data NAME=PATH or --dataset.")
     return names[0] if names else value
@@ -114,9 +116,11 @@ Data = Annotated[
         "--data",
         callback=_data,
         is_eager=True,  # before --dataset, which may choose one of these
-        help="NAME=PATH of a data set (a folder or file of any format that docs/data.md lists), or "
-        "NAME=hf:ORGANISATION/NAME, NAME=ir_datasets:ID or NAME=mteb:TASK; repeatable. One alone "
-        "is used where --dataset is not given.",
+        help=(
+            "NAME=PATH of a data set (a folder or file in a format of docs/data.md), or "
+            "NAME=hf:ORGANIZATION/NAME, NAME=ir_datasets:ID or NAME=mteb:TASK; repeatable. A "
+            "single one is the default of --dataset."
+        ),
     ),
 ]
 
@@ -140,12 +144,15 @@ Endpoints = Annotated[
     typer.Option(
         "--endpoint",
         callback=_endpoints,
-        help="NAME=URL of an endpoint that embeds texts or reranks them, which is then a model of "
-        "this name; its key is in POSLENS_KEY_NAME (docs/endpoints.md); repeatable.",
+        help=(
+            "NAME=URL of an embedding or rerank endpoint, which becomes a model of this name; "
+            "its key is in POSLENS_KEY_NAME (docs/endpoints.md); repeatable."
+        ),
     ),
 ]
 Options = Annotated[
-    list[str] | None, typer.Option("--option", help="NAME=VALUE of the method; see `methods`.")
+    list[str] | None,
+    typer.Option("--option", help=("NAME=VALUE of a method parameter; see `methods`.")),
 ]
 
 
@@ -266,7 +273,7 @@ def distinct(specs: Iterable[RetrieverSpec]) -> list[RetrieverSpec]:
     by_name: dict[str, RetrieverSpec] = {}
     for spec in specs:
         if by_name.setdefault(spec.name, spec).source != spec.source:
-            raise UserError(f"--model gives the name {spec.name} to two folders: rename one.")
+            raise UserError(f"--model uses the name {spec.name} for two folders: rename one.")
     return list(by_name.values())
 
 
@@ -280,7 +287,7 @@ def method_of(
     for option in options or []:
         key, separator, value = option.partition("=")
         if not separator:
-            raise UserError(f"--option takes NAME=VALUE, not {option!r}.")
+            raise UserError(f"--option must be NAME=VALUE, not {option!r}.")
         given[key] = value
     curve = {"normalization": normalization, "resampling": resampling}
     return make_method(name, {**given, **(POSIR_CURVE if posir else curve)})
@@ -290,7 +297,7 @@ def with_rejections(data: DataSet) -> DataSet:
     """The same data set, once stderr says how many of its rows could not be read."""
     if data.rejected:
         print(
-            f"{len(data.rejected)} rows are not pairs, the first: {data.rejected[0].file} row "
+            f"{len(data.rejected)} rows were rejected, the first in {data.rejected[0].file} row "
             f"{data.rejected[0].row}: {data.rejected[0].reason}",
             file=sys.stderr,
         )
@@ -305,8 +312,8 @@ def pairs_of(dataset: str, posir: bool) -> tuple[DataSet, list[TextPair]]:
     pairs = [pair for pair in data.pairs if not posir or datasets.posir_selection(pair)]
     if not pairs:
         raise UserError(
-            f"No pair of {data.name} is left: the PosIR protocol keeps English documents of 1,024 "
-            "tokens or more with evidence in the middle."
+            f"No pair of {data.name} remains: the PosIR protocol selects English documents of "
+            "1,024 tokens or more with evidence in the middle."
         )
     return data, pairs
 
@@ -328,11 +335,12 @@ def readable_of(
     kept = coverage.readable(service(), specs, pairs)
     names = " or ".join(spec.name for spec in specs)
     print(
-        f"{len(pairs) - len(kept)} of {len(pairs)} pairs left out: {names} cannot read them whole.",
+        f"{len(pairs) - len(kept)} of {len(pairs)} pairs excluded, because {names} can't read "
+        "them in full.",
         file=sys.stderr,
     )
     if not kept:
-        raise UserError(f"{names} can read no pair whole: choose another model or data set.")
+        raise UserError(f"{names} can't read any pair in full: select another model or data set.")
     return list(kept), coverage.LEFT_OUT
 
 
@@ -363,7 +371,7 @@ def _name_of(source: str) -> str:
 
 def named(value: str, what: str, kind: str = "FOLDER") -> tuple[str, Path]:
     """Split NAME=FOLDER, or of another kind, into its two parts."""
-    name, folder = _parted(value, f"{what} takes NAME={kind}, not {value!r}.")
+    name, folder = _parted(value, f"{what} must be NAME={kind}, not {value!r}.")
     return name, expanded(folder)
 
 
@@ -376,7 +384,7 @@ def unique_by_name(given: Iterable[tuple[str, T]], what: str) -> dict[str, T]:
     found: dict[str, T] = {}
     for name, value in given:
         if name in found:
-            raise UserError(f"{what} gives the name {name} twice: give each its own.")
+            raise UserError(f"{what} uses the name {name} twice: use different names.")
         found[name] = value
     return found
 
@@ -386,7 +394,7 @@ def sources(values: list[str] | None) -> dict[str, str]:
     parted = (
         _parted(
             value,
-            f"--data takes NAME=PATH, NAME=hf:ORGANISATION/NAME, NAME=ir_datasets:ID or "
+            "--data must be NAME=PATH, NAME=hf:ORGANIZATION/NAME, NAME=ir_datasets:ID or "
             f"NAME=mteb:TASK, not {value!r}.",
         )
         for value in values or []

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 Quiet = Annotated[
-    bool, typer.Option("--quiet", help="No progress and no notes; errors are still said.")
+    bool, typer.Option("--quiet", help="Print no progress and no notes, only errors.")
 ]
 
 
@@ -83,7 +83,7 @@ def one_sentence(command: Callable[P, R]) -> Callable[P, R]:
             print_error(error)
             raise typer.Exit(2) from None
         except KeyboardInterrupt:
-            print_error("Interrupted; what was computed is kept.")
+            print_error("Interrupted. All computed results are stored.")
             raise typer.Exit(130) from None
         except BrokenPipeError:
             raise  # whoever read the result has had enough
@@ -97,7 +97,7 @@ def one_sentence(command: Callable[P, R]) -> Callable[P, R]:
 def _failed(error: OSError) -> str:
     """What the operating system refused, in one sentence."""
     place = f"{error.filename}: " if error.filename else ""
-    return f"{place}{error.strerror or error}: check the path, its rights and the free space."
+    return f"{place}{error.strerror or error}: check the path, its permissions and the free space."
 
 
 def silence_libraries() -> None:
@@ -197,7 +197,7 @@ def wait(running: Any, *, own_process: bool = True) -> None:
         # Some process managers signal more than once; a second Ctrl-C means now.
         if own_process:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        print("\nStopping after the batch at hand ...", file=sys.stderr, flush=True)
+        print("\nStopping after the current batch ...", file=sys.stderr, flush=True)
         running.stop()
         try:
             running.wait()

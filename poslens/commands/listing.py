@@ -19,12 +19,12 @@ from poslens.commands.listing_answers import (
 )
 
 app = typer.Typer()
-models_app = typer.Typer(no_args_is_help=False, help="List and fetch retrievers.")
+models_app = typer.Typer(no_args_is_help=False, help="List and download retrievers.")
 app.add_typer(models_app, name="models", invoke_without_command=True)
 
 
 Format = Annotated[
-    LineFormat, typer.Option(help="text (a line for each) or json (a list of objects).")
+    LineFormat, typer.Option(help="text (one line each) or json (a list of objects).")
 ]
 
 
@@ -33,7 +33,9 @@ Format = Annotated[
 @answers(list[ModelEntry])
 def models(
     context: typer.Context,
-    model: Annotated[list[str] | None, several_models("All known by name by default.")] = None,
+    model: Annotated[
+        list[str] | None, several_models("All registered data sets by default.")
+    ] = None,
     format: Format = LineFormat.text,
 ) -> None:
     """List the retrievers known by name."""
@@ -76,7 +78,7 @@ def models(
 def fetch_model(
     name: Annotated[str, typer.Argument(help="A preset (see `models`) or a Hugging Face id.")],
     format: Annotated[
-        LineFormat, typer.Option(help="text (the path of its folder) or json.")
+        LineFormat, typer.Option(help="text (the path of the model's folder) or json.")
     ] = LineFormat.text,
 ) -> None:
     """Fetch a model's weights onto this machine."""

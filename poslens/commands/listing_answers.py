@@ -12,42 +12,44 @@ class ModelEntry(TypedDict):
     """A model known by name."""
 
     name: Model
-    title: Annotated[str, "What it is called in words."]
+    title: Annotated[str, "Title of the model."]
     installed: Annotated[bool, "Whether its weights are on this machine."]
-    family: Annotated[str, "Its family, such as dense."]
-    hub_id: Annotated[str | None, "Its Hugging Face id; null of one without."]
-    pooling: Annotated[str | None, "How tokens become a vector; null of families without."]
-    max_length: Annotated[int | None, "Tokens of a text that it reads at most; null of any."]
+    family: Annotated[str, "Family of the model, such as dense."]
+    hub_id: Annotated[str | None, "Hugging Face id; null if it has none."]
+    pooling: Annotated[
+        str | None, ("Pooling of tokens into a vector; null for families without pooling.")
+    ]
+    max_length: Annotated[int | None, "Context limit in tokens; null if unlimited."]
     configured_max_length: Annotated[
         int | None,
-        "Tokens at which its own configuration truncates, where that differs from max_length.",
+        "Tokens at which the model's own configuration truncates, if different from max_length.",
     ]
-    size_mb: Annotated[int | None, "Its weights in float32, in MB; null if unknown."]
-    license: Annotated[str | None, "Its licence; null if unknown."]
+    size_mb: Annotated[int | None, "Size of its weights in float32, in MB; null if unknown."]
+    license: Annotated[str | None, "License; null if unknown."]
 
 
 class FetchedModel(TypedDict):
     """A model whose weights are on this machine now."""
 
     model: Model
-    folder: Annotated[str, "Path of its folder."]
+    folder: Annotated[str, "Path of the model's folder."]
 
 
 class DataSetEntry(TypedDict):
     """A data set known by name."""
 
     name: Annotated[str, "Name of the data set."]
-    title: Annotated[str, "What it is called in words."]
-    pairs: Annotated[int, "Pairs that could be read."]
-    rejected: Annotated[int, "Rows that are no pairs."]
+    title: Annotated[str, "Title of the data set."]
+    pairs: Annotated[int, "Number of valid pairs."]
+    rejected: Annotated[int, "Number of rejected rows."]
 
 
 class ListedMethod(TypedDict):
     """An attribution method."""
 
     name: Annotated[str, "Name of the method."]
-    title: Annotated[str, "What it is called in words."]
-    help: Annotated[str, "What a token gets, in a sentence."]
-    caveat: Annotated[str, "What a curve by it does not show; empty where nothing."]
-    families: Annotated[list[str], "Families of models that it works on."]
+    title: Annotated[str, "Title of the method."]
+    help: Annotated[str, "What the method computes for a token, in one sentence."]
+    caveat: Annotated[str, "What the method's curve doesn't show; empty if nothing."]
+    families: Annotated[list[str], "Families of models that the method works with."]
     parameters: Annotated[dict[str, list[str]], "Values of each parameter, the default first."]

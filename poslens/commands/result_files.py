@@ -231,7 +231,7 @@ def suffix_of(output: Path, formats: Sequence[str]) -> str:
     if suffix not in formats:
         *most, last = (f".{name}" for name in formats)
         choices = f"{', '.join(most)} or {last}" if most else last
-        raise UserError(f"{output.name} has no suffix that can be written: use {choices}.")
+        raise UserError(f"{output.name} doesn't have a supported suffix: use {choices}.")
     return suffix
 
 

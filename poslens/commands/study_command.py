@@ -80,7 +80,7 @@ def _signature(study: Study[Any, Any, Any], tables: type[StrEnum]) -> inspect.Si
         )
         folder = typer.Option("--out", help=help)
         options.append(parameter("out", Annotated[Path | None, folder], None))
-    retry = typer.Option(help=f"Try each {study.unit} again that failed before.")
+    retry = typer.Option(help=f"Retry each {study.unit} that failed.")
     options += [
         parameter("retry_failed", Annotated[bool, retry], False),
         parameter(
@@ -132,7 +132,7 @@ def _run(study: Study[Any, Any, Any], given: dict[str, Any]) -> None:
             refused.append(str(reason))
             continue
         if summary is None or job.n_done() < job.total:
-            raise UserError(f"{job.label} is not complete: run the command again to go on.")
+            raise UserError(f"{job.label} isn't complete: run the command again to resume.")
         summaries.append(summary)
         if study.streams:
             print(study.verdict(summary), file=sys.stderr, flush=True)

@@ -213,8 +213,8 @@ class Compute:
             UserError: it does not.
         """
         if reason := self.unfit(model).get(method.name):
-            said = f"{method.name} does not fit {model.spec.name}: {reason.rstrip('.')}"
-            raise UserError(f"{said}. Choose another method.")
+            said = f"{method.name} is unavailable for {model.spec.name}: {reason.rstrip('.')}"
+            raise UserError(f"{said}. Select another method.")
 
     def self_check(self, model: ModelIdentity) -> SelfCheck | None:
         """What the model showed of itself when it was loaded; None before that."""
@@ -228,7 +228,7 @@ class Compute:
         family = family_of(model.spec)
         for name, entry in METHODS.items():
             if not entry.fits(family):
-                fitting = f"it is for {_listed(families_with(entry.needs))} retrievers"
+                fitting = f"it needs {_listed(families_with(entry.needs))} retrievers"
                 found[name] = family.why_not or fitting
         return found
 
@@ -251,7 +251,7 @@ class Compute:
         try:
             found = self.store.get(model.key, method, pair)
         except UserError as error:
-            found, notice = None, f"{error} The result below was computed and is not kept."
+            found, notice = None, f"{error} The result below was computed but isn't stored."
         if found is not None:
             return Explained(found, model, pair, from_cache=True)
         retriever = self.fitting(model, method)
@@ -262,7 +262,7 @@ class Compute:
                 for outcome in batch
             ]
         if not outcomes:
-            raise Stopped("Stopped before this pair's turn came.")
+            raise Stopped("Stopped before this pair was computed.")
         result = outcomes[0].attribution
         if result is None:
             raise UserError(outcomes[0].reason)
@@ -270,7 +270,7 @@ class Compute:
             try:
                 self.store.put(model.key, method, [(pair, result)])
             except UserError as error:
-                notice = f"{error} The result below is not kept."
+                notice = f"{error} The result below isn't stored."
         return Explained(result, model, pair, from_cache=False, notice=notice)
 
     def ask(self, pair: TextPair, spec: RetrieverSpec, method: Method) -> Place[Explained]:
@@ -319,7 +319,7 @@ class Compute:
         selection: str = "",
     ) -> DataSetCurve:
         """The aggregated curve of what is stored of `pairs`; computes no attribution. Under
-        `over_text(method)` it stands over whole texts, and has no centre of mass and no index.
+        `over_text(method)` it stands over whole texts, and has no center of mass and no index.
 
         Raises:
             UserError: nothing is stored of them.

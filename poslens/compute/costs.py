@@ -39,7 +39,9 @@ class Counting:
             UserError: this model is none, so that its part of the work would have to be done.
         """
         if not spec.remote:
-            raise UserError(f"What is sent depends on {spec.name}, which has not been run yet.")
+            raise UserError(
+                f"The cost depends on {spec.name}, whose part hasn't been computed yet."
+            )
         found, counter = counting(spec)
         self.counters.append(counter)
         return found

@@ -28,7 +28,7 @@ Report = Callable[[int, int], None]
 and what was counted is kept."""
 
 
-LEFT_OUT = "only pairs that every model can read"
+LEFT_OUT = "only pairs that no model truncates"
 
 
 def _key(model: ModelIdentity, pair: TextPair) -> tuple[str, int]:
@@ -129,8 +129,8 @@ def sentence(found: Mapping[str, Coverage]) -> str:
         parts.append(f"in {cut:,} of {n:,} pairs the evidence is past its context limit")
     if unknown:
         parts.append(
-            f"{unknown / tokens:.1%} of the tokens are unknown to it, more than "
-            f"{MAX_UNKNOWN:.0%} in {strange:,} of {n:,} pairs"
+            f"{unknown / tokens:.1%} of the tokens are unknown to it (more than "
+            f"{MAX_UNKNOWN:.0%} in {strange:,} of {n:,} pairs)"
         )
     return "; ".join(parts)
 

@@ -42,7 +42,7 @@ def job(compute: Compute, spec: RetrieverSpec) -> Job:
 
         def told(step: str, done: int, total: int | None) -> None:
             if run.stopping:
-                raise Stopped("Stopped as asked; what was fetched is kept for the next time.")
+                raise Stopped("Stopped. The download resumes where it was.")
             run.stage = step
             report(Progress(total or 0, done, done, 0, time.perf_counter() - started))
 

@@ -121,8 +121,8 @@ def _not_the_end(name: str) -> Iterator[None]:
         raise
     except BaseException as error:
         raise UserError(
-            f"{name} cannot be loaded: it would end the program ({type(error).__name__}). Choose "
-            "another model."
+            f"{name} can't be loaded, because it would end the program ({type(error).__name__}). "
+            "Select another model."
         ) from error
 
 

@@ -13,12 +13,12 @@ from poslens.cache.storage.store import StoredCurves
 
 AS_GIVEN = "data set"
 SHUFFLED = "random"
-ORDERS = (AS_GIVEN, "score", "centre of mass", "least in the evidence", "disagreement", SHUFFLED)
+ORDERS = (AS_GIVEN, "score", "center of mass", "smallest evidence share", "disagreement", SHUFFLED)
 HELP = (
-    "By score or centre of mass: highest first. Least in the evidence: pairs whose evidence gets "
-    "the least of the curve for its length, the hard cases (documents read whole). Disagreement: "
-    "how far apart the curves of the first two models are, from 0 to 1. What is not computed yet "
-    "comes last: see Curves."
+    "Score and center of mass sort from high to low. Smallest evidence share: pairs whose "
+    "evidence gets the least of the curve for its length (only documents read in full). "
+    "Disagreement: distance between the curves of the first two models, 0 to 1. Pairs without "
+    "results come last; Curves computes them."
 )
 
 
@@ -38,7 +38,7 @@ def arrange(
         return tuple(pairs[i] for i in mixed), {}
     # A curve of zeros has no centre, and no shares.
     values = {p: value for p, value in _values(pairs, order, stored).items() if np.isfinite(value)}
-    sign = 1 if order == "least in the evidence" else -1
+    sign = 1 if order == "smallest evidence share" else -1
     ranked = sorted(pairs, key=lambda pair: sign * values.get(pair.pair_id, sign * np.inf))
     return tuple(ranked), values
 
@@ -51,7 +51,7 @@ def _values(
         return {}
     if order == "score":
         return dict(zip(first.pair_ids, first.scores.tolist(), strict=True))
-    if order == "centre of mass":
+    if order == "center of mass":
         centres = center_of_mass(first.magnitudes, first.positions).tolist()
         return dict(zip(first.pair_ids, centres, strict=True))
     if order == "disagreement":

@@ -169,14 +169,14 @@ class DeviceQueue:
                 waiting = self.requests
                 if waiting >= self._limit():
                     raise UserError(
-                        f"{waiting} requests are waiting for this device already: try "
-                        "again in a moment."
+                        f"{waiting} requests are already waiting for this device. Try again in a "
+                        "moment."
                     )
                 open_ones = (r for r in self._requests.values() if r.reader == reader)
                 own = sum(r.wanted() for r in open_ones)
                 if reader and own >= self._each():
                     raise UserError(
-                        f"{own} of your requests are waiting already: try again in a moment."
+                        f"{own} of your requests are already waiting. Try again in a moment."
                     )
                 request = self._requests[key] = Request(self._condition, self._clock, reader)
                 threading.Thread(
@@ -282,4 +282,4 @@ def require_wanted() -> None:
     """
     unwanted: Callable[[], bool] | None = getattr(_local, "unwanted", None)
     if unwanted is not None and unwanted():
-        raise Stopped("Stopped while it waited for its turn.")
+        raise Stopped("Stopped while waiting for the device.")

@@ -63,7 +63,7 @@ class Run:
         if self.part is None:
             return " · ".join(filter(None, (self.stage, of)))
         left = self.part.progress.remaining_seconds
-        time_left = "" if left is None else f"about {duration(left)} left of it"
+        time_left = "" if left is None else f"about {duration(left)} left"
         return " · ".join(filter(None, (self.stage, self.part.counts, time_left)))
 
     @property
@@ -101,7 +101,9 @@ class Run:
                 self.error = str(error)
             except BaseException:  # SystemExit too: whatever a library raises ends this run alone
                 logging.getLogger(__name__).exception("run %s failed", self.label)
-                self.error = "The run ended with an unexpected error; the server's log has it."
+                self.error = (
+                    "The run ended with an unexpected error. The server's log has the details."
+                )
             finally:
                 self._ended.set()
 
@@ -297,9 +299,9 @@ class Job:
         if not names:
             return ""
         cost = self.cost()
-        said = "known once it runs" if cost is None else cost.words
+        said = "the number is known once the run starts" if cost is None else cost.words
         what = "" if self.label == names else f" ({self.label.removeprefix(f'{names}, ')})"
-        return f"To be sent to {names}{what}: {said}."
+        return f"PosLens will send {names}{what}: {said}."
 
     def cost(self) -> Cost | None:
         """What is left to send; takes some seconds at most. None where nothing is sent, or what is

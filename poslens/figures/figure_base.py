@@ -24,7 +24,7 @@ UNKNOWN_SYMBOL = "circle-open-dot"
 Provenances = Provenance | Sequence[Provenance]
 Span = tuple[float, float]
 
-POSITION_TITLE = "Relative position in what was read (%)"
+POSITION_TITLE = "Relative position in the tokens read (%)"
 TEXT_TITLE = "Position in the whole text (% of its characters)"
 BINS = np.arange(N_BINS)
 CLEAR = "rgba(0,0,0,0)"

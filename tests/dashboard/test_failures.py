@@ -109,14 +109,14 @@ def test_what_failed_is_listed_and_tried_again(
     fail(compute, compute.identify(spec(model, mine.name)).key, mine)
     page = open_page(name, dataset=mine.name, models=[model], **asked).run()
     assert not page.exception
-    assert any("gave no result" in one.label for one in page.expander)
+    assert any("failed" in one.label for one in page.expander)
     assert any("reason" in f.value and WHY in list(f.value["reason"]) for f in page.dataframe)
     before = set(compute.runs._runs)
-    next(one for one in page.button if one.label == "Try them again").click().run()
+    next(one for one in page.button if one.label == "Retry").click().run()
     (key,) = set(compute.runs._runs) - before or before
     run = compute.runs._runs[key]
     assert run.retry_failed
     run.wait()
     assert not run.error
     page.run()
-    assert not any(one.label == "Try them again" for one in page.button)
+    assert not any(one.label == "Retry" for one in page.button)

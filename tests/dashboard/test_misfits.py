@@ -94,11 +94,11 @@ def spoiled(own_service: None) -> None:
 @pytest.mark.parametrize(
     ("name", "asked", "missing"),
     [
-        ("cause", {"tab": "Bias tests"}, "Nothing is computed yet"),
+        ("cause", {"tab": "Bias tests"}, "No results have been computed"),
         ("methods", {"methods": ["saliency"]}, "0 of 1 tests of this pair are stored"),
         ("cause", {"tab": "A data set"}, "Nothing is computed for these pairs"),
         ("passport", {}, "Not computed yet"),
-        ("audit", {}, "Nothing is computed yet"),
+        ("audit", {}, "No results have been computed"),
         ("ranking", {}, "Not ranked yet"),
         ("map", {}, "documents of 304 pairs"),
     ],

@@ -57,7 +57,7 @@ def no_error(page: Page) -> None:
 
 def test_search_a_pair_as_one_types_and_take_it_with_the_keyboard(app: App, visit: Visit) -> None:
     page = ready(visit(app.url))
-    box = page.get_by_role("combobox", name="Pair: type to search")
+    box = page.get_by_role("combobox", name="Pair (type to search)")
     box.click()
     box.press_sequentially("rye bread gummy")
     expect(page.get_by_role("option", name=re.compile("rye bread gummy"))).not_to_have_count(0)
@@ -113,11 +113,11 @@ def test_switching_the_method_keeps_the_pair(app: App, visit: Visit) -> None:
     expect(page).to_have_url(re.compile("pair=food-sourdough-q2"))
     page.get_by_text("Method settings").click()
     select(page, "Matrix", "yes")
-    expect(page.get_by_role("figure", name="each query word along the document")).to_be_visible()
+    expect(page.get_by_role("figure", name="each query word over the position")).to_be_visible()
     page.get_by_text("Largest shares").click()
     page.locator(".hm-largest button").first.click()
     expect(page.locator(".hm-pinned")).to_have_count(2)
-    page.get_by_text("The whole matrix").click()
+    page.get_by_text("Full interaction matrix").click()
     expect(
         page.get_by_role("figure", name="each query unit with each document unit")
     ).to_be_visible()
@@ -139,11 +139,11 @@ def test_faithfulness_of_two_methods(run_app: App, visit: Visit) -> None:
 
 def test_compare_two_models(app: App, visit: Visit) -> None:
     page = visit(f"{app.url}/compare?pair=music-staff-notation-q1")
-    expect(page.get_by_text("Rank correlation of the words")).to_be_visible()
+    expect(page.get_by_text("Rank correlation of words")).to_be_visible()
     for name in ("MiniLM-primacy", "MiniLM-recency"):
         expect(page.locator(".hm-model", has_text=name).first).to_be_visible()
-    expect(page.get_by_role("figure", name="Attribution over the position")).to_be_visible()
-    expect(page.get_by_role("figure", name="under A minus under B")).to_be_visible()
+    expect(page.get_by_role("figure", name="Attribution by relative position")).to_be_visible()
+    expect(page.get_by_role("figure", name="by A minus by B")).to_be_visible()
     press(page.get_by_role("radio", name="A − B"), lambda: "paint=" in page.url)
     joined = "MiniLM-primacy − MiniLM-recency"
     expect(page.locator(".hm-model", has_text=joined).first).to_be_visible()
@@ -210,11 +210,11 @@ def test_typed_text_and_its_link(app: App, visit: Visit) -> None:
     page.get_by_label("Document", exact=True).fill("Stone stays. Ice melts in spring.")
     idle(page)
     expect(page.get_by_test_id("stAlert")).to_have_count(0)
-    page.get_by_role("button", name="Show this text").click()
+    page.get_by_role("button", name="Show these texts").click()
     ready(page)
-    expect(page.get_by_text("read all 9 tokens")).to_be_visible()
+    expect(page.get_by_text("reads all 9 tokens")).to_be_visible()
     assert "melts" not in page.url
-    page.get_by_text("Put the texts into the address").click()
+    page.get_by_text("Include the texts in the link").click()
     # The query and the document reach the address one after the other.
     page.wait_for_url(re.compile(r"[?&]d=[^&]*melts"))
     other = ready(visit(page.url))
@@ -234,7 +234,7 @@ def test_run_a_data_set_stop_and_resume(run_app: App, visit: Visit) -> None:
     # From ten pairs on their mean is drawn as the data set's.
     expect(page.get_by_text(re.compile(r"^[1-9]\d+ of 256"))).to_be_visible()
     stop.click()
-    resume = page.get_by_role("button", name="Compute the rest")
+    resume = page.get_by_role("button", name="Compute remaining")
     expect(resume).to_be_visible()
 
     def done() -> int:
@@ -243,7 +243,7 @@ def test_run_a_data_set_stop_and_resume(run_app: App, visit: Visit) -> None:
 
     stopped_at = done()
     assert 0 < stopped_at < 256
-    expect(page.get_by_text(re.compile("centre of mass"))).not_to_have_count(0)
+    expect(page.get_by_text(re.compile("center of mass"))).not_to_have_count(0)
     resume.click()
     expect(stop).to_be_visible()
     page.wait_for_function(
@@ -319,7 +319,7 @@ def test_bad_addresses_get_one_sentence(app: App, go: Visit, address: str, sente
 def test_a_text_many_times_too_long_is_cut_and_said_to_be(app: App, visit: Visit) -> None:
     page = visit(f"{app.url}/?text=Own+text&q=ice")
     page.get_by_label("Document").fill("ice melts in spring " * 1700)
-    page.get_by_role("button", name="Show this text").click()
-    expect(page.get_by_text("read 510 of 8,500 tokens")).to_be_visible()
+    page.get_by_role("button", name="Show these texts").click()
+    expect(page.get_by_text("reads 510 of 8,500 tokens")).to_be_visible()
     expect(page.get_by_text("too long for a link")).to_be_visible()
     no_error(page)

@@ -12,7 +12,7 @@ from tests.e2e.test_app import no_error
 
 def test_from_nothing_stored_to_the_sentences_of_a_document(run_app: App, visit: Visit) -> None:
     page = visit(f"{run_app.url}/audit?dataset=mine&models=BM25&top=1")
-    expect(page.get_by_text("Nothing is computed yet")).to_be_visible()
+    expect(page.get_by_text("No results have been computed")).to_be_visible()
     idle(page)
     page.get_by_role("button", name="Compute").click()
     expect(page.get_by_role("figure", name="Unretrieved sentences by position")).to_be_visible()

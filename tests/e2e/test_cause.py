@@ -122,7 +122,7 @@ def test_what_cannot_be_moved_is_one_sentence(run_app: App, visit: Visit) -> Non
     evidence = page.get_by_role("textbox", name="Evidence (optional)")
     press(page.get_by_role("button", name="Own text"), evidence.is_visible)
     evidence.fill("tide")
-    page.get_by_role("button", name="Show this text").click()
+    page.get_by_role("button", name="Show these texts").click()
     expect(page.get_by_text("The document is one sentence")).to_be_visible()
     no_error(page)
 
@@ -140,7 +140,7 @@ def test_curves_minus_null(run_app: App, visit: Visit) -> None:
 
 def test_a_pair_behind_a_bin_opens_in_explain(run_app: App, visit: Visit) -> None:
     page = visit(f"{run_app.url}/curves?models=BM25&language=tha&resampling=point")
-    curve = page.get_by_role("figure", name="Mean attribution over relative positions")
+    curve = page.get_by_role("figure", name="Mean attribution by relative position")
     compute = page.get_by_role("button", name="Compute", exact=True)
     expect(curve.or_(compute)).to_be_visible()
     idle(page)
@@ -148,7 +148,7 @@ def test_a_pair_behind_a_bin_opens_in_explain(run_app: App, visit: Visit) -> Non
         compute.click()
         expect(page.get_by_text(re.compile(r"^(\d+) of \1$"))).to_be_visible()
     grid = page.locator("[class*=st-key-curves-behind] .dvn-scroller")
-    press(page.get_by_text("Open the pairs behind a bin"), grid.is_visible)
+    press(page.get_by_text("List the pairs behind a bin"), grid.is_visible)
     link = page.get_by_role("link", name="Explain this pair")
     pick_row(grid, 2, link.is_visible)
     there = re.compile(r"/(explain)?\?.*pair=[^&]+-tha-")

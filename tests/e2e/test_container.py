@@ -121,7 +121,10 @@ def test_it_runs_as_the_container_does_and_keeps_what_a_run_computed(
         app.process.send_signal(signal.SIGTERM)
         assert app.process.wait(120) == 0, app.said()
         said = app.said()
-        assert "Stopping runs after the batches at hand" in said and "computed is kept" in said
+        assert (
+            "Waiting for the current batches to finish" in said
+            and "computed results were kept" in said
+        )
         assert not re.search("Traceback|Read-only|Permission denied", said), said
         page.context.close()
     assert (data / "poslens" / "cache").is_dir()

@@ -79,12 +79,12 @@ def upload(page: Page, file: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "method", "unfit"),
     [
-        ("BM25", "terms", "Gradient saliency: not for"),
-        ("colbert", "maxsim", "Token decomposition: not for"),
-        ("splade", "terms", "MaxSim shares: not for"),
-        ("cross", "decomposition", "Term shares: not for"),
-        ("judge", "saliency", "Term shares: not for"),
-        ("answerer", "decomposition", "MaxSim shares: not for"),
+        ("BM25", "terms", "Gradient saliency is unavailable for"),
+        ("colbert", "maxsim", "Token decomposition is unavailable for"),
+        ("splade", "terms", "MaxSim shares is unavailable for"),
+        ("cross", "decomposition", "Term shares is unavailable for"),
+        ("judge", "saliency", "Term shares is unavailable for"),
+        ("answerer", "decomposition", "MaxSim shares is unavailable for"),
     ],
 )
 def test_each_family(
@@ -95,7 +95,7 @@ def test_each_family(
     drawn(page)
     expect(page.get_by_text(re.compile(rf"method {method}\(")).first).to_be_attached()
     # What does not fit is there with its reason, for who asks.
-    page.get_by_text("not fit: why?").click()
+    page.get_by_text("unavailable for the selected models").click()
     expect(page.get_by_test_id("stSidebar").get_by_text(unfit).first).to_be_visible()
 
 
@@ -123,7 +123,7 @@ def test_both_versions_of_a_claim_side_by_side(
     expect(page.locator(".hm-pane[data-side=document] .hm-text")).to_contain_text("Tvrzení")
     page.get_by_text("English version").click()
     expect(page.get_by_test_id("stExpander").get_by_text("A claim")).to_be_visible()
-    page.get_by_text("Attribute it too").click()
+    page.get_by_text("Also attribute this text").click()
     documents = page.locator(".hm-pane[data-side=document] .hm-text")
     expect(documents).to_have_count(2)
     expect(documents.nth(0)).to_contain_text("Tvrzení")
@@ -158,7 +158,7 @@ def test_an_uploaded_file_is_this_readers_alone(
     expect(page.locator(".hm-pane[data-side=document] .hm-text")).to_contain_text("Ice melts.")
     drawn(page)
     other = visit(page.url)
-    expect(other.get_by_text("lives in one browser session")).to_be_visible()
+    expect(other.get_by_text("belong to one browser session")).to_be_visible()
     drawn(other)
 
 

@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.e2e.conftest import TIMEOUT_MS, App, Visit, idle
 
 SHOWN = {
-    "curves": "Mean attribution over relative positions",
+    "curves": "Mean attribution by relative position",
     "cause": "Score against the position of the evidence",
     "ranking": "nDCG@10 over 20 bins of the evidence",
     "audit": "Unretrieved sentences by position",
@@ -86,5 +86,5 @@ def test_the_storage_page_lists_what_ships_and_counts_none(shipped_app: App, go:
     page = go(f"{shipped_app.url}/storage")
     expect(page.get_by_text("Nothing is stored yet")).to_be_visible()
     expect(page.get_by_test_id("stMarkdown").first).to_contain_text("which results are stored?")
-    expect(page.get_by_text("Shipped with PosLens")).to_be_visible()
+    expect(page.get_by_text("Included results")).to_be_visible()
     expect(page.get_by_text(re.compile(r"\d results of the embedded data sets"))).to_be_visible()

@@ -402,11 +402,11 @@ def test_lines_stay_readable_in_a_wide_window(show: Show, models: tuple[str, ...
 
 
 def test_the_head_is_one_line_and_warns_with_a_sign(show: Show) -> None:
-    facts = (Fact("read 200 of 400 tokens", "The rest was cut", warning=True), Fact("<b>x</b>"))
+    facts = (Fact("reads 200 of 400 tokens", "The rest was cut", warning=True), Fact("<b>x</b>"))
     page = show([document(LONG, head=Head("0.573", facts))])
     head = page.locator(".hm-head")
     assert re.sub(r"\s+", " ", head.inner_text()) == (
-        "m score 0.573 ⚠︎ read 200 of 400 tokens <b>x</b>"
+        "m score 0.573 ⚠︎ reads 200 of 400 tokens <b>x</b>"
     )
     assert page.locator(".hm-warning").get_attribute("title") == "The rest was cut"
     assert page.get_by_role("img", name="warning:").count() == 1

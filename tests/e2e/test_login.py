@@ -108,7 +108,7 @@ def test_each_person_who_logs_in_has_their_own_and_can_log_out(
 
 def test_who_is_not_of_the_people_named_is_turned_away(guarded: Guarded, browser: Browser) -> None:
     carl = entered(browser, guarded.url, "carl")  # of an address that nobody has verified
-    expect(carl.get_by_text("may not use this PosLens")).to_be_visible()
+    expect(carl.get_by_text("doesn't have access to this PosLens")).to_be_visible()
     expect(carl.get_by_test_id("stTopNav")).to_have_count(0)
     carl.get_by_role("button", name="Log out").click()
     carl.get_by_role("button", name="End session").click()

@@ -14,10 +14,10 @@ from tests.e2e.test_app import no_error, ready
 
 def test_the_mean_comes_beside_the_text_once_it_is_computed(run_app: App, visit: Visit) -> None:
     page = ready(visit(f"{run_app.url}/?dataset=small&models=BM25&method=terms"))
-    expect(page.get_by_text("A mean is drawn from 10 pairs on.")).to_be_visible()
-    page.get_by_role("button", name="Compute the rest").click()
+    expect(page.get_by_text("The mean curve appears once 10 pairs have results.")).to_be_visible()
+    page.get_by_role("button", name="Compute remaining").click()
     expect(page.get_by_text("mean of 12 pairs, 12 documents").first).to_be_visible()
-    expect(page.get_by_role("button", name="Compute the rest")).to_have_count(0)
+    expect(page.get_by_role("button", name="Compute remaining")).to_have_count(0)
     idle(page).get_by_role("radio", name="data set").click()
     page.wait_for_url(re.compile("curves_of=data"))
     idle(page).get_by_role("radio", name="unrelated query").click()
@@ -29,12 +29,12 @@ def test_the_mean_comes_beside_the_text_once_it_is_computed(run_app: App, visit:
 
 def test_two_models_and_the_pairs_in_which_they_differ_most(run_app: App, visit: Visit) -> None:
     page = ready(visit(f"{run_app.url}/compare?dataset=small"))
-    page.get_by_role("button", name="Compute the rest").click()
+    page.get_by_role("button", name="Compute remaining").click()
     expect(page.get_by_role("figure", name="Mean curve of A minus")).to_be_visible()
     panes = page.locator(".hm-pane[data-side=document]")
     press(page.get_by_role("radio", name="A − B"), lambda: panes.count() == 1)
     grid = page.get_by_test_id("stDataFrame").last.locator(".dvn-scroller").first
-    press(page.get_by_text("Pairs in which the two differ most"), grid.is_visible)
+    press(page.get_by_text("Pairs with the largest differences between models"), grid.is_visible)
     shown = page.url
     text = panes.locator(".hm-text").text_content() or ""
     pick_row(grid, 4, lambda: page.url != shown)

@@ -17,7 +17,7 @@ def test_from_the_button_to_the_file(run_app: App, visit: Visit) -> None:
     expect(page.get_by_text("Rankings depend on the evidence's place")).to_be_visible()
     expect(page.get_by_text("Not computed yet.")).to_have_count(0)
     expect(page.get_by_text("gives no vector of a text by itself")).to_be_visible()
-    expect(page.get_by_role("figure", name="Whether rankings depend")).to_be_visible()
+    expect(page.get_by_role("figure", name="Ranking by position of the evidence")).to_be_visible()
     no_error(page)
     expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
     idle(page).get_by_role("button", name="Export").click()

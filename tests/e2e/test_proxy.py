@@ -174,7 +174,7 @@ def test_pages_open_through_the_proxy_and_each_person_has_their_own(
 
     # Nobody seems to sit at this machine, though the proxy does.
     bert.goto(f"{proxied.url}/{BASE}/storage")
-    expect(bert.get_by_text("Only whoever runs PosLens can do this").first).to_be_visible()
+    expect(bert.get_by_text("Only the administrator can do this").first).to_be_visible()
     for page in (first, bert):
         page.context.close()
     for process in (proxied.app, proxied.other):

@@ -46,28 +46,28 @@ def test_a_closed_tab_frees_the_device_and_a_waiting_page_says_its_place(
     slow = visit(f"{own.url}/?{PAIR}&{SLOW}&models=MiniLM&models=MiniLM-primacy")
     expect(slow.get_by_text("Computing MiniLM").first).to_be_visible()
     quick = visit(f"{own.url}/?{PAIR}&method=saliency&models=MiniLM")
-    expect(quick.get_by_text("1 before this one in the queue.")).to_be_visible()
+    expect(quick.get_by_text("1 ahead in the queue.")).to_be_visible()
     slow.close()
     expect(quick.get_by_test_id("stPlotlyChart").first).to_be_visible()
-    expect(quick.get_by_text("before this one in the queue")).to_have_count(0)
+    expect(quick.get_by_text("ahead in the queue")).to_have_count(0)
     # It was served behind the slow one, which left nothing: it was not computed to its end.
     assert stored(own, "saliency") and not stored(own, "occlusion")
 
 
 def test_a_run_of_another_process_is_seen_as_it_goes(own: App, visit: Visit) -> None:
     page = visit(f"{own.url}/curves?models=MiniLM&method=saliency")
-    expect(page.get_by_text(re.compile("There is no curve"))).to_be_visible()
+    expect(page.get_by_text(re.compile("No curve has been computed"))).to_be_visible()
     process = commands(own, "precompute", "--model", "MiniLM")
     try:
-        expect(page.get_by_text(re.compile("another process is computing"))).to_be_visible()
+        expect(page.get_by_text(re.compile("computed by another process"))).to_be_visible()
         expect(page.get_by_test_id("stPlotlyChart").first).to_be_visible()
         process.terminate()  # as a process manager does: it ends after the batch at hand
         _, error = process.communicate(timeout=240)
-        assert process.returncode == 130 and "what was computed is kept" in error
+        assert process.returncode == 130 and "All computed results are stored" in error
     finally:
         process.kill()
         process.wait()
-    expect(page.get_by_text(re.compile("another process is computing"))).to_have_count(0)
+    expect(page.get_by_text(re.compile("computed by another process"))).to_have_count(0)
     listed = commands(own, "failures")
     output, _ = listed.communicate(timeout=240)
     assert json.loads(output)["failed"] == []

@@ -1,4 +1,4 @@
-"""Leave out what a model cannot read, by one click, on the pages that take many pairs."""
+"""Exclude truncated pairs, by one click, on the pages that take many pairs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.e2e.test_app import no_error, ready
 
 def leave_out(page: Page, inside: Locator) -> None:
     """`inside` is what opens the part of the page that has it."""
-    box = page.get_by_text("Leave out what a model cannot read")
+    box = page.get_by_text("Exclude truncated pairs")
     press(inside, box.is_visible)
     press(box, lambda: "readable=true" in page.url)
 
@@ -21,7 +21,7 @@ def test_queries_of_a_ranking(app: App, visit: Visit) -> None:
     page = visit(f"{app.url}/ranking?models=MiniLM")
     expect(page.get_by_text(re.compile("304 queries, 68 documents"))).to_be_visible()
     leave_out(page, page.get_by_text("Search settings"))
-    over = page.get_by_text(re.compile(r"over 1\d\d queries: only pairs that every model can read"))
+    over = page.get_by_text(re.compile(r"over 1\d\d queries: only pairs that no model truncates"))
     expect(over).to_be_visible()
     no_error(page)
 

@@ -24,10 +24,10 @@ def test_a_models_results_go_out_and_come_back(
     def curves(stored: bool) -> None:
         page = visit(f"{app.url}/curves?models=MiniLM")
         button = page.get_by_role(
-            "button", name="Compute the rest" if stored else "Compute", exact=True
+            "button", name="Compute remaining" if stored else "Compute", exact=True
         )
         expect(button).to_be_visible()
-        expect(page.get_by_text("MiniLM has curves of 1 of 304 pairs")).to_have_count(int(stored))
+        expect(page.get_by_text("MiniLM has curves for 1 of 304 pairs")).to_have_count(int(stored))
         page.close()
 
     curves(True)
@@ -66,8 +66,8 @@ def test_failed_pairs_open_in_curves(start_app: Callable[..., App], visit: Visit
     expect(page.get_by_test_id("stMultiSelect").first).to_be_visible()
     idle(page).get_by_role("link", name="Storage").click()
     link = page.get_by_role("link", name="Open Curves")
-    press(page.get_by_text("1 item gave no result"), link.is_visible)
+    press(page.get_by_text("1 item failed"), link.is_visible)
     idle(page)
     link.click()
-    expect(page.get_by_text("1 pair of MiniLM gave no result")).to_be_visible()
+    expect(page.get_by_text("1 pair of MiniLM failed")).to_be_visible()
     no_error(page)

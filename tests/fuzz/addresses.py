@@ -138,7 +138,7 @@ MODELS = [
     "MiniLM@last@cls",
     "minilm",
     "organisation/model@0.5",
-    "MiniLM (not fetched)",
+    "MiniLM (not downloaded)",
     "bge-m3",
 ]
 METHODS = ["saliency", "occlusion", "terms", "maxsim", "decomposition", "input_x_gradient", "nope"]

@@ -298,7 +298,9 @@ def test_an_object_with_encode_is_a_model(_data: str) -> None:
     assert moved.last_minus_first.value == pytest.approx(0, abs=1e-6), "counts cannot see order"
     assert poslens.rank(own, _data).ranked.evaluation.model == name
     assert name in repr(poslens.passport(own, _data))
-    with pytest.raises(poslens.UserError, match=r"saliency does not fit Counts-.*no gradients"):
+    with pytest.raises(
+        poslens.UserError, match=r"saliency is unavailable for Counts-.*no gradients"
+    ):
         poslens.explain(own, QUERY, DOCUMENT)
 
 

@@ -78,7 +78,7 @@ def test_the_planted_models_lean_as_they_were_trained(executed: dict[str, Any]) 
 def test_an_own_model_leans_as_it_was_written(executed: dict[str, Any]) -> None:
     said = printed(executed["your_own_model_and_data"])
     assert float(said.split()[0]) < 0, "later words count less"
-    assert "saliency does not fit Fading-" in said
+    assert "saliency is unavailable for Fading-" in said
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -58,8 +58,8 @@ def require_family(spec: RetrieverSpec, chunks: Chunks = WHOLE) -> None:
     """
     if family_of(spec).search not in ("vectors", "index"):
         raise UserError(
-            f"{spec.name} has no one vector for each text, so its index is not audited: choose a "
-            "dense model or BM25."
+            f"{spec.name} doesn't have a single vector per text, so its index can't be audited: "
+            "select a dense model or BM25."
         )
     if chunks.kind == "late" and family_of(spec).search != "vectors":
         raise no_late_chunks(spec.name)

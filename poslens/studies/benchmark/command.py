@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 benchmark = typer.Typer(
-    no_args_is_help=True, help="Position-aware benchmarks of others: their tables and figures."
+    no_args_is_help=True, help="Published position-aware benchmarks: their tables and figures."
 )
 app.add_typer(benchmark, name="benchmark")
 
@@ -40,13 +40,15 @@ class BenchmarkTableName(StrEnum):
 
 Seed = Annotated[int, typer.Option(help="Seed of the random order.")]
 FirstStage = Annotated[
-    str, typer.Option(help="Model whose best 100 documents cross-encoders rerank.")
+    str, typer.Option(help="Model whose top 100 documents cross-encoders rerank.")
 ]
 Printed = Annotated[
     BenchmarkTableName,
     typer.Option(
-        help="positions (nDCG@10 of each group, PSI with its permutation baseline, harmonic mean) "
-        "or groups (Recall and nDCG at 5, 10, 20, 30, 50, 100)."
+        help=(
+            "positions (nDCG@10 of each group, PSI and its mean under permutation, harmonic "
+            "mean) or groups (Recall and nDCG at 5, 10, 20, 30, 50, 100)."
+        )
     ),
 ]
 Figure = Annotated[FigureFile | None, FigureOption("nDCG@10 by group of queries")]
@@ -126,8 +128,8 @@ def _by_groups(
     collection = ranking_service.collection_of(data)
     if collection.groups != groups:
         raise UserError(
-            f"{data.name} is not in the layout of {groups.title}: docs/data.md says what its files "
-            "look like."
+            f"{data.name} doesn't have the format of {groups.title}: see docs/data.md for the "
+            "expected files."
         )
     if n:
         collection = collection.sampled(n, seed)

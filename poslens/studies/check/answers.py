@@ -14,15 +14,20 @@ class CheckEntry(TypedDict):
 
     name: Annotated[str, "relocation, curve, psi, truncation or drift."]
     outcome: Annotated[Outcome, "The result of the check."]
-    value: Annotated[float | None, "The model's number; null if unknown."]
-    n: Annotated[int | None, "How many pairs, queries or texts it is over; null if unknown."]
-    n_documents: Annotated[int | None, "How many different documents; null if unknown."]
-    baseline: Annotated[float | None, "The baseline's number; null if unknown."]
-    baseline_n: Annotated[int | None, "How many pairs, queries or texts that is over."]
-    baseline_n_documents: Annotated[int | None, "How many different documents; null if unknown."]
-    excess: Annotated[float | None, "By how much the model is worse, in the number's unit."]
-    tolerance: Annotated[float | None, "By how much it may be worse, in the same unit."]
-    line: Annotated[str, "The check in words."]
+    value: Annotated[float | None, "The model's value; null if unknown."]
+    n: Annotated[
+        int | None, ("Number of pairs, queries or texts that the value covers; null if unknown.")
+    ]
+    n_documents: Annotated[int | None, "Number of distinct documents; null if unknown."]
+    baseline: Annotated[float | None, "The baseline's value; null if unknown."]
+    baseline_n: Annotated[
+        int | None,
+        ("Number of pairs, queries or texts that the baseline's value covers; null if unknown."),
+    ]
+    baseline_n_documents: Annotated[int | None, "Number of distinct documents; null if unknown."]
+    excess: Annotated[float | None, "By how much the model is worse, in the value's unit."]
+    tolerance: Annotated[float | None, "By how much the model may be worse, in the same unit."]
+    line: Annotated[str, "The result in one sentence."]
 
 
 class CheckAnswer(TypedDict):
@@ -31,6 +36,6 @@ class CheckAnswer(TypedDict):
     model: Model
     weights: Annotated[str, "Digest of the model's files, in hexadecimal."]
     dataset: DataSet
-    baseline: Annotated[str, "The baseline's model and data set, in a line."]
-    passed: Annotated[bool, "Whether every check passed: false also where one was not checked."]
-    checks: Annotated[list[CheckEntry], "Each check."]
+    baseline: Annotated[str, "The baseline's model and data set, in one line."]
+    passed: Annotated[bool, "Whether every check passed; false also if one could not be made."]
+    checks: Annotated[list[CheckEntry], "The checks."]

@@ -64,7 +64,9 @@ def read_baseline(file: Path, model: str) -> Baseline:
     with file.open("rb") as stream:
         data = stream.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        raise UserError(f"{file.name} is larger than {MAX_BYTES // 1_000_000} MB: no passport is.")
+        raise UserError(
+            f"{file.name} is larger than {MAX_BYTES // 1_000_000} MB, so it can't be a passport."
+        )
     return parse(data, file.name, model)
 
 
@@ -80,15 +82,18 @@ def parse(data: bytes, name: str, model: str) -> Baseline:
         found = None
     if not isinstance(found, list) or not found or not all(map(_is_entry, found)):
         raise UserError(
-            f"{name} holds no passports: give a JSON file that `poslens passport --out` wrote."
+            f"{name} isn't a passport: give a JSON file that `poslens passport --out` wrote."
         )
     if any(one["format"] != FORMAT for one in found):
-        raise UserError(f"{name} is of another PosLens: write it again with `poslens passport`.")
+        raise UserError(
+            f"{name} was written by another version of PosLens: write it again with `poslens "
+            "passport`."
+        )
     chosen = [one for one in found if one["model"] == model] or found
     if len(chosen) > 1:
         raise UserError(
-            f"{name} holds {len(found):,} passports and not exactly one of {model}: give a file "
-            "with one."
+            f"{name} contains {len(found):,} passports, and not exactly one of {model}: give a "
+            "file with one passport."
         )
     return _baseline(chosen[0], name)
 
@@ -125,8 +130,8 @@ def _baseline(entry: Mapping[str, Any], name: str) -> Baseline:
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise UserError(
-            f"{name} is damaged: a number of the passport of {str(entry['model'])[:80]} is not as "
-            "`poslens passport` writes it."
+            f"{name} is damaged: in the passport of {str(entry['model'])[:80]}, a number doesn't "
+            "have the format that `poslens passport` writes."
         ) from error
 
 

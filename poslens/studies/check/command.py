@@ -46,43 +46,50 @@ def check(
     model: Model = "MiniLM",
     dataset: Dataset = "sample",
     only: Annotated[
-        list[Name] | None, typer.Option("--only", help="Check this alone; repeat for several.")
+        list[Name] | None, typer.Option("--only", help="Make only this check; repeatable.")
     ] = None,
     relocation: Annotated[
         float,
         typer.Option(
-            help="How much further from 0 than the baseline's, or across it, the last-minus-first "
-            "difference by relocation may be, in standard deviations of the scores."
+            help="Maximum increase of the last-minus-first difference by relocation beyond the "
+            "baseline's, away from 0 or across it, in standard deviations of the scores."
         ),
     ] = 0.05,
     curve: Annotated[
         float,
         typer.Option(
-            help="How much further from 0 than the baseline's, or across it, the primacy-recency "
-            "index of the attribution curve may be."
+            help=(
+                "Maximum increase of the attribution curve's primacy-recency index beyond the "
+                "baseline's, away from 0 or across it."
+            )
         ),
     ] = 0.05,
     psi: Annotated[
-        float, typer.Option(help="How far PSI minus its mean under permutation may rise.")
+        float, typer.Option(help="Maximum increase of PSI minus its mean under permutation.")
     ] = 0.05,
     truncation: Annotated[
-        int, typer.Option(help="How many tokens fewer of a long text may be read.")
+        int,
+        typer.Option(
+            help=("Maximum number of tokens of a long text that the model may read less.")
+        ),
     ] = 0,
     drift: Annotated[
         float,
         typer.Option(
-            help="How far scores of the same pairs may move on average, in standard deviations of "
-            "the baseline's scores."
+            help=(
+                "Maximum mean change of the scores of the same pairs, in standard deviations of "
+                "the baseline's scores."
+            )
         ),
     ] = 0.05,
     pairs: Annotated[
-        int, typer.Option(min=2, help="Pairs that are attributed, at most, as in `passport`.")
+        int, typer.Option(min=2, help="Maximum number of pairs to attribute, as in `passport`.")
     ] = 500,
     junit: Annotated[
-        Path | None, typer.Option("--junit", help="Write a JUnit file for the build server, too.")
+        Path | None, typer.Option("--junit", help="Also write a JUnit file for the CI server.")
     ] = None,
     format: Annotated[
-        LineFormat, typer.Option(help="text (a line for each check) or json.")
+        LineFormat, typer.Option(help="text (one line per check) or json.")
     ] = LineFormat.text,
 ) -> None:
     """Check a model against a stored passport. Exit code 0: every check passed. 1: one failed. 3:

@@ -42,7 +42,7 @@ class Tolerances:
         for name in NAMES:
             value = getattr(self, name)
             if not isinstance(value, Real) or not 0 <= float(value) < float("inf"):
-                raise UserError(f"The tolerance of {name} is a number from 0 on.")
+                raise UserError(f"The tolerance of {name} must be a number from 0.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +120,10 @@ def _relocation(found: ModelPassport, baseline: Baseline, tolerance: float) -> C
     excess = _further(now.value, before.value)
     return _judged(
         "relocation",
-        "With the evidence moved from the first to the last third the score changes by "
-        f"{now.value:+.3f} standard deviations{_over(now, 'pairs')}, the baseline's by "
-        f"{before.value:+.3f}{_over(before, 'pairs')}: {excess:.3f} further from 0, or across it; "
-        f"{tolerance:g} is tolerated.",
+        "Moving the evidence from the first to the last third changes the score by "
+        f"{now.value:+.3f} standard deviations{_over(now, 'pairs')}, compared with "
+        f"{before.value:+.3f}{_over(before, 'pairs')} in the baseline. That is {excess:.3f} "
+        f"further from 0, or across it; the tolerance is {tolerance:g}.",
         now,
         before,
         excess,
@@ -151,9 +151,9 @@ def _curve(found: ModelPassport, baseline: Baseline, tolerance: float) -> Check:
     excess = _further(now.value, before.value)
     return _judged(
         "curve",
-        f"The primacy-recency index of {method} is {now.value:+.3f}{_over(now, 'pairs')}, the "
-        f"baseline's {before.value:+.3f}{_over(before, 'pairs')}: {excess:.3f} further from 0, or "
-        f"across it; {tolerance:g} is tolerated.",
+        f"The primacy-recency index of {method} is {now.value:+.3f}{_over(now, 'pairs')}, "
+        f"compared with {before.value:+.3f}{_over(before, 'pairs')} in the baseline. That is "
+        f"{excess:.3f} further from 0, or across it; the tolerance is {tolerance:g}.",
         now,
         before,
         excess,
@@ -174,10 +174,9 @@ def _psi(found: ModelPassport, baseline: Baseline, tolerance: float) -> Check:
     excess = max(now.value - before.value, 0.0)
     return _judged(
         "psi",
-        f"PSI minus its mean under permutation is {now.value:+.3f}{_over(now, 'queries')}, the "
-        "baseline's "
-        f"{before.value:+.3f}{_over(before, 'queries')}; it rose by {excess:.3f}, and "
-        f"{tolerance:g} is tolerated.",
+        f"PSI minus its mean under permutation is {now.value:+.3f}{_over(now, 'queries')}, "
+        f"compared with {before.value:+.3f}{_over(before, 'queries')} in the baseline. The "
+        f"increase is {excess:.3f}; the tolerance is {tolerance:g}.",
         now,
         before,
         excess,
@@ -189,17 +188,17 @@ def _truncation(found: ModelPassport, baseline: Baseline, tolerance: float) -> C
     """How much of a long text is read; more may be."""
     before = baseline.numbers.get("audit", {}).get("tokens_read")
     if before is None:
-        line = "The baseline does not say where the model stops reading."
+        line = "The baseline doesn't contain the model's truncation point."
         return _absent("truncation", line, baseline, "audit")
     now = _numbers(found, "audit").get("tokens_read")
     if now is None:
-        return _lost("truncation", "position where it stops reading", found, "audit", before)
+        return _lost("truncation", "truncation point", found, "audit", before)
     excess = max(before.value - now.value, 0.0)
     return _judged(
         "truncation",
-        f"The model reads {now.value:,.0f} tokens of a long text{_over(now, 'texts')}, the "
-        f"baseline's {before.value:,.0f}{_over(before, 'texts')}; that is {excess:,.0f} fewer, and "
-        f"{tolerance:g} are tolerated.",
+        f"The model reads {now.value:,.0f} tokens of a long text{_over(now, 'texts')}, compared "
+        f"with {before.value:,.0f}{_over(before, 'texts')} in the baseline. That is "
+        f"{excess:,.0f} fewer; the tolerance is {tolerance:g}.",
         now,
         before,
         excess,
@@ -221,19 +220,19 @@ def _drift(found: ModelPassport, baseline: Baseline, tolerance: float) -> Check:
     excess, most = float(moved.mean()), int(moved.argmax())
     gone = len(baseline.scores) - len(same)
     line = (
-        f"The scores of {len(same):,} pairs moved by {excess:.4f} standard deviations of the "
-        f"baseline's on average, most that of pair {same[most][:80]}, by {moved[most]:.4f}; "
-        f"{tolerance:g} is tolerated."
+        f"The scores of {len(same):,} pairs changed by {excess:.4f} standard deviations of the "
+        f"baseline's scores on average, and most for pair {same[most][:80]}, by "
+        f"{moved[most]:.4f}; the tolerance is {tolerance:g}."
     )
     if gone:
-        line += f" {gone:,} of the baseline's pairs are not here with the same texts."
+        line += f" {gone:,} of the baseline's pairs don't exist here with the same texts."
     n = len(same)
     return _judged(
         "drift", line, BaselineNumber(excess, n), BaselineNumber(0.0, n), excess, tolerance
     )
 
 
-_NO_PAIR = "No pair of the baseline is here with the same texts."
+_NO_PAIR = "None of the baseline's pairs exists here with the same texts."
 
 
 def _shared(
@@ -294,7 +293,7 @@ def _judged(
     # What a sum of floats leaves behind is no difference.
     outcome: Outcome = "pass" if excess <= tolerance + 1e-9 else "fail"
     if (now.n, now.n_documents) != (before.n, before.n_documents):
-        line += " The two are over different samples, so the data may explain the difference."
+        line += " The two values cover different samples, so the data may explain the difference."
     return Check(name, outcome, line, *_sized(now), *_sized(before), excess, tolerance)
 
 
@@ -312,7 +311,7 @@ def _lost(
     name: str, what: str, found: ModelPassport, part: str, before: BaselineNumber | None
 ) -> Check:
     why = next((one.absent for one in found.parts if one.key == part and one.absent), "")
-    line = f"{found.name} has no {what} here, and the baseline has: {why or 'it is not defined.'}"
+    line = f"{found.name} has no {what}, but the baseline does: {why or 'it is not defined.'}"
     return Check(name, "fail", line, *_sized(None), *_sized(before))
 
 

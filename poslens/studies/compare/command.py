@@ -42,7 +42,7 @@ def compare(
     model: Annotated[
         list[str] | None,
         several_models(
-            "MiniLM-primacy and MiniLM-recency by default. Each is compared with the first."
+            "MiniLM-primacy and MiniLM-recency by default. Every model is compared with the first."
         ),
     ] = None,
     method: MethodName = "saliency",
@@ -56,7 +56,7 @@ def compare(
     resampling: Resampling = "bin_mean",
     figure: Heatmap = None,
     format: Annotated[
-        TextFormat, typer.Option(help="json or csv (a row per model).")
+        TextFormat, typer.Option(help="json, or csv with one row per model.")
     ] = TextFormat.json,
 ) -> None:
     """Compare models on one query-document pair: scores, primacy-recency index, and how alike they
@@ -64,7 +64,7 @@ def compare(
     names = model or ["MiniLM-primacy", "MiniLM-recency"]
     specs = distinct(spec_of(name, dataset) for name in names)
     if len(specs) < 2:
-        raise UserError("A comparison needs two models: give --model twice.")
+        raise UserError("Comparing needs two models: give --model at least twice.")
     chosen = method_of(method, normalization, resampling, False, option)
     subject = pair_of(query, document, document_file, dataset, pair)
     quiet()

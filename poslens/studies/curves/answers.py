@@ -13,18 +13,18 @@ class Precomputed(TypedDict):
     model: Model
     method: Method
     dataset: DataSet
-    total: Annotated[int, "Pairs asked for."]
-    done: Annotated[int, "Pairs that are stored now, failed ones among them."]
-    computed: Annotated[int, "Pairs that this command computed; the others were there."]
-    failed: Annotated[int, "Pairs among those computed that gave no result."]
-    seconds: Annotated[float, "How long it took, in seconds."]
+    total: Annotated[int, "Number of requested pairs."]
+    done: Annotated[int, "Number of pairs in the cache, including failed ones."]
+    computed: Annotated[int, "Number of pairs that this command computed."]
+    failed: Annotated[int, "Number of those pairs that failed."]
+    seconds: Annotated[float, "Duration in seconds."]
 
 
 class FailedPair(TypedDict):
     """A pair without a result."""
 
     pair: Annotated[str, "Id of the pair."]
-    reason: Annotated[str, "Why there is none, in a sentence."]
+    reason: Annotated[str, "Reason in one sentence."]
 
 
 class Failures(TypedDict):
@@ -33,8 +33,8 @@ class Failures(TypedDict):
     model: Model
     method: Method
     dataset: DataSet
-    total: Annotated[int, "Pairs of the data set."]
-    failed: Annotated[list[FailedPair], "Those that gave no result."]
+    total: Annotated[int, "Number of pairs of the data set."]
+    failed: Annotated[list[FailedPair], "Number of pairs that failed."]
 
 
 class CurveRow(TypedDict):
@@ -43,17 +43,24 @@ class CurveRow(TypedDict):
     model: Model
     dataset: DataSet
     method: Method
-    bin: Annotated[int, "Number of the position, 0 to 99."]
-    position: Annotated[float, "The position, 0 to 1 of what is read, or of the text."]
-    mean: Annotated[float | None, "Mean attribution there, in the unit of the normalization."]
-    std: Annotated[float | None, "Standard deviation over pairs, in the same unit."]
-    ci_low: Annotated[float | None, "Lower end of the mean's 95% interval; null below 10 documents"]
-    ci_high: Annotated[
-        float | None, "Upper end of the mean's 95% interval; null below 10 documents."
+    bin: Annotated[int, "Index of the position, 0 to 99."]
+    position: Annotated[float, "Position, 0 to 1 of the tokens read, or of the whole text."]
+    mean: Annotated[
+        float | None, ("Mean attribution at the position, in the unit of the normalization.")
     ]
-    magnitude: Annotated[float | None, "Mean attribution without the sign; null if not stored."]
-    n: Annotated[int, "Pairs that are averaged."]
+    std: Annotated[float | None, "Standard deviation over pairs, in the same unit."]
+    ci_low: Annotated[
+        float | None, ("Lower end of the mean's 95% interval; null with fewer than 10 documents.")
+    ]
+    ci_high: Annotated[
+        float | None, "Upper end of the mean's 95% interval; null with fewer than 10 documents."
+    ]
+    magnitude: Annotated[float | None, "Mean absolute attribution; null if not stored."]
+    n: Annotated[int, "Number of pairs in the mean."]
     n_documents: Documents
-    n_truncated: Annotated[int, "Pairs whose document is longer than the model reads."]
-    n_failed: Annotated[int, "Pairs that gave no result and are left out."]
-    n_read: Annotated[int | None, "Pairs read at this position; null where that is all of them."]
+    n_truncated: Annotated[int, "Number of pairs whose document exceeds the context limit."]
+    n_failed: Annotated[int, "Number of failed pairs, which are excluded."]
+    n_read: Annotated[
+        int | None,
+        ("Number of pairs whose text was read at this position; null if it is all of them."),
+    ]

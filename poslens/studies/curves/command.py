@@ -75,10 +75,12 @@ def _shard_of(pairs: list[TextPair], said: str) -> list[TextPair]:
     from poslens.cache.jobs import attributions
 
     if not re.fullmatch(r"[1-9]\d{0,5}/[1-9]\d{0,5}", said):
-        raise UserError(f"--shard takes I/N, such as 2/8, and not {said[:40]!r}.")
+        raise UserError(f"--shard must be I/N, such as 2/8, not {said[:40]!r}.")
     number, of = map(int, said.split("/"))
     if not (found := attributions.shard(pairs, number, of)):
-        raise UserError(f"Shard {said} has no pair: {len(pairs)} pairs fill fewer shards.")
+        raise UserError(
+            f"Shard {said} is empty: {len(pairs)} pairs fill fewer shards. Use a smaller N."
+        )
     return found
 
 
@@ -139,7 +141,9 @@ def precompute(
         raise UserError("--workers and --address belong to --executor ray: add it.")
     spec, chosen = resolve(model, posir), method_of(method, "p99", "bin_mean", posir, option)
     if spec.remote and executor is ExecutorName.ray:
-        raise UserError(f"{spec.name} is an endpoint, which no cluster speeds up: leave out ray.")
+        raise UserError(
+            f"{spec.name} is an endpoint, which a cluster doesn't speed up: remove --executor ray."
+        )
     data, pairs = pairs_of(dataset, posir)
     spec = for_data(spec, data.name)
     quiet()
@@ -261,7 +265,7 @@ def _on(axis: CurveAxis, method: Method, posir: bool) -> Method:
     if axis is CurveAxis.read:
         return method
     if posir:
-        raise UserError("PosIR's curves are over what was read: leave --axis text out.")
+        raise UserError("PosIR's curves are relative to the tokens read: remove --axis text.")
     return over_text(method)
 
 

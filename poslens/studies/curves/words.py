@@ -17,8 +17,8 @@ def too_few(name: str, n: int, total: int) -> str:
     if n >= min(MIN_PAIRS, total):
         return ""
     return (
-        f"{name} has curves of {n:,} of {total:,} pairs: a data set's is drawn from {MIN_PAIRS} "
-        "pairs on."
+        f"{name} has curves for {n:,} of {total:,} pairs. The mean curve needs at least "
+        f"{MIN_PAIRS} pairs."
     )
 
 
@@ -26,7 +26,7 @@ def small(total: int) -> str:
     """What has to be said of the mean of so many pairs; empty where there are enough."""
     if total >= MIN_PAIRS:
         return ""
-    return f"The mean of {_several(total, 'pair')} says little about a data set."
+    return f"The mean of {_several(total, 'pair')} isn't representative of a data set."
 
 
 def _several(n: int, what: str) -> str:
@@ -45,28 +45,28 @@ def over_what(curves: Sequence[PositionCurve], limits: Sequence[int | None] = ()
     """Over what the curves' common axis stands, and what that keeps from being compared; `limits`
     are those of their models in tokens, where they may differ."""
     cut = {curve.model: (curve.n_truncated, curve.n) for curve in curves if curve.n_truncated}
-    listed = ", ".join(f"{name} cuts {n_cut:,} of {n:,}" for name, (n_cut, n) in cut.items())
+    listed = ", ".join(f"{name} truncates {n_cut:,} of {n:,}" for name, (n_cut, n) in cut.items())
     if any(curve.n_read is not None for curve in curves):
-        said = "Positions are in hundredths of the whole text's characters."
+        said = "Positions are in percent of the whole text's characters."
         if cut:
             said += (
-                f" A place's mean is over the pairs that were read there ({listed} pairs), so "
-                "further along it is over fewer and shorter documents; where those are fewer than "
-                f"{MIN_DOCUMENTS}, nothing is drawn. Centre of mass and index stay over what each "
-                "model read."
+                " At each position, the mean covers the pairs whose text was read there "
+                f"({listed} pairs), so later positions cover fewer and shorter documents. "
+                f"Positions with fewer than {MIN_DOCUMENTS} documents aren't drawn. The center "
+                "of mass and the index are relative to the tokens that each model read."
             )
         return said
-    said = "Positions are relative to what each model read."
+    said = "Positions are relative to the tokens that each model read."
     if cut:
-        said += f" Documents longer than a model reads are cut: {listed} pairs."
+        said += f" Documents longer than the context limit are truncated: {listed} pairs."
     if read_unlike(curves, limits):
         said += (
-            " So the same place on this axis is not the same place of the text for all of them; "
-            "over the whole text, which Curves offers, it is."
+            " The same position on this axis is therefore a different position in the text for "
+            "different models. Select whole text to compare the same positions."
         )
     return said
 
 
 def why_no_number(summaries: Sequence[CurveSummary]) -> str:
-    """A sentence for each curve that has no centre of mass or no index."""
+    """A sentence for each curve that has no center of mass or no index."""
     return " ".join(f"{one.curve.model}: {one.undefined}" for one in summaries if one.undefined)

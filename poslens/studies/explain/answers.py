@@ -10,24 +10,28 @@ from poslens.commands.answers import Method, Model, ResultSource
 class TokenEntry(TypedDict):
     """A token of a text."""
 
-    text: Annotated[str, "The token as the model's tokenizer writes it."]
-    start: Annotated[int, "Where it begins in the text, in characters from 0."]
-    end: Annotated[int, "Where it ends in the text, in characters; the last one is not in it."]
-    special: Annotated[bool, "Whether the tokenizer added it: it stands for no text."]
+    text: Annotated[str, "Token as the tokenizer spells it."]
+    start: Annotated[int, "Start offset in the text, in characters."]
+    end: Annotated[int, "End offset in the text, in characters; exclusive."]
+    special: Annotated[bool, "Whether the tokenizer added the token, so that it has no text."]
 
 
 class QueryEntry(TypedDict):
     """The query as it was read."""
 
-    tokens: Annotated[list[TokenEntry], "The query's tokens (Q of them), special ones included."]
+    tokens: Annotated[
+        list[TokenEntry], ("Tokens of the query, Q in total, including special tokens.")
+    ]
 
 
 class DocumentEntry(TypedDict):
     """The document as it was read."""
 
-    tokens: Annotated[list[TokenEntry], "The document's tokens that the model read (D of them)."]
-    n_tokens_full: Annotated[int, "Tokens of the whole document, read or not."]
-    truncated: Annotated[bool, "Whether the document is longer than the model reads."]
+    tokens: Annotated[
+        list[TokenEntry], ("Tokens of the document within the context limit, D in total.")
+    ]
+    n_tokens_full: Annotated[int, "Number of tokens of the whole document."]
+    truncated: Annotated[bool, "Whether the document is longer than the context limit."]
 
 
 class ExplanationAnswer(TypedDict):
@@ -35,27 +39,41 @@ class ExplanationAnswer(TypedDict):
 
     model: Model
     method: Method
-    score: Annotated[float, "The model's score of the pair, in its own units."]
-    query: Annotated[QueryEntry, "The query as it was read."]
-    document: Annotated[DocumentEntry, "The document as it was read."]
-    query_scores: Annotated[list[float], "What each query token carries, in the method's unit; Q."]
+    score: Annotated[float, "Score of the pair, in the model's units."]
+    query: Annotated[QueryEntry, "The tokenized query."]
+    document: Annotated[DocumentEntry, "The tokenized document."]
+    query_scores: Annotated[
+        list[float], ("Attribution of each query token, in the method's unit; Q numbers.")
+    ]
     document_scores: Annotated[
-        list[float], "What each document token carries, in the method's unit; D."
+        list[float], "Attribution of each document token, in the method's unit; D numbers."
     ]
     matrix: Annotated[
         list[list[float]] | None,
-        "What each pair of tokens carries, Q rows of D; null of methods without one.",
+        "Attribution of each pair of tokens, Q rows of D numbers; null if the method has no "
+        "matrix.",
     ]
     bias_share: Annotated[
-        float | None, "The part of the score that no token carries; null where none is claimed."
+        float | None,
+        (
+            "Part of the score that isn't attributed to any token; null if the method doesn't "
+            "define it."
+        ),
     ]
     completeness_error: Annotated[
-        float | None, "The score less all parts; null where the method does not claim to add up."
+        float | None,
+        ("Score minus the sum of all parts; null if the method's parts don't add up to the score."),
     ]
     standard_error: Annotated[
-        float | None, "Of a token's number, in parts of their mean; null without random draws."
+        float | None,
+        (
+            "Standard error of a token's attribution, relative to the mean; null for methods "
+            "without random draws."
+        ),
     ]
-    positions: Annotated[list[float], "Where the curve's 100 points stand, 0 to 1 of what is read."]
-    curve: Annotated[list[float], "The document's attribution at the 100 positions."]
-    magnitudes: Annotated[list[float], "The same without the sign, at the 100 positions."]
-    provenance: Annotated[ResultSource, "Where the numbers come from."]
+    positions: Annotated[
+        list[float], ("Positions of the curve's 100 points, from 0 to 1 of the tokens read.")
+    ]
+    curve: Annotated[list[float], "Attribution of the document at the 100 positions."]
+    magnitudes: Annotated[list[float], "Absolute attribution at the 100 positions."]
+    provenance: Annotated[ResultSource, "Provenance of the numbers."]

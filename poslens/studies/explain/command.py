@@ -53,7 +53,7 @@ def explain(
     resampling: Resampling = "bin_mean",
     figure: Heatmap = None,
     format: Annotated[
-        TextFormat, typer.Option(help="json or csv (a row per token).")
+        TextFormat, typer.Option(help="json, or csv with one row per token.")
     ] = TextFormat.json,
 ) -> None:
     """Attribute one query-document pair."""

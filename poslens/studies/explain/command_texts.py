@@ -21,18 +21,22 @@ if TYPE_CHECKING:
     from poslens.attribution.types import Method
     from poslens.compute.compute import Explained
 
-Query = Annotated[str | None, typer.Option(help="The query.")]
-Document = Annotated[str | None, typer.Option(help="The document's text.")]
-DocumentFile = Annotated[Path | None, typer.Option(help="File with the document; - for stdin.")]
+Query = Annotated[str | None, typer.Option(help="Text of the query.")]
+Document = Annotated[str | None, typer.Option(help="Text of the document.")]
+DocumentFile = Annotated[
+    Path | None, typer.Option(help=("File with the document's text; - reads stdin."))
+]
 PairId = Annotated[
-    str | None, typer.Option("--pair", help="A pair of --dataset by its id, instead of texts.")
+    str | None, typer.Option("--pair", help="Id of a pair of --dataset, instead of texts.")
 ]
 PairDataset = Annotated[
     str,
     choice_of_data(
         "--statistics",
-        help="Data set, by name or path, of --pair; of typed texts, whose word statistics BM25 "
-        "uses.",
+        help=(
+            "Data set of --pair, by name or path. With texts: the data set that BM25 takes its "
+            "statistics from."
+        ),
     ),
 ]
 Heatmap = Annotated[
@@ -59,12 +63,12 @@ def pair_of(
     texts = (query, document, document_file)
     if pair_id is not None:
         if any(text is not None for text in texts):
-            raise UserError("Give either --pair or texts: leave the other out.")
+            raise UserError("Give either --pair or texts, not both.")
         return datasets.read(data_name(dataset)).pair(pair_id)
     if query is None:
-        raise UserError("Give --query and the document's text, or a data set's --pair.")
+        raise UserError("Give either --query and the document's text, or --pair.")
     if (document is None) == (document_file is None):
-        raise UserError("Give the document either as --document or as --document-file.")
+        raise UserError("Give the document with either --document or --document-file, not both.")
     text = document if document is not None else _read_text(document_file)
     return TextPair("typed", clean(query, "query").text, clean(text, "document").text)
 
@@ -77,7 +81,7 @@ def _read_text(path: Path | None) -> str:
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text: convert it first.") from error
+        raise UserError(f"{path} isn't UTF-8 text: convert it to UTF-8.") from error
 
 
 def spec_of(model: str, dataset: str) -> RetrieverSpec:

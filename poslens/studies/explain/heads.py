@@ -23,12 +23,18 @@ def _evidence(result: Explained) -> list[Fact]:
         return []
     share = evidence_share(result.attribution, span)
     if share is None:
-        return [Fact("evidence not read", "The model read none of the evidence.", warning=True)]
+        return [
+            Fact(
+                "evidence truncated",
+                "The evidence is past the model's context limit.",
+                warning=True,
+            )
+        ]
     return [
         Fact(
-            f"in the evidence {share.share:.1%}, {share.enrichment:.2f} times an even share",
-            f"Share of the attribution inside the evidence. The evidence is "
-            f"{share.token_share:.1%} of the tokens, so an even spread would give it as much.",
+            f"{share.share:.1%} in the evidence, {share.enrichment:.2f} times its share of tokens",
+            f"Share of the attribution in the evidence. The evidence has {share.token_share:.1%} "
+            "of the tokens, so a uniform attribution would give it that share.",
         )
     ]
 
@@ -40,15 +46,16 @@ def _read(result: Explained) -> Fact:
     checked = service().self_check(result.model)
     more = [reading, checked.sentence() if checked else ""]
     if limits.unknown(result.model.spec):
-        more.insert(0, "An endpoint truncates where it likes: the Audit page measures where.")
-        return Fact(f"sent all {read:,} words, read: unknown", " ".join(filter(None, more)))
+        more.insert(0, "The endpoint's context limit is unknown. The Audit page measures it.")
+        return Fact(f"sent all {read:,} words; context limit unknown", " ".join(filter(None, more)))
     if document.truncated:
-        said = f"read {read:,} of {document.n_tokens_full:,} tokens"
+        said = f"reads {read:,} of {document.n_tokens_full:,} tokens"
         apart = limits.configured_apart(result.model.spec)
         own = f"; its configuration truncates at {apart:,}" if apart else ""
-        more.insert(0, f"Its limit is {document.max_length:,} with special tokens{own}.")
+        limit = f"{document.max_length:,} tokens, including special tokens"
+        more.insert(0, f"The context limit is {limit}{own}.")
     else:
-        said = f"read all {read:,} tokens"
+        said = f"reads all {read:,} tokens"
     return Fact(said, " ".join(filter(None, more)), warning=document.truncated or bool(reading))
 
 
@@ -60,8 +67,8 @@ def _rest(result: Explained) -> list[Fact]:
         return [
             Fact(
                 f"± {found.standard_error:.1%}",
-                "Standard error of a token's number over the random draws of the method, averaged "
-                "over the document's tokens, in parts of their mean.",
+                "Standard error of a token's attribution over the method's random draws: the "
+                "mean over the document's tokens, relative to their mean attribution.",
             )
         ]
     if found.bias_share is None or found.completeness_error is None:
@@ -69,11 +76,11 @@ def _rest(result: Explained) -> list[Fact]:
     return [
         Fact(
             f"bias share {found.bias_share:+.4f}",
-            "What no token carries: the constants' share (decomposition) or the score of the "
-            "padding baseline (integrated gradients).",
+            "Part of the score that isn't attributed to any token: the constants' share "
+            "(decomposition) or the score of the padding baseline (integrated gradients).",
         ),
         Fact(
             f"completeness error {found.completeness_error:+.1e}",
-            "Score minus the sum of the tokens' shares minus the bias share.",
+            "Score minus the sum of the token attributions minus the bias share.",
         ),
     ]

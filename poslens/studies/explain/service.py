@@ -184,7 +184,7 @@ def read_share(result: Explained) -> float:
 
 
 def pair_numbers(result: Explained) -> tuple[Estimate | None, Estimate | None]:
-    """Centre of mass and primacy-recency index of the one document; None where it has none."""
+    """Center of mass and primacy-recency index of the one document; None where it has none."""
     magnitudes = document_magnitudes(result.attribution)
     at = positions(result.attribution.method.curve_params["resampling"])
     values = float(center_of_mass(magnitudes, at)), float(primacy_recency_index(magnitudes))

@@ -72,8 +72,8 @@ class TextMap:
         """Embed the rest."""
         if family_of(model.spec).search != "vectors":
             raise UserError(
-                f"{model.spec.name} has no one vector for a text: choose a dense model, or a map "
-                "of curves."
+                f"{model.spec.name} doesn't have a single vector per text: select a dense model, "
+                "or a map of curves."
             )
         return embed(
             cast(Pooled, compute.retriever(model)),
@@ -152,14 +152,14 @@ def job(compute: Compute, spec: RetrieverSpec, source: MapSource, layout: Layout
         _, vectors, n_flat = _comparable(source.vectors(compute, model), layout)
         if n_flat and not len(vectors):
             raise UserError(
-                f"All {n_flat:,} vectors are zero or flat, so that none is nearer to another: "
-                "choose another model or method."
+                f"All {n_flat:,} vectors are zero or constant, so none is nearer to another: "
+                "select another model or method."
             )
-        run.stage = "Fitting the map"
+        run.stage = "Computing the layout"
 
         def fitted(done: int, total: int) -> None:
             if run.stopping:
-                raise UserError("The fit was stopped; vectors are kept.")
+                raise UserError("The layout was stopped. The vectors are kept.")
             report(Progress(total, done, done, 0, time.perf_counter() - started))
 
         report(Progress(0, 0, 0, 0, 0.0))  # numba compiles before the first epoch

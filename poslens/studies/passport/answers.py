@@ -10,51 +10,53 @@ from poslens.commands.answers import DataSet, High, Low, Model, ResultSource
 class NumberEntry(TypedDict):
     """A measure of a passport."""
 
-    name: Annotated[str, "The measure in words, with its unit."]
+    name: Annotated[str, "Name of the measure, with its unit."]
     value: Annotated[float, "The number."]
     low: Low
     high: High
-    n: Annotated[int, "What the number is over, counted."]
-    n_resampled: Annotated[int, "How many were resampled for the interval."]
-    resampled: Annotated[str, "What was resampled; empty without an interval or of a formula."]
-    note: Annotated[str, "What to know of it; else empty."]
+    n: Annotated[int, "Number of items that the measure covers."]
+    n_resampled: Annotated[int, "Number of items resampled for the interval."]
+    resampled: Annotated[
+        str, ("Items that were resampled; empty without an interval or with an analytical one.")
+    ]
+    note: Annotated[str, "Note on the measure, otherwise empty."]
 
 
 class PartEntry(TypedDict):
     """A part of a passport."""
 
-    title: Annotated[str, "What the part is called."]
-    finding: Annotated[str, "What was found, in a sentence; empty where there are no numbers."]
-    limits: Annotated[str, "What the part does not show."]
-    absent: Annotated[str, "Why there are no numbers, in a sentence; else empty."]
-    numbers: Annotated[dict[str, NumberEntry], "Each measure by its key."]
-    provenance: Annotated[list[ResultSource], "Where the numbers come from."]
+    title: Annotated[str, "Title of the part."]
+    finding: Annotated[str, "Result in one sentence; empty without numbers."]
+    limits: Annotated[str, "What the part doesn't show."]
+    absent: Annotated[str, "Reason for missing numbers in one sentence, otherwise empty."]
+    numbers: Annotated[dict[str, NumberEntry], "Measures by key."]
+    provenance: Annotated[list[ResultSource], "Provenance of the numbers."]
 
 
 class PairScoreEntry(TypedDict):
     """A pair's score."""
 
     texts: Annotated[str, "Fingerprint of the pair's two texts, in hexadecimal."]
-    score: Annotated[float, "The model's score of the pair, in its own units."]
+    score: Annotated[float, "Score of the pair, in the model's units."]
 
 
 class PassportEntry(TypedDict):
     """What is known of a model's position bias over a data set."""
 
-    format: Annotated[int, "Version of this form, 1."]
+    format: Annotated[int, "Version of this format, 1."]
     model: Model
-    source: Annotated[str, "Where the model's weights come from."]
+    source: Annotated[str, "Origin of the model's weights."]
     weights: Annotated[str, "Digest of the model's files, in hexadecimal."]
     precision: Annotated[str, "Number format of the computation."]
-    max_length: Annotated[int | None, "Tokens of a text that it reads at most; null of any."]
+    max_length: Annotated[int | None, "Context limit in tokens; null if unlimited."]
     configured_max_length: Annotated[
         int | None,
-        "Tokens at which its own configuration truncates, where that differs from max_length.",
+        "Tokens at which the model's own configuration truncates, if different from max_length.",
     ]
     dataset: DataSet
-    n_pairs: Annotated[int, "Pairs of the data set."]
-    n_documents: Annotated[int, "Different documents of the data set."]
+    n_pairs: Annotated[int, "Number of pairs of the data set."]
+    n_documents: Annotated[int, "Number of distinct documents of the data set."]
     poslens: Annotated[str, "Version of PosLens."]
     limits: Annotated[str, "What no part shows."]
-    parts: Annotated[dict[str, PartEntry], "Each part by its key; docs/passport.md has them."]
-    scores: Annotated[dict[str, PairScoreEntry], "Scores of the attributed pairs by their ids."]
+    parts: Annotated[dict[str, PartEntry], "Parts by key, listed in docs/passport.md."]
+    scores: Annotated[dict[str, PairScoreEntry], "Scores of the attributed pairs, by pair id."]

@@ -33,18 +33,20 @@ def passport(
     dataset: Dataset = "sample",
     pairs: Annotated[
         int,
-        typer.Option(min=2, help="Pairs that are attributed, at most."),
+        typer.Option(min=2, help="Maximum number of pairs to attribute."),
     ] = 500,
     part: Annotated[
         list[str] | None,
         typer.Option(
             "--part",
-            help="Only this part of the card, such as ranking (docs/passport.md has their names); "
-            "repeat for several.",
+            help=(
+                "Only this part of the card, such as ranking (see docs/passport.md for the "
+                "names); repeatable."
+            ),
         ),
     ] = None,
     stored: Annotated[
-        bool, typer.Option("--stored", help="Compute nothing: show what is stored.")
+        bool, typer.Option("--stored", help="Compute nothing and show only stored results.")
     ] = False,
     figure: Annotated[
         FigureFile | None,
@@ -66,7 +68,7 @@ def passport(
     from poslens.studies.passport.parts import KEYS
 
     if unknown := next((one for one in part or [] if one not in KEYS), None):
-        raise UserError(f"A passport has no part {unknown!r}: choose of {', '.join(KEYS)}.")
+        raise UserError(f"A passport has no part {unknown!r}: choose from {', '.join(KEYS)}.")
     compute = service()
     found = []
     for spec in specs:

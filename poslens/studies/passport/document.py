@@ -136,7 +136,7 @@ def _section(part: Part, figure: str) -> str:
                 f"<p>{_text(part.finding or part.absent)}</p>",
                 figure,
                 f"<table>{rows}</table>" if rows else "",
-                f'<p class="quiet">What it does not show: {_text(part.limits)}</p>',
+                f'<p class="quiet">What this doesn\'t show: {_text(part.limits)}</p>',
                 f'<p class="quiet">{_text(caption_text(provenance_entries(part.provenance)))}</p>'
                 if part.provenance
                 else "",
@@ -261,7 +261,7 @@ def _column(one: ModelPassport, number: int) -> Iterator[tuple[str, float]]:
             yield placed, y
         for value in part.numbers:
             yield lines(f"{value.name}: {value.text}", 12, theme.ink), y
-        yield lines(f"What it does not show: {part.limits}", 11, theme.muted), y
+        yield lines(f"What this doesn't show: {part.limits}", 11, theme.muted), y
         if part.provenance:
             words = caption_text(provenance_entries(part.provenance))
             yield lines(words, 11, theme.muted), y

@@ -47,7 +47,7 @@ from poslens.studies.positions.study import POSITIONS
 from poslens.studies.ranking import service as rankings
 from poslens.studies.ranking.figures import evidence_bins
 
-NO_QUERIES = "This data set has documents and no queries, so nothing is attributed to them."
+NO_QUERIES = "This data set has no queries, so there are no pairs to attribute."
 
 NEEDLE_LENGTHS, NEEDLE_DEPTHS = (256, 512), (0, 25, 50, 75, 100)
 """Tokens of the texts, and percent of them before the needle."""
@@ -106,7 +106,7 @@ def _attribution(of: Subject, part: Part) -> Part:
                 each.summary.primacy_recency_index,
                 "+.3f",
             ),
-            ("center_of_mass", "centre of mass", each.summary.center_of_mass, ".3f"),
+            ("center_of_mass", "center of mass", each.summary.center_of_mass, ".3f"),
         ):
             if value is not None:
                 numbers.append(Number(f"{entry.name}_{key}", f"{entry.title}, {name}", value, form))
@@ -156,8 +156,8 @@ def _null(of: Subject, part: Part) -> Part:
     numbers = [
         Number(key, name, value, form)
         for key, name, value, form in (
-            ("index_minus_control", "index minus the control's", found.index, "+.3f"),
-            ("distance", "distance from the control's shape", found.distance, ".3f"),
+            ("index_minus_control", "index minus the control's index", found.index, "+.3f"),
+            ("distance", "distance from the control's curve", found.distance, ".3f"),
         )
         if value is not None
     ]
@@ -183,9 +183,7 @@ def _relocation(of: Subject, part: Part) -> Part:
     """The score by position of the evidence."""
     what = relocation_method()
     if len(of.moved) < 2:
-        raise UserError(
-            "Fewer than two pairs of this data set have an evidence span that could be moved."
-        )
+        raise UserError("Fewer than two pairs of this data set have evidence that can be moved.")
     usable, _ = movable(of.data.pairs)
     jobs = (interventions.job(of.compute, of.spec, what, of.moved, of.scope),)
     if too_few(of.spec.name, jobs[0].n_done(), len(of.moved)):
@@ -201,7 +199,7 @@ def _relocation(of: Subject, part: Part) -> Part:
                 "score with the evidence in the last third minus first third",
                 found.last_minus_first,
             ),
-            ("lost", "score lost where the evidence is past the context limit", found.lost),
+            ("lost", "score lost with the evidence past the context limit", found.lost),
         )
         if value is not None
     ]
@@ -272,7 +270,7 @@ def _segments(of: Subject, part: Part) -> Part:
     numbers = tuple(
         Number(
             "segments" if name == "in order" else "shuffled",
-            f"last third minus first third, segments {name}",
+            f"last minus first third, segments {name}",
             one.last_minus_first,
         )
         for name, one in found.items()
@@ -281,7 +279,7 @@ def _segments(of: Subject, part: Part) -> Part:
     return replace(
         part,
         finding=_moves(
-            "A shuffled segment's share in the vector",
+            "The similarity of a shuffled segment to the whole text",
             found["in random order"].last_minus_first,
             "towards the end",
         ),
@@ -309,18 +307,21 @@ def _ranking(of: Subject, part: Part) -> Part:
             "harmonic_mean", "harmonic mean over positions of the evidence", own.harmonic, ".3f"
         ),
     ]
-    finding = "Its PSI cannot be told: too few positions have queries."
+    finding = "Too few positions have queries to compute PSI."
     if own.psi is not None and own.psi_under_permutation is not None and own.p is not None:
-        note = f"{own.psi_under_permutation:.3f} under permutation, p = {own.p:.2g}"
+        note = f"mean under permutation {own.psi_under_permutation:.3f}, p = {own.p:.2g}"
         numbers.append(Number("psi", "PSI", Estimate(own.psi, n=own.n), ".3f", note))
         beyond = Estimate(own.psi - own.psi_under_permutation, n=own.n)
         numbers.append(
             Number("psi_minus_permutation", "PSI minus its mean under permutation", beyond)
         )
         finding = (
-            f"PSI {own.psi:.3f} is higher than chance gives ({note})."
+            f"PSI is {own.psi:.3f} ({note}): rankings depend on the position of the evidence."
             if own.p < SURE
-            else f"PSI {own.psi:.3f} cannot be told from chance with {own.n:,} queries ({note})."
+            else (
+                f"PSI is {own.psi:.3f} ({note}): {own.n:,} queries are too few to tell it from a "
+                "ranking that ignores position."
+            )
         )
     known = (plain.ranked.provenance(),)
     name = of.spec.name
@@ -345,7 +346,7 @@ def _needles(of: Subject, part: Part) -> Part:
     found = NEEDLE_STUDY.summarize(of.compute, grid)
     if found is None:
         return replace(part, absent=_why(jobs), jobs=jobs)
-    by_chance = f"by chance {1 / grid.n:.3f}"
+    by_chance = f"chance level {1 / grid.n:.3f}"
     numbers = [
         Number(f"found_{length}", f"found in {length} tokens", value, ".3f", by_chance)
         for length in found.grid.lengths
@@ -385,7 +386,7 @@ def _audit(of: Subject, part: Part) -> Part:
             ),
             (
                 "unretrieved_truncated",
-                "share of sentences not read whole",
+                "share among truncated sentences",
                 summary.share_among(read=False),
                 ".3f",
             ),
@@ -400,7 +401,7 @@ def _audit(of: Subject, part: Part) -> Part:
     ]
     if summary.truncations:
         read = Estimate(tokens_read(summary.truncations), n=len(summary.truncations))
-        numbers.append(Number("tokens_read", "tokens that it reads of a long text", read, ",.0f"))
+        numbers.append(Number("tokens_read", "tokens read of a long text", read, ",.0f"))
     known = (AUDIT.provenance(summary),)
     return replace(
         part,
@@ -425,7 +426,11 @@ def _debias(of: Subject, part: Part) -> Part:
     if judged is not None and judged.change is not None:
         for key, name, value in (
             ("ndcg_at_10_change", "change of nDCG@10", judged.change.mean),
-            ("harmonic_mean_change", "change of its harmonic mean", judged.change.harmonic),
+            (
+                "harmonic_mean_change",
+                "change of the harmonic mean over positions",
+                judged.change.harmonic,
+            ),
             ("psi_change", "change of PSI", judged.change.psi),
         ):
             if value is not None:
@@ -452,10 +457,13 @@ def _leans(what: str, index: Estimate | None) -> str:
     side = {"higher": "end", "lower": "beginning"}.get(compared(index, INDEX_MARGIN))
     if side is None:
         return (
-            f"{what}: primacy-recency index {index.text('+.3f')}, compared with 0. "
+            f"{what}: the primacy-recency index is {index.text('+.3f')}, compared with 0. "
             f"{in_words(index, INDEX_MARGIN)}"
         )
-    return f"{what}: the curve leans to the {side} of what is read ({index.text('+.3f')})."
+    return (
+        f"{what}: the primacy-recency index is {index.text('+.3f')}, so attribution is "
+        f"concentrated at the {side} of the tokens read."
+    )
 
 
 def _moves(what: str, difference: Estimate | None, where: str) -> str:
@@ -465,34 +473,36 @@ def _moves(what: str, difference: Estimate | None, where: str) -> str:
     said = difference.text("+.4f")
     if low <= 0 <= high:
         return (
-            f"Too few documents to decide whether {what[0].lower()}{what[1:]} rises or falls "
-            f"{where}: the interval of {said} includes 0."
+            f"Too few documents to decide whether {what[0].lower()}{what[1:]} increases or "
+            f"decreases {where}: the interval of {said} includes 0."
         )
-    return f"{what} {'rises' if low > 0 else 'falls'} {where}: {said}."
+    return f"{what} changes by {said} {where}: it {'increases' if low > 0 else 'decreases'}."
 
 
 _PARTS: tuple[tuple[Part, Callable[[Subject, Part], Part]], ...] = (
     (
         Part(
             "attribution",
-            "Where the score looks",
-            "An attribution is no cause: relocation, below, asks for that.",
+            "Attribution by position",
+            "Attribution doesn't show causation; relocation, below, does.",
         ),
         _attribution,
     ),
     (
         Part(
             "null_control",
-            "What of it depends on the query",
-            "An unrelated query is of the same data set: what both share is subtracted too.",
+            "Dependence on the query",
+            "The unrelated query comes from the same data set, so what the two queries share is "
+            "subtracted too.",
         ),
         _null,
     ),
     (
         Part(
             "relocation",
-            "Whether position causes the score to move",
-            "Moving evidence tears it from its neighbours, and counts only where it is read whole.",
+            "Effect of moving the evidence",
+            "Moving evidence removes it from its context. Only pairs whose evidence is within "
+            "the context limit count.",
         ),
         _relocation,
     ),
@@ -508,40 +518,42 @@ _PARTS: tuple[tuple[Part, Callable[[Subject, Part], Part]], ...] = (
     (
         Part(
             "segments",
-            "Which part of a text its vector holds",
-            "It asks of vectors alone and says nothing of any query's ranking.",
+            "Positions in the document vector",
+            "It compares vectors only and doesn't show the ranking of any query.",
         ),
         _segments,
     ),
     (
         Part(
             "ranking",
-            "Whether rankings depend on the position of the evidence",
-            "Queries of other positions are other queries: how hard they are is not taken out.",
+            "Ranking by position of the evidence",
+            "Queries with evidence at different positions are different queries, and their "
+            "difficulty isn't controlled.",
         ),
         _ranking,
     ),
     (
         Part(
             "needles",
-            "Where it finds a sentence that is hidden",
-            "Needles are made by rule and stand in texts of something else; real answers do not.",
+            "Retrieval of a hidden sentence",
+            "Needles are generated sentences in unrelated text; real answers aren't.",
         ),
         _needles,
     ),
     (
         Part(
             "audit",
-            "Where it truncates, and what its index cannot retrieve",
-            "It asks for documents' own sentences; what users ask is worded otherwise.",
+            "Truncation and unretrieved sentences",
+            "It searches for the documents' own sentences; users phrase their queries differently.",
         ),
         _audit,
     ),
     (
         Part(
             "debias",
-            "What calibrated attention would change",
-            "Chosen and judged on halves of one data set; another may choose another setting.",
+            "Effect of attention calibration",
+            "The setting is selected and evaluated on halves of one data set; another data set "
+            "can select another setting.",
         ),
         _debias,
     ),

@@ -21,7 +21,8 @@ from poslens.studies.passport.parts import curve_method, parts
 from poslens.studies.passport.subject import MAX_PAIRS, Part, Subject, subject
 
 LIMITS = (
-    "A passport is of one data set. Another, in another language or of other lengths, may differ."
+    "A passport describes a model on one data set. Data sets in other languages or with other "
+    "lengths can give other results."
 )
 """What no part of a passport shows."""
 

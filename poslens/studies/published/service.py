@@ -59,7 +59,7 @@ def summary_rows(found: Sequence[PublishedCurves]) -> list[dict[str, object]]:
             {
                 "model": f"{one.model}, published",
                 "documents": one.n,
-                "centre of mass": f"{centre:.3f}",
+                "center of mass": f"{centre:.3f}",
                 "primacy-recency index": f"{index:.3f}",
             }
         )

@@ -7,33 +7,42 @@ from typing import Annotated, NotRequired, TypedDict
 
 from poslens.commands.answers import NDCG, PSI, High, Low, Model, P, PSIUnderPermutation, Queries
 
-Length = Annotated[str | None, "Bucket of lengths in tokens, or which queries, in words."]
-Read = Annotated[float | None, "Mean share of the evidence that was read, 0 to 1; null if unknown."]
-Success = Annotated[float, "Share of queries with a relevant document among the first 10."]
-SuccessOfPairs = Annotated[float, "Share of relevant pairs of which the document is in the top 10."]
-Recall = Annotated[float | None, "Recall at so many documents, 0 to 1."]
-NDCGAt = Annotated[float | None, "nDCG at so many documents, 0 to 1."]
-GroupNDCG = Annotated[float | None, "nDCG@10 of this group; null of no query."]
+Length = Annotated[str | None, "Document lengths in tokens, or the queries."]
+Read = Annotated[
+    float | None, ("Mean share of the evidence within the context limit, 0 to 1; null if unknown.")
+]
+Success = Annotated[float, "Share of queries with a relevant document in the top 10."]
+SuccessOfPairs = Annotated[float, "Share of relevant pairs whose document is in the top 10."]
+Recall = Annotated[float | None, "Recall at this cutoff, 0 to 1."]
+NDCGAt = Annotated[float | None, "nDCG at this cutoff, 0 to 1."]
+GroupNDCG = Annotated[float | None, "nDCG@10 of this group; null if it has no query."]
 
 MeasuresRow = TypedDict(
     "MeasuresRow",
     {
         "model": Model,
         "queries": Queries,
-        "documents": Annotated[int, "Documents of the corpus."],
+        "documents": Annotated[int, "Number of documents in the corpus."],
         "documents resampled": Annotated[
-            int, "Documents that answer the queries; intervals other than S@10's resample these."
+            int,
+            ("Number of relevant documents; intervals other than those of S@10 resample these."),
         ],
-        "without a result": Annotated[int, "Queries that found nothing, and count as 0."],
-        "own ids left out": Annotated[int, "Documents with the query's own id, left out of it."],
-        "judged, not in corpus": Annotated[int, "Relevant documents that the corpus lacks."],
+        "without a result": Annotated[int, "Number of queries without results, which count as 0."],
+        "own ids left out": Annotated[
+            int, ("Number of documents excluded from a query because they have the same id.")
+        ],
+        "judged, not in corpus": Annotated[
+            int, ("Number of relevant documents that the corpus lacks.")
+        ],
         "nDCG@10": NDCG,
         "nDCG@10 low": Low,
         "nDCG@10 high": High,
-        "MRR@10": Annotated[float, "Mean of 1 / rank of the first relevant document of 10."],
+        "MRR@10": Annotated[
+            float, ("Mean reciprocal rank of the first relevant document in the top 10.")
+        ],
         "MRR@10 low": Low,
         "MRR@10 high": High,
-        "Recall@100": Annotated[float, "Share of relevant documents among the first 100."],
+        "Recall@100": Annotated[float, "Share of relevant documents in the top 100."],
         "Recall@100 low": Low,
         "Recall@100 high": High,
         "S@10 per query": Success,
@@ -43,10 +52,11 @@ MeasuresRow = TypedDict(
         "S@10 per pair low": Low,
         "S@10 per pair high": High,
         "same language in top 10": Annotated[
-            float | None, "Share of the first 10 in the query's language; null of one language."
+            float | None,
+            ("Share of the top 10 in the query's language; null if there is only one language."),
         ],
         "same language in corpus": Annotated[
-            float | None, "The share that the corpus would give; null of one language."
+            float | None, "The same share in the corpus; null if there is only one language."
         ],
     },
 )
@@ -62,9 +72,9 @@ PsiRow = TypedDict(
         "p": P,
         "queries": Queries,
         "evidence read": Read,
-        "empty bins": Annotated[int, "Bins of 20 without a query."],
+        "empty bins": Annotated[int, "Number of the 20 bins without a query."],
         "nDCG@10": NDCG,
-        "nDCG@10, mean of bins": Annotated[float, "Mean of the filled bins' nDCG@10, 0 to 1."],
+        "nDCG@10, mean of bins": Annotated[float, "Mean nDCG@10 of the bins with queries, 0 to 1."],
     },
 )
 """How much a ranking depends on the evidence's place, for one length."""
@@ -74,18 +84,20 @@ BinsRow = TypedDict(
     {
         "model": Model,
         "length": Length,
-        "bin": Annotated[int, "Number of the bin, from 0."],
-        "position": Annotated[float, "Its centre, 0 to 1 of the document."],
+        "bin": Annotated[int, "Index of the bin, from 0."],
+        "position": Annotated[float, "Center of the bin, 0 to 1 of the document."],
         "queries": Queries,
         "evidence read": Read,
-        "nDCG@10": Annotated[float | None, "nDCG@10 of its queries; null of none."],
+        "nDCG@10": Annotated[float | None, "nDCG@10 of its queries; null if it has none."],
     },
 )
 """The queries whose evidence stands in one bin."""
 
-Rank = Annotated[int | None, "Rank of the first relevant document, from 1; null if not found."]
-Evidence = Annotated[float | None, "Where the evidence begins, in percent of the document."]
-Text = Annotated[str, "The query."]
+Rank = Annotated[
+    int | None, ("Rank of the first relevant document, from 1; null if it wasn't retrieved.")
+]
+Evidence = Annotated[float | None, "Start of the evidence, in percent of the document."]
+Text = Annotated[str, "Text of the query."]
 Language = Annotated[str | None, "Language of the query; null or empty if unknown."]
 QueryId = Annotated[str, "Id of the query."]
 
@@ -108,9 +120,9 @@ DifferencesRow = TypedDict(
     "DifferencesRow",
     {
         "query": Text,
-        "nDCG@10": Annotated[float, "nDCG@10 by the first model or run, 0 to 1."],
-        "nDCG@10 against": Annotated[float, "nDCG@10 by the second, 0 to 1."],
-        "difference": Annotated[float, "The first less the second, -1 to 1."],
+        "nDCG@10": Annotated[float, "nDCG@10 of the first model or run, 0 to 1."],
+        "nDCG@10 against": Annotated[float, "nDCG@10 of the second, 0 to 1."],
+        "difference": Annotated[float, "The first minus the second, -1 to 1."],
         "rank": Rank,
         "rank against": Rank,
         "evidence": Evidence,
@@ -127,7 +139,7 @@ LanguagesRow = TypedDict(
         "model": Model,
         "language": Annotated[str, "Language of the queries."],
         "queries": Queries,
-        "pairs": Annotated[int, "Pairs of a query and a relevant document."],
+        "pairs": Annotated[int, "Number of pairs of a query and a relevant document."],
         "S@10 per pair": SuccessOfPairs,
         "S@10 per pair low": Low,
         "S@10 per pair high": High,
@@ -145,7 +157,7 @@ GroupsRow = TypedDict(
         "model": Model,
         "group": Annotated[str, "Name of the group of queries."],
         "queries": Queries,
-        "documents": Annotated[int, "Different documents that answer them."],
+        "documents": Annotated[int, "Number of distinct relevant documents."],
         "evidence read": Read,
         "Recall@5": Recall,
         "Recall@5 low": Low,
@@ -208,7 +220,9 @@ PositionsRow = TypedDict(
         "harmonic mean": Annotated[float, "Harmonic mean of the groups' nDCG@10, 0 to 1."],
         "harmonic mean low": Low,
         "harmonic mean high": High,
-        "in no group": Annotated[int, "Queries that belong to no group and are left out."],
+        "in no group": Annotated[
+            int, ("Number of queries that belong to no group and are excluded.")
+        ],
     },
 )
 """A model over groups of queries; those of SQuAD are by the answer's first character, those of

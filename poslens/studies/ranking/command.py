@@ -77,13 +77,13 @@ class RankingTableName(StrEnum):
 def rank(
     model: Annotated[
         list[str] | None,
-        several_models("MiniLM by default, without --run."),
+        several_models("MiniLM by default, if there is no --run."),
     ] = None,
     run: Annotated[
         list[str] | None,
         typer.Option(
             "--run",
-            help="NAME=FILE of rankings that another program made, in TREC's format; repeatable.",
+            help="NAME=FILE of rankings from another program, in TREC format; repeatable.",
         ),
     ] = None,
     dataset: Dataset = "sample",
@@ -91,23 +91,30 @@ def rank(
         bool,
         typer.Option(
             "--own-corpus",
-            help="Search only the corpus that a query belongs to (PosIR's domain), as published "
-            "figures do; else the whole collection.",
+            help=(
+                "Search only the query's part of the corpus (PosIR's domain), as in published "
+                "figures, instead of the whole corpus."
+            ),
         ),
     ] = False,
     monolingual: Annotated[
         bool,
         typer.Option(
             "--monolingual",
-            help="Search only the documents of a query's own language, as MultiClaim's monolingual "
-            "figures do.",
+            help=(
+                "Search only documents in the query's language, as in MultiClaim's monolingual "
+                "setting."
+            ),
         ),
     ] = False,
     first_stage: Annotated[
-        str, typer.Option(help="Model whose best 100 documents cross-encoders rerank.")
+        str, typer.Option(help="Model whose top 100 documents cross-encoders rerank.")
     ] = "BM25",
     posir: Annotated[
-        bool, typer.Option("--posir", help="With PosIR's prompt, and 8,192 tokens read.")
+        bool,
+        typer.Option(
+            "--posir", help=("Use PosIR's query prompt and a context limit of 8,192 tokens.")
+        ),
     ] = False,
     readable: Readable = False,
     table: Annotated[
@@ -152,13 +159,15 @@ def rank(
     specs = specs_of(model or ([] if run else ["MiniLM"]), data.name, spec_of)
     runs = runs_of(run, [spec.name for spec in specs])
     if table is RankingTableName.differences and len(specs) + len(runs) != 2:
-        raise UserError("--table differences compares two: name two of --model and --run.")
+        raise UserError(
+            "--table differences compares two rankings: give exactly two of --model and --run."
+        )
     if readable and not specs:
-        raise UserError("--readable leaves out what a model cannot read: name one with --model.")
+        raise UserError("--readable excludes what a model truncates: name a model with --model.")
     if readable:
         setup = setup.narrowed(*readable_of(specs, pairs, readable))
         if not setup.queries:
-            raise UserError(f"No query of {data.name} is left: each has a pair that is left out.")
+            raise UserError(f"No query of {data.name} remains: each has an excluded pair.")
     found: list[Measured] = [*ranked_by(specs, setup)]
     for one in runs:
         measured = ranked_run(one, setup)
@@ -210,7 +219,7 @@ def runs_of(values: Sequence[str] | None, taken: Sequence[str]) -> list[TrecRun]
     for value in values or []:
         name, path = named(value, "--run", "FILE")
         if name in (*taken, *found):
-            raise UserError(f"Two rankings are called {name}: give the run another name.")
+            raise UserError(f"Two rankings have the name {name}: give the run another name.")
         found[name] = read_run(name, File(path.name, path))
     return list(found.values())
 
@@ -231,7 +240,8 @@ def ranked_by(specs: Sequence[RetrieverSpec], setup: RankingSetup) -> list[Ranke
         one = ranking_service.ranked(service(), spec, setup)
         if one is None:
             raise UserError(
-                f"{spec.name} has no rankings of {setup.collection.name}: run the command again."
+                f"{spec.name} has no complete rankings of {setup.collection.name}: run the "
+                "command again."
             )
         found.append(one)
     return found

@@ -72,7 +72,7 @@ def evidence_bins(
                 "line": {"color": line["color"], "width": 1},
             },
             customdata=[
-                ", evidence read: unknown" if r is None else f", {r:.0%} of the evidence read"
+                ", context limit unknown" if r is None else f", {r:.0%} of the evidence read"
                 for r in profile.read
             ],
             hovertemplate="%{y:.3f}%{customdata}",

@@ -48,15 +48,15 @@ class RankedRun(Measured):
         if run.n_rejected:
             first = run.rejected[0]
             found.append(
-                f"{run.n_rejected:,} lines of {run.file} are no results, the first: line "
+                f"{run.n_rejected:,} lines of {run.file} are invalid, the first in line "
                 f"{first.row}: {first.reason}."
             )
         if self.n_strange:
-            found.append(f"{self.n_strange:,} queries of {run.name} are not the data set's.")
+            found.append(f"{self.n_strange:,} queries of {run.name} don't belong to the data set.")
         if self.n_lost:
             found.append(
-                f"{self.n_lost:,} results of {run.name} are of documents that the corpus lacks; "
-                "they are left out."
+                f"{self.n_lost:,} results of {run.name} name documents that the corpus lacks; "
+                "they are ignored."
             )
         return tuple(found)
 
@@ -74,7 +74,7 @@ def ranked_run(run: TrecRun, setup: RankingSetup) -> RankedRun:
     collection = setup.collection
     if collection.monolingual:
         raise UserError(
-            f"{run.name} ranks documents of all languages: search all documents to compare it."
+            f"{run.name} ranks documents of all languages. Select all documents to compare it."
         )
     key = (
         run.name,
@@ -128,6 +128,6 @@ def mean_difference(one: Measured, other: Measured) -> Estimate:
 def difference_words(one: Measured, other: Measured) -> str:
     """That mean with its interval, and how many queries and documents it is over, in words."""
     found = mean_difference(one, other)
-    over = f"{found.n:,} queries answered by {found.n_resampled:,} documents"
+    over = f"{found.n:,} queries with {found.n_resampled:,} relevant documents"
     how = f"95% interval over documents; {over}" if found.interval else over
-    return f"{one.name} less {other.name}, nDCG@10: {found.text('+.3f')} ({how})"
+    return f"{one.name} minus {other.name}, nDCG@10: {found.text('+.3f')} ({how})"

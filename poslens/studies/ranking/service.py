@@ -27,7 +27,7 @@ from poslens.compute.compute import Compute, run_key
 from poslens.compute.provenance import ModelIdentity
 from poslens.compute.runs import Job, Report, Run
 
-WITHIN_LANGUAGES = "each query among the documents of its language"
+WITHIN_LANGUAGES = "documents in the query's language"
 _KEPT = 16
 
 
@@ -183,8 +183,8 @@ def method_for(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Me
     first = setup.first_stage
     if first is None or needs_first_stage(first):
         raise UserError(
-            f"{spec.name} reads each query with each document: choose another kind of model as its "
-            "first stage."
+            f"{spec.name} reads each query together with each document: select another kind of "
+            "model as its first stage."
         )
     known = compute.identify(first)
     return ranking_method(setup.own_corpus, f"{first.name}@{known.key.fingerprint}")
@@ -204,7 +204,7 @@ def job(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Job:
         def read(one: ModelIdentity, progress: Progress) -> Progress:
             if progress.stopped or not store.evidence_missing(one.key):
                 return progress
-            run.stage = "Looking what is read of the evidence"
+            run.stage = "Locating the evidence in the tokens"
             return store.read_evidence(
                 compute.retriever(one),
                 one.key,

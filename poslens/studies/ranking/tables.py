@@ -316,7 +316,7 @@ def query_of(one: Measured, query_id: str) -> Query:
     for query in one.setup.queries:
         if query.query_id == query_id:
             return query
-    raise UserError(f"There is no query {query_id[:80]!r}: choose one from the table.")
+    raise UserError(f"There is no query {query_id[:80]!r}: select one from the table.")
 
 
 def top_frame(one: Measured, query: Query) -> pd.DataFrame:

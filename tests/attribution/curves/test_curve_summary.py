@@ -121,7 +121,7 @@ def test_a_curve_stands_at_its_resamplings_positions() -> None:
             n_failed=0,
         )
         np.testing.assert_array_equal(found.curve.positions, positions(how))
-        # All of it in the last point: the centre of mass is where that stands.
+        # All of it in the last point: the center of mass is where that stands.
         assert found.center_of_mass is not None
         assert found.center_of_mass.value == found.curve.positions[-1]
 
@@ -129,7 +129,7 @@ def test_a_curve_stands_at_its_resamplings_positions() -> None:
 def test_zeros_have_no_numbers_and_a_reason() -> None:
     zeros = summarize(np.zeros((30, 100)), None)
     assert zeros.center_of_mass is None and zeros.primacy_recency_index is None
-    assert "No centre of mass" in zeros.undefined
+    assert "No center of mass" in zeros.undefined
     middle = np.zeros((30, 100))
     middle[:, 50] = 1.0
     found = summarize(middle, None)

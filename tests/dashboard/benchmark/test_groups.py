@@ -146,7 +146,7 @@ def test_another_data_set_is_one_sentence(tmp_path: Path) -> None:
         (("squad-posq", "--dataset", str(tmp_path / "nowhere")), "There is no data set"),
         (
             ("squad-posq", "--dataset", "sample", "--figure", "x.txt"),
-            "no suffix that can be written",
+            "doesn't have a supported suffix",
         ),
     ):
         found = run("benchmark", *asked)

@@ -229,7 +229,7 @@ def opened(**query: object) -> AppTest:
 def test_the_page_runs_and_shows_its_results(tests) -> None:
     page = opened(models=["BM25"])
     assert not page.exception and not page.error
-    assert any("press Compute" in info.value for info in page.info)
+    assert any("Press Compute" in info.value for info in page.info)
     page.button(key="bias.start").click().run()
     run_of(bm25()).wait()
     page = opened(models=["BM25"], test="brevity", item="brevity_bias/iss")
@@ -354,7 +354,7 @@ def test_an_empty_upload_is_one_sentence_and_the_page_stays(
     assert not page.exception
     (error,) = page.error
     assert said in error.value.replace("\\", "")
-    assert any("press Compute" in info.value for info in page.info), "the former data set stays"
+    assert any("Press Compute" in info.value for info in page.info), "the former data set stays"
 
 
 def test_an_upload_without_evidence_says_what_tests_need() -> None:

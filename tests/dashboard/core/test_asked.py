@@ -132,7 +132,7 @@ def test_an_intervention_is_shared_counted_and_given_up(
     monkeypatch.setenv("POSLENS_REQUESTS_EACH", "2")
     places = [interventions.ask(compute, pair, spec, MOVE) for pair in (first, first, second)]
     assert begun.wait(30) and compute.queue.requests == 2, "equal requests are one"
-    with pytest.raises(UserError, match="of your requests are waiting"):
+    with pytest.raises(UserError, match="of your requests are already waiting"):
         interventions.ask(compute, third, spec, MOVE)
     for place in places:
         place.leave()

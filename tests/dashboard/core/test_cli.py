@@ -188,26 +188,26 @@ def test_a_model_is_alike_to_itself() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["explain"], "Give --query"),
+        (["explain"], "Give either --query"),
         (["explain", "--pair", "nope"], "sample has no pair 'nope': choose one of its own"),
         (["explain", "--pair", "a", "--query", "x"], "either --pair or texts"),
         (["explain", "--query", "x", "--document", "y", "--figure", "x.gif"], "use .html"),
         (["compare", "--query", "x", "--document", "y", "--model", "MiniLM"], "two models"),
         (["explain", "--query", " ", "--document", "x"], "The query is empty"),
         (["explain", "--query", "x", "--document", " \n"], "The document is empty"),
-        (["explain", "--query", "x"], "either as --document or as --document-file"),
+        (["explain", "--query", "x"], "either --document or --document-file"),
         (["explain", "--query", "x", "--document-file", "/nonexistent"], "cannot be read"),
         (["explain", "--query", "x", "--document", "y", "--model", "nope"], "no retriever named"),
         (["explain", "--query", "x", "--document", "y", "--method", "nope"], "no method 'nope'"),
         (["explain", "--query", "x", "--document", "y", "--model", "mpnet"], "models fetch mpnet"),
         (
             ["explain", "--query", "x", "--document", "y", "--option", "a"],
-            "--option takes NAME=VALUE",
+            "--option must be NAME=VALUE",
         ),
         (["explain", "--query", "x", "--document", "y", "--resampling", "z"], "resampling cannot"),
         (["precompute", "--dataset", "nope"], "no data set 'nope'"),
         (["precompute", "--workers", "2"], "belong to --executor ray"),
-        (["precompute", "--shard", "2"], "--shard takes I/N"),
+        (["precompute", "--shard", "2"], "--shard must be I/N"),
         (["precompute", "--shard", "3/2"], "no shard 3 of 2"),
         (["failures", "--dataset", "nope"], "no data set 'nope'"),
         (["curve", "--model", "MiniLM", "--method", "occlusion"], "compute the curves first"),
@@ -221,10 +221,10 @@ def test_a_model_is_alike_to_itself() -> None:
         (["needles", "--model", "BM25", "--model", "nope"], "nope"),
         (["why", "--model", "BM25", "--query", "nope"], "has no query 'nope'"),
         (["models", "fetch", "nope"], "nope"),
-        (["run", "--data", "nope"], "--data takes NAME=PATH, NAME=hf:"),
+        (["run", "--data", "nope"], "--data must be NAME=PATH, NAME=hf:"),
         (["run", "--model", "a=x"], "x is not a folder"),
-        (["datasets", "--data", "a=x", "--data", "a=y"], "--data gives the name a twice"),
-        (["run", "--run", "a=x", "--run", "a=y"], "--run gives the name a twice"),
+        (["datasets", "--data", "a=x", "--data", "a=y"], "--data uses the name a twice"),
+        (["run", "--run", "a=x", "--run", "a=y"], "--run uses the name a twice"),
         (["cause", "--by", "mask"], "add --intervention ablation"),
     ],
 )
@@ -256,7 +256,7 @@ def test_a_data_set_from_a_folder_to_curve_and_figure(tmp_path: Path) -> None:
     root = str(tmp_path / "corpus")
     done = run("precompute", "--dataset", root)
     assert json.loads(done.stdout)["computed"] == 1
-    assert "1 rows are not pairs" in done.stderr
+    assert "1 rows were rejected" in done.stderr
     assert json.loads(run("precompute", "--dataset", root).stdout)["computed"] == 0
     curve = run("curve", "--dataset", root, "--resampling", "point")
     frame = pd.read_csv(io.StringIO(curve.stdout))

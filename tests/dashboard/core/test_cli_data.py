@@ -81,7 +81,7 @@ def test_a_file_given_again_is_read_as_it_is_now(
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("mine", "NAME=PATH, NAME=hf:ORGANISATION/NAME, NAME=ir_datasets:ID"),
+        ("mine", "NAME=PATH, NAME=hf:ORGANIZATION/NAME, NAME=ir_datasets:ID"),
         ("mine=", "NAME=PATH"),
         ("=x", "NAME=PATH"),
         ("mine=/nonexistent", "is not a folder or a file"),

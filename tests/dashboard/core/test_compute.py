@@ -212,11 +212,11 @@ def test_what_does_not_fit_is_said_and_refused(
     assert compute.self_check(model) is None
     unfit = SelfCheck(LibraryCheck(0.0, "score"), unfit={"decomposition": "because."})
     monkeypatch.setattr("poslens.compute.model_pool.check_retriever", lambda _: unfit)
-    with pytest.raises(UserError, match="decomposition does not fit tiny: because"):
+    with pytest.raises(UserError, match="decomposition is unavailable for tiny: because"):
         compute.explain(PAIR, spec, make_method("decomposition"))
     assert compute.unfit(model)["decomposition"] == "because."
     assert compute.explain(PAIR, spec, METHOD).attribution.document_scores.any()
-    assert compute.unfit(model)["maxsim"].startswith("it is for late-interaction")
+    assert compute.unfit(model)["maxsim"].startswith("it needs late-interaction")
 
 
 def test_a_run_publishes_parts_that_another_cache_takes_in(

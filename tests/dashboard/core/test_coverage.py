@@ -164,7 +164,7 @@ def test_the_command_leaves_out_what_cannot_be_read(mixed: str) -> None:
     run = CliRunner().invoke(app, ["curve", "--dataset", mixed, "--readable", "--format", "json"])
     assert run.exit_code == 0, run.output
     (entry,) = json.loads(run.stdout.strip().splitlines()[-1])["provenance"]
-    assert entry["n_pairs"] == 1 and "every model can read" in entry["selection"]
+    assert entry["n_pairs"] == 1 and "no model truncates" in entry["selection"]
 
 
 def opened(view: str, **parameters: object) -> AppTest:
@@ -186,9 +186,7 @@ def test_curves_say_what_is_not_read_and_leave_it_out_by_a_click(mixed: str) -> 
     assert "of the tokens are unknown to it" in said
     page.toggle(key="readable").set_value(True).run()
     assert not page.exception
-    assert "1 of 3 pairs" in page.markdown[0].value and "past its context limit" not in captions(
-        page
-    )
+    assert "1 of 3 pairs" in page.markdown[0].value and "evidence is past" not in captions(page)
 
 
 @pytest.fixture
@@ -251,12 +249,12 @@ def test_rank_measures_queries_whose_pairs_can_be_read(queried: str) -> None:
     assert [one["query"] for one in kept] == ["ice", "stone"]
     assert kept == every[:2], "the search is the same, over the whole corpus"
     assert known["n_queries"] == 2 and known["n_documents"] == 4
-    assert "every model can read" in str(known["selection"]) and "2 of 4 pairs left out" in said
+    assert "no model truncates" in str(known["selection"]) and "2 of 4 pairs excluded" in said
 
 
 def test_no_query_is_left_where_each_has_a_pair_that_cannot_be_read(mixed: str) -> None:
     run = CliRunner().invoke(app, ["rank", "--dataset", mixed, "--readable"])
-    assert run.exit_code == 2 and "No query of mixed is left" in run.stderr
+    assert run.exit_code == 2 and "No query of mixed remains" in run.stderr
 
 
 def test_bias_tests_take_pairs_of_documents_both_of_which_can_be_read(queried: str) -> None:
@@ -267,7 +265,7 @@ def test_bias_tests_take_pairs_of_documents_both_of_which_can_be_read(queried: s
     # known, but it is one sentence and gives no pair.
     assert (every["n"], every["evidence_not_read_whole"]) == (2, 1)
     assert (kept["n"], kept["evidence_not_read_whole"]) == (2, 0)
-    assert kept["t"] == every["t"] and "every model can read" in str(known["selection"])
+    assert kept["t"] == every["t"] and "no model truncates" in str(known["selection"])
 
 
 def test_ranking_leaves_out_by_a_click(queried: str) -> None:
@@ -276,9 +274,9 @@ def test_ranking_leaves_out_by_a_click(queried: str) -> None:
     assert "in 1 of 4 pairs the evidence is past its context limit" in captions(page)
     page.toggle(key="readable").set_value(True).run()
     assert not page.exception
-    assert "over 2 queries: only pairs that every model can read" in page.markdown[0].value
-    assert "past its context limit" not in captions(page)
-    assert "only pairs that every model can read" in captions(page)
+    assert "over 2 queries: only pairs that no model truncates" in page.markdown[0].value
+    assert "pairs the evidence is past" not in captions(page)
+    assert "only pairs that no model truncates" in captions(page)
     page = opened("ranking", dataset=queried, models=["MiniLM"], readable="true")
     assert page.toggle(key="readable").value
 
@@ -290,7 +288,7 @@ def test_bias_tests_leave_out_by_a_click(queried: str) -> None:
     page.toggle(key="readable").set_value(True).run()
     assert not page.exception
     assert f"1: {UNREADABLE}" in captions(page)
-    assert "only pairs that every model can read" in captions(page)
+    assert "only pairs that no model truncates" in captions(page)
 
 
 @pytest.mark.parametrize("view", ["explain", "compare"])
@@ -306,10 +304,10 @@ def test_the_list_of_pairs_leaves_out_by_a_click(queried: str, view: str) -> Non
     page.session_state["pair.filters"] = False
     page.run()
     assert "1 / 2 of 4" in captions(page)
-    (listed,) = (box for box in page.selectbox if box.label.startswith("Pair:"))
+    (listed,) = (box for box in page.selectbox if box.label.startswith("Pair"))
     assert list(listed.options) == ["ice", "stone"]
     page = opened(view, dataset=queried, pair="row-4", readable="true", **models)
-    assert "does not pass the filters" in captions(page)
+    assert "doesn't match the filters" in captions(page)
 
 
 def test_cause_and_methods_have_one_switch(queried: str) -> None:

@@ -219,7 +219,7 @@ def test_cause_begins_with_sentences_for_an_endpoint_and_proposes_them_where_wor
     assert page.selectbox(key="level").value == "word"
     captions = {caption.value.replace("\\", "") for caption in page.caption}
     line = next(one for one in captions if "of sentences, " in one)
-    words, sentences = line.split("; of sentences, ")
+    words, sentences = line.split("; at the level of sentences, ")
     assert _tokens(words) > 5 * _tokens(sentences)
     assert not page.exception and not page.error and not page.warning
     page = open_page("cause", dataset=SAMPLE, models=["MiniLM"], method="occlusion").run()
@@ -239,11 +239,11 @@ def test_what_all_models_send_names_the_endpoints(
     setup = rankings.RankingSetup(rankings.collection_of(datasets.read(SAMPLE)))
     job = rankings.job_of_all(own_service, [*specs, resolve.resolve("BM25")], setup)
     assert job.endpoints == ("E5", "ours")
-    assert job.quote().startswith("To be sent to E5, ours (All models): ")
+    assert job.quote().startswith("PosLens will send E5, ours (All models): ")
     (one,) = (part for part in job.parts if part.label == "E5")
-    assert one.quote().startswith("To be sent to E5: ")
+    assert one.quote().startswith("PosLens will send E5: ")
     moved = interventions.job(own_service, specs[0], relocation_method(), PAIRS, "some")
-    assert moved.quote().startswith("To be sent to E5 (relocation): ")
+    assert moved.quote().startswith("PosLens will send E5 (relocation): ")
 
 
 def test_what_an_endpoint_reads_is_unknown(server: EndpointServer, own_service: Compute) -> None:
@@ -266,7 +266,7 @@ def test_what_an_endpoint_reads_is_unknown(server: EndpointServer, own_service: 
     assert set(figure.data[1].marker.symbol) == {UNKNOWN_SYMBOL}
     assert measured_limit(own_service, spec, data) == ""
     explained = own_service.explain(PAIRS[0], spec, SENTENCE)
-    assert any("read: unknown" in fact.text for fact in heads.head(explained).facts)
+    assert any("context limit unknown" in fact.text for fact in heads.head(explained).facts)
 
 
 def test_nothing_is_sent_where_the_question_cannot_be_asked(
@@ -403,7 +403,7 @@ def test_ranking_audit_and_reranking_work_on_it(server: EndpointServer, tmp_path
     assert done is not None and len(done.documents) == 12
     assert "to the end" in AUDIT.verdict(done)
     (refused,) = AUDIT.subjects(compute, reranker, corpus, settings)
-    with pytest.raises(UserError, match="has no one vector for each text"):
+    with pytest.raises(UserError, match="doesn't have a single vector per text"):
         AUDIT.job(compute, refused)
 
 
@@ -438,8 +438,10 @@ def test_a_command_says_what_it_sends_and_why_a_method_does_not_fit(
     done = CliRunner().invoke(app, [*asked, *text, "--method", "occlusion"])
     assert done.exit_code == 0 and json.loads(done.stdout)["model"] == "E5"
     # Ten words and one, each text whole with and without the other side, and the score.
-    assert "To be sent to E5: 16 texts" in done.stderr
+    assert "PosLens will send E5: 16 texts" in done.stderr
     unfit = CliRunner().invoke(app, [*asked, *text, "--method", "saliency"])
-    assert unfit.exit_code == 2 and "saliency does not fit E5: an endpoint gives" in unfit.stderr
+    assert (
+        unfit.exit_code == 2 and "saliency is unavailable for E5: an endpoint gives" in unfit.stderr
+    )
     bad = CliRunner().invoke(app, ["rank", "--endpoint", "E5=ftp://a"])
     assert bad.exit_code == 2 and bad.stderr.startswith("E5 has no address") and not bad.stdout

@@ -57,11 +57,11 @@ def test_a_file_gives_it_and_the_environment_goes_before(
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("POSLENS_OIDC_CLIENT_SECRET", "", "lacks client_secret: set POSLENS_OIDC_CLIENT_SECRET,"),
-        ("POSLENS_COOKIE_SECRET", "hush", "shorter than 32 characters"),
-        ("POSLENS_OIDC_METADATA_URL", "id.example.org", "is no address"),
-        ("POSLENS_OIDC_METADATA_URL", "https://[", "is no address"),
-        ("POSLENS_OIDC_REDIRECT_URI", "file:///etc/passwd", "is no address"),
+        ("POSLENS_OIDC_CLIENT_SECRET", "", "needs client_secret: set POSLENS_OIDC_CLIENT_SECRET,"),
+        ("POSLENS_COOKIE_SECRET", "hush", "fewer than 32 characters"),
+        ("POSLENS_OIDC_METADATA_URL", "id.example.org", "isn't a valid address"),
+        ("POSLENS_OIDC_METADATA_URL", "https://[", "isn't a valid address"),
+        ("POSLENS_OIDC_REDIRECT_URI", "file:///etc/passwd", "isn't a valid address"),
         ("POSLENS_OIDC_REDIRECT_URI", "https://poslens.example.org/", "/tools/oauth2callback"),
         (
             "POSLENS_OIDC_REDIRECT_URI",
@@ -85,11 +85,11 @@ def test_what_is_missing_or_wrong_is_one_sentence(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "which is not there"),
-        (b"[auth", "no TOML file"),
-        (b"\xff", "cannot be read"),
+        (None, "doesn't exist"),
+        (b"[auth", "isn't a valid TOML file"),
+        (b"\xff", "can't read"),
         (b"auth = 3", "no section"),
-        (b"[auth]\nclient_id = 3\n", "lacks server_metadata_url, client_id"),
+        (b"[auth]\nclient_id = 3\n", "needs server_metadata_url, client_id"),
     ],
 )
 def test_a_file_that_is_none_is_one_sentence(
@@ -141,7 +141,7 @@ def test_a_provider_that_is_none_is_said_so(status: int, body: bytes, well: bool
     assert bool(said) is not well and "\n" not in said
     if not well:
         assert url in said and "POSLENS_OIDC_METADATA_URL" in said
-    assert oidc.trouble(url).startswith("Nobody can log in yet"), "it is gone"
+    assert oidc.trouble(url).startswith("Nobody can log in, because"), "it is gone"
 
 
 def test_the_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

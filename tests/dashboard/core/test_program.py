@@ -60,7 +60,10 @@ def ended(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["precompute", "--model", "BM25", "--method", "saliency"], "saliency does not fit BM25"),
+        (
+            ["precompute", "--model", "BM25", "--method", "saliency"],
+            "saliency is unavailable for BM25",
+        ),
         (["precompute", "--dataset", LONG], "There is no data set"),
         (["precompute", "--model", LONG], "There is no retriever named"),
         (["datasets", "--data", f"a={LONG}"], "is not a folder or a file"),
@@ -107,7 +110,7 @@ def test_a_home_that_can_be_none_is_one_sentence(forked: Forked, home: str) -> N
     lines = said.strip().splitlines()
     assert len(lines) == 1, said
     if code == 0:  # computed, and said not to be kept
-        assert "is not kept" in said and json.loads(out)["score"] > 0
+        assert "isn't stored" in said and json.loads(out)["score"] > 0
     else:
         assert code == 2 and ("no user of that name" in said or "cache" in said)
 
@@ -249,7 +252,7 @@ def test_sigterm_ends_a_command_like_ctrl_c(
     process.send_signal(signal.SIGTERM)
     status = process.wait()
     said = file.read_text()
-    assert status == 130 and "what was computed is kept" in said, said
+    assert status == 130 and "All computed results are stored" in said, said
     assert "Traceback" not in said
 
 

@@ -252,7 +252,7 @@ def test_compare_correlates_words_as_its_heatmap_joins_them(asked: str | None) -
         for each in ("sum", "mean")
     }
     assert found["sum"] != found["mean"] and said.value.split("**")[1] == f"{found[how]:.3f}"
-    assert f"the {how} of its tokens" in said.help
+    assert f"the {how} over the word's tokens" in said.help
 
 
 def test_a_ranking_names_the_intervals_that_its_numbers_have(bm25, compute: Compute) -> None:

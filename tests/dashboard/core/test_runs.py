@@ -156,7 +156,7 @@ def test_a_whole_says_how_far_its_part_is(tmp_path: Path) -> None:
     assert half.wait(60)
     while run.part is None:  # it reports before its start returns
         time.sleep(0.01)
-    assert run.counts == "first · Encoding texts · 2 of 8 · about 12 s left of it"
+    assert run.counts == "first · Encoding texts · 2 of 8 · about 12 s left"
     assert run.share == pytest.approx(1 / 8) and len(told) >= 2
     go.set()
     run.wait()

@@ -106,7 +106,7 @@ def test_data_is_used_where_it_is_the_only_one(pairs: Path) -> None:
 def test_of_several_data_sets_one_has_to_be_chosen(pairs: Path) -> None:
     several = ("--data", f"mine={pairs}", "--data", f"other={pairs}")
     refused = run("failures", "--model", "BM25", "--method", "terms", *several)
-    assert refused.exit_code == 2 and "mine and other: choose one with --dataset" in refused.stderr
+    assert refused.exit_code == 2 and "mine and other: select one with --dataset" in refused.stderr
     chosen = run("failures", "--model", "BM25", "--method", "terms", *several, "--dataset", "other")
     assert json.loads(chosen.stdout)["dataset"] == "other"
 
@@ -133,6 +133,6 @@ def test_one_name_stands_for_one_folder(
     other = copytree(folder, tmp_path / "other")
     two = ("--model", f"own={folder}", "--model", f"own={other}")
     refused = run("rank", *two, "--data", f"mine={pairs}")
-    assert "--model gives the name own to two folders: rename one." in refused.stderr
+    assert "--model uses the name own for two folders: rename one." in refused.stderr
     taken = run("rank", "--model", f"MiniLM={folder}", "--data", f"mine={pairs}")
     assert "MiniLM is the name of another model" in taken.stderr

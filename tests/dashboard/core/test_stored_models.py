@@ -184,7 +184,7 @@ def test_explain_shows_the_heatmap_and_offers_the_model(home: Path, sample) -> N
 def test_curves_shows_the_curve(home: Path, sample) -> None:
     app = page("curves", models="elsewhere")
     assert not app.exception and not app.get("plotly_chart")
-    assert "elsewhere has curves of 2 of 304 pairs" in " ".join(c.value for c in app.caption)
+    assert "elsewhere has curves for 2 of 304 pairs" in " ".join(c.value for c in app.caption)
     assert "from the cache" in [text.value for text in app.markdown]
     assert not [button for button in app.button if button.label.startswith("Compute")]
     app = page("curves", models="elsewhere", search=sample.pairs[0].pair_id)

@@ -20,7 +20,7 @@ from poslens.compute.compute import service
 from tests.support import tiny_models
 from tests.support.pages import open_page
 
-WHOLE, READ = "Position in the whole text", "Relative position in what was read"
+WHOLE, READ = "Position in the whole text", "Relative position in the tokens read"
 
 
 @pytest.fixture
@@ -75,25 +75,25 @@ def test_unlike_models_stand_over_the_whole_text_until_the_reader_chooses(
     drawn = figure(app)
     assert WHOLE in drawn["layout"]["xaxis"]["title"]["text"]
     assert "axis=text" in drawn["layout"]["meta"]["provenance"][0]["method"]
-    assert "axis=text" in captions(app) and "cutter cuts 12 of 24 pairs" in captions(app)
+    assert "axis=text" in captions(app) and "cutter truncates 12 of 24 pairs" in captions(app)
     assert [t["name"] for t in drawn["data"] if t.get("yaxis") == "y2"] == ["read"]
     # The page shows no string of its code.
     assert not any("positions are counted" in one.value for one in app.markdown)
-    # Centre of mass and index stay: they are of what each model read.
+    # Center of mass and index stay: they are of what each model read.
     table = app.dataframe[0].value
     assert table["model"].tolist() == ["cutter", "BM25"]
     assert "[" in table["primacy-recency index"][0]
-    app.button_group(key="axis").set_value("what the model read").run()
+    app.button_group(key="axis").set_value("tokens read").run()
     drawn = figure(app)
     assert READ in drawn["layout"]["xaxis"]["title"]["text"] and "yaxis2" not in drawn["layout"]
-    assert "axis=text" not in captions(app) and "not the same place" in captions(app)
+    assert "axis=text" not in captions(app) and "a different position in the text" in captions(app)
 
 
 def test_one_model_and_the_posir_protocol_stay_over_what_was_read(long_and_short: str) -> None:
     assert READ in figure(opened(models=["cutter"]))["layout"]["xaxis"]["title"]["text"]
     whole = figure(opened(models=["cutter"], axis="whole text"))
     assert WHOLE in whole["layout"]["xaxis"]["title"]["text"]
-    shared = figure(opened(models=["cutter", "BM25"], axis="what the model read"))
+    shared = figure(opened(models=["cutter", "BM25"], axis="tokens read"))
     assert READ in shared["layout"]["xaxis"]["title"]["text"]
 
 
@@ -108,7 +108,7 @@ def test_documents_without_queries_lead_to_what_is_possible(
     app = open_page("curves", dataset="alone", models=["MiniLM"]).run()
     assert not app.exception and not app.error
     (said,) = [one.value.replace("\\", "") for one in app.info]
-    assert "without queries" in said and "Query-free profile" in said and "Audit" in said
+    assert "have no queries" in said and "Query-free profile" in said and "Audit" in said
     assert not [one for one in app.button if one.key == "start"]
     links = [one.proto for one in app.get("page_link")]
     assert [one.label.replace("\\", "") for one in links] == ["Query-free profile", "Audit"]
@@ -141,7 +141,7 @@ def test_published_curves_join_the_chart(long_and_short: str) -> None:
     assert sources == ["published", "published"]
     table = app.dataframe[0].value
     assert table["model"].tolist() == lines
-    assert table["centre of mass"].tolist()[1:] == ["0.424", "0.639"]
+    assert table["center of mass"].tolist()[1:] == ["0.424", "0.639"]
     # Published bands are standard deviations, so they appear with that band alone.
     assert not [trace for trace in drawn["data"] if trace["name"] == BANDS[1]]
     deviations = figure(opened(models=["BM25"], published=FIGURE_5, band=BANDS[1]))
@@ -151,7 +151,7 @@ def test_published_curves_join_the_chart(long_and_short: str) -> None:
 def test_published_curves_need_no_computed_one(long_and_short: str) -> None:
     app = open_page("curves", dataset="sample", models=["BM25"], published=FIGURE_5[:1]).run()
     assert not app.exception and not app.error
-    assert any("press Compute" in one.value for one in app.info)
+    assert any("Press Compute" in one.value for one in app.info)
     assert app.dataframe[0].value["model"].tolist() == [f"{FIGURE_5[0]}, published"]
 
 

@@ -33,10 +33,10 @@ def summary(model: str, cut: int, level: float = 1.0) -> CurveSummary:
 
 def test_curves_of_models_that_cut_differently_are_said_to_be() -> None:
     none, some, more = (summary(n, cut).curve for n, cut in (("BM25", 0), ("A", 184), ("B", 184)))
-    assert "cut" not in over_what([none], [None])
-    assert "A cuts 184 of 1,200, B cuts 184" in over_what([some, more], [512, 512])
-    assert "not the same place" not in over_what([some, more], [512, 512])
-    assert "not the same place" in over_what([none, some], [None, 512])
+    assert "truncate" not in over_what([none], [None])
+    assert "A truncates 184 of 1,200, B truncates 184" in over_what([some, more], [512, 512])
+    assert "a different position in the text" not in over_what([some, more], [512, 512])
+    assert "a different position in the text" in over_what([none, some], [None, 512])
     assert "BM25" not in over_what([none, some], [None, 512])
 
 
@@ -68,14 +68,14 @@ def test_over_whole_texts_a_place_counts_who_was_read_there() -> None:
         n_failed=0,
     )
     said = over_what([whole], [512])
-    assert "whole text" in said and "A cuts 20 of 40 pairs" in said and "fewer than 10" in said
-    assert "index stay over what each model read" in said
-    assert "not the same place" not in said
+    assert "whole text" in said and "A truncates 20 of 40 pairs" in said and "fewer than 10" in said
+    assert "index are relative to the tokens that each model read" in said
+    assert "a different position in the text" not in said
 
 
 def test_a_missing_number_has_its_reason() -> None:
     assert why_no_number([summary("a", 0)]) == ""
-    assert why_no_number([summary("a", 0), summary("b", 0, 0.0)]).startswith("b: No centre of mass")
+    assert why_no_number([summary("a", 0), summary("b", 0, 0.0)]).startswith("b: No center of mass")
 
 
 def test_a_mean_of_few_pairs_is_no_data_sets() -> None:

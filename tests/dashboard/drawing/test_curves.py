@@ -175,7 +175,7 @@ def test_pair_curves_draw_the_arrays_they_got() -> None:
     assert (shape.x0, shape.x1) == (25, 50)
     assert [note.text for note in figure.layout.annotations] == ["evidence"]
     assert figure.layout.yaxis.title.text == "Saliency (score units)"
-    assert "what was read" in figure.layout.xaxis.title.text
+    assert "tokens read" in figure.layout.xaxis.title.text
 
 
 def test_each_model_has_the_evidence_among_its_own_tokens() -> None:
@@ -281,7 +281,7 @@ def test_difference_is_a_minus_b() -> None:
     (band,) = [trace for trace in banded.data if trace.fill == "toself"]
     np.testing.assert_allclose(band.y, [*ends[1], *ends[0][::-1]])
     np.testing.assert_allclose(banded.data[-1].x, 100 * at)
-    assert "what was read" in banded.layout.xaxis.title.text
+    assert "tokens read" in banded.layout.xaxis.title.text
 
 
 def test_scatter_keeps_points_with_their_words() -> None:
@@ -339,7 +339,7 @@ def test_more_than_four_lines_get_panels_of_the_same_axes(n: int) -> None:
     notes = [note.text for note in figure.layout.annotations]
     assert notes[:n] == [f"model {i} &lt;b&gt;" for i in range(n)]
     assert notes[n:] == [
-        "Relative position in what was read (%)",
+        "Relative position in the tokens read (%)",
         "Saliency (share of 99th percentile)",
     ]
     spans = sorted({figure.layout[key].domain for key in axes})

@@ -72,7 +72,10 @@ def test_a_mean_difference_says_what_it_is_over_whatever_the_pair_is_less(stones
         ("BM25", 11, "pairs that tiny has too"),
     ]
     assert not any("control" in one for one in said), "it is of plain curves"
-    assert any(one.value == "Null controls do not enter differences." for one in page.caption)
+    assert any(
+        one.value == "Null controls aren't subtracted from differences between models."
+        for one in page.caption
+    )
 
 
 def test_a_pairs_curve_names_the_control_that_was_taken_away(stones: str) -> None:
@@ -89,7 +92,7 @@ def test_a_curve_whose_control_was_refused_is_not_kept_as_that_less_it(
     stones: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object) -> None:
-        raise UserError("8 of your requests are waiting already: try again in a moment.")
+        raise UserError("8 of your requests are already waiting. Try again in a moment.")
 
     with monkeypatch.context() as patch:
         patch.setattr(ExplainedSubject, "_control", refused)
@@ -107,7 +110,9 @@ def test_a_query_of_two_hundred_words_keeps_its_matrix(tmp_path: Path) -> None:
     datasets.register("posts", tmp_path / "posts.jsonl")
     page = open_page("explain", dataset="posts", models=["BM25"], method="terms").run()
     assert not page.exception and not page.error
-    assert any("Each query word along the document" in one.value for one in page.markdown)
+    assert any(
+        "Score of each query word by document position" in one.value for one in page.markdown
+    )
 
 
 def test_a_pair_that_was_stopped_is_computed_when_asked_again(stones: str) -> None:

@@ -165,6 +165,6 @@ def test_a_head_says_score_evidence_and_what_was_read(
     found = head(result)
     assert found.score == f"{result.attribution.score:.4f}"
     said = [fact.text for fact in found.facts]
-    assert said[0].startswith("in the evidence ") and "read all" in " ".join(said)
+    assert said[0].endswith("times its share of tokens") and "reads all" in " ".join(said)
     assert head(replace(result, notice="Not kept.")).facts[-1].text == "Not kept."
     assert head(replace(result, notice="Not kept.")).facts[-1].warning

@@ -206,11 +206,11 @@ def test_a_rail_that_cannot_be_drawn_is_refused(curves, said: str) -> None:
 
 
 def test_the_head_is_said_of_a_document() -> None:
-    head = Head("0.573", (Fact("read 512 of 1,204 tokens", "The rest", warning=True),))
+    head = Head("0.573", (Fact("reads 512 of 1,204 tokens", "The rest", warning=True),))
     sent = json.loads(json.dumps(document_pane(head=head).to_dict()["head"]))
     assert sent == {
         "score": "0.573",
-        "facts": [{"text": "read 512 of 1,204 tokens", "title": "The rest", "warning": True}],
+        "facts": [{"text": "reads 512 of 1,204 tokens", "title": "The rest", "warning": True}],
     }
 
 

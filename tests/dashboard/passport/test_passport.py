@@ -94,8 +94,8 @@ def test_numbers_are_those_of_their_own_services(
         dict(zip(stored.pair_ids, stored.scores.tolist(), strict=True))
     )
     # What was planted: the model looks at the beginning, and moving the evidence there helps it.
-    assert "leans to the beginning" in part(primacy, "attribution").finding
-    assert part(primacy, "relocation").finding.startswith("The score falls")
+    assert "concentrated at the beginning" in part(primacy, "attribution").finding
+    assert part(primacy, "relocation").finding.startswith("The score changes by -")
     assert value(primacy, "relocation", "last_minus_first") < 0
 
 
@@ -154,7 +154,7 @@ def test_the_null_controls_finding_agrees_with_its_interval(
 @pytest.mark.parametrize(
     ("interval", "said"),
     [
-        ((0.02, 0.04), "leans to the end of what is read (+0.030 [+0.020, +0.040])"),
+        ((0.02, 0.04), "attribution is concentrated at the end of the tokens read"),
         ((-0.01, 0.04), "Equivalent within the margin of 0.05."),
         ((-0.04, 0.1), "Too few documents to decide"),
         ((None, None), "Too few documents to decide"),
@@ -166,7 +166,9 @@ def test_findings_claim_no_more_than_their_interval(
     index = Estimate(0.03, *interval, n=20)
     assert said in _leans("Saliency", index) and "+0.030" in _leans("Saliency", index)
     moves = _moves("The score", index, "towards the end")
-    assert moves.startswith("The score rises" if said.startswith("leans") else "Too few documents")
+    rises = said.startswith("attribution")
+    assert moves.startswith("The score changes by +0.030" if rises else "Too few documents")
+    assert moves.endswith("towards the end: it increases.") == rises
 
 
 def test_a_signed_methods_curve_carries_its_caveat(
@@ -179,7 +181,7 @@ def test_a_signed_methods_curve_carries_its_caveat(
         spec = with_corpus(resolve(name), "sample")
         card = passports.passport(shipped, spec, sample, only=["attribution"])
         if card.parts[0].numbers:
-            assert card.parts[0].limits.endswith(caveat or "asks for that.")
+            assert card.parts[0].limits.endswith(caveat or "below, does.")
 
 
 def test_every_part_says_how_much_it_is_over_and_what_it_does_not_show(
@@ -354,7 +356,7 @@ def test_the_command_prints_and_writes(tmp_path: Path) -> None:
     some = run.invoke(app, ["passport", "--model", "BM25", "--stored", "--part", "ranking"])
     assert [list(one["parts"]) for one in json.loads(some.stdout)] == [["ranking"]]
     none = run.invoke(app, ["passport", "--model", "BM25", "--stored", "--part", "rank"])
-    assert none.exit_code == 2 and "no part 'rank': choose of attribution" in none.stderr
+    assert none.exit_code == 2 and "no part 'rank': choose from attribution" in none.stderr
     assert b"<h1>BM25</h1>" in file.read_bytes()
     bad = run.invoke(app, ["passport", "--model", "BM25", "--out", str(tmp_path / "card.doc")])
     assert bad.exit_code == 2 and "use .json, .csv, .yaml or .parquet" in bad.stderr

@@ -103,11 +103,11 @@ def test_queries_stand_by_what_sets_two_apart(ranked: Ranked, setup: RankingSetu
     # Four documents are too few for an interval.
     assert (mean.n, mean.n_resampled, mean.resampled, mean.interval) == (4, 4, "documents", None)
     assert difference_words(ranked, run) == (
-        "BM25 less bad, nDCG@10: +0.592 (4 queries answered by 4 documents)"
+        "BM25 minus bad, nDCG@10: +0.592 (4 queries with 4 relevant documents)"
     )
     assert run.evaluation.n_missing == 2
     assert run.notes == (
-        "1 lines of bad.run are no results, the first: line 4: the line has 1 fields, not query, "
+        "1 lines of bad.run are invalid, the first in line 4: the line has 1 fields, not query, "
         "Q0, document, rank, score and tag.",
     )
     with pytest.raises(ValueError, match="different queries"):
@@ -122,7 +122,7 @@ def test_a_run_is_of_all_documents(setup: RankingSetup) -> None:
     run = read_run("bad", File("bad.run", BAD.encode()))
     from dataclasses import replace
 
-    with pytest.raises(UserError, match="search all documents to compare it"):
+    with pytest.raises(UserError, match="Select all documents to compare it"):
         ranked_run(run, RankingSetup(replace(setup.collection, monolingual=True)))
 
 
@@ -132,16 +132,16 @@ def test_the_command_ranks_models_and_runs(mine: Path) -> None:
     alone = run.invoke(app, asked)
     assert alone.exit_code == 0, alone.stderr
     assert [row["model"] for row in json.loads(alone.stdout)["rows"]] == ["bad"]
-    assert "1 lines of bad.run are no results" in alone.stderr
+    assert "1 lines of bad.run are invalid" in alone.stderr
     more = run.invoke(app, [*asked, "--model", "BM25", "--table", "differences", "--format", "csv"])
     assert more.exit_code == 0, more.stderr
     frame = pd.read_csv(io.StringIO(more.stdout))
     assert frame["id"].tolist() == ["row-4", "row-5", "row-3", "row-2"]
-    assert "BM25 less bad, nDCG@10: +0.592" in more.stderr
+    assert "BM25 minus bad, nDCG@10: +0.592" in more.stderr
     for options, said in (
         (["--table", "differences"], "compares two"),
-        (["--run", f"bad={mine / 'bad.run'}"], "Two rankings are called bad"),
-        (["--run", "bad"], "--run takes NAME=FILE"),
+        (["--run", f"bad={mine / 'bad.run'}"], "Two rankings have the name bad"),
+        (["--run", "bad"], "--run must be NAME=FILE"),
         (["--run", f"x={mine / 'mine.csv'}"], "is no run in TREC's format"),
         (["--run", f"x={mine / 'gone'}"], "cannot be read"),
     ):
@@ -165,7 +165,7 @@ def test_the_page_shows_runs_beside_models(mine: Path) -> None:
     measures = next(frame for frame in frames if "without a result" in frame.columns)
     assert measures["model"].tolist() == ["<b>bad"]
     said = " ".join(one.value for one in (*page.caption, *page.markdown))
-    assert "1 lines of bad.run are no results" in said.replace("\\", "")
+    assert "1 lines of bad.run are invalid" in said.replace("\\", "")
     assert "<b>bad" not in said
     without = open_page("ranking", dataset="sample", models=["BM25"]).run()
     assert not [one for one in without.multiselect if one.label == "Runs"]

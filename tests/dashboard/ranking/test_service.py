@@ -241,7 +241,7 @@ def test_rank_within_languages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert rows["pol"][SUCCESS_OF_PAIRS] == 1.0 and rows["pol"][SUCCESS] == 1.0
     # Among all documents the Polish one that says "ice two" comes before the Spanish answer.
     assert rows["spa"][NDCG] == 1.0 > {r["language"]: r for r in whole["rows"]}["spa"][NDCG]
-    assert "among the documents of its language" in within["provenance"][0]["selection"]
+    assert "documents in the query's language" in within["provenance"][0]["selection"]
 
 
 def test_posirs_ranking_reads_8192_tokens_on_both_sides() -> None:
@@ -276,7 +276,7 @@ def test_figure5_is_one_command(tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["figure5", "--figure", "x.bmp", "--curves", "a=b.npz"], "use .png"),
-        (["figure5", "--curves", "a"], "--curves takes NAME=FILE"),
+        (["figure5", "--curves", "a"], "--curves must be NAME=FILE"),
         (["figure5", "--curves", "a=/nonexistent.npz"], "cannot be read"),
         (["figure5", "--curves", f"a={__file__}"], "give a .npz or .pkl"),
         (["rank", "--dataset", "nope"], "no data set 'nope'"),

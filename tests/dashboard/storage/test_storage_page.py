@@ -171,7 +171,7 @@ def test_verify_and_compact(store: Store) -> None:
 
 def test_failures_are_listed_with_the_way_to_retry(store: Store) -> None:
     app = pick(opened(), "saliency")
-    assert app.expander[0].label == "1 item gave no result"
+    assert app.expander[0].label == "1 item failed"
     rows = app.dataframe[1].value
     assert rows.values.tolist() == [["set", "attribution", "bad", "it has no <b>token</b>"]]
     assert not app.exception
@@ -257,7 +257,7 @@ def test_who_does_not_run_the_program_only_exports(
     app = opened()
     assert {button.key for button in app.button} == {"cache.export"}
     assert not app.get("file_uploader")
-    assert any("Only whoever runs PosLens" in caption.value for caption in app.caption)
+    assert any("Only the administrator can do this" in caption.value for caption in app.caption)
     monkeypatch.setenv("POSLENS_UPKEEP", "yes")
     assert "cache.delete" in {button.key for button in opened().button}
 
@@ -375,4 +375,4 @@ def test_bad_input_is_one_sentence(store: Store, tmp_path: Path) -> None:
     assert "cannot hold parts" in said("ingest", "gopher://x")
     for asked in (("ingest",), ("verify", "--parts")):
         assert "none holds no parts: name the folder" in said(*asked, str(tmp_path / "none"))
-    assert "f.csv has no suffix that can be written: use .parquet" in said("export", "f.csv")
+    assert "f.csv doesn't have a supported suffix: use .parquet" in said("export", "f.csv")

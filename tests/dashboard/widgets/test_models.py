@@ -23,7 +23,7 @@ def test_a_model_under_two_names_is_shown_once() -> None:
     assert any("MiniLM@mean" in one.value.replace("\\", "") for one in page.caption)
     page = open_page("compare", a="MiniLM", b=OTHER).run()
     assert not page.exception and not page.error
-    assert [one.value for one in page.info] == ["Choose two different models to compare."]
+    assert [one.value for one in page.info] == ["Select two different models to compare."]
     arguments = ["compare", "--model", "MiniLM", "--model", OTHER, "--pair", "any"]
     refused = CliRunner().invoke(app, arguments)
     assert refused.exit_code == 2 and "needs two models" in refused.stderr
@@ -32,7 +32,10 @@ def test_a_model_under_two_names_is_shown_once() -> None:
 def test_a_model_that_reads_more_than_configured_says_so_and_a_click_takes_its_limit() -> None:
     page = open_page("explain", models=["MiniLM"]).run()
     (line,) = (one.value for one in page.caption if "truncates at" in one.value)
-    assert line.replace("\\", "") == "MiniLM: 512 tokens; its configuration truncates at 256."
+    assert (
+        line.replace("\\", "")
+        == "MiniLM: context limit 512 tokens; its configuration truncates at 256."
+    )
     (button,) = (one for one in page.button if one.label == "Truncate at 256")
     button.click().run()
     assert not page.exception and not page.error
@@ -45,5 +48,8 @@ def test_a_model_that_reads_more_than_configured_says_so_and_a_click_takes_its_l
 def test_models_that_read_more_than_configured_share_one_line() -> None:
     page = open_page("explain", models=["MiniLM-primacy", "MiniLM-recency"]).run()
     (line,) = (one.value for one in page.caption if "truncate at" in one.value)
-    said = "MiniLM-primacy, MiniLM-recency: 512 tokens; their configurations truncate at 256."
+    said = (
+        "MiniLM-primacy, MiniLM-recency: context limit 512 tokens; their configurations truncate "
+        "at 256."
+    )
     assert line.replace("\\", "") == said

@@ -32,7 +32,7 @@ def mine(tmp_path: Path) -> Path:
 def opened(*options: str) -> Opening:
     """What `run` opens with: it ends where it would listen."""
     done = CliRunner().invoke(app, ["run", *options, "--port", "0"])
-    assert done.exit_code == 2 and "There is no port 0" in done.stderr, done.stderr
+    assert done.exit_code == 2 and "0 isn't a valid port" in done.stderr, done.stderr
     return opening.current()
 
 

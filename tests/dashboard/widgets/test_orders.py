@@ -43,16 +43,16 @@ def test_what_has_no_value_comes_last_in_the_order_given() -> None:
 
 def test_centre_of_mass_and_evidence() -> None:
     under = stored("abc", early_late())
-    assert ids(arrange(PAIRS, "centre of mass", lambda _: under)[0]) == "cbad"
-    ordered, values = arrange(PAIRS, "least in the evidence", lambda _: under)
+    assert ids(arrange(PAIRS, "center of mass", lambda _: under)[0]) == "cbad"
+    ordered, values = arrange(PAIRS, "smallest evidence share", lambda _: under)
     assert ids(ordered) == "cbad"
     assert values == {"a": pytest.approx(10), "b": pytest.approx(1), "c": 0}
     # A cut document's curve and its evidence are on different scales.
     cut = stored("abc", early_late(), cut=(2,))
-    assert set(arrange(PAIRS, "least in the evidence", lambda _: cut)[1]) == {"a", "b"}
+    assert set(arrange(PAIRS, "smallest evidence share", lambda _: cut)[1]) == {"a", "b"}
 
 
-@pytest.mark.parametrize("order", ["centre of mass", "least in the evidence", "disagreement"])
+@pytest.mark.parametrize("order", ["center of mass", "smallest evidence share", "disagreement"])
 def test_a_curve_of_zeros_has_no_value_and_comes_last(order: str) -> None:
     curves = early_late()
     curves[0] = 0

@@ -115,7 +115,7 @@ def test_jobs_start_and_stop_together(setting: Setting) -> None:
         assert run is not None and run.stopping
         run.wait()
     page.run()
-    assert text_of(page) == "1 of 8 results | Test the rest"
+    assert text_of(page) == "1 of 8 results | Test remaining"
     setting.done = {"A": 4, "B": 4}
     assert setting.shown()[1] == "8 of 8 results"
     setting.options = {"label": "Model"}
@@ -136,7 +136,7 @@ def test_nobody_stops_somebody_elses_run_where_people_log_in(
     until_told(setting)
     assert text_of(page).endswith("| Stop")
     who = "bert"
-    assert setting.shown()[1].endswith(" left | Somebody else started this.")
+    assert setting.shown()[1].endswith(" left | Another user started this run.")
     monkeypatch.setattr(access, "_current", access.access_of())
     assert setting.shown()[1].endswith("| Stop"), "nobody logs in: everybody's"
 
@@ -144,9 +144,9 @@ def test_nobody_stops_somebody_elses_run_where_people_log_in(
 def test_one_job_says_its_rate_and_what_others_compute(setting: Setting) -> None:
     setting.done = {"A": 2}
     setting.at_work = 1
-    assert setting.shown()[1] == "2 of 4 | Compute the rest"
+    assert setting.shown()[1] == "2 of 4 | Compute remaining"
     setting.options = {"others": True}
-    assert setting.shown()[1] == "2 of 4 · another process is computing | Compute the rest"
+    assert setting.shown()[1] == "2 of 4 · computed by another process | Compute remaining"
     setting.options = {"rate_unit": "pairs"}
     run = setting.job("A").start()
     until_told(setting)
@@ -175,16 +175,16 @@ def test_what_went_wrong_is_said_once_and_can_be_tried_again(setting: Setting) -
     setting.suffix, setting.failed = "", {"p3": "It has no token."}
     page, text = setting.shown()
     assert "A; B: The disk is full." in text
-    assert page.expander[0].label == "1 document of A gave no result"
+    assert page.expander[0].label == "1 document of A failed"
 
     def press(label: str) -> str:
         next(one for one in page.button if one.label == label).click().run()
         return text_of(page)
 
-    press("Try them again")
+    press("Retry")
     assert setting.retried == [False, False, True]
     setting.limit = 0
-    for label in ("Compute", "Try them again"):
+    for label in ("Compute", "Retry"):
         assert "0 runs are already active" in press(label)
         assert "0 runs are already active" not in text_of(page.run()), "said once"
 
@@ -192,8 +192,8 @@ def test_what_went_wrong_is_said_once_and_can_be_tried_again(setting: Setting) -
 def test_many_failures_are_counted_and_the_first_listed(setting: Setting) -> None:
     setting.failed = {f"p{n}": "It has no token." for n in range(1200)}
     page, text = setting.shown()
-    assert page.expander[0].label == "1,200 documents of A gave no result"
-    assert len(page.dataframe[0].value) == 1000 and "The first 1,000 of 1,200." in text
+    assert page.expander[0].label == "1,200 documents of A failed"
+    assert len(page.dataframe[0].value) == 1000 and "Showing the first 1,000 of 1,200." in text
 
 
 def test_the_strip_shows_each_run_at_work_that_the_page_does_not(setting: Setting) -> None:

@@ -45,7 +45,7 @@ def test_nothing_is_computed_or_complained_about_before_the_button_is_pressed() 
     typed(page, "what melts").run()
     assert said(page) == [] and shown_scores(page) == []
     shown(page)
-    assert said(page) == ["Type both a query and a document."]
+    assert said(page) == ["Enter both a query and a document."]
     assert shown_scores(page) == []
     shown(typed(page, "what melts", DOCUMENT))
     assert said(page) == [] and len(shown_scores(page)) == 1
@@ -62,10 +62,10 @@ def test_a_text_that_is_typed_over_stays_until_the_button_is_pressed() -> None:
 def test_typed_texts_enter_the_address_only_where_that_is_asked_for() -> None:
     page = shown(typed(opened(), "what melts", DOCUMENT))
     captions = " ".join(one.value for one in page.caption)
-    assert address(page) == set() and "The address does not hold what you type" in captions
+    assert address(page) == set() and "The link doesn't include your texts" in captions
     page.toggle(key="own.in_link").set_value(True).run()
     captions = " ".join(one.value for one in page.caption)
-    assert address(page) == {"q", "d"} and "The address holds the texts" in captions
+    assert address(page) == {"q", "d"} and "The link includes your texts" in captions
     assert page.query_params["d"] in (DOCUMENT, [DOCUMENT])
     shown(typed(page, "what stays", DOCUMENT))
     assert page.query_params["q"] in ("what stays", ["what stays"])

@@ -78,7 +78,7 @@ def test_another_session_does_not_know_it(app: AppTest) -> None:
     other.query_params["dataset"] = name
     other.run()
     assert other.text[0].value == "sample 304"
-    assert "upload it again" in other.warning[0].value
+    assert "upload the file again" in other.warning[0].value
 
 
 def test_a_refused_file_is_said_and_the_data_set_stays(app: AppTest) -> None:

@@ -285,7 +285,7 @@ def test_the_page_computes_nothing_unasked_and_shows_what_is_stored(things: str)
     asked = {"dataset": things, "models": ["BM25"], "top": "2"}
     page = open_page("audit", **asked).run()
     assert not page.exception and not page.error
-    assert "Nothing is computed yet" in page.info[0].value and not page.get("plotly_chart")
+    assert "No results have been computed" in page.info[0].value and not page.get("plotly_chart")
     code, _, said = run("--corpus", things, "--model", "BM25", "--top", "2")
     assert code == 0, said
     page = open_page("audit", **asked).run()

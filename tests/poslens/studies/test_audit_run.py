@@ -252,7 +252,7 @@ def test_bm25_is_blind_to_order(tmp_path: Path) -> None:
 
 def test_what_has_no_index_is_refused() -> None:
     spec = next(one for one in presets().values() if one.family == "cross_encoder")
-    with pytest.raises(UserError, match="no one vector"):
+    with pytest.raises(UserError, match="doesn't have a single vector"):
         require_family(spec)
 
 

@@ -90,7 +90,7 @@ def test_lengths_that_a_model_does_not_read_are_left_out(
         (("--depths", ","), "give numbers from 0 to 100 with commas"),
         (("--needles", "1"), "give a whole number from 2 to 100"),
         (("--corpus", "nowhere"), "There is no data set"),
-        (("--figure", "x.txt"), "no suffix that can be written"),
+        (("--figure", "x.txt"), "doesn't have a supported suffix"),
     ],
 )
 def test_bad_input_is_one_sentence(options: tuple[str, ...], said: str) -> None:
