@@ -85,8 +85,14 @@ def quality_front(
 def relocation_curves(
     summaries: Sequence[DebiasSummary], style: Style, provenance: Provenances = ()
 ) -> go.Figure:
-    """Mean score by position of the evidence in held-out documents, minus the pair's mean."""
-    curves = [one.cause.summary.curve for one in summaries if one.cause is not None]
+    """Mean score by position of the evidence in held-out documents, minus the pair's mean: the
+    plain model, the debiased one, and the first calibrated one."""
+    first = {(one.point.base, one.point.kind): one for one in reversed(summaries)}
+    curves = [
+        one.cause.summary.curve
+        for (_, kind), one in reversed(first.items())
+        if one.cause is not None and kind in ("plain", "debiased", "calibrated")
+    ]
     return mean_curves(
         curves, style, y_title="Score by position, minus mean", provenance=provenance
     )
