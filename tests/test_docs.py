@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,37 @@ def test_every_command_on_the_page_about_scale_takes_its_options() -> None:
                 command.make_context(command.name, rest)
             found += 1
     assert found >= 10
+
+
+def command_lines(text: str) -> Iterator[str]:
+    """The commands of a page: lines of its examples that call the program."""
+    for line in re.sub(r"\\\n *", " ", text).splitlines():
+        found = re.match(r" *(?:\$ )?(?:\S+/)?(?:python -m dashboard|poslens) (?=[a-z])(.*)", line)
+        if found and "..." not in line and "…" not in line:
+            yield found[1]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_in_an_example_takes_its_options(page: Path) -> None:
+    text = re.sub(r"`[^`\n]+`", "", page.read_text(encoding="utf-8"))
+    for line in command_lines(text):
+        words = shlex.split(line, comments=True)
+        command: Any = typer.main.get_command(app)
+        context = command.make_context("poslens", ["--help"], resilient_parsing=True)
+        while hasattr(command, "commands") and words:
+            command = command.get_command(context, words.pop(0))
+            assert command is not None, line
+        if command.params and words:
+            # Options are known before their values are read; a file of an example need not exist.
+            with suppress(typer.Exit):
+                command.make_context(command.name, words)
+
+
+def test_an_option_that_is_not_there_is_seen() -> None:
+    (line,) = command_lines("    .venv/bin/python -m dashboard audit --nowhere 3  # no such option")
+    command: Any = typer.main.get_command(app).get_command(None, "audit")
+    with pytest.raises(Exception, match="--nowhere"):
+        command.make_context("audit", shlex.split(line, comments=True)[1:])
 
 
 def headings(page: Path) -> list[str]:
