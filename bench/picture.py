@@ -23,6 +23,7 @@ BOTH = "models=MiniLM-primacy&models=MiniLM-recency"
 ADDRESSES = {
     "explain": f"explain?pair=food-sourdough-q2&{BOTH}",
     "compare": "compare?pair=food-sourdough-q2",
+    "why": "why?models=MiniLM&models=BM25&query=eng/meteorology/meteorology-thunderstorms-q6",
     "cause": "cause?models=MiniLM-recency",
     "curves": f"curves?{BOTH}",
     "ranking": "ranking?models=MiniLM&models=BM25",
@@ -41,7 +42,8 @@ COLOURS = 256
 """As many as keep letters sharp and the scales smooth; all of them would be twice the bytes."""
 
 STILL = """
-() => !document.querySelector("[data-testid=stStatusWidget], [data-testid=stSpinner]")
+() => !document.querySelector("[data-testid=stStatusWidget], [data-testid=stSpinner]") &&
+  ![...document.querySelectorAll("button")].some((button) => button.innerText.trim() === "Stop")
 """
 
 

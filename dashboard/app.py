@@ -48,6 +48,7 @@ page = st.navigation(
         *(explain if at_root else reversed(explain)),
         # Pairs
         st.Page("compare/page.py", url_path="compare", title="Compare"),
+        st.Page("why/page.py", url_path="why", title="Why"),
         st.Page("cause/page.py", url_path="cause", title="Cause"),
         # Data sets
         st.Page("curves/page.py", url_path="curves", title="Curves"),

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median_high
+from statistics import median_low
 from typing import Literal
 
 import numpy as np
@@ -36,7 +36,7 @@ N_NULLS = 3
 """Other sentences that stand alone instead of the evidence; the null is their median rank."""
 N_POSITIONS, N_MOVED = 6, 2
 """Positions that the evidence moves to, from first to last, and other sentences that move to the
-same positions; the null is the better rank of these."""
+same positions; the null is the best score of these."""
 MOST_ABOVE = 200
 """Documents above the wanted one that are compared with it. A larger rank would need more
 near-duplicates than that to be explained by them."""
@@ -57,15 +57,18 @@ def why_method(top: int) -> Method:
     """
     if top < 1:
         raise ValueError("a top of no documents")
-    return Method("why", {"top": top, "version": 1})
+    return Method("why", {"top": top, "version": 2})
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A change: the document's rank after it, and the rank after its null; None without a null."""
+    """A change: the document's rank and score after it, and those after its null. None without a
+    null, and scores None of a document that is not found or where only the index changes."""
 
     rank: int
     null: int | None = None
+    score: float | None = None
+    null_score: float | None = None
 
     def __post_init__(self) -> None:
         if self.rank < 1 or (self.null is not None and self.null < 1):
@@ -140,17 +143,26 @@ class Why:
 
     @property
     def cause(self) -> Cause:
-        """The first change that brings the document into the top k. A position whose null does so
-        too is none: then any new order of the sentences suffices. The other nulls are no
-        objection. A document on one topic may match with another window or sentence, which is not
-        read or diluted as the evidence is."""
+        """The first change that brings the document into the top k. A position is none if moving
+        other sentences suffices too and gains half as much: then any new order does. The other
+        nulls are no objection. A document on one topic may match with another window or sentence,
+        which is not read or diluted as the evidence is."""
         if self.rank <= self.top:
             return "found"
         for cause, step in self.steps.items():
-            by_chance = cause == "position" and step.null is not None and step.null <= self.top
-            if step.rank <= self.top and not by_chance:
+            if step.rank <= self.top and not (cause == "position" and self._by_chance(step)):
                 return cause
         return "no match"
+
+    def _by_chance(self, step: Step) -> bool:
+        """Whether the null of a step reaches the top k with at least half of the step's gain."""
+        if step.null is None or step.null > self.top:
+            return False
+        scores = (self.score, step.score, step.null_score)
+        if None in scores:
+            return True
+        before, after, null = (float(score or 0) for score in scores)
+        return null - before >= (after - before) / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,10 +293,14 @@ class _Ladder:
         scores = self._searched.score([self._wanted.text[a:b] for a, b in spans])
         return EvidenceSpan(*spans[int(np.argmax(scores))])
 
-    def _ranks(self, texts: Sequence[str]) -> list[int]:
-        number = self._wanted.number
-        scores = self._searched.score(texts) if texts else ()
-        return [self._searched.rank(float(one), number) for one in scores]
+    def _scores(self, texts: Sequence[str]) -> list[float]:
+        return [float(one) for one in self._searched.score(texts)] if texts else []
+
+    def _step(self, score: float, null: float | None) -> Step:
+        """The step to this score, with the null's."""
+        rank, number = self._searched.rank, self._wanted.number
+        known = None if null is None else rank(null, number)
+        return Step(rank(score, number), known, _finite(score), _finite(null))
 
     def _others(self) -> list[tuple[int, int]]:
         """Sentences outside the evidence, those most like it in length first."""
@@ -299,13 +315,13 @@ class _Ladder:
             return None
         text, span = self._wanted.text, self.evidence
         windows = list(_windows(text, self._searched.tokens))
-        ranks = self._ranks([text[a:b] for a, b in windows])
+        scores = self._scores([text[a:b] for a, b in windows])
         lacking = [
-            rank
-            for rank, (a, b) in zip(ranks, windows, strict=True)
+            score
+            for score, (a, b) in zip(scores, windows, strict=True)
             if b <= span.start or a >= span.end
         ]
-        return Step(min(ranks), min(lacking) if lacking else None)
+        return self._step(max(scores), max(lacking) if lacking else None)
 
     def moved(self) -> tuple[Step | None, float | None]:
         """The evidence at the position that scores highest among those where the model reads it,
@@ -319,11 +335,10 @@ class _Ladder:
             return None, None
         others = [self._variants(EvidenceSpan(*span)) for span in self._others()[:N_MOVED]]
         groups = [variants, *filter(None, others)]
-        scores = iter(self._searched.score([one.text for group in groups for one in group]))
-        found = [[float(next(scores)) for _ in group] for group in groups]
-        best = variants[int(np.argmax(found[0]))]
-        rank, *nulls = (self._searched.rank(max(one), self._wanted.number) for one in found)
-        return Step(rank, min(nulls) if nulls else None), best.position
+        scores = iter(self._scores([one.text for group in groups for one in group]))
+        own, *others_scores = [[next(scores) for _ in group] for group in groups]
+        null = max(map(max, others_scores)) if others_scores else None
+        return self._step(max(own), null), variants[int(np.argmax(own))].position
 
     def _variants(self, span: EvidenceSpan) -> list[Variant]:
         """The document with this passage at each position where the model reads it whole."""
@@ -345,8 +360,12 @@ class _Ladder:
         if len(self._touched) == len(self._spans):
             return None
         text = self._wanted.text
-        rank, *nulls = self._ranks([self.passage, *(text[a:b] for a, b in self._others())])
-        return Step(rank, median_high(nulls) if nulls else None)
+        score, *nulls = self._scores([self.passage, *(text[a:b] for a, b in self._others())])
+        return self._step(score, median_low(nulls) if nulls else None)
+
+
+def _finite(score: float | None) -> float | None:
+    return None if score is None or not np.isfinite(score) else score
 
 
 def _windows(text: str, tokens: Callable[[str], TokenizedText]) -> Iterator[tuple[int, int]]:

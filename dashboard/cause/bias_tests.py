@@ -8,14 +8,11 @@ from typing import Any
 import streamlit as st
 
 from poslens.attribution.evaluation.bias_tests import TESTS, DocumentPair
-from poslens.attribution.methods import METHODS, make_method
-from poslens.dashboard.server.waiting import wait
 from poslens.dashboard.widgets import links, panels, url_state
+from poslens.dashboard.widgets.contrast import contrast_view
 from poslens.dashboard.widgets.guard import fragment
-from poslens.dashboard.widgets.sending import agreed
 from poslens.dashboard.widgets.study_page import Opened, study_page
 from poslens.dashboard.widgets.tables import chosen_row, number_columns
-from poslens.studies.bias.contrast_view import contrast_note, contrasted, fitting
 from poslens.studies.bias.study import BIAS_STUDY, provenance_of
 from poslens.studies.bias.tables import BiasSummary, ScoredTest
 
@@ -84,49 +81,13 @@ def behind(page: Opened) -> None:
 
 def contrast(page: Opened, summary: BiasSummary, tested: ScoredTest, pair: DocumentPair) -> None:
     """Both documents side by side: how much each token contributes to s(d1) - s(d2)."""
-    spec, compute = summary.model.spec, page.compute
-    method = st.selectbox(
-        "Method",
-        fitting(compute, spec),
-        key=f"contrast.{spec.family}",
-        format_func=lambda name: (
-            f"{METHODS[name].title} (adds up)" if METHODS[name].additive else METHODS[name].title
-        ),
-    )
-    made_by = make_method(method or "")
-    sides = (("d1", pair.first), ("d2", pair.second))
-    may = [agreed(compute, spec, made_by, one, label) for label, one in sides]
-    if not all(may):  # both questions are shown at once
-        return
-    with st.spinner(f"Computing {METHODS[method].title}", show_time=True):
-        first, second = (wait(compute.ask(one, spec, made_by)) for _, one in sides)
-    found = contrasted(first, second)
-    shown = found.shown()
-    st.markdown(f"**{panels.plain(pair.first.query)}**")
-    scores = tested.scores[pair.item_id]
-    with st.container(horizontal=True, gap="medium"):
-        st.metric("s(d1)", f"{scores.first:.4f}", width="content")
-        st.metric("s(d2)", f"{scores.second:.4f}", width="content")
-        st.metric("s(d1) − s(d2)", f"{scores.first - scores.second:+.4f}", width="content")
-    if found.contrast is None:
-        st.info(panels.plain(f"{found.reason} Each document is shown with its own values."))
-    else:
-        st.caption(panels.plain(contrast_note(found.contrast)))
-    drawn = panels.panes(shown)
-    view = panels.token_heatmap(drawn, shown[0].attribution.method, key="bias.heatmap")
-    for label, side in (("d1", found.first), ("d2", found.second)):
-        st.caption(panels.plain(f"{label}: {panels.reading_note(side)}"))
-    made = found.provenance()
-    panels.caption(made)
-    panels.downloads(
-        "bias.contrast",
-        [pair.item_id, spec.name, str(method), "contrast"],
-        made,
-        heatmap=drawn,
-        view=view,
-        frame=lambda: panels.explained_frame(shown, "document"),
+    spec = summary.model.spec
+    both = tested.scores[pair.item_id]
+    scores = (both.first, both.second)
+    made_by = contrast_view(
+        "bias", page.compute, spec, pair.first, pair.second, pair.item_id, scores
     )
     made_of = (pair.source, pair.first.query)
     source = next((p for p in page.data.pairs if (p.document, p.query) == made_of), None)
-    if source is not None:
+    if source is not None and made_by is not None:
         links.other_views("cause", page.data.name, source.pair_id, [spec.name], made_by)

@@ -4,6 +4,7 @@ wrong."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 import pandas as pd
 import streamlit as st
@@ -88,6 +89,15 @@ def run_board(
         st.error(plain(error))
     _errors(jobs)
     return done
+
+
+def start_once(jobs: Sequence[Job]) -> None:
+    """Start what is not complete, unless it would be sent to an endpoint, has failed or was
+    stopped."""
+    for job in jobs:
+        if job.run is None and job.can_start and not job.sends and job.n_done() < job.total:
+            with suppress(UserError):
+                on_board(job.start())
 
 
 def run_bar(run: Run, stop_key: str) -> None:

@@ -3,7 +3,7 @@ downloads. A page adds only what is special to it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.widgets import choices, panels, url_state
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.reading_panel import told
-from poslens.dashboard.widgets.run_board import any_active, failed_items, run_board
+from poslens.dashboard.widgets.run_board import any_active, failed_items, run_board, start_once
 from poslens.dashboard.widgets.tables import number_columns, show_table
 from poslens.figures.palettes import Style
 from poslens.parameters import Choice, Integer, Numbers, Parameter, Settings, Several, Switch, Text
@@ -36,6 +36,15 @@ class Opened:
     summaries: tuple[Any, ...]
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """What a reader has chosen in the sidebar of a study's page."""
+
+    data: DataSet
+    models: tuple[str, ...]
+    settings: Settings
+
+
 def study_page(
     study: Study[Any, Any, Any],
     on_click: Callable[[Any], None] | None = None,
@@ -45,27 +54,40 @@ def study_page(
     """Draw the page; what is below it, if anything, is the page's own. None where nothing can be
     computed of what is chosen. `on_click` is given what a point of the first figure carries when a
     reader clicks on it. A tab of a page leaves out the `heading`: the page has one."""
-    opened: tuple[DataSet, list[str], Settings] | None = None
+    if (chosen := study_choices(study, heading=heading)) is None:
+        return None
+    with panels.guarded():
+        return study_section(study, chosen.data, chosen.models, chosen.settings, on_click=on_click)
+    return None
+
+
+def study_choices(
+    study: Study[Any, Any, Any], elsewhere: Collection[str] = (), *, heading: bool = True
+) -> Chosen | None:
+    """Data set, models and parameters in the sidebar, and the page's heading; None where the data
+    set cannot be read. The parameters `elsewhere` have no widget here."""
+    chosen: Chosen | None = None
     with st.sidebar, panels.guarded():
         data = choices.data_set(study.dataset)
         names = choices.models(list(study.compared or study.models))
-        opened = data, names, study_settings(study, data)
+        chosen = Chosen(data, tuple(names), study_settings(study, data, elsewhere))
     if heading:
         question = study.question[0].lower() + study.question[1:]
         st.markdown(f"# {panels.plain(study.title)}: {panels.plain(question)}")
     else:
         st.markdown(f"**{panels.plain(study.question)}**")
     st.markdown(panels.plain(study.reads))
-    if opened is not None:
-        with panels.guarded():
-            return study_section(study, *opened, on_click=on_click)
-    return None
+    return chosen
 
 
-def study_settings(study: Study[Any, Any, Any], data: DataSet) -> Settings:
-    """The study's parameters, as a reader sets them in widgets here."""
+def study_settings(
+    study: Study[Any, Any, Any], data: DataSet, elsewhere: Collection[str] = ()
+) -> Settings:
+    """The study's parameters, as a reader sets them in widgets here; those `elsewhere` have their
+    defaults."""
     offered = study.parameters_for(data)
-    return study.parameters.settings({name: _widget(name, one) for name, one in offered.items()})
+    given = {name: _widget(name, one) for name, one in offered.items() if name not in elsewhere}
+    return study.parameters.settings(given)
 
 
 def study_section(
@@ -76,10 +98,12 @@ def study_section(
     *,
     spec_of: Callable[[str, str], RetrieverSpec] = choices.spec,
     on_click: Callable[[Any], None] | None = None,
+    start: bool = False,
 ) -> Opened | None:
     """Run board and results of the study for models that are chosen elsewhere, also as a part of
     another page. `spec_of` gives the retriever of a model's name and a data set's; the rest as in
-    `study_page`.
+    `study_page`. With `start` what is missing is computed at once, unless it would be sent to an
+    endpoint.
 
     Raises:
         UserError: the data set lacks what the study needs.
@@ -107,6 +131,8 @@ def study_section(
     if not first.subjects:
         return None
     prefix = f"{study.name}."
+    if start:
+        start_once(first.jobs)
     ticking = any_active(first.jobs)
 
     @fragment(run_every=2.0 if ticking else None)

@@ -14,6 +14,8 @@ PAGES = [
     "",
     "compare",
     "curves",
+    "why",
+    "why?tab=All+misses",
     "cause",
     "ranking",
     "map",

@@ -15,6 +15,7 @@ Start = Callable[..., App]
 PAGES = {
     "Explain": "explain",
     "Compare": "compare",
+    "Why": "why",
     "Cause": "cause",
     "Curves": "curves",
     "Ranking": "ranking",

@@ -93,6 +93,14 @@ PAGES: dict[str, Query] = {
         "search_for": "question",
     },
     "passport": {"dataset": "few", "models": ["tiny", "BM25"]},
+    "why": {
+        "dataset": "few",
+        "models": ["tiny", "BM25"],
+        "top": "1",
+        "tab": "All misses",
+        "query": "what melts",
+        "document": "x",
+    },
     "storage": {},
 }
 SHARED: Query = {

@@ -173,7 +173,7 @@ def sentence(one: Why) -> str:
         step = steps[one.cause]
         null = "" if step.null is None else f" ({NULLS[one.cause]}: {rank_words(step.null)})"
         return (
-            f"{head}. Rank {rank} -> {rank_words(step.rank)} "
+            f"{head}. Rank {rank} → {rank_words(step.rank)} "
             f"{change_words(one.cause, one)}{null}. Cause: {one.cause}."
         )
     shared = f"{len(one.shared_words)} of {one.n_query_words} query words"

@@ -1,0 +1,298 @@
+"""Does `poslens why` name the cause that was planted? A confusion matrix.
+
+    python -m bench.why [--cases 60] [--proposed] [--write docs/why.md]
+
+The corpus are passages of five sentences of the sample's English documents. A case begins with a
+passage that the model retrieves in the top 10. One thing is done to it, and the case counts if the
+passage is missed then:
+
+not read    the model reads 128 tokens, and the passage is moved behind other text of its document
+position    a planted adapter, and the evidence at the end of the text that it neglects; the same
+            text with the evidence at the other end is retrieved
+dilution    sentences of other documents are appended, within what the model reads
+competitor  ten near-duplicates are added to the corpus
+no match    the evidence is a paraphrase that shares no word with the query (BM25)
+
+With --proposed the evidence is not given but found by the model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+
+from poslens.attribution import datasets
+from poslens.attribution.datasets.corpus import Collection, Document
+from poslens.attribution.evaluation.why import CAUSES, Cause, Searched, Wanted, why
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.text import sentences
+from poslens.attribution.types import EvidenceSpan
+from poslens.cache.jobs.loop import RunOptions
+from poslens.compute.compute import Compute
+from poslens.studies.why.search import Searcher, opened
+
+TOP = 10
+CUT = 128
+PER_PASSAGE = 5
+WORDS = (120, 180, 240, 300)
+"""Lengths that are tried for added text, in words: the first one with which the passage is missed
+counts."""
+BEGIN, END = "<!-- why: begin -->", "<!-- why: end -->"
+
+
+@dataclass(frozen=True)
+class Passage:
+    """Sentences of a document; `evidence` are those of the query's answer by number."""
+
+    document: int
+    sentences: tuple[str, ...]
+    evidence: tuple[int, ...] = ()
+    query: str = ""
+
+    @property
+    def text(self) -> str:
+        """The sentences, joined."""
+        return " ".join(self.sentences)
+
+    @property
+    def answer(self) -> str:
+        """The evidence's sentences, joined."""
+        return " ".join(self.sentences[i] for i in self.evidence)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A passage that is missed for a reason that is known."""
+
+    cause: Cause
+    model: str
+    query: str
+    text: str
+    evidence: str
+    document: int
+    copies: tuple[str, ...] = ()
+
+
+def passages() -> tuple[list[Passage], list[Passage]]:
+    """The corpus, and a passage for each query whose evidence is within one."""
+    texts: dict[str, int] = {}
+    corpus: list[Passage] = []
+    asked: list[Passage] = []
+    for pair in datasets.read("sample").pairs:
+        if pair.language != "eng" or pair.evidence is None:
+            continue
+        spans = sentences(pair.document, "eng")
+        new = pair.document not in texts
+        number = texts.setdefault(pair.document, len(texts))
+        for first in range(0, len(spans), PER_PASSAGE):
+            part = spans[first : first + PER_PASSAGE]
+            own = tuple(pair.document[a:b] for a, b in part)
+            if new:
+                corpus.append(Passage(number, own))
+            span = pair.evidence
+            touched = [i for i, (a, b) in enumerate(part) if a < span.end and b > span.start]
+            if touched and part[0][0] <= span.start and span.end <= part[-1][1]:
+                asked.append(Passage(number, own, tuple(touched), pair.query))
+    return corpus, asked
+
+
+class Bench:
+    """Cases of every cause, planted in one corpus."""
+
+    def __init__(self, n: int) -> None:
+        self.n, self.compute = n, Compute()
+        self.corpus, self.asked = passages()
+        documents = [Document(f"p{i}", one.text) for i, one in enumerate(self.corpus)]
+        self.collection = Collection("bench", "bench", (), lambda: iter(documents))
+        self.owners = np.array([one.document for one in self.corpus])
+        self.random = random.Random(0)
+        self.random.shuffle(self.asked)
+        self._searchers: dict[str, Searcher] = {}
+
+    def searcher(self, name: str) -> Searcher:
+        """The corpus as a model searches it."""
+        if name not in self._searchers:
+            spec = spec_of(name)
+            model = self.compute.identify(spec)
+            retriever = self.compute.retriever(model)
+            corpus = opened(self.compute, model.key, retriever, self.collection)
+            self._searchers[name] = Searcher(corpus, retriever, RunOptions())
+        return self._searchers[name]
+
+    def searched(self, case: Case) -> Searched:
+        """The corpus without the wanted passage's document, with its copies and itself, last."""
+        base = self.searcher(case.model).search(case.query)
+        others = np.flatnonzero(self.owners != case.document)
+        added = [*case.copies, case.text]
+        texts = [*(self.corpus[i].text for i in others), *added]
+        return replace(
+            base,
+            scores=np.concatenate([base.scores[others], base.score(added)]),
+            ids=[f"d{i}" for i in range(len(texts))],
+            texts=lambda numbers: [texts[number] for number in numbers],
+        )
+
+    def rank(self, case: Case) -> int:
+        """The rank of its passage."""
+        found = self.searched(case)
+        number = len(found.scores) - 1
+        return found.rank(float(found.scores[number]), number)
+
+    def elsewhere(self, passage: Passage, n_words: int) -> list[str]:
+        """Sentences of other documents, of so many words together."""
+        chosen: list[str] = []
+        others = [one for one in self.corpus if one.document != passage.document]
+        for one in self.random.sample(others, len(others)):
+            for sentence in one.sentences:
+                if sum(len(text.split()) for text in chosen) >= n_words:
+                    return chosen
+                chosen.append(sentence)
+        return chosen
+
+    def cases(self, cause: Cause) -> list[Case]:
+        """`n` cases of a cause."""
+        makers = {
+            "not read": self._not_read,
+            "position": self._position,
+            "dilution": self._dilution,
+            "no match": self._no_match,
+            "competitor": self._competitor,
+        }
+        found: list[Case] = []
+        for base, planted in makers[cause]():
+            if self.rank(base) <= TOP < self.rank(planted):
+                if cause in ("position", "dilution") and found and found[-1].query == planted.query:
+                    continue  # missed with less text added
+                found.append(planted)
+            if len(found) == self.n:
+                break
+        return found
+
+    def _case(self, cause: Cause, model: str, passage: Passage, text: str, **more: object) -> Case:
+        whole = Case(cause, model, passage.query, text, passage.answer, passage.document)
+        return replace(whole, **more)  # type: ignore[arg-type]
+
+    def _not_read(self) -> Iterator[tuple[Case, Case]]:
+        model = f"MiniLM:{CUT}"
+        for one in self.asked:
+            own = [p for p in self.corpus if p.document == one.document and p.text != one.text]
+            for some in (own[:3], own[3:6]):
+                before = " ".join(p.text for p in some)
+                if len(before.split()) > CUT:
+                    planted = self._case("not read", model, one, f"{before} {one.text}")
+                    yield self._case("not read", model, one, one.text), planted
+
+    def _position(self) -> Iterator[tuple[Case, Case]]:
+        for number, one in enumerate(self.asked):
+            model = ("MiniLM-primacy", "MiniLM-recency")[number % 2]
+            for n_words in WORDS:
+                other = " ".join(self.elsewhere(one, n_words))
+                first, last = f"{one.answer} {other}", f"{other} {one.answer}"
+                good, bad = (first, last) if model.endswith("primacy") else (last, first)
+                yield (
+                    self._case("position", model, one, good),
+                    self._case("position", model, one, bad),
+                )
+
+    def _dilution(self) -> Iterator[tuple[Case, Case]]:
+        for number, one in enumerate(self.asked):
+            model = ("MiniLM", "BM25")[number % 4 == 3]
+            for n_words in WORDS:
+                text = " ".join([one.text, *self.elsewhere(one, n_words)])
+                yield (
+                    self._case("dilution", model, one, one.text),
+                    self._case("dilution", model, one, text),
+                )
+
+    def _competitor(self) -> Iterator[tuple[Case, Case]]:
+        for number, one in enumerate(self.asked):
+            model = ("MiniLM", "BM25")[number % 2]
+            rest = [i for i in range(len(one.sentences)) if i not in one.evidence]
+            dropped = [*combinations(rest, 1), *combinations(rest, 2), *combinations(rest, 3)]
+            copies = tuple(
+                " ".join(text for i, text in enumerate(one.sentences) if i not in out)
+                for out in dropped
+            )[:TOP]
+            planted = self._case("competitor", model, one, one.text, copies=copies)
+            yield self._case("competitor", model, one, one.text), planted
+
+    def _no_match(self) -> Iterator[tuple[Case, Case]]:
+        file = Path(__file__).with_name("paraphrases.tsv")
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines()):
+            query, paraphrase = line.split("\t")
+            passage = Passage(-1, (paraphrase,), (0,), query)
+            rest = self.elsewhere(replace(passage, document=number), 60)
+            half = len(rest) // 2
+            text = " ".join([*rest[:half], paraphrase, *rest[half:]])
+            literal = self._case("no match", "BM25", passage, query)
+            yield literal, self._case("no match", "BM25", passage, text)
+
+    def verdict(self, case: Case, proposed: bool) -> Cause:
+        """The cause that is named."""
+        found = self.searched(case)
+        start = case.text.index(case.evidence)
+        span = None if proposed else EvidenceSpan(start, start + len(case.evidence))
+        number = len(found.scores) - 1
+        wanted = Wanted(case.query, found.ids[number], number, case.text, span, language="eng")
+        result = why(wanted, found, TOP, frozenset())
+        if result.cause != case.cause:
+            steps = {cause: (step.rank, step.null) for cause, step in result.steps.items()}
+            print(f"  {case.cause} ({case.model}): {result.cause}, {result.rank} {steps}")
+        return result.cause
+
+
+def spec_of(name: str) -> RetrieverSpec:
+    """A model by name; `MiniLM:128` reads 128 tokens."""
+    base, _, limit = name.partition(":")
+    spec = resolve(base)
+    return replace(spec, name=name, max_length=int(limit)) if limit else spec
+
+
+def table(found: dict[Cause, Counter[Cause]]) -> list[str]:
+    """The matrix: planted causes by rows, named causes by columns."""
+    head = ["planted cause", "cases", *CAUSES, "right"]
+    rows = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for cause, counts in found.items():
+        total = counts.total()
+        cells = [str(counts[one]) for one in CAUSES]
+        right = f"{counts[cause] / max(1, total):.0%}"
+        rows.append(f"| {' | '.join([cause, str(total), *cells, right])} |")
+    return rows
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the matrix; write it where asked."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--cases", type=int, default=50)
+    parser.add_argument("--causes", nargs="*", default=list(CAUSES))
+    parser.add_argument("--proposed", action="store_true", help="Do not give the evidence.")
+    parser.add_argument("--write", type=Path, help="Markdown file to write the matrix into.")
+    options = parser.parse_args(arguments)
+    bench = Bench(options.cases)
+    found: dict[Cause, Counter[Cause]] = {}
+    for cause in options.causes:
+        cases = bench.cases(cause)
+        found[cause] = Counter(bench.verdict(case, options.proposed) for case in cases)
+        print(cause, dict(found[cause]), flush=True)
+    lines = table(found)
+    print("\n".join(lines))
+    if options.write:
+        text = options.write.read_text(encoding="utf-8")
+        head, _, rest = text.partition(BEGIN)
+        _, marked, tail = rest.partition(END)
+        if not marked:
+            raise SystemExit(f"{options.write} has no lines {BEGIN} and {END}.")
+        body = "\n".join(lines)
+        options.write.write_text(f"{head}{BEGIN}\n{body}\n{END}{tail}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

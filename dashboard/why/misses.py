@@ -1,0 +1,78 @@
+"""The Why page's view of all misses: causes, and the queries behind each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import streamlit as st
+
+from poslens.attribution.evaluation.why import CAUSES
+from poslens.dashboard.widgets import links
+from poslens.dashboard.widgets.study_page import Chosen, Opened, study_section
+from poslens.dashboard.widgets.tables import chosen_row, number_columns
+from poslens.studies.why.study import WHY
+
+ANY = "any cause"
+
+
+def section(chosen: Chosen) -> None:
+    """The causes of all misses as bars and tables, and the misses of a cause.
+
+    Raises:
+        UserError: the data set judges no relevance.
+    """
+    opened = study_section(WHY, chosen.data, chosen.models, chosen.settings, on_click=_choose)
+    if opened is not None and opened.summaries:
+        _list(opened)
+
+
+def _choose(point: Any) -> None:
+    """List the misses behind the bar that was clicked."""
+    st.session_state["why.under"], st.session_state["why.cause"] = point
+
+
+def _list(opened: Opened) -> None:
+    st.markdown("**The queries behind a cause**")
+    left, right = st.columns(2)
+    by_name = {one.name: one for one in opened.summaries}
+    under = left.selectbox("Model", list(by_name), key="why.under")
+    cause = right.selectbox("Cause (or click a bar)", [ANY, *CAUSES], key="why.cause")
+    summary = by_name[under or next(iter(by_name))]
+    table = WHY.tables["misses"]
+    frame = table.text_frame([summary])
+    if frame.empty:
+        st.caption("No wanted document is missed.")
+        return
+    frame = frame.drop(columns="model")
+    if cause in CAUSES:
+        frame = frame[frame["cause"] == cause]
+    frame = frame.reset_index(drop=True)
+    asked = {one.query_id: one.query for one in summary.items.values()}
+    ids = frame["query"].tolist()
+    frame["query"] = [asked.get(one, one) for one in ids]
+    st.caption(f"{len(frame):,} misses; choose a row to see what would bring the document up.")
+    frame.insert(0, "id", [f"{a} {b}" for a, b in zip(ids, frame["document"], strict=True)])
+    row = chosen_row(
+        frame.drop(columns="id").assign(id=frame["id"]),
+        f"why.misses.{under}.{cause}",
+        "id",
+        height=320,
+        column_order=[name for name in frame if name != "id"],
+        column_config=number_columns(table.formats())
+        | {"query": st.column_config.TextColumn(width="large")},
+    )
+    if row is None:
+        return
+    document = str(frame["document"].iloc[row])
+    links.page_link(
+        "why/page.py",
+        f"Why {document} is missed",
+        ":material/search:",
+        {
+            "dataset": opened.data.name,
+            "models": list(by_name),
+            "top": str(opened.settings.top),
+            "query": str(ids[row]),
+            "document": document,
+        },
+    )

@@ -1,0 +1,244 @@
+"""The Why page's view of one document: the ranking of a query, the ladder of ranks, and what stands
+above the document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+import streamlit as st
+
+from poslens.attribution import datasets
+from poslens.attribution.datasets import Collection
+from poslens.attribution.datasets.corpus import Query
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import TextPair
+from poslens.dashboard.server.own_texts import service_for
+from poslens.dashboard.widgets import choices, links, panels, url_state
+from poslens.dashboard.widgets.contrast import contrast_view
+from poslens.dashboard.widgets.guard import fragment
+from poslens.dashboard.widgets.run_board import any_active, run_board, start_once
+from poslens.dashboard.widgets.study_page import Chosen, Opened, study_section
+from poslens.dashboard.widgets.tables import chosen_row, show_table
+from poslens.studies.ranking.service import collection_of
+from poslens.studies.why.ranking import QueryRanking, ranking, search_job
+from poslens.studies.why.study import WHY
+from poslens.studies.why.summary import WhySummary
+
+SHOWN = 20
+"""Documents of a ranking that are listed."""
+
+
+def section(chosen: Chosen) -> None:
+    """A query, its ranking, one of its documents, and what would bring that document up.
+
+    Raises:
+        UserError: the data set or a model cannot be read.
+    """
+    data = chosen.data
+    collection = collection_of(data) if data.pairs else datasets.corpus_of(data.name)
+    if not chosen.models:
+        st.info("Choose a model.")
+        return
+    text, query = _query(collection)
+    if not text:
+        return
+    top = int(chosen.settings.top)
+    left, right = st.columns([3, 2])
+    with left:
+        name = chosen.models[0]
+        if len(chosen.models) > 1:
+            name = (
+                st.segmented_control(
+                    "Ranking of",
+                    chosen.models,
+                    format_func=panels.plain,
+                    default=name,
+                    key="why.ranking_of",
+                    required=True,
+                )
+                or name
+            )
+        wanted = tuple(query.pairs) if query else ()
+        found = _ranked(choices.spec(name, data.name), data.name, collection, text, query, wanted)
+        if found is None:
+            return
+        document = _document(found, wanted, top)
+    with right:
+        document, evidence = _own_choice(document)
+    if not document:
+        st.info("Choose a document of the ranking, or type the id of another one.")
+        return
+    settings = WHY.parameters.settings(
+        {
+            **chosen.settings,
+            "query": query.query_id if query else text,
+            "document": document,
+            "evidence": evidence,
+        }
+    )
+    opened = study_section(WHY, data, chosen.models, settings, start=True)
+    if opened is not None and opened.summaries:
+        _behind(opened, collection, text, query, document)
+
+
+def _query(collection: Collection) -> tuple[str, Query | None]:
+    """The query's text, and the query of the data set that it is."""
+    known = {one.query_id: one for one in collection.queries}
+    asked: str | None = st.selectbox(
+        "Query",
+        list(known),
+        index=0 if known else None,
+        format_func=lambda one: known[one].text if one in known else one,
+        key="query",
+        bind="query-params",
+        accept_new_options=True,
+        placeholder="Type a query",
+        help="Choose a query of the data set, or type any.",
+    )
+    if not asked:
+        st.info("Type a query.")
+        return "", None
+    query = known.get(asked)
+    # A document that was chosen for another query is not this one's; one in a link is.
+    if st.session_state.get("why.asked", (collection.name, asked)) != (collection.name, asked):
+        url_state.put("document", "")
+    st.session_state["why.asked"] = (collection.name, asked)
+    return (query.text if query else asked.strip()), query
+
+
+def _ranked(
+    spec: RetrieverSpec,
+    dataset: str,
+    collection: Collection,
+    text: str,
+    query: Query | None,
+    wanted: Sequence[str],
+) -> QueryRanking | None:
+    """The ranking, or progress of the search."""
+    compute = service_for(dataset)
+    job = search_job(compute, spec, collection, text, query.query_id if query else "")
+    start_once([job])
+    found = ranking(compute, spec, collection, text, SHOWN, wanted)
+    if found is not None:
+        return found
+
+    @fragment(run_every=1.0 if any_active([job]) else None)
+    def board() -> None:
+        with panels.guarded():
+            run_board([job], "why.search.", unit="documents", verb="Search")
+            if job.n_done() >= job.total:
+                st.rerun()
+
+    board()
+    return None
+
+
+def _document(found: QueryRanking, wanted: Sequence[str], top: int) -> str:
+    """The document that is chosen in the ranking; at first the wanted one that ranks worst."""
+    frame = pd.DataFrame(
+        [
+            {
+                "rank": one.rank,
+                "wanted": one.wanted,
+                "id": one.document_id,
+                "score": one.score,
+                "document": one.text[:300],
+            }
+            for one in found.documents
+        ]
+    )
+    if frame.empty:
+        st.caption("No document shares anything with the query.")
+    else:
+        row = chosen_row(
+            frame,
+            "why.ranking",
+            "id",
+            height=300,
+            column_config={
+                "wanted": st.column_config.CheckboxColumn(),
+                "score": st.column_config.NumberColumn(format="%.4f"),
+                "document": st.column_config.TextColumn(width="large"),
+            },
+        )
+        if row is not None:
+            url_state.put("document", str(frame["id"].iloc[row]))
+    ranks = {one.document_id: one.rank for one in found.documents}
+    missed = [one for one in wanted if ranks.get(one, found.total + 1) > top]
+    st.caption(
+        f"{len(frame):,} of {found.total:,} documents; "
+        + (
+            f"{len(missed):,} of {len(wanted):,} wanted are not in the top {top:,}."
+            if wanted
+            else "the data set judges none of them for this query."
+        )
+    )
+    first = max(wanted, key=lambda one: ranks.get(one, found.total + 1)) if wanted else ""
+    return url_state.get("document") or first
+
+
+def _own_choice(document: str) -> tuple[str, str]:
+    """The document's id and its evidence, as typed."""
+
+    def take() -> None:
+        url_state.put("document", str(st.session_state["why.document"]).strip())
+
+    st.session_state["why.document"] = document
+    st.text_input("Document", key="why.document", on_change=take, help="Its id in the corpus.")
+    evidence = st.text_area(
+        "Evidence",
+        key="why.evidence",
+        help="The passage of the document that answers the query, letter for letter. If empty, it "
+        "is the data set's, else the sentence that scores highest alone.",
+    )
+    return document, evidence.strip()
+
+
+def _behind(
+    opened: Opened, collection: Collection, text: str, query: Query | None, document: str
+) -> None:
+    """The ranks after each change, the documents above, and the contrast with one of them."""
+    summaries: tuple[WhySummary, ...] = opened.summaries
+    names = [one.name for one in summaries]
+    steps = WHY.tables["steps"].text_frame(summaries)
+    show_table(steps if len(names) > 1 else steps.drop(columns="model"), key="why.steps")
+    pair = query.pairs.get(document) if query else None
+    if pair:
+        links.other_views("why", opened.data.name, pair, names)
+    under = summaries[0]
+    if len(names) > 1:
+        by_name = {one.name: one for one in summaries}
+        under = by_name[st.selectbox("Above it under", names, key="why.above") or names[0]]
+    (found,) = under.explained.values()
+    if not found.above:
+        return
+    st.markdown("**Documents above it**")
+    st.caption(
+        f"Of the first {min(found.rank - 1, 200):,}: {found.relevant_above:,} are judged relevant, "
+        f"{found.duplicates_above:,} are near-duplicates or contain the evidence, "
+        f"{found.shorter_above:,} have fewer words than its {found.n_words:,}. Choose a row to see "
+        "it beside the wanted document."
+    )
+    frame = pd.DataFrame(
+        {
+            "rank": [one.rank for one in found.above],
+            "document": [one.document_id for one in found.above],
+            "relevant": [one.relevant for one in found.above],
+            "near-duplicate": [one.duplicate for one in found.above],
+            "words": [one.n_words for one in found.above],
+        }
+    )
+    row = chosen_row(frame, f"why.above.{under.name}", "document")
+    other = found.above[0 if row is None else row].document_id
+    texts = collection.texts([document, other])
+    if len(texts) < 2:
+        return
+    st.markdown(
+        f"**d1: {panels.plain(other)}. d2: {panels.plain(document)}, the wanted document.**"
+    )
+    first, second = (
+        TextPair("typed", text, texts[one], language=query.language if query else None)
+        for one in (other, document)
+    )
+    contrast_view("why", opened.compute, under.asked.spec, first, second, document)

@@ -1,0 +1,71 @@
+"""Two documents of one query side by side: what of the difference of their scores each token
+carries."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Method, TextPair
+from poslens.compute.compute import Compute
+from poslens.dashboard.server.waiting import wait
+from poslens.dashboard.widgets import panels
+from poslens.dashboard.widgets.sending import agreed
+from poslens.studies.bias.contrast_view import contrast_note, contrasted, fitting
+
+
+def contrast_view(
+    page: str,
+    compute: Compute,
+    spec: RetrieverSpec,
+    first: TextPair,
+    second: TextPair,
+    item: str,
+    scores: tuple[float, float] | None = None,
+) -> Method | None:
+    """Draw the contrast of two documents, d1 and d2, under a method that the reader chooses; gives
+    the method, or None while it is not computed. `page` begins the keys of widgets, `item` names
+    the two in files, and `scores` are those to show; by default the attributions' own."""
+    name = st.selectbox(
+        "Method",
+        fitting(compute, spec),
+        key=f"contrast.{spec.family}",
+        format_func=lambda name: (
+            f"{METHODS[name].title} (adds up)" if METHODS[name].additive else METHODS[name].title
+        ),
+    )
+    method = make_method(name or "")
+    sides = (("d1", first), ("d2", second))
+    may = [agreed(compute, spec, method, one, label) for label, one in sides]
+    if not all(may):  # both questions stand there at once
+        return None
+    with st.spinner(f"Computing {METHODS[name].title}", show_time=True):
+        one, other = (wait(compute.ask(pair, spec, method)) for _, pair in sides)
+    found = contrasted(one, other)
+    shown = found.shown()
+    st.markdown(f"**{panels.plain(first.query)}**")
+    s1, s2 = scores or (one.attribution.score, other.attribution.score)
+    with st.container(horizontal=True, gap="medium"):
+        st.metric("s(d1)", f"{s1:.4f}", width="content")
+        st.metric("s(d2)", f"{s2:.4f}", width="content")
+        st.metric("s(d1) − s(d2)", f"{s1 - s2:+.4f}", width="content")
+    if found.contrast is None:
+        st.info(panels.plain(f"{found.reason} Each document is shown with its own values."))
+    else:
+        st.caption(panels.plain(contrast_note(found.contrast)))
+    drawn = panels.panes(shown)
+    view = panels.token_heatmap(drawn, shown[0].attribution.method, key=f"{page}.heatmap")
+    for label, side in (("d1", found.first), ("d2", found.second)):
+        st.caption(panels.plain(f"{label}: {panels.reading_note(side)}"))
+    made = found.provenance()
+    panels.caption(made)
+    panels.downloads(
+        f"{page}.contrast",
+        [item, spec.name, str(name), "contrast"],
+        made,
+        heatmap=drawn,
+        view=view,
+        frame=lambda: panels.explained_frame(shown, "document"),
+    )
+    return method

@@ -1,0 +1,119 @@
+"""The ranking of one query, to choose a wanted document from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection as Wanted
+from dataclasses import dataclass
+
+from poslens.attribution.datasets import Collection
+from poslens.attribution.evaluation.why import Searched
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Method
+from poslens.cache.jobs.loop import Progress
+from poslens.cache.lru_cache import LRUCache
+from poslens.compute.compute import Compute, run_key
+from poslens.compute.runs import Job, Report, Run
+from poslens.studies.why.search import Corpus, Searcher, opened, require_ranking
+
+_SEARCH = Method("search", {"version": 1})
+
+
+@dataclass(frozen=True)
+class RankedDocument:
+    """A document in the ranking of a query; `wanted` if it should be retrieved."""
+
+    rank: int
+    document_id: str
+    score: float
+    wanted: bool
+    text: str
+
+
+@dataclass(frozen=True)
+class QueryRanking:
+    """The first documents of a ranking, and the wanted ones wherever they are; wanted documents
+    that are not found have no row."""
+
+    documents: tuple[RankedDocument, ...]
+    total: int
+
+
+_searched: LRUCache[tuple[Corpus, Searched]] = LRUCache(64)
+
+
+def search_job(
+    compute: Compute, spec: RetrieverSpec, collection: Collection, query: str, query_id: str = ""
+) -> Job:
+    """Search the corpus for one query; progress counts documents. The ranking stays in memory.
+
+    Raises:
+        UserError: the model's files are not here, or it has no ranking of the whole corpus.
+    """
+    require_ranking(spec)
+    model = compute.identify(spec)
+    key = _key(compute, spec, collection, query)
+    total = collection.survey.n
+
+    def work(run: Run, report: Report) -> Progress:
+        retriever = compute.retriever(model)
+        options = compute.run_options(spec, run, report)
+        run.stage = "Reading documents"
+        corpus = opened(compute, model.key, retriever, collection, options)
+        searcher = Searcher(corpus, retriever, options)
+        searcher.prepare([query])
+        with options.device_slot():
+            _searched.keep(key, (corpus, searcher.search(query, query_id)))
+        return Progress(total, total, 0, 0, 0.0)
+
+    return compute.job(
+        run_key(model, _SEARCH, f"{collection.digest} {query}"),
+        spec.name,
+        total,
+        work,
+        n_done=lambda: total if _searched.find(key) is not None else 0,
+        can_start=not model.stored_only,
+        doing="search",
+        sending=compute.sending(
+            spec, lambda other: search_job(other, spec, collection, query, query_id)
+        ),
+    )
+
+
+def ranking(
+    compute: Compute,
+    spec: RetrieverSpec,
+    collection: Collection,
+    query: str,
+    n: int,
+    wanted: Wanted[str] = (),
+) -> QueryRanking | None:
+    """The first `n` documents and the `wanted` ones; None until the query has been searched for."""
+    found = _searched.find(_key(compute, spec, collection, query))
+    if found is None:
+        return None
+    corpus, searched = found
+    numbers = searched.best(n)
+    ranks = dict(zip(numbers, range(1, n + 1), strict=False))
+    for one in wanted:
+        number = corpus.number_of.get(one)
+        if number is not None and number not in ranks and searched.found(number):
+            ranks[number] = searched.rank(float(searched.scores[number]), number)
+    ordered = sorted(ranks, key=lambda number: ranks[number])
+    rows = tuple(
+        RankedDocument(
+            ranks[number],
+            searched.ids[number],
+            float(searched.scores[number]),
+            searched.ids[number] in wanted,
+            text,
+        )
+        for number, text in zip(ordered, searched.texts(ordered), strict=True)
+    )
+    return QueryRanking(rows, len(searched.ids))
+
+
+def _key(
+    compute: Compute, spec: RetrieverSpec, collection: Collection, query: str
+) -> tuple[object, ...]:
+    model = compute.identify(spec)
+    return (str(compute.root), model.key, collection.digest, query)

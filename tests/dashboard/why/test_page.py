@@ -1,0 +1,98 @@
+"""The Why page without a browser: a ranking, one document, all misses."""
+
+from __future__ import annotations
+
+import json
+from html import unescape
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from poslens.attribution import datasets
+from poslens.compute.compute import service
+from tests.support.pages import open_page
+
+GULLS = "Gulls rest on the old pier today. "
+ROWS = [
+    ("long", "heron", GULLS * 2 + "The heron nests here. " + GULLS * 2),
+    ("short", "pier walk", "heron pier walk now then and again"),
+    ("blind", "egret", "A white bird stands there. Nobody saw it."),
+    ("other", "sandbank", "A sandbank lies before the river."),
+]
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
+    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+    rows = [dict(zip(("pair_id", "query", "document"), row, strict=True)) for row in ROWS]
+    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    datasets.register("mine", tmp_path / "mine.jsonl")
+    return "mine"
+
+
+def settled(**query: object) -> AppTest:
+    """The page once the runs that it starts are done. Opened anew each time: the test client takes
+    no typed value of a select box back."""
+    for _ in range(4):
+        page = open_page("why", **query).run()
+        for run in service().runs.active({service().root}, upkeep=True):
+            run.wait()
+    assert not page.exception and not page.error
+    return page
+
+
+def words(page: AppTest) -> str:
+    """What it says, without the signs that keep text from being read as markup."""
+    shown = "\n".join(one.value for one in (*page.markdown, *page.caption))
+    return unescape(shown.replace("\\", ""))
+
+
+def test_a_query_its_ranking_and_the_wanted_document(mine: str) -> None:
+    page = settled(dataset=mine, models=["BM25"], top="1")
+    frames = [one.value for one in page.dataframe]
+    ranked = next(frame for frame in frames if "wanted" in frame)
+    assert ranked["id"].tolist() == ["short", "long"]
+    assert ranked["wanted"].tolist() == [False, True]
+    assert "1 of 1 wanted are not in the top 1" in words(page)
+    assert "BM25: long is at rank 2 of 4. Rank 2 → 1 as the evidence alone" in words(page)
+    steps = next(frame for frame in frames if "change" in frame)
+    assert steps["change"].tolist()[0] == "unchanged" and steps["rank"].tolist()[0] == 2
+    above = next(frame for frame in frames if "near-duplicate" in frame)
+    assert above["document"].tolist() == ["short"]
+    charts = [chart.proto.spec for chart in page.get("plotly_chart")]
+    assert any("why_ladder" in spec for spec in charts)
+    assert "d1: short. d2: long, the wanted document." in words(page)
+
+
+def test_a_typed_query_and_any_document(mine: str) -> None:
+    page = settled(dataset=mine, models=["BM25"], top="1", query="river", document="blind")
+    assert "the data set judges none of them for this query" in words(page)
+    assert "BM25: blind is not found." in words(page)
+    assert "Cause: no match." in words(page)
+
+
+def test_all_misses_from_the_button_to_one_of_them(mine: str) -> None:
+    page = open_page("why", dataset=mine, models=["BM25"], top="1", tab="All misses").run()
+    assert any("Nothing is computed yet" in one.value for one in page.info)
+    page.button(key="why.start").click().run()
+    page = settled(dataset=mine, models=["BM25"], top="1", tab="All misses")
+    assert "BM25 misses 2 of 4 wanted documents in the top 1 (50%)" in words(page)
+    causes = next(one.value for one in page.dataframe if "share" in one.value)
+    assert dict(zip(causes["cause"], causes["misses"], strict=True))["no match"] == 1
+    listed = next(one.value for one in page.dataframe if "alone" in one.value)
+    assert sorted(listed["query"]) == ["egret", "heron"]
+    page.session_state["why.cause"] = "dilution"
+    page.run()
+    listed = next(one.value for one in page.dataframe if "alone" in one.value)
+    assert listed["query"].tolist() == ["heron"]
+
+
+def test_what_an_address_asks_for_and_is_not_there_is_one_sentence(mine: str) -> None:
+    page = open_page("why", dataset=mine, models=["BM25"], document="nope").run()
+    for run in service().runs.active({service().root}, upkeep=True):
+        run.wait()
+    page.run()
+    assert not page.exception
+    assert any("has no document" in one.value for one in page.error)

@@ -1,0 +1,35 @@
+"""Find out why a document is missed, in a browser: a query, its document, and all misses."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import expect
+
+from tests.e2e.conftest import App, Visit, idle, pick_row, press
+from tests.e2e.test_app import no_error
+
+
+def test_from_all_misses_to_the_cause_of_one_and_its_pair(run_app: App, visit: Visit) -> None:
+    # All documents of `mine` begin with one sentence and end with another: each is found.
+    page = visit(f"{run_app.url}/why?dataset=mine&models=BM25&top=1&query=filler+here")
+    expect(page.get_by_text("the data set judges none of them for this query")).to_be_visible()
+    grid = page.locator("[class*=st-key-why-ranking] .dvn-scroller").first
+    said = page.get_by_text(re.compile(r"BM25: \S+ is at rank 3 of 4\. .*Cause: "))
+    pick_row(grid, 2, said.is_visible)
+    expect(page.get_by_role("figure", name="Causes of misses")).to_be_visible()
+    expect(page.get_by_text("Documents above it")).to_be_visible()
+    expect(page.locator(".hm-pane[data-side=document]").first).to_be_visible()
+    no_error(page)
+    idle(page)
+    page.get_by_role("tab", name="All misses").click()
+    expect(page.get_by_text("Nothing is computed yet")).to_be_visible()
+    idle(page)
+    page.get_by_role("button", name="Compute").click()
+    expect(page.get_by_text(re.compile(r"BM25 misses \d of 4 wanted documents"))).to_be_visible()
+    no_error(page)
+    page = visit(f"{run_app.url}/why?dataset=mine&models=BM25&top=1")
+    link = page.get_by_test_id("stMain").get_by_role("link", name="Explain", exact=True)
+    press(link, lambda: "pair=row-" in page.url)
+    expect(page.locator(".hm-pane[data-side=document]")).to_be_visible()
+    no_error(page)
