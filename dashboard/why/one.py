@@ -218,7 +218,7 @@ def _behind(
         f"Of the first {min(found.rank - 1, 200):,}: {found.relevant_above:,} are judged relevant, "
         f"{found.duplicates_above:,} are near-duplicates or contain the evidence, "
         f"{found.shorter_above:,} have fewer words than its {found.n_words:,}. Choose a row to see "
-        "it beside the wanted document."
+        "it next to the wanted document."
     )
     frame = pd.DataFrame(
         {
