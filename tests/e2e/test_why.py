@@ -23,7 +23,7 @@ def test_from_all_misses_to_the_cause_of_one_and_its_pair(run_app: App, visit: V
     no_error(page)
     idle(page)
     page.get_by_role("tab", name="All misses").click()
-    expect(page.get_by_text("Nothing is computed yet")).to_be_visible()
+    expect(page.get_by_text("No results have been computed")).to_be_visible()
     idle(page)
     page.get_by_role("button", name="Compute").click()
     expect(page.get_by_text(re.compile(r"BM25 misses \d of 4 wanted documents"))).to_be_visible()

@@ -75,7 +75,7 @@ def test_a_typed_query_and_any_document(mine: str) -> None:
 
 def test_all_misses_from_the_button_to_one_of_them(mine: str) -> None:
     page = open_page("why", dataset=mine, models=["BM25"], top="1", tab="All misses").run()
-    assert any("Nothing is computed yet" in one.value for one in page.info)
+    assert any("No results have been computed" in one.value for one in page.info)
     page.button(key="why.start").click().run()
     page = settled(dataset=mine, models=["BM25"], top="1", tab="All misses")
     assert "BM25 misses 2 of 4 wanted documents in the top 1 (50%)" in words(page)
