@@ -351,7 +351,7 @@ def test_an_object_with_encode_is_a_model(_data: str) -> None:
         (lambda: poslens.check("MiniLM", "nope.json", only=[1, "x"]), "no check 1: choose"),  # type: ignore[list-item]
         (
             lambda: poslens.check("MiniLM", "nope.json", relocation="x"),
-            "tolerance of relocation is a number",
+            "tolerance of relocation must be a number",
         ),  # type: ignore[arg-type]
         (lambda: poslens.check("MiniLM", None), "baseline is no path but of type NoneType"),  # type: ignore[arg-type]
         (lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, method=5), "of type int: choose"),  # type: ignore[arg-type]
