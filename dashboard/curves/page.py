@@ -40,6 +40,7 @@ from poslens.studies.published import service as published_service
 
 WATCH_S = 3.0
 
+st.markdown("# Curves: where in a document does each model look?")
 chosen_data = picked = chosen = None
 posir = False
 with st.sidebar:
@@ -73,7 +74,6 @@ with narrowing, panels.guarded():
     selection = Selection(data, readable, ", ".join(filter(None, (selection.words, left_out))))
 
 st.markdown(
-    "# Curves: where in a document does each model look?\n"
     f"{METHODS[method.name].title} by position, averaged over {len(selection.pairs):,} of "
     f"{len(data.pairs):,} pairs of {panels.plain(data.title)}"
     + (f": {panels.plain(selection.words)}." if selection.words else ".")

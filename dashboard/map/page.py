@@ -37,6 +37,7 @@ COLOURS = (
     "primacy-recency index",
 )
 
+st.markdown("# Map: which documents, queries or curves are alike?")
 chosen_data = picked = method = None
 with st.sidebar:
     with panels.guarded():
@@ -77,7 +78,7 @@ else:
     layout = Layout(metric=METRICS["embeddings"])
 
 st.markdown(
-    f"# Map: which {panels.plain(of)} are alike?\nOne point for each of {len(source):,} "
+    f"One point for each of {len(source):,} "
     f"{panels.plain(of)} from {len(pairs):,} pairs of {panels.plain(data.title)}"
     + (f": {panels.plain(selection.words)}." if selection.words else ".")
     + " Click a point or draw a lasso to list its pairs."

@@ -42,6 +42,7 @@ from poslens.studies.ranking.service import Measured, Ranked, RankingSetup
 WHOLE, OWN = "all documents", "the query's own corpus"
 LANGUAGE = "documents in the query's language"
 
+st.markdown("# Ranking: do rankings depend on where the evidence is?")
 setup = None
 moved: Settings = POSITIONS.parameters.settings()
 with st.sidebar, panels.guarded():
@@ -116,7 +117,6 @@ with panels.guarded():
     survey, n_queries = the_setup.collection.survey, len(the_setup.collection.queries)
     measured = len(the_setup.queries)
     st.markdown(
-        "# Ranking: do rankings depend on where the evidence is?\n"
         f"{n_queries:,} queries, {survey.n:,} documents of "
         f"{panels.plain(data.title)}, searched exactly; nDCG@10 by evidence position"
         + (

@@ -186,7 +186,7 @@ def test_curves_say_what_is_not_read_and_leave_it_out_by_a_click(mixed: str) -> 
     assert "of the tokens are unknown to it" in said
     page.toggle(key="readable").set_value(True).run()
     assert not page.exception
-    assert "1 of 3 pairs" in page.markdown[0].value and "evidence is past" not in captions(page)
+    assert "1 of 3 pairs" in page.markdown[1].value and "evidence is past" not in captions(page)
 
 
 @pytest.fixture
@@ -274,7 +274,7 @@ def test_ranking_leaves_out_by_a_click(queried: str) -> None:
     assert "in 1 of 4 pairs the evidence is past its context limit" in captions(page)
     page.toggle(key="readable").set_value(True).run()
     assert not page.exception
-    assert "over 2 queries: only pairs that no model truncates" in page.markdown[0].value
+    assert "over 2 queries: only pairs that no model truncates" in page.markdown[1].value
     assert "pairs the evidence is past" not in captions(page)
     assert "only pairs that no model truncates" in captions(page)
     page = opened("ranking", dataset=queried, models=["MiniLM"], readable="true")
