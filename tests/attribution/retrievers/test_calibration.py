@@ -374,5 +374,5 @@ def test_attention_out_of_reach_is_one_sentence(
 def test_a_fetched_model_of_another_family_refuses(tmp_path: Path) -> None:
     (tmp_path / "config_sentence_transformers.json").write_text('{"model_type": "SparseEncoder"}')
     spec = RetrieverSpec("a/b@calibrated", "", "dense", "hub:a/b", calibration=Calibration())
-    with pytest.raises(UserError, match="whose attention is not calibrated"):
+    with pytest.raises(UserError, match="whose attention cannot be calibrated"):
         with_detected_family(spec, tmp_path)

@@ -88,6 +88,10 @@ ARGUMENTS = {
         f"why --table {name}": f"--model BM25 --model bert --dataset pairs --top 1 --table {name}"
         for name in ("misses", "causes", "steps", "paired")
     },
+    **{
+        f"positions --table {name}": f"--model BM25 --model bert --dataset pairs --table {name}"
+        for name in ("positions", "effect", "groups", "queries", "comparisons")
+    },
     "models": "",
     "models fetch": "mpnet",
     "datasets": "",
