@@ -158,7 +158,9 @@ def test_an_index_of_weights_stays_in_its_folder(copy: Path, tmp_path: Path) -> 
     shutil.copy(copy / "model-00001-of-00001.safetensors", outside)
     for shard in ("../outside.safetensors", str(outside), "sub/x.safetensors", "..", "x.bin", ""):
         write(shard)
-        with pytest.raises(UserError, match="names something else than safetensors files beside"):
+        with pytest.raises(
+            UserError, match="names files other than the safetensors files in its folder"
+        ):
             used_model(spec, "cpu", "float32")
     write("absent.safetensors")
     with pytest.raises(UserError, match=r"mine lacks absent\.safetensors"):
