@@ -140,7 +140,7 @@ def test_twenty_who_ask_for_the_same_have_it_computed_once(
     with compute.queue.device_slot():
         compute.ask(replace(PAIR, pair_id="q"), spec, METHOD)
         assert compute.ask(PAIR, spec, METHOD).result().from_cache
-        with pytest.raises(UserError, match="1 requests are waiting"):
+        with pytest.raises(UserError, match="1 requests are already waiting"):
             compute.ask(replace(PAIR, pair_id="r"), spec, METHOD)
 
 

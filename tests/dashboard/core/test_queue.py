@@ -125,7 +125,7 @@ def test_one_too_many_is_told_at_once(queue: DeviceQueue, clock: Clock) -> None:
     with queue.device_slot():
         places = [queue.ask(number, work) for number in range(3)]
         with pytest.raises(
-            UserError, match=r"^3 requests are waiting .*: try again in a moment\.$"
+            UserError, match=r"^3 requests are already waiting .*\. Try again in a moment\.$"
         ):
             queue.ask("fourth", work)
         places.append(queue.ask(2, work))  # who waits for the same takes no room

@@ -157,7 +157,10 @@ def test_two_models_over_the_same_documents(corpus: str) -> None:
         (["--query", "heron", "--document", "nope"], "has no document 'nope'"),
         (["--document", "nope"], "name a query and the document"),
         (["--evidence", "x"], "name it with --document"),
-        (["--query", "x", "--document", "long", "--evidence", "z"], "letter for letter"),
+        (
+            ["--query", "x", "--document", "long", "--evidence", "z"],
+            "verbatim part of the document",
+        ),
         (["--top", "0"], "give a whole number from 1"),
     ],
 )
