@@ -91,7 +91,7 @@ def test_a_data_set_and_the_methods_agreement(run_app: App, visit: Visit, tmp_pa
     pairs.press("Enter")
     # Relocation is stored, ablation by deletion and the method's curves are not.
     expect(methods.get_by_text("2 of 6 results")).to_be_visible()
-    idle(methods).get_by_role("button", name="Compute the rest", exact=True).click()
+    idle(methods).get_by_role("button", name="Compute remaining", exact=True).click()
     expect(methods.get_by_text("6 of 6 results")).to_be_visible()
     expect(methods.get_by_test_id("stDataFrame").first).to_be_visible()
     no_error(methods)
