@@ -127,7 +127,7 @@ def test_every_linear_layer_of_every_architecture_takes_part(tiny: Build, kind: 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_loss_and_the_position_effect_fall(tiny: Build, kind: str) -> None:
-    training = Training(tiny(kind), corpus(), replace(QUICK, steps=24, check_every=24))
+    training = Training(tiny(kind), corpus(), replace(QUICK, steps=48, check_every=48))
     others = range(100, 104)  # batches that are not trained on
     before = sum(float(training.batch_losses(step).total.detach()) for step in others)
     found = training.run()
