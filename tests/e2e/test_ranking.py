@@ -88,13 +88,13 @@ def test_the_former_page_of_published_curves_opens_figure_5_on_curves(
 ) -> None:
     page = visit(f"{run_app.url}/published")
     expect(page).to_have_url(re.compile("/curves.*published=NV-Embed-v2"))
-    figure = page.get_by_role("figure", name="Mean attribution over relative positions")
+    figure = page.get_by_role("figure", name="Mean attribution by relative position")
     for name in ("Qwen3-Embedding-8B", "NV-Embed-v2"):
         expect(figure.get_by_text(f"{name}, published").first).to_be_visible()
     bad = tmp_path / "bad.pkl"
     bad.write_bytes(b"cos\nsystem\n(S'true'\ntR.")
     files = page.get_by_test_id("stSidebar").get_by_test_id("stFileUploaderDropzoneInput")
     files.last.set_input_files(bad)
-    expect(page.get_by_test_id("stAlertContentError")).to_contain_text("bad.pkl holds no curves")
+    expect(page.get_by_test_id("stAlertContentError")).to_contain_text("bad.pkl")
     expect(figure).to_be_visible()
     no_error(page)
