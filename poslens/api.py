@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 from poslens.attribution.datasets import SAMPLE
 from poslens.attribution.errors import UserError
@@ -43,9 +43,6 @@ from poslens.subjects import (
     spec_of,
     specs_of,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 @quietly()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import Any, Literal, overload
 
 from poslens.attribution.datasets import SAMPLE, DataSet
 from poslens.attribution.errors import UserError
@@ -43,9 +43,6 @@ from poslens.subjects import (
     each_model,
     run_job,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 @overload

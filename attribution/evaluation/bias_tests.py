@@ -19,6 +19,7 @@ from scipy import stats
 
 from poslens.attribution.curves.bootstrap import numbered
 from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.comparison import holm
 from poslens.attribution.types import ROUNDING, TextPair, as_array
 
 FEW = 10
@@ -336,17 +337,6 @@ def _flat(
     """Whether the differences vary by rounding alone: a t from that would be rounding's."""
     scale = float(np.abs(np.concatenate([first, second])).max())
     return bool(not differences.any() or np.ptp(differences) <= ROUNDING * scale)
-
-
-def holm(p_values: ArrayLike) -> NDArray[np.float64]:
-    """p values [k] adjusted for k tests (Holm 1979, step down): the i-th smallest times k - i + 1,
-    none smaller than one before it, at most 1."""
-    p = np.asarray(p_values, dtype=np.float64)
-    order = np.argsort(p, kind="stable")
-    stepped = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
-    adjusted = np.empty_like(p)
-    adjusted[order] = np.minimum(stepped, 1.0)
-    return adjusted
 
 
 def adjusted(results: Sequence[BiasResult]) -> list[float | None]:

@@ -160,7 +160,7 @@ def _less(statistic: Statistic) -> Statistic:
 
 
 def halves(documents: Sequence[Hashable]) -> NDArray[np.bool_]:
-    """Which queries [n] belong to the half that a point is chosen on; drawn by lot, seeded. All
+    """Which queries [n] belong to the half that a point is chosen on; drawn at random, seeded. All
     queries of a document are on one side, or the other half would know it already."""
     index = numbered(documents)
     n = int(index.max()) + 1 if len(index) else 0
@@ -199,15 +199,3 @@ def _psi(means: Values) -> Values:
 def _some(found: Estimate | None) -> Estimate:
     assert found is not None  # there are queries, and nDCG is finite
     return found
-
-
-def on_front(points: Sequence[tuple[float | None, float]]) -> list[bool]:
-    """Which of the points (PSI, nDCG@10) no other one beats: none has both a lower PSI and a higher
-    nDCG@10, or one of the two at an equal other. A point without PSI is on no front."""
-
-    def beats(one: tuple[float | None, float], two: tuple[float | None, float]) -> bool:
-        if one[0] is None or two[0] is None:
-            return False
-        return one[0] <= two[0] and one[1] >= two[1] and one != two
-
-    return [one[0] is not None and not any(beats(other, one) for other in points) for one in points]

@@ -38,7 +38,7 @@ def contrast_view(
     method = make_method(name or "")
     sides = (("d1", first), ("d2", second))
     may = [agreed(compute, spec, method, one, label) for label, one in sides]
-    if not all(may):  # both questions stand there at once
+    if not all(may):  # `all` after the list, so that the page asks about both models at once
         return None
     with st.spinner(f"Computing {METHODS[name].title}", show_time=True):
         one, other = (wait(compute.ask(pair, spec, method)) for _, pair in sides)

@@ -14,6 +14,7 @@ from poslens.cache.jobs.items import compute_missing
 from poslens.cache.jobs.loop import Progress
 from poslens.cache.storage.results import Results
 from poslens.compute.compute import Compute, run_key
+from poslens.compute.provenance import ModelIdentity
 from poslens.compute.runs import Job, Report, Run
 
 Item = TypeVar("Item")
@@ -102,14 +103,32 @@ def item_job(
             other, spec, method, items, results, worker, scope=scope, doing=doing, portion=portion
         )
 
+    return stored_job(compute, model, method, items, store, work, again, scope=scope, doing=doing)
+
+
+def stored_job(
+    compute: Compute,
+    model: ModelIdentity,
+    method: Method,
+    items: Sequence[Item],
+    store: Results[Item, T],
+    work: Callable[[Run, Report], Progress],
+    again: Callable[[Compute], Job],
+    *,
+    scope: str,
+    doing: str,
+) -> Job:
+    """A job whose results are the `items` of a store: `work` computes the missing ones, and what is
+    done and what failed is read from the store. `again` makes the same job of another `Compute`;
+    it is how the texts that an endpoint would get are counted."""
     return compute.job(
         run_key(model, method, scope),
-        spec.name,
+        model.spec.name,
         len(items),
         work,
         n_done=lambda: len(items) - len(store.missing(model.key, method, items)),
         failures=lambda: store.select(model.key, method, items).failed,
         can_start=not model.stored_only,
         doing=doing,
-        sending=compute.sending(spec, again),
+        sending=compute.sending(model.spec, again),
     )

@@ -12,6 +12,7 @@ import numpy as np
 
 from poslens.attribution.datasets.corpus import Query
 from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.paired_change import on_quality_front
 from poslens.attribution.evaluation.ranking_change import (
     Change,
     Decision,
@@ -20,7 +21,6 @@ from poslens.attribution.evaluation.ranking_change import (
     change,
     decide,
     halves,
-    on_front,
     quality,
 )
 from poslens.attribution.evaluation.ranking_measures import NDCG
@@ -260,7 +260,7 @@ def _made(
         against = change(scores[0], scores[number], positions.tolist(), documents.tolist())
         assert own is not None  # there are queries
         points.append(Point(one, own, against if number else None))
-    front = on_front([(one.quality.psi, one.quality.mean.value) for one in points])
+    front = on_quality_front([(one.quality.psi, one.quality.mean.value) for one in points])
     points = [replace(one, front=is_on) for one, is_on in zip(points, front, strict=True)]
     half = halves(documents.tolist())
     ids = np.array([query.query_id for query in placed])

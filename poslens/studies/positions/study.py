@@ -33,7 +33,8 @@ from poslens.cache.kinds.position_ranks import position_ranks
 from poslens.cache.kinds.rankings import fingerprint
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute import provenance
-from poslens.compute.compute import Compute, run_key
+from poslens.compute.compute import Compute
+from poslens.compute.item_job import stored_job
 from poslens.compute.runs import Job, Report, Run
 from poslens.parameters import Integer, Parameters, Settings, Switch
 from poslens.studies.cause.service import DEFAULT_PAIRS
@@ -174,16 +175,16 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
             )
 
         scope = ", ".join(filter(None, (moved.dataset, moved.selection)))
-        return compute.job(
-            run_key(model, method, f"{scope}{' and null' if moved.nulls else ''}"),
-            subject.spec.name,
-            len(items),
+        return stored_job(
+            compute,
+            model,
+            method,
+            items,
+            store,
             work,
-            n_done=lambda: len(items) - len(store.missing(model.key, method, items)),
-            failures=lambda: store.select(model.key, method, items).failed,
-            can_start=not model.stored_only,
+            lambda other: self.job(other, subject),
+            scope=f"{scope}{' and null' if moved.nulls else ''}",
             doing="position effect",
-            sending=compute.sending(subject.spec, lambda other: self.job(other, subject)),
         )
 
     def estimate(self, compute: Compute, subject: PositionSubject, *, load: bool = False) -> str:

@@ -18,7 +18,8 @@ from poslens.cache.kinds.rankings import fingerprint
 from poslens.cache.kinds.why import WhyItem, explanations
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute import provenance
-from poslens.compute.compute import Compute, run_key
+from poslens.compute.compute import Compute
+from poslens.compute.item_job import stored_job
 from poslens.compute.runs import Job, Report, Run
 from poslens.inputs import evidence_span
 from poslens.parameters import Integer, Parameters, Settings, Text
@@ -192,16 +193,16 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
 
             return compute_missing(store, model.key, method, items, explain, options=options)
 
-        return compute.job(
-            run_key(model, method, f"{collection.name}: {_scope(subject.corpus)}"),
-            subject.spec.name,
-            len(items),
+        return stored_job(
+            compute,
+            model,
+            method,
+            items,
+            store,
             work,
-            n_done=lambda: len(items) - len(store.missing(model.key, method, items)),
-            failures=lambda: store.select(model.key, method, items).failed,
-            can_start=not model.stored_only,
+            lambda other: self.job(other, subject),
+            scope=f"{collection.name}: {_scope(subject.corpus)}",
             doing="why",
-            sending=compute.sending(subject.spec, lambda other: self.job(other, subject)),
         )
 
     def summarize(

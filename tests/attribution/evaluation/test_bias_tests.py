@@ -15,7 +15,6 @@ from poslens.attribution.evaluation.bias_tests import (
     DocumentPair,
     PairScores,
     adjusted,
-    holm,
     paired_test,
 )
 from poslens.attribution.types import TextPair
@@ -195,19 +194,6 @@ def test_evidence_that_is_not_read_whole_is_no_bias() -> None:
 def test_a_score_that_is_not_finite_is_refused() -> None:
     with pytest.raises(UserError, match="not a finite number"):
         PairScores(float("nan"), 1)
-
-
-def test_holm_by_hand() -> None:
-    # Sorted .005 .01 .03 .04: times 4, 3, 2, 1 -> .02 .03 .06 .04, and never falling -> .06.
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([0.5, 0.9]).tolist() == [1, 1] and holm([]).shape == (0,)
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
-def test_holm_is_between_one_test_and_bonferroni(p: list[float]) -> None:
-    found, given_p = holm(p), np.array(p)
-    assert (found >= given_p).all() and (found <= np.minimum(len(p) * given_p, 1) + 1e-12).all()
-    assert (np.diff(found[np.argsort(given_p, kind="stable")]) >= 0).all()
 
 
 def test_what_has_no_p_is_no_test() -> None:

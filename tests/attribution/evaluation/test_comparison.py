@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
 from poslens.attribution.curves.bootstrap import intervals, p_value, standard_error
@@ -115,8 +117,16 @@ def test_holm_over_all_comparisons_takes_back_what_chance_would_give() -> None:
 
 
 def test_holm_by_hand() -> None:
-    assert holm([0.01, 0.04, 0.03]).tolist() == pytest.approx([0.03, 0.06, 0.06])
-    assert holm([]).tolist() == []
+    # Sorted .005 .01 .03 .04: times 4, 3, 2, 1 -> .02 .03 .06 .04, and never falling -> .06.
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.5, 0.9]).tolist() == [1, 1] and holm([]).shape == (0,)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
+def test_holm_is_between_one_test_and_bonferroni(p: list[float]) -> None:
+    found, given_p = holm(p), np.array(p)
+    assert (found >= given_p).all() and (found <= np.minimum(len(p) * given_p, 1) + 1e-12).all()
+    assert (np.diff(found[np.argsort(given_p, kind="stable")]) >= 0).all()
 
 
 def test_one_document_has_no_p() -> None:

@@ -67,3 +67,4 @@ def test_what_is_recommended(
 def test_the_front_has_what_no_other_point_beats_in_both() -> None:
     points = [(0.05, 0.88), (0.01, 0.89), (0.0, 0.85), (0.02, 0.9), (None, 0.99), (0.0, None)]
     assert on_quality_front(points) == [False, True, True, True, False, False]
+    assert on_quality_front([(0.5, 0.5), (0.5, 0.5)]) == [True, True]

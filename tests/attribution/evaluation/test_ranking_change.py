@@ -13,7 +13,6 @@ from poslens.attribution.evaluation.ranking_change import (
     decide,
     halves,
     harmonic_mean,
-    on_front,
     quality,
 )
 from tests.support.plain_bootstrap import plain_bca
@@ -169,9 +168,3 @@ def test_few_documents_decide_nothing() -> None:
 def test_no_query_has_no_measures() -> None:
     assert quality(np.zeros(0), [], []) is None
     assert change(np.zeros(0), np.zeros(0), [], []) is None
-
-
-def test_the_front_holds_what_no_point_beats() -> None:
-    points = [(0.5, 0.8), (0.3, 0.8), (0.3, 0.7), (0.2, 0.6), (0.6, 0.9), (None, 1.0)]
-    assert on_front(points) == [False, True, False, True, True, False]
-    assert on_front([(0.5, 0.5), (0.5, 0.5)]) == [True, True]
