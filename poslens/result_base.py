@@ -43,8 +43,9 @@ class Result(ABC):
         """
 
     def save(self, path: str | Path) -> Path:
-        """The figure as .html, .png, .svg or .pdf; the table as .csv, .parquet or .json. A .csv
-        gets a file with its provenance next to it, `NAME.provenance.json`.
+        """The figure as .html, .png, .svg or .pdf; the table as .csv, .parquet, .json or .tex
+        (LaTeX with booktabs). A .csv gets a file with its provenance next to it,
+        `NAME.provenance.json`.
 
         Raises:
             UserError: another suffix, no browser for a picture, or the file cannot be written.

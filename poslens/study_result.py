@@ -59,7 +59,7 @@ class StudyResult:
         return self.study.figures[0].draw(self.summaries, style or Style(), self.provenance)
 
     def save(self, path: str | Path, table: str | None = None) -> Path:
-        """The figure as .html, .png, .svg or .pdf; a table as .csv, .parquet or .json.
+        """The figure as .html, .png, .svg or .pdf; a table as .csv, .parquet, .json or .tex.
 
         Raises:
             UserError: another suffix, or the file cannot be written.

@@ -93,6 +93,17 @@ def compared(
     return Comparison(difference, margin, narrow, p, p, needed)
 
 
+def judged(difference: Estimate | None, margin: float) -> Verdict:
+    """The verdict of a difference of which only the 95% interval is known: equivalence then takes
+    that interval, which errs towards too few documents."""
+    if difference is None or difference.interval is None:
+        return "too few documents"
+    low, high = difference.interval
+    if low > 0 or high < 0:
+        return "higher" if low > 0 else "lower"
+    return "equivalent" if max(-low, high) <= margin else "too few documents"
+
+
 def adjusted(comparisons: Sequence[Comparison | None]) -> list[Comparison | None]:
     """The comparisons with Holm's p over all of them that have a p."""
     known = [i for i, one in enumerate(comparisons) if one is not None and one.p is not None]

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poslens.attribution.curves.bootstrap import (
-    MIN_DOCUMENTS,
     SEED,
     Estimate,
     band,
@@ -26,6 +25,7 @@ from poslens.attribution.curves.bootstrap import (
 from poslens.attribution.curves.curve_summary import primacy_recency_index
 from poslens.attribution.curves.positions import POSITIONS
 from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.comparison import Comparison, Verdict, compared
 from poslens.attribution.interventions.filler import filler
 from poslens.attribution.interventions.relocation import pieces
 from poslens.attribution.methods import make_method
@@ -48,38 +48,6 @@ reacts whatever the query."""
 
 INDEX_MARGIN = 0.05
 """Difference of primacy-recency indices (-1 to 1) up to which two curves are equivalent."""
-
-Verdict = Literal["higher", "lower", "equivalent", "too few documents"]
-
-
-def compared(difference: Estimate | None, margin: float) -> Verdict:
-    """The verdict that a difference's interval allows: higher or lower where it excludes 0,
-    equivalent where it includes 0 and lies within `margin` of it, else too few documents."""
-    if difference is None or difference.interval is None:
-        return "too few documents"
-    low, high = difference.interval
-    if low > 0:
-        return "higher"
-    if high < 0:
-        return "lower"
-    return "equivalent" if max(-low, high) <= margin else "too few documents"
-
-
-def in_words(difference: Estimate | None, margin: float) -> str:
-    """The same in one sentence, with the reason."""
-    found = compared(difference, margin)
-    if difference is None or difference.interval is None:
-        return f"Too few documents to decide: an interval needs {MIN_DOCUMENTS}."
-    if found == "too few documents":
-        return (
-            "Too few documents to decide: the interval includes 0 and differences beyond the "
-            f"margin of {margin}."
-        )
-    if found == "equivalent":
-        return f"Equivalent within the margin of {margin}."
-    low, high = difference.interval
-    small = f", by less than the margin of {margin}" if max(-low, high) <= margin else ""
-    return f"{found.capitalize()}{small}: the interval excludes 0."
 
 
 def control(kind: Control, pair: TextPair, pairs: Sequence[TextPair], seed: int = SEED) -> TextPair:
@@ -172,7 +140,7 @@ class ControlledCurve:
     """Curves less their controls, pair by pair: `mean`, `ci_low` and `ci_high` [100] of the
     difference over `n` pairs of `n_documents` documents.
 
-    `index` is the primacy-recency index of the mean curve less that of the mean control;
+    `comparison` is of the primacy-recency index of the mean curve less that of the mean control;
     `distance` the mean over bins of |mean curve - mean control| in parts of the mean |curve|.
     All with 95% bootstrap intervals over documents, and none below MIN_DOCUMENTS of them. Noise
     alone puts `distance` above zero, and resampling adds more, so its interval is one-sided: from 0
@@ -185,23 +153,28 @@ class ControlledCurve:
     mean: Array
     ci_low: Array | None
     ci_high: Array | None
-    index: Estimate | None
+    comparison: Comparison | None
     distance: Estimate | None
+
+    @property
+    def index(self) -> Estimate | None:
+        """The index minus the control's."""
+        return None if self.comparison is None else self.comparison.difference
 
     @property
     def verdict(self) -> Verdict:
         """How the index compares with the control's."""
-        return compared(self.index, INDEX_MARGIN)
+        return "too few documents" if self.comparison is None else self.comparison.verdict
 
     @property
     def sentence(self) -> str:
         """The difference of the indices with its interval, and the verdict in words."""
-        if self.index is None:
+        if self.comparison is None:
             return "The curve or its control has no primacy-recency index."
-        what, apart = CONTROLS[self.control], self.index.text("+.4f")
+        what, apart = CONTROLS[self.control], self.comparison.difference.text("+.4f")
         return (
             f"Primacy-recency index minus that of the control ({what}): {apart}, "
-            f"{self.n_documents:,} documents. {in_words(self.index, INDEX_MARGIN)}"
+            f"{self.n_documents:,} documents. {self.comparison.sentence}"
         )
 
 
@@ -263,6 +236,6 @@ def minus_null(
         as_array((own - null).mean(0), shape, "a curve"),
         None if ends is None else as_array(ends[0], shape, "a curve"),
         None if ends is None else as_array(ends[1], shape, "a curve"),
-        estimate(weights, groups, index),
+        compared(weights, groups, INDEX_MARGIN, index),
         estimate(both, groups, shape_distance, kind="upper"),
     )

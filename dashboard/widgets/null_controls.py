@@ -189,10 +189,9 @@ def section(
         panels.plain(
             f"Control: {CONTROLS[kind]}. Pairs are compared with themselves; bands and intervals "
             "are 95% bootstrap intervals over documents; the distance's is one-sided, from 0. "
-            "Higher or lower: the index interval "
-            f"excludes 0. Equivalent: it includes 0 and lies within {INDEX_MARGIN} of it. "
-            f"Anything else, and fewer than {MIN_DOCUMENTS} documents, is too few documents to "
-            "decide."
+            "Higher or lower: p < 0.05. Equivalent: the 90% interval of the index is within "
+            f"{INDEX_MARGIN} of 0. Anything else, and fewer than {MIN_DOCUMENTS} documents, is "
+            "too few documents to decide."
         )
     )
     panels.caption(provenance)

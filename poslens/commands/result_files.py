@@ -92,8 +92,9 @@ def _formats(annotation: Any) -> dict[str, StrEnum]:
     """The formats of --format by the suffixes of files."""
     choices = {one.value: one for one in get_args(annotation)[0]}
     suffixes = {"txt" if name == "text" else name: choice for name, choice in choices.items()}
-    # Tables that are printed as CSV are written as Parquet too.
-    return suffixes | ({"parquet": choices["csv"]} if "csv" in choices else {})
+    # Tables that are printed as CSV are written as Parquet and LaTeX too.
+    files = {name: choices["csv"] for name in ("parquet", "tex") if "csv" in choices}
+    return suffixes | files
 
 
 def _listed(formats: Sequence[str] | Mapping[str, object]) -> str:

@@ -44,11 +44,12 @@ from poslens.attribution.text import inside
 from poslens.attribution.types import N_BINS, Attribution, PositionCurve, TextPair
 from poslens.export.inscription import inscribed
 from poslens.export.json_text import json_text, without_surrogates
+from poslens.export.latex import latex
 from poslens.figures.figure_base import CLEAR, Provenances, provenance_entries
 from poslens.figures.palettes import FIGURE_FORMATS as FIGURE_FORMATS
 from poslens.figures.palettes import FigureFormat, Style, printable
 
-TableFormat = Literal["csv", "parquet", "json"]
+TableFormat = Literal["csv", "parquet", "json", "tex"]
 
 MEDIA_TYPES: Mapping[str, str] = {
     "png": "image/png",
@@ -59,9 +60,10 @@ MEDIA_TYPES: Mapping[str, str] = {
     "yaml": "application/yaml",
     "csv": "text/csv",
     "parquet": "application/vnd.apache.parquet",
+    "tex": "application/x-tex",
     "zip": "application/zip",
 }
-TABLE_FORMATS: tuple[TableFormat, ...] = ("csv", "parquet", "json")
+TABLE_FORMATS: tuple[TableFormat, ...] = ("csv", "parquet", "json", "tex")
 
 # What spreadsheets take for the start of a formula (OWASP, "CSV Injection"), full width included.
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
@@ -172,7 +174,7 @@ def table_bytes(frame: pd.DataFrame, fmt: TableFormat, provenance: Provenances) 
     numbers don't. Missing values and infinities are empty. See `table_files` for its provenance.
 
     JSON: `{"provenance": [...], "rows": [{column: value}]}`, null for what is missing or infinite.
-    Parquet: values as they are.
+    Parquet: values as they are. LaTeX: see `latex`.
 
     Raises:
         ValueError: an unknown format, or no provenance.
@@ -187,6 +189,8 @@ def table_bytes(frame: pd.DataFrame, fmt: TableFormat, provenance: Provenances) 
         return _parquet(frame, entries)
     if fmt == "csv":
         return _csv(frame)
+    if fmt == "tex":
+        return latex(frame, entries)
     return json_text({"provenance": entries, "rows": table_rows(frame)}).encode()
 
 

@@ -12,11 +12,10 @@ from dataclasses import replace
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.comparison import judged
 from poslens.attribution.interventions.null_controls import (
     INDEX_MARGIN,
     QUERY_CONTROLS,
-    compared,
-    in_words,
 )
 from poslens.attribution.interventions.relocation import movable, relocation_method
 from poslens.attribution.interventions.segments import (
@@ -454,12 +453,15 @@ def _why(jobs: Sequence[Job]) -> str:
 def _leans(what: str, index: Estimate | None) -> str:
     if index is None:
         return f"{what}: the curve has no primacy-recency index."
-    side = {"higher": "end", "lower": "beginning"}.get(compared(index, INDEX_MARGIN))
+    verdict = judged(index, INDEX_MARGIN)
+    side = {"higher": "end", "lower": "beginning"}.get(verdict)
     if side is None:
-        return (
-            f"{what}: the primacy-recency index is {index.text('+.3f')}, compared with 0. "
-            f"{in_words(index, INDEX_MARGIN)}"
+        meaning = (
+            f"Equivalent to 0 within the margin of {INDEX_MARGIN}."
+            if verdict == "equivalent"
+            else "Too few documents to decide."
         )
+        return f"{what}: the primacy-recency index is {index.text('+.3f')}. {meaning}"
     return (
         f"{what}: the primacy-recency index is {index.text('+.3f')}, so attribution is "
         f"concentrated at the {side} of the tokens read."

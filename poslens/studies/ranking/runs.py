@@ -8,13 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.ranking_measures import (
-    NDCG,
-    evaluate,
-    mean_over_queries,
-)
+from poslens.attribution.evaluation.comparison import Comparison, compared
+from poslens.attribution.evaluation.position_effect import MARGIN
+from poslens.attribution.evaluation.ranking_measures import NDCG, evaluate
 from poslens.attribution.evaluation.trec_runs import TrecRun, placed
 from poslens.attribution.types import Provenance
 from poslens.cache.lru_cache import LRUCache
@@ -116,18 +113,24 @@ def differences_frame(one: Measured, other: Measured) -> pd.DataFrame:
     return mine.loc[order].reset_index(drop=True)
 
 
-def mean_difference(one: Measured, other: Measured) -> Estimate:
-    """The mean of that difference over queries; its interval resamples their documents."""
+def mean_difference(one: Measured, other: Measured) -> Comparison:
+    """The mean of that difference over queries, and its verdict; intervals resample documents."""
     values = [
         np.asarray(each.evaluation.per_query[NDCG], dtype=np.float64) for each in (one, other)
     ]
     documents = [query.document for query in one.setup.queries]
-    return mean_over_queries(values[0] - values[1], documents)
+    found = compared((values[0] - values[1])[:, None], documents, MARGIN)
+    assert found is not None  # nDCG is finite
+    return found
 
 
 def difference_words(one: Measured, other: Measured) -> str:
-    """That mean with its interval, and how many queries and documents it is over, in words."""
+    """That mean with its interval, how many queries and documents it is over, and the verdict."""
     found = mean_difference(one, other)
-    over = f"{found.n:,} queries with {found.n_resampled:,} relevant documents"
-    how = f"95% interval over documents; {over}" if found.interval else over
-    return f"{one.name} minus {other.name}, nDCG@10: {found.text('+.3f')} ({how})"
+    difference = found.difference
+    over = f"{difference.n:,} queries with {difference.n_resampled:,} relevant documents"
+    how = f"95% interval over documents; {over}" if difference.interval else over
+    return (
+        f"{one.name} minus {other.name}, nDCG@10: {difference.text('+.3f')} ({how}). "
+        f"{found.sentence}"
+    )

@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from poslens.attribution.curves.bootstrap import intervals, p_value, standard_error
+from poslens.attribution.curves.bootstrap import Estimate, intervals, p_value, standard_error
 from poslens.attribution.evaluation.comparison import (
     Comparison,
     adjusted,
     compared,
     holm,
+    judged,
 )
 
 RNG = np.random.default_rng(5)
@@ -133,3 +134,21 @@ def test_one_document_has_no_p() -> None:
     one = compared(np.full((3, 1), 0.1), ["d"] * 3, 0.02)
     assert isinstance(one, Comparison) and (one.p, one.needed) == (None, 10)
     assert one.verdict == "too few documents"
+
+
+@pytest.mark.parametrize(
+    ("ends", "verdict"),
+    [
+        ((0.0003, 0.0277), "higher"),
+        ((-0.0277, -0.0003), "lower"),
+        ((-0.04, 0.05), "equivalent"),
+        ((-0.04, 0.051), "too few documents"),
+        (None, "too few documents"),
+    ],
+)
+def test_an_interval_alone_is_judged_by_both_ends(
+    ends: tuple[float, float] | None, verdict: str
+) -> None:
+    low, high = ends or (None, None)
+    assert judged(Estimate(0.014, low, high, n=304), 0.05) == verdict
+    assert judged(None, 0.05) == "too few documents"

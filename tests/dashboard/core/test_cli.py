@@ -212,7 +212,7 @@ def test_a_model_is_alike_to_itself() -> None:
         (["failures", "--dataset", "nope"], "no data set 'nope'"),
         (["curve", "--model", "MiniLM", "--method", "occlusion"], "compute the curves first"),
         (["curve", "--figure", "x.bmp"], "use .png"),
-        (["curve", "--out", "x.svg"], "use .json, .csv or .parquet"),
+        (["curve", "--out", "x.svg"], "use .json, .csv, .parquet or .tex"),
         (["explain", "--out", "x.json", "--format", "csv"], "leave out --format"),
         (["curve", "--palette", "grey"], "add --figure"),
         (["datasets", "--out", "x.csv"], "use .txt or .json"),

@@ -329,6 +329,28 @@ def test_json_has_rows_and_no_nan() -> None:
     assert parsed["rows"][2] == {"token": "crlf\r\n", "score": None, "count": 3, "flag": None}
 
 
+def test_latex_sets_intervals_in_one_cell_and_names_the_test_in_its_caption() -> None:
+    frame = pd.DataFrame(
+        {
+            "model": ["A_1 & 50%", "B\\{}"],
+            "gain": [0.5, -0.1234],
+            "gain_low": [0.4, None],
+            "gain_high": [0.6, None],
+            "verdict": ["higher", "too few documents"],
+            "n": pd.array([12, None], dtype="Int64"),
+        }
+    )
+    text = table_bytes(frame, "tex", replace(PROVENANCE, interval="95%, resampling 9 documents"))
+    lines = text.decode().splitlines()
+    assert r"\begin{tabular}{lrlr}" in lines and r"model & gain & verdict & n \\" in lines
+    assert r"A\_1 \& 50\% & 0.500 [0.400, 0.600] & higher & 12 \\" in lines
+    assert r"B\textbackslash{}\{\} & $-$0.123 & too few documents &  \\" in lines
+    (caption,) = (line for line in lines if line.startswith(r"\caption{"))
+    assert r"95\%, resampling 9 documents" in caption and "two one-sided tests" in caption
+    plain = table_bytes(frame.drop(columns="verdict"), "tex", PROVENANCE).decode()
+    assert "one-sided" not in plain and plain.count("{") == plain.count("}")
+
+
 @pytest.mark.parametrize("fmt", export_files.TABLE_FORMATS)
 def test_lone_surrogates_break_no_table(fmt: export_files.TableFormat) -> None:
     # pandas refuses them in its own text type, but an object column and its name may hold them.

@@ -155,7 +155,7 @@ def test_the_null_controls_finding_agrees_with_its_interval(
     ("interval", "said"),
     [
         ((0.02, 0.04), "attribution is concentrated at the end of the tokens read"),
-        ((-0.01, 0.04), "Equivalent within the margin of 0.05."),
+        ((-0.01, 0.04), "Equivalent to 0 within the margin of 0.05."),
         ((-0.04, 0.1), "Too few documents to decide"),
         ((None, None), "Too few documents to decide"),
     ],
@@ -359,7 +359,7 @@ def test_the_command_prints_and_writes(tmp_path: Path) -> None:
     assert none.exit_code == 2 and "no part 'rank': choose from attribution" in none.stderr
     assert b"<h1>BM25</h1>" in file.read_bytes()
     bad = run.invoke(app, ["passport", "--model", "BM25", "--out", str(tmp_path / "card.doc")])
-    assert bad.exit_code == 2 and "use .json, .csv, .yaml or .parquet" in bad.stderr
+    assert bad.exit_code == 2 and "use .json, .csv, .yaml, .parquet or .tex" in bad.stderr
 
 
 def test_the_page_shows_two_cards_and_computes_nothing() -> None:

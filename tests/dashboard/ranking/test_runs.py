@@ -98,12 +98,16 @@ def test_queries_stand_by_what_sets_two_apart(ranked: Ranked, setup: RankingSetu
     assert frame[DIFFERENCE].tolist() == pytest.approx([1, 1, 1 - 0.6309298, 0])
     assert (frame[NDCG] - frame[AGAINST]).tolist() == frame[DIFFERENCE].tolist()
     assert frame[RANK_AGAINST].isna().tolist() == [True, True, False, False]
-    mean = mean_difference(ranked, run)
-    assert mean is not None and mean.value == pytest.approx(frame[DIFFERENCE].mean())
+    compared = mean_difference(ranked, run)
+    mean = compared.difference
+    assert compared.verdict == "too few documents" and mean.value == pytest.approx(
+        frame[DIFFERENCE].mean()
+    )
     # Four documents are too few for an interval.
     assert (mean.n, mean.n_resampled, mean.resampled, mean.interval) == (4, 4, "documents", None)
     assert difference_words(ranked, run) == (
-        "BM25 minus bad, nDCG@10: +0.592 (4 queries with 4 relevant documents)"
+        "BM25 minus bad, nDCG@10: +0.592 (4 queries with 4 relevant documents). "
+        "Too few documents to decide: an interval needs 10."
     )
     assert run.evaluation.n_missing == 2
     assert run.notes == (
