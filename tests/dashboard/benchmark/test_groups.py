@@ -141,8 +141,8 @@ def test_fineweb_posq_draws_queries_of_each_class(tmp_path: Path) -> None:
 
 def test_another_data_set_is_one_sentence(tmp_path: Path) -> None:
     for asked, said in (
-        (("fineweb-posq", "--dataset", str(squad(tmp_path / "squad"))), "layout of FineWeb-PosQ"),
-        (("squad-posq", "--dataset", "sample"), "layout of SQuAD-PosQ"),
+        (("fineweb-posq", "--dataset", str(squad(tmp_path / "squad"))), "format of FineWeb-PosQ"),
+        (("squad-posq", "--dataset", "sample"), "format of SQuAD-PosQ"),
         (("squad-posq", "--dataset", str(tmp_path / "nowhere")), "There is no data set"),
         (
             ("squad-posq", "--dataset", "sample", "--figure", "x.txt"),

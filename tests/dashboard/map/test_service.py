@@ -47,6 +47,6 @@ def test_a_map_of_nothing_but_zeros_is_one_sentence(tmp_path: Path) -> None:
     source = CurveMap(METHOD, [pair(n, "nothing") for n in range(6)])
     run = job(compute, spec, source, LAYOUT).start()
     run.wait()
-    assert run.error.startswith("All 6 vectors are zero or flat")
+    assert run.error.startswith("All 6 vectors are zero or constant")
     found = stored_map(compute, spec, source, LAYOUT)
     assert (found.items, found.points, found.n_flat) == ((), None, 6)
