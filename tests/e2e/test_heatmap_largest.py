@@ -7,7 +7,7 @@ from playwright.sync_api import Page, expect
 
 from poslens.heatmap import View
 from poslens.heatmap.standalone import to_image
-from tests.e2e.conftest import Show
+from tests.e2e.conftest import Show, until
 from tests.e2e.test_heatmap_links import (
     DOCUMENT,
     QUERY,
@@ -105,10 +105,13 @@ def test_each_column_has_its_list_and_others_follow_its_scroll(show: Show) -> No
     page.get_by_text("Largest shares").last.click()
     page.get_by_role("button", name="q × w1200 −1.00").click()
     expect(page.locator(".hm-pinned")).to_have_count(2)
-    page.wait_for_function(
-        """() => { const [a, b] = [...document.querySelectorAll("[data-side=document] .hm-text")];
-             return a.scrollTop > 0 && Math.abs(a.scrollTop - b.scrollTop) < 2; }"""
-    )
+    texts = page.locator("[data-side=document] .hm-text")
+
+    def level() -> bool:
+        first, second = texts.evaluate_all("nodes => nodes.map((node) => node.scrollTop)")
+        return bool(first > 0 and abs(first - second) < 2)
+
+    until(page, level)
     assert body(page, 3).locator(".hm-pinned").inner_text() == "w1200"
 
 

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page
 
 from poslens.heatmap import Pane, Special, View
-from tests.e2e.conftest import Show
+from tests.e2e.conftest import Show, until
 
 
 def document(text: str, tokens=(), model="m", side: Any = "document", **options: Any) -> Pane:
@@ -169,7 +169,12 @@ def test_linked_documents_scroll_to_the_same_character(show: Show) -> None:
     tops = "[...document.querySelectorAll('.hm-text')].map((node) => Math.round(node.scrollTop))"
     scroll = "document.querySelectorAll('.hm-text')[%d].scrollTop = %d"
     page.evaluate(scroll % (0, 1500))
-    page.wait_for_function(f"() => {{ const [a, b] = {tops}; return a > 900 && a === b; }}")
+
+    def level() -> bool:
+        first, second = page.evaluate(tops)
+        return bool(first > 900 and first == second)
+
+    until(page, level)
     page.get_by_role("checkbox", name="Scroll together").uncheck()
     page.evaluate(scroll % (1, 100))
     page.wait_for_timeout(200)

@@ -137,7 +137,7 @@ def test_the_frame_follows_what_is_on_screen(show: Show) -> None:
     wait_for_frame(page)
     assert place(page, "frame")[0] == 0
     page.locator(".hm-text").evaluate("node => { node.scrollTop = 500; }")
-    page.wait_for_function("parseFloat(document.querySelector('.hm-rail-frame').style.top) > 5")
+    until(page, lambda: place(page, "frame")[0] > 0.05)
     wait_for_frame(page)
     # by tokens, not by units: a sentence over all lines has the same frame
     page.get_by_role("radio", name="Token").check()
@@ -150,7 +150,7 @@ def test_a_click_scrolls_there_and_columns_follow(show: Show) -> None:
     assert box is not None
     page.mouse.click(box["x"] + 20, box["y"] + 0.605 * box["height"])
     for column in (0, 1):
-        page.wait_for_function(f"document.querySelectorAll('.hm-text')[{column}].scrollTop > 0")
+        until(page, lambda column=column: place(page, "frame", column)[0] > 0)
         wait_for_frame(page, column)
         assert "w240" in seen(page, column)
     # what the click led to stays lit, here and in the other column
@@ -306,7 +306,7 @@ def test_the_rail_of_a_long_text_ends_at_the_share_of_its_characters(show: Show)
     share = (text.index(WORDS[200]) - 1) / len(text)
     assert place(page, "read") == pytest.approx((0, share), abs=1e-3)
     page.locator(".hm-text").evaluate("node => { node.scrollTop = 3000; }")
-    page.wait_for_function("parseFloat(document.querySelector('.hm-rail-frame').style.top) > 1")
+    until(page, lambda: place(page, "frame")[0] > 0.01)
     assert place(page, "read") == pytest.approx((0, share), abs=1e-3), "scrolling leaves it alone"
 
 
