@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from numbers import Integral
 from pathlib import Path
 from typing import Any, overload
 
@@ -28,12 +27,12 @@ from poslens.results import (
     Passport,
 )
 from poslens.studies import declared
+from poslens.studies.cause.service import DEFAULT_PAIRS
 from poslens.studies.check import service as checking
 from poslens.studies.check.baseline import read_baseline
-from poslens.studies.check.service import Check
+from poslens.studies.check.measures import Check
 from poslens.studies.explain import service as explaining
 from poslens.studies.passport import service as passports
-from poslens.studies.passport.subject import MAX_PAIRS
 from poslens.study_call import run_study as run_study
 from poslens.subjects import (
     Model,
@@ -125,21 +124,28 @@ def compare(
 
 @quietly()
 def passport(
-    model: Model | Models, dataset: str | Path = SAMPLE, *, compute: bool = True
+    model: Model | Models,
+    dataset: str | Path = SAMPLE,
+    *,
+    compute: bool = True,
+    moved: int = DEFAULT_PAIRS,
 ) -> Passport:
     """What is known of a model's position bias over a data set, on one card; of several models, a
-    card for each. Without `compute`, only what is stored.
+    card for each. Without `compute`, only what is stored. `moved` is the maximum number of pairs
+    whose evidence is moved, from 2 on.
 
     Raises:
         UserError: as `explain`.
     """
+    if moved < 2:
+        raise UserError(f"A passport moves the evidence of 2 pairs or more, not of {moved}.")
     data, here = data_set(dataset), service()
     cards = []
     for spec in specs_of(model, data):
-        card = passports.passport(here, spec, data)
+        card = passports.passport(here, spec, data, moved=moved)
         if compute and card.missing:
             run_job(passports.job(here, card))
-            card = passports.passport(here, spec, data)
+            card = passports.passport(here, spec, data, moved=moved)
         cards.append(card)
     return Passport(tuple(cards))
 
@@ -150,8 +156,7 @@ def check(
     baseline: str | Path,
     dataset: str | Path = SAMPLE,
     *,
-    only: Sequence[str] = checking.NAMES,
-    pairs: int = MAX_PAIRS,
+    only: Sequence[str] | None = None,
     **tolerances: float,
 ) -> list[Check]: ...
 @overload
@@ -160,8 +165,7 @@ def check(
     baseline: str | Path,
     dataset: str | Path = SAMPLE,
     *,
-    only: Sequence[str] = checking.NAMES,
-    pairs: int = MAX_PAIRS,
+    only: Sequence[str] | None = None,
     **tolerances: float,
 ) -> dict[str, list[Check]]: ...
 @quietly()
@@ -170,30 +174,27 @@ def check(
     baseline: str | Path,
     dataset: str | Path = SAMPLE,
     *,
-    only: Sequence[str] = checking.NAMES,
-    pairs: int = MAX_PAIRS,
+    only: Sequence[str] | None = None,
     **tolerances: float,
 ) -> list[Check] | dict[str, list[Check]]:
-    """Check a model against a stored passport: each check with its outcome (pass, fail or not
-    checked) and a line of words (`poslens check` on the command line); of several models, the
-    checks of each by its name. PosLens computes what is not stored and keeps it.
+    """Check a model against a stored passport, over its pairs, queries and documents: each check
+    with its outcome (pass, fail, too few documents or not checked), its paired comparison and a
+    line of words (`poslens check` on the command line); of several models, the checks of each by
+    its name. PosLens computes what is not stored and keeps it.
 
     Args:
         baseline: the JSON file that `passport(...).save("x.json")` wrote.
-        only: of relocation, curve, psi, truncation and drift.
-        pairs: that are attributed, at most, from 2 on.
+        only: of relocation, position_effect, ranking, audit, truncation and drift; by default all
+            that the baseline has a part for, but not drift.
         tolerances: by the same names, see `poslens.studies.check.service.Tolerances`.
 
     Raises:
         UserError: as `explain`, or the file is no passport.
     """
-    only = listed(only, "checks", "only", checking.NAMES[0])
-    if not only:
+    if only is not None and not (only := listed(only, "checks", "only", checking.NAMES[0])):
         raise UserError(f"There is no check to make: choose of {', '.join(checking.NAMES)}.")
-    if unknown := [name for name in [*only, *tolerances] if name not in checking.NAMES]:
+    if unknown := [name for name in [*(only or ()), *tolerances] if name not in checking.NAMES]:
         raise UserError(f"There is no check {unknown[0]!r}: choose of {', '.join(checking.NAMES)}.")
-    if not isinstance(pairs, Integral) or pairs < 2:
-        raise UserError(f"check attributes from 2 pairs on, not {pairs}.")
     if not isinstance(baseline, str | Path):
         raise UserError(
             f"The baseline is no path but of type {type(baseline).__name__}: give the file that "
@@ -207,11 +208,12 @@ def check(
             earlier = read_baseline(Path(baseline), spec.name)
         except OSError as error:
             raise UserError(f"{baseline} cannot be read: {error.strerror}.") from error
-        card = checking.passport(here, spec, data, only, pairs)
+        names = checking.chosen(earlier, only)
+        card = checking.passport(here, spec, data, earlier, names)
         if card.missing:
             run_job(checking.job(here, card))
-            card = checking.passport(here, spec, data, only, pairs)
-        return checking.checks(card, earlier, limits, only)
+            card = checking.passport(here, spec, data, earlier, names)
+        return checking.checks(card, earlier, limits, names)
 
     results = {spec.name: checked(spec) for spec in specs_of(model, data)}
     return results if isinstance(model, list | tuple) else next(iter(results.values()))

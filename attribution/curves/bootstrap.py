@@ -256,16 +256,18 @@ def p_value(
     rows: NDArray[np.floating],
     groups: Sequence[Hashable] | None = None,
     statistic: Statistic = lambda means: means[:, 0],
+    *,
+    kind: Kind = "bca",
 ) -> float | None:
     """Two-sided p of a statistic that is 0 where there is no effect: 1 minus the level at which its
-    BCa interval touches 0, so that p < 0.05 where the 95% interval excludes 0. Beyond what 1,000
-    resamples can tell, of Student's t with `standard_error`. None below MIN_DOCUMENTS groups, or
-    where the statistic is not defined."""
+    interval of this kind touches 0, so that p < 0.05 where the 95% interval excludes 0. Beyond what
+    1,000 resamples can tell, of Student's t with `standard_error`. None below MIN_DOCUMENTS groups,
+    or where the statistic is not defined."""
     draws = _draws(np.asarray(rows, dtype=np.float64), groups, SEED, lambda some: some)
     n = len(draws.sizes)
     if n < MIN_DOCUMENTS:
         return None
-    found = _resampled(draws, lambda means: statistic(means)[:, None], "bca", N_BOOTSTRAP)
+    found = _resampled(draws, lambda means: statistic(means)[:, None], kind, N_BOOTSTRAP)
     value, drawn, bias, acceleration = found
     if not np.isfinite(value).all():
         return None

@@ -200,6 +200,12 @@ class SentenceRanks:
         ranks = self.ranks[ORDERS.index(order), QUERY_FORMS.index(query_form)]
         return np.where(ranks == 0, np.nan, ranks > top).astype(np.float64)
 
+    def share(self, order: Order, query_form: QueryForm, top: int) -> float | None:
+        """Share of its unretrieved sentences, 0 to 1; None if every query is empty."""
+        unretrieved = self.unretrieved(order, query_form, top)
+        asked = np.isfinite(unretrieved)
+        return float(unretrieved[asked].mean()) if asked.any() else None
+
 
 @dataclass(frozen=True, slots=True)
 class UnretrievedCurve:

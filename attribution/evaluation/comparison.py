@@ -21,7 +21,9 @@ from scipy.special import ndtri
 from poslens.attribution.curves.bootstrap import (
     MIN_DOCUMENTS,
     Estimate,
+    Kind,
     Statistic,
+    Values,
     estimate,
     intervals,
     n_groups,
@@ -36,7 +38,7 @@ POWER = 0.8
 """Probability with which as many documents as `Comparison.needed` decide."""
 
 TEST = (
-    "95% intervals resample documents (BCa); p: two-sided, of the same bootstrap, adjusted by Holm "
+    "95% intervals resample documents; p: two-sided, of the same bootstrap, adjusted by Holm "
     "for all comparisons shown; equivalent: 90% interval within the margin (two one-sided tests)"
 )
 """What captions say of comparisons."""
@@ -66,6 +68,14 @@ class Comparison:
         """Higher and lower go before equivalent: a difference can be small and certain."""
         return _verdict(self.difference, self.margin, self.narrow, self.p_holm)
 
+    def rules_out(self, side: Literal["higher", "lower"]) -> bool:
+        """Whether a difference beyond the margin on one side is ruled out: a one-sided test at 5%,
+        as the 90% interval ends before the margin."""
+        if self.narrow is None:
+            return False
+        low, high = self.narrow
+        return high <= self.margin if side == "higher" else low >= -self.margin
+
     @property
     def sentence(self) -> str:
         """The verdict in words, with the margin and the reason."""
@@ -77,20 +87,45 @@ def compared(
     groups: Sequence[Hashable] | None,
     margin: float,
     statistic: Statistic = lambda means: means[:, 0],
+    *,
+    kind: Kind = "bca",
 ) -> Comparison | None:
     """Compare by a statistic of the mean of rows [n, K] that is 0 where nothing differs, such as
-    the mean of paired differences [n, 1]. `groups` are the documents of the rows. None where the
-    statistic is not defined."""
+    the mean of paired differences [n, 1]. `groups` are the documents of the rows; `kind` is that of
+    the intervals. None where the statistic is not defined."""
     values = np.asarray(rows, dtype=np.float64)
-    difference = estimate(values, groups, statistic)
+    difference = estimate(values, groups, statistic, kind=kind)
     if difference is None:
         return None
-    narrow, p = _narrow(values, groups, statistic), p_value(values, groups, statistic)
+    narrow = _narrow(values, groups, statistic, kind)
+    p = p_value(values, groups, statistic, kind=kind)
     needed = None
     if _verdict(difference, margin, narrow, p) == "too few documents":
         error = standard_error(values, groups, statistic)
         needed = _needed(difference.value, margin, error, difference.n_resampled)
     return Comparison(difference, margin, narrow, p, p, needed)
+
+
+def paired(
+    before: ArrayLike, after: ArrayLike, groups: Sequence[Hashable] | None, margin: float
+) -> Comparison | None:
+    """The mean of after minus before [n]; None without rows."""
+    difference = np.asarray(after, dtype=np.float64) - np.asarray(before, dtype=np.float64)
+    return compared(difference[:, None], groups, margin)
+
+
+def paired_sizes(
+    before: ArrayLike, after: ArrayLike, groups: Sequence[Hashable] | None, margin: float
+) -> Comparison | None:
+    """The size of the mean of after [n] minus the size of the mean of before [n], both regardless
+    of sign: lower where an effect in either direction becomes smaller. None without rows."""
+    rows = np.stack([np.asarray(before, np.float64), np.asarray(after, np.float64)], axis=1)
+
+    def statistic(means: Values) -> Values:
+        return np.asarray(np.abs(means[:, 1]) - np.abs(means[:, 0]))
+
+    # A size is not smooth at 0.
+    return compared(rows, groups, margin, statistic, kind="percentile")
 
 
 def judged(difference: Estimate | None, margin: float) -> Verdict:
@@ -132,11 +167,11 @@ def holm(p_values: ArrayLike) -> NDArray[np.float64]:
 
 
 def _narrow(
-    values: NDArray[np.float64], groups: Sequence[Hashable] | None, statistic: Statistic
+    values: Values, groups: Sequence[Hashable] | None, statistic: Statistic, kind: Kind
 ) -> tuple[float, float] | None:
     if n_groups(len(values), groups) < MIN_DOCUMENTS:
         return None
-    found = intervals(values, groups, lambda means: statistic(means)[:, None], level=0.9)
+    found = intervals(values, groups, lambda means: statistic(means)[:, None], kind=kind, level=0.9)
     if found is None or not np.isfinite(found).all():
         return None
     return float(found[0][0]), float(found[1][0])

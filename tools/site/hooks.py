@@ -44,6 +44,7 @@ REFERENCE = {
         "poslens.compute.compute",
         "poslens.compute.runs",
         "poslens.compute.provenance",
+        "poslens.studies.check.measures",
         "poslens.studies.check.service",
     ],
 }

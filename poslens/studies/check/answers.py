@@ -4,30 +4,50 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypedDict
 
+from poslens.attribution.evaluation.comparison import Verdict
 from poslens.commands.answers import DataSet, Model
 
-Outcome = Literal["pass", "fail", "not checked"]
+Outcome = Literal["pass", "fail", "too few documents", "not checked"]
 
 
 class CheckEntry(TypedDict):
     """One check."""
 
-    name: Annotated[str, "relocation, curve, psi, truncation or drift."]
+    name: Annotated[str, "relocation, position_effect, ranking, audit, truncation or drift."]
     outcome: Annotated[Outcome, "The result of the check."]
     value: Annotated[float | None, "The model's value; null if unknown."]
-    n: Annotated[
-        int | None, ("Number of pairs, queries or texts that the value covers; null if unknown.")
-    ]
-    n_documents: Annotated[int | None, "Number of distinct documents; null if unknown."]
     baseline: Annotated[float | None, "The baseline's value; null if unknown."]
-    baseline_n: Annotated[
+    n: Annotated[
         int | None,
-        ("Number of pairs, queries or texts that the baseline's value covers; null if unknown."),
+        "Number of pairs, queries or documents that both values cover; null if unknown.",
     ]
-    baseline_n_documents: Annotated[int | None, "Number of distinct documents; null if unknown."]
-    excess: Annotated[float | None, "By how much the model is worse, in the value's unit."]
+    n_documents: Annotated[int | None, "Number of distinct documents; null if none are resampled."]
+    difference: Annotated[float | None, "By how much the model is worse, in the value's unit."]
+    low: Annotated[float | None, "Lower end of its 95% interval; null without one."]
+    high: Annotated[float | None, "Upper end; null without one."]
+    verdict: Annotated[
+        Verdict | None,
+        "Whether the difference is higher (worse), lower, equivalent to 0 within the tolerance, or "
+        "cannot be decided; null if no documents are resampled.",
+    ]
+    p_holm: Annotated[
+        float | None, "p of the difference, adjusted by Holm for the checks made; null without."
+    ]
+    documents_needed: Annotated[
+        int | None, "About how many documents would decide; null once decided, or unknown."
+    ]
     tolerance: Annotated[float | None, "By how much the model may be worse, in the same unit."]
-    line: Annotated[str, "The result in one sentence."]
+    line: Annotated[str, "The result in one line."]
+
+
+class BaselinePart(TypedDict):
+    """What a number of the baseline is over."""
+
+    check: Annotated[str, "Name of the check."]
+    units: Annotated[str, "pairs, queries or documents."]
+    n: Annotated[int, "How many of them."]
+    n_documents: Annotated[int, "Number of distinct documents."]
+    selection: Annotated[str, "How they were selected; empty for all."]
 
 
 class CheckAnswer(TypedDict):
@@ -37,5 +57,10 @@ class CheckAnswer(TypedDict):
     weights: Annotated[str, "Digest of the model's files, in hexadecimal."]
     dataset: DataSet
     baseline: Annotated[str, "The baseline's model and data set, in one line."]
-    passed: Annotated[bool, "Whether every check passed; false also if one could not be made."]
+    baseline_parts: Annotated[
+        list[BaselinePart], "What the baseline's numbers are over that were compared."
+    ]
+    passed: Annotated[
+        bool, "Whether every check passed; false also if one could not be made or decided."
+    ]
     checks: Annotated[list[CheckEntry], "The checks."]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,24 +15,24 @@ from poslens.studies.passport.service import FORMAT, PairScore
 MAX_BYTES = 200_000_000
 """Largest file that is read."""
 
-EARLIER_NAMES = {"lean": "last_minus_first", "psi_minus_permutation": "psi_minus_permutation"}
-"""Numbers that passports of PosLens 0.1 name otherwise."""
-
 
 @dataclass(frozen=True, slots=True)
 class BaselineNumber:
     """A passport's number, over `n` pairs, queries or texts of `n_documents` different documents; 0
-    where the passport does not say."""
+    where the passport does not say. `items` are fingerprint and value of each, by id; empty where
+    the passport does not list them."""
 
     value: float
     n: int = 0
     n_documents: int = 0
+    items: Mapping[str, tuple[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """What a stored passport says: `numbers` by part and key, `absent` why a part has none, and
-    `scores` by pair. `n_pairs` and `n_documents` are those of the whole data set."""
+    """What a stored passport says: `numbers` by part and key, `selections` what each part is over,
+    in words, `absent` why a part has no number, and `scores` by pair. `n_pairs` and `n_documents`
+    are those of the whole data set."""
 
     model: str
     weights: str
@@ -41,17 +41,26 @@ class Baseline:
     n_documents: int
     poslens: str
     numbers: Mapping[str, Mapping[str, BaselineNumber]]
+    selections: Mapping[str, str]
     absent: Mapping[str, str]
     scores: Mapping[str, PairScore]
 
     @property
     def heading(self) -> str:
-        """The model, the data set and how many of its pairs were scored, in one line."""
+        """The model and the data set, in one line."""
         return (
-            f"{self.model}, weights {self.weights}, {len(self.scores):,} of the {self.n_pairs:,} "
-            f"pairs of {self.dataset} scored ({self.n_documents:,} documents in all), PosLens "
-            f"{self.poslens}"
+            f"{self.model}, weights {self.weights}, {self.dataset} ({self.n_pairs:,} pairs of "
+            f"{self.n_documents:,} documents), PosLens {self.poslens}"
         )
+
+    def moved(self) -> set[str]:
+        """The pairs whose evidence was moved."""
+        return {
+            pair_id
+            for part in ("relocation", "position_effect")
+            for number in self.numbers.get(part, {}).values()
+            for pair_id in number.items
+        }
 
 
 def read_baseline(file: Path, model: str) -> Baseline:
@@ -116,10 +125,15 @@ def _baseline(entry: Mapping[str, Any], name: str) -> Baseline:
             int(_number(entry.get("n_documents", 0))),
             _text(entry.get("poslens", "")),
             {
-                part: {
-                    EARLIER_NAMES.get(key, key): _of_part(one)
-                    for key, one in about["numbers"].items()
-                }
+                part: {key: _of_part(one) for key, one in about["numbers"].items()}
+                for part, about in entry["parts"].items()
+            },
+            {
+                part: "; ".join(
+                    dict.fromkeys(
+                        _text(one.get("selection", "")) for one in about.get("provenance", [])
+                    )
+                )
                 for part, about in entry["parts"].items()
             },
             {part: _text(about.get("absent", "")) for part, about in entry["parts"].items()},
@@ -140,6 +154,10 @@ def _of_part(one: Mapping[str, Any]) -> BaselineNumber:
         _number(one["value"]),
         int(_number(one.get("n", 0))),
         int(_number(one.get("n_resampled", 0))),
+        {
+            item_id: (_text(item["fingerprint"]), _number(item["value"]))
+            for item_id, item in one.get("items", {}).items()
+        },
     )
 
 

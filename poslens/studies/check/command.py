@@ -22,16 +22,14 @@ from poslens.studies.check.answers import CheckAnswer
 
 app = typer.Typer()
 
-NOT_CHECKED = 3
-"""Exit code where no check failed and one could not be made."""
-
 
 class Name(StrEnum):
     """What is checked."""
 
     relocation = "relocation"
-    curve = "curve"
-    psi = "psi"
+    position_effect = "position_effect"
+    ranking = "ranking"
+    audit = "audit"
     truncation = "truncation"
     drift = "drift"
 
@@ -46,27 +44,30 @@ def check(
     model: Model = "MiniLM",
     dataset: Dataset = "sample",
     only: Annotated[
-        list[Name] | None, typer.Option("--only", help="Make only this check; repeatable.")
+        list[Name] | None,
+        typer.Option(
+            "--only",
+            help="Make only this check; repeatable. By default all that the baseline has a part "
+            "for, but not drift.",
+        ),
     ] = None,
     relocation: Annotated[
         float,
         typer.Option(
-            help="Maximum increase of the last-minus-first difference by relocation beyond the "
-            "baseline's, away from 0 or across it, in standard deviations of the scores."
+            help="Maximum increase of the size of the last-minus-first difference by relocation, "
+            "in standard deviations of the scores."
         ),
     ] = 0.05,
-    curve: Annotated[
+    position_effect: Annotated[
         float,
         typer.Option(
-            help=(
-                "Maximum increase of the attribution curve's primacy-recency index beyond the "
-                "baseline's, away from 0 or across it."
-            )
+            help="Maximum increase of the size of nDCG@10 with the evidence first minus last."
         ),
-    ] = 0.05,
-    psi: Annotated[
-        float, typer.Option(help="Maximum increase of PSI minus its mean under permutation.")
-    ] = 0.05,
+    ] = 0.02,
+    ranking: Annotated[float, typer.Option(help="Maximum loss of nDCG@10.")] = 0.02,
+    audit: Annotated[
+        float, typer.Option(help="Maximum increase of the share of unretrieved sentences.")
+    ] = 0.02,
     truncation: Annotated[
         int,
         typer.Option(
@@ -82,9 +83,6 @@ def check(
             )
         ),
     ] = 0.05,
-    pairs: Annotated[
-        int, typer.Option(min=2, help="Maximum number of pairs to attribute, as in `passport`.")
-    ] = 500,
     junit: Annotated[
         Path | None, typer.Option("--junit", help="Also write a JUnit file for the CI server.")
     ] = None,
@@ -92,29 +90,32 @@ def check(
         LineFormat, typer.Option(help="text (one line per check) or json.")
     ] = LineFormat.text,
 ) -> None:
-    """Check a model against a stored passport. Exit code 0: every check passed. 1: one failed. 3:
-    none failed, but one could not be made. Stop with Ctrl-C, resume by running again."""
+    """Check a model against a stored passport, over the baseline's pairs, queries and documents.
+    Exit code 0: every check passed. 1: one failed. 2: invalid input. 3: none failed, but one could
+    not be made, as a number is missing. 4: none failed, but one has too few documents to decide.
+    Stop with Ctrl-C, resume by running again."""
     from poslens.cache.exchange.atomic_file import replacing
     from poslens.studies.check import service as checking
     from poslens.studies.check.baseline import read_baseline
     from poslens.studies.check.junit import junit_bytes
 
     quiet()
-    tolerances = checking.Tolerances(relocation, curve, psi, truncation, drift)
-    names = [one.value for one in dict.fromkeys(only or Name)]
+    tolerances = checking.Tolerances(relocation, position_effect, ranking, audit, truncation, drift)
     spec = resolve(model)
     known = read_baseline(baseline, spec.name)
+    names = checking.chosen(known, [one.value for one in dict.fromkeys(only or ())])
     data, _ = pairs_of(dataset, False)
     spec = for_data(spec, data.name)
     from poslens.compute.compute import service
 
     compute = service()
-    found = checking.passport(compute, spec, data, names, pairs)
+    found = checking.passport(compute, spec, data, known, names)
     if found.missing:
         watched(spec.name, checking.job(compute, found), unit="computation")
-        found = checking.passport(compute, spec, data, names, pairs)
+        found = checking.passport(compute, spec, data, known, names)
     made = checking.checks(found, known, tolerances, names)
-    print(f"Baseline: {known.heading}", file=sys.stderr)
+    for line in ("Baseline:", *checking.baseline_lines(known, names)):
+        print(line, file=sys.stderr)
     if junit is not None:
         with replacing(junit) as file:
             file.write(junit_bytes(made, f"PosLens: {spec.name} on {data.name}"))
@@ -123,5 +124,5 @@ def check(
     else:
         for one in made:
             print(f"{one.outcome}: {one.name}: {one.line}")
-    if not checking.passed(made):
-        raise typer.Exit(1 if checking.failed(made) else NOT_CHECKED)
+    if code := checking.exit_code(made):
+        raise typer.Exit(code)

@@ -10,13 +10,14 @@ from poslens.studies.check.service import Check
 
 
 def junit_bytes(made: Sequence[Check], title: str) -> bytes:
-    """One test suite with a test case for each check: passed, failed or skipped."""
+    """One test suite with a test case for each check: passed, failed or skipped (where it could
+    not be made or decided)."""
     outcomes = [one.outcome for one in made]
     counts = {
         "tests": str(len(made)),
         "failures": str(outcomes.count("fail")),
         "errors": "0",
-        "skipped": str(outcomes.count("not checked")),
+        "skipped": str(len(made) - outcomes.count("pass") - outcomes.count("fail")),
     }
     root = ElementTree.Element("testsuites", counts)
     suite = ElementTree.SubElement(root, "testsuite", {"name": printable(title), **counts})
@@ -27,10 +28,11 @@ def junit_bytes(made: Sequence[Check], title: str) -> bytes:
         line = printable(one.line)
         if one.outcome == "fail":
             ElementTree.SubElement(case, "failure", {"message": line}).text = line
-        elif one.outcome == "not checked":
-            ElementTree.SubElement(case, "skipped", {"message": line})
-        else:
+        elif one.outcome == "pass":
             ElementTree.SubElement(case, "system-out").text = line
+        else:
+            message = f"{one.outcome}: {line}"
+            ElementTree.SubElement(case, "skipped", {"message": message})
     ElementTree.indent(root)
     written: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
     return written + b"\n"

@@ -1,40 +1,38 @@
-"""Compare a model's passport with a stored one, number by number. No Streamlit here."""
+"""Compare a model with its stored passport, pair by pair and query by query. No Streamlit here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from numbers import Real
-from typing import cast
-
-import numpy as np
-from numpy.typing import NDArray
 
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.comparison import Comparison, adjusted
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.compute.compute import Compute
 from poslens.compute.runs import Job
-from poslens.studies.check.answers import CheckAnswer, CheckEntry, Outcome
-from poslens.studies.check.baseline import Baseline, BaselineNumber
+from poslens.studies.cause.service import DEFAULT_PAIRS
+from poslens.studies.check.answers import BaselinePart, CheckAnswer, CheckEntry, Outcome
+from poslens.studies.check.baseline import Baseline
+from poslens.studies.check.measures import MEASURES, NAMES, Check, PairedMeasure, part_of
 from poslens.studies.passport import service as passports
 from poslens.studies.passport.service import ModelPassport
 from poslens.studies.passport.subject import MAX_PAIRS
 
-_INDEX = "_primacy_recency_index"
-
 
 @dataclass(frozen=True, slots=True)
 class Tolerances:
-    """How much worse than the baseline each number may be before its check fails.
+    """How much worse than the baseline each number may be.
 
-    `relocation` and `drift` in standard deviations of the scores of pairs, `curve` in units of the
-    primacy-recency index, `psi` of PSI, `truncation` in tokens.
+    `relocation` and `drift` in standard deviations of the scores of pairs, `position_effect` and
+    `ranking` of nDCG@10, `audit` of a share, `truncation` in tokens.
     """
 
     relocation: float = 0.05
-    curve: float = 0.05
-    psi: float = 0.05
+    position_effect: float = 0.02
+    ranking: float = 0.02
+    audit: float = 0.02
     truncation: float = 0
     drift: float = 0.05
 
@@ -45,39 +43,50 @@ class Tolerances:
                 raise UserError(f"The tolerance of {name} must be a number from 0.")
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One check: the model's `value` and that of the `baseline`, and how many pairs, queries or
-    texts (`n`) of how many documents each is over; None where unknown. It fails where `excess` is
-    above `tolerance`. `line` says all of it in words."""
+def chosen(baseline: Baseline, only: Sequence[str] | None = None) -> list[str]:
+    """The checks that are made: `only` these, or all but `drift` that the baseline has a part for.
 
-    name: str
-    outcome: Outcome
-    line: str
-    value: float | None = None
-    n: int | None = None
-    n_documents: int | None = None
-    baseline: float | None = None
-    baseline_n: int | None = None
-    baseline_n_documents: int | None = None
-    excess: float | None = None
-    tolerance: float | None = None
+    Raises:
+        UserError: the baseline was made without the part that a check of `only` compares, or has
+            no part that can be checked.
+    """
+    has = {name: part_of(name, baseline) in baseline.numbers for name in NAMES}
+    for name in only or ():
+        if not has[name]:
+            raise UserError(
+                f"The baseline was made without what {name} compares: write it again with "
+                f"`poslens passport --part {part_of(name, baseline)}`."
+            )
+    names = list(only or (name for name in NAMES if has[name] and name != "drift"))
+    if not names:
+        raise UserError(
+            "The baseline has none of the parts relocation, position_effect, ranking and audit: "
+            "write it again with `poslens passport`."
+        )
+    return names
 
 
 def passport(
     compute: Compute,
     spec: RetrieverSpec,
     data: DataSet,
+    baseline: Baseline,
     names: Collection[str],
-    limit: int = MAX_PAIRS,
 ) -> ModelPassport:
-    """What is stored of those parts of a model's passport that the checks need.
+    """What is stored of a model that the checks compare, over the baseline's pairs.
 
     Raises:
         UserError: the model's files are not here, and no results of it either.
     """
-    only = {part for name in names for part in CHECKS[name].parts}
-    return passports.passport(compute, spec, data, limit, only)
+    parts = {part_of(name, baseline) for name in names if MEASURES[name].comparable(baseline)}
+    return passports.passport(
+        compute,
+        spec,
+        data,
+        len(baseline.scores) or MAX_PAIRS,
+        parts,
+        baseline.moved() or DEFAULT_PAIRS,
+    )
 
 
 def job(compute: Compute, found: ModelPassport) -> Job:
@@ -91,248 +100,61 @@ def checks(
     tolerances: Tolerances,
     names: Sequence[str],
 ) -> list[Check]:
-    """Each check of `names`. One that the baseline has no number for is not checked, and its line
-    says why; one whose number only this passport lacks fails."""
-    return [CHECKS[name].make(found, baseline, getattr(tolerances, name)) for name in names]
-
-
-def _relocation(found: ModelPassport, baseline: Baseline, tolerance: float) -> Check:
-    """The last-minus-first difference by relocation: what position alone does to the score, in
-    standard deviations of each model's scores of the same pairs, since models differ in their
-    scales."""
-    before = baseline.numbers.get("relocation", {}).get("last_minus_first")
-    if before is None:
-        return _absent(
-            "relocation",
-            "The baseline has no last-minus-first difference by relocation.",
-            baseline,
-            "relocation",
-        )
-    now = _numbers(found, "relocation").get("last_minus_first")
-    if now is None:
-        return _lost(
-            "relocation", "last-minus-first difference by relocation", found, "relocation", before
-        )
-    same, old, new = _shared(found, baseline)
-    if not same:
-        return _absent("relocation", _NO_PAIR, baseline, "attribution")
-    now, before = _in_units_of(new, now), _in_units_of(old, before)
-    excess = _further(now.value, before.value)
-    return _judged(
-        "relocation",
-        "Moving the evidence from the first to the last third changes the score by "
-        f"{now.value:+.3f} standard deviations{_over(now, 'pairs')}, compared with "
-        f"{before.value:+.3f}{_over(before, 'pairs')} in the baseline. That is {excess:.3f} "
-        f"further from 0, or across it; the tolerance is {tolerance:g}.",
-        now,
-        before,
-        excess,
-        tolerance,
-    )
-
-
-def _curve(found: ModelPassport, baseline: Baseline, tolerance: float) -> Check:
-    """The primacy-recency index of the attribution curve."""
-    indices = {
-        key: value
-        for key, value in baseline.numbers.get("attribution", {}).items()
-        if key.endswith(_INDEX)
-    }
-    if not indices:
-        line = "The baseline has no primacy-recency index."
-        return _absent("curve", line, baseline, "attribution")
-    # The baseline's own curve: another method's, such as the profile, is another question's answer.
-    key, before = next(iter(indices.items()))
-    method = key.removesuffix(_INDEX)
-    now = _numbers(found, "attribution").get(key)
-    if now is None:
-        what = f"primacy-recency index of {method}"
-        return _lost("curve", what, found, "attribution", before)
-    excess = _further(now.value, before.value)
-    return _judged(
-        "curve",
-        f"The primacy-recency index of {method} is {now.value:+.3f}{_over(now, 'pairs')}, "
-        f"compared with {before.value:+.3f}{_over(before, 'pairs')} in the baseline. That is "
-        f"{excess:.3f} further from 0, or across it; the tolerance is {tolerance:g}.",
-        now,
-        before,
-        excess,
-        tolerance,
-    )
-
-
-def _psi(found: ModelPassport, baseline: Baseline, tolerance: float) -> Check:
-    """PSI less what shuffled positions give; it may fall freely."""
-    before = baseline.numbers.get("ranking", {}).get("psi_minus_permutation")
-    if before is None:
-        return _absent(
-            "psi", "The baseline has no PSI minus its mean under permutation.", baseline, "ranking"
-        )
-    now = _numbers(found, "ranking").get("psi_minus_permutation")
-    if now is None:
-        return _lost("psi", "PSI minus its mean under permutation", found, "ranking", before)
-    excess = max(now.value - before.value, 0.0)
-    return _judged(
-        "psi",
-        f"PSI minus its mean under permutation is {now.value:+.3f}{_over(now, 'queries')}, "
-        f"compared with {before.value:+.3f}{_over(before, 'queries')} in the baseline. The "
-        f"increase is {excess:.3f}; the tolerance is {tolerance:g}.",
-        now,
-        before,
-        excess,
-        tolerance,
-    )
-
-
-def _truncation(found: ModelPassport, baseline: Baseline, tolerance: float) -> Check:
-    """How much of a long text is read; more may be."""
-    before = baseline.numbers.get("audit", {}).get("tokens_read")
-    if before is None:
-        line = "The baseline doesn't contain the model's truncation point."
-        return _absent("truncation", line, baseline, "audit")
-    now = _numbers(found, "audit").get("tokens_read")
-    if now is None:
-        return _lost("truncation", "truncation point", found, "audit", before)
-    excess = max(before.value - now.value, 0.0)
-    return _judged(
-        "truncation",
-        f"The model reads {now.value:,.0f} tokens of a long text{_over(now, 'texts')}, compared "
-        f"with {before.value:,.0f}{_over(before, 'texts')} in the baseline. That is "
-        f"{excess:,.0f} fewer; the tolerance is {tolerance:g}.",
-        now,
-        before,
-        excess,
-        tolerance,
-    )
-
-
-def _drift(found: ModelPassport, baseline: Baseline, tolerance: float) -> Check:
-    """Mean absolute difference of the scores of the pairs whose texts are the same, in standard
-    deviations of the baseline's."""
-    if not baseline.scores:
-        return _absent("drift", "The baseline has no scores of pairs.", baseline, "attribution")
-    if not found.scores:
-        return _lost("drift", "score of a pair", found, "attribution", None)
-    same, old, new = _shared(found, baseline)
-    if not same:
-        return _absent("drift", _NO_PAIR, baseline, "attribution")
-    moved = np.abs(new - old) / _spread(old)
-    excess, most = float(moved.mean()), int(moved.argmax())
-    gone = len(baseline.scores) - len(same)
-    line = (
-        f"The scores of {len(same):,} pairs changed by {excess:.4f} standard deviations of the "
-        f"baseline's scores on average, and most for pair {same[most][:80]}, by "
-        f"{moved[most]:.4f}; the tolerance is {tolerance:g}."
-    )
-    if gone:
-        line += f" {gone:,} of the baseline's pairs don't exist here with the same texts."
-    n = len(same)
-    return _judged(
-        "drift", line, BaselineNumber(excess, n), BaselineNumber(0.0, n), excess, tolerance
-    )
-
-
-_NO_PAIR = "None of the baseline's pairs exists here with the same texts."
-
-
-def _shared(
-    found: ModelPassport, baseline: Baseline
-) -> tuple[list[str], NDArray[np.float64], NDArray[np.float64]]:
-    """The pairs [n] whose texts are the same in both, and their scores [n] before and now."""
-    same = [
-        pair_id
-        for pair_id, one in baseline.scores.items()
-        if (now := found.scores.get(pair_id)) is not None and now.texts == one.texts
+    """Each check of `names`, with Holm's p over all that compare documents. One that the baseline
+    has no number for is not checked, and its line says why; one whose number only this passport
+    lacks fails."""
+    drafts = [MEASURES[name].make(found, baseline, getattr(tolerances, name)) for name in names]
+    comparisons = adjusted([one.comparison for one in drafts])
+    return [
+        one if comparison is None else _decided(one, comparison)
+        for one, comparison in zip(drafts, comparisons, strict=True)
     ]
-    old = np.array([baseline.scores[pair_id].score for pair_id in same])
-    new = np.array([found.scores[pair_id].score for pair_id in same])
-    return same, old, new
 
 
-def _spread(scores: NDArray[np.float64]) -> float:
-    # Scores that are all equal have no spread: they are compared as they are.
-    return float(scores.std()) or 1.0
+def _decided(draft: Check, comparison: Comparison) -> Check:
+    """A pass where an increase beyond the tolerance is ruled out; a failure where the model is
+    worse, and that is not by less than the tolerance."""
+    sentence = comparison.sentence
+    outcome: Outcome = "too few documents"
+    if comparison.rules_out("higher"):
+        outcome = "pass"
+        if comparison.verdict == "too few documents":
+            sentence = f"An increase beyond {comparison.margin:g} is ruled out."
+    elif comparison.verdict == "higher":
+        outcome = "fail"
+    return replace(draft, outcome=outcome, comparison=comparison, line=f"{draft.line} {sentence}")
 
 
-def _in_units_of(scores: NDArray[np.float64], one: BaselineNumber) -> BaselineNumber:
-    return BaselineNumber(one.value / _spread(scores), one.n, one.n_documents)
+# -- answers ---------------------------------------------------------------------------------------
 
 
-def _further(now: float, before: float) -> float:
-    """By how much a signed bias grew: it may shrink freely, but not cross 0."""
-    return max(now - max(before, 0.0), min(before, 0.0) - now, 0.0)
+def baseline_parts(baseline: Baseline, names: Sequence[str]) -> list[BaselinePart]:
+    """What the baseline's numbers are over that the checks compare."""
+    found: list[BaselinePart] = []
+    for name in names:
+        measure = MEASURES[name]
+        if isinstance(measure, PairedMeasure) and measure.comparable(baseline):
+            number = baseline.numbers[measure.part][measure.key]
+            found.append(
+                {
+                    "check": name,
+                    "units": measure.units,
+                    "n": len(number.items),
+                    "n_documents": number.n_documents,
+                    "selection": baseline.selections.get(measure.part, ""),
+                }
+            )
+    return found
 
 
-def _over(one: BaselineNumber, units: str) -> str:
-    """What a number is over, in words: ` over 29 pairs of 28 documents`."""
-    if not one.n:
-        return ""
-    documents = f" of {one.n_documents:,} documents" if one.n_documents else ""
-    return f" over {one.n:,} {units if one.n > 1 else units.removesuffix('s')}{documents}"
-
-
-def _numbers(found: ModelPassport, part: str) -> dict[str, BaselineNumber]:
-    return {
-        number.key: BaselineNumber(
-            number.estimate.value, number.estimate.n, number.estimate.n_resampled
-        )
-        for one in found.parts
-        if one.key == part
-        for number in one.numbers
-    }
-
-
-def _judged(
-    name: str,
-    line: str,
-    now: BaselineNumber,
-    before: BaselineNumber,
-    excess: float,
-    tolerance: float,
-) -> Check:
-    # What a sum of floats leaves behind is no difference.
-    outcome: Outcome = "pass" if excess <= tolerance + 1e-9 else "fail"
-    if (now.n, now.n_documents) != (before.n, before.n_documents):
-        line += " The two values cover different samples, so the data may explain the difference."
-    return Check(name, outcome, line, *_sized(now), *_sized(before), excess, tolerance)
-
-
-def _sized(one: BaselineNumber | None) -> tuple[float | None, int | None, int | None]:
-    return (
-        (None, None, None) if one is None else (one.value, one.n or None, one.n_documents or None)
-    )
-
-
-def _absent(name: str, line: str, baseline: Baseline, part: str) -> Check:
-    return Check(name, "not checked", " ".join(filter(None, (line, baseline.absent.get(part)))))
-
-
-def _lost(
-    name: str, what: str, found: ModelPassport, part: str, before: BaselineNumber | None
-) -> Check:
-    why = next((one.absent for one in found.parts if one.key == part and one.absent), "")
-    line = f"{found.name} has no {what}, but the baseline does: {why or 'it is not defined.'}"
-    return Check(name, "fail", line, *_sized(None), *_sized(before))
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """How a check is made, and the parts of the passport that it reads."""
-
-    parts: tuple[str, ...]
-    make: Callable[[ModelPassport, Baseline, float], Check]
-
-
-CHECKS = {
-    "relocation": _Kind(("relocation", "attribution"), _relocation),
-    "curve": _Kind(("attribution",), _curve),
-    "psi": _Kind(("ranking",), _psi),
-    "truncation": _Kind(("audit",), _truncation),
-    "drift": _Kind(("attribution",), _drift),
-}
-"""Every check by its name."""
-
-NAMES = tuple(CHECKS)
+def baseline_lines(baseline: Baseline, names: Sequence[str]) -> list[str]:
+    """The baseline in words: its model and data set, then what each check's number is over."""
+    lines = [baseline.heading]
+    for one in baseline_parts(baseline, names):
+        documents = "" if one["units"] == "documents" else f" of {one['n_documents']:,} documents"
+        selection = f" ({one['selection']})" if one["selection"] else ""
+        lines.append(f"{one['check']}: {one['n']:,} {one['units']}{documents}{selection}")
+    return lines
 
 
 def entry(found: ModelPassport, baseline: Baseline, made: Sequence[Check]) -> CheckAnswer:
@@ -342,16 +164,40 @@ def entry(found: ModelPassport, baseline: Baseline, made: Sequence[Check]) -> Ch
         "weights": found.model.weights,
         "dataset": found.dataset,
         "baseline": baseline.heading,
+        "baseline_parts": baseline_parts(baseline, [one.name for one in made]),
         "passed": passed(made),
-        "checks": [cast(CheckEntry, asdict(one)) for one in made],
+        "checks": [_entry(one) for one in made],
+    }
+
+
+def _entry(one: Check) -> CheckEntry:
+    comparison = one.comparison
+    return {
+        "name": one.name,
+        "outcome": one.outcome,
+        "value": one.value,
+        "baseline": one.baseline,
+        "n": one.n,
+        "n_documents": one.n_documents,
+        "difference": one.difference,
+        "low": comparison.difference.low if comparison else None,
+        "high": comparison.difference.high if comparison else None,
+        "verdict": comparison.verdict if comparison else None,
+        "p_holm": comparison.p_holm if comparison else None,
+        "documents_needed": comparison.needed if comparison else None,
+        "tolerance": one.tolerance,
+        "line": one.line,
     }
 
 
 def passed(made: Sequence[Check]) -> bool:
-    """Whether every one passed: a check that could not be made did not."""
+    """Whether every one passed: a check that could not be made or decided did not."""
     return all(one.outcome == "pass" for one in made)
 
 
-def failed(made: Sequence[Check]) -> bool:
-    """Whether any failed."""
-    return any(one.outcome == "fail" for one in made)
+def exit_code(made: Sequence[Check]) -> int:
+    """0: every check passed. 1: one failed. 3: none failed, and one could not be made. 4: all were
+    made, none failed, and one has too few documents to decide. (2 is invalid input.)"""
+    outcomes = {one.outcome for one in made}
+    codes: dict[Outcome, int] = {"fail": 1, "not checked": 3, "too few documents": 4}
+    return next((code for outcome, code in codes.items() if outcome in outcomes), 0)

@@ -7,6 +7,13 @@ from typing import Annotated, TypedDict
 from poslens.commands.answers import DataSet, High, Low, Model, ResultSource
 
 
+class ItemEntry(TypedDict):
+    """A measure of one pair, query or document."""
+
+    fingerprint: Annotated[str, "Fingerprint of texts, evidence and corpus, in hexadecimal."]
+    value: Annotated[float, "The value of this item, in the measure's unit."]
+
+
 class NumberEntry(TypedDict):
     """A measure of a passport."""
 
@@ -20,6 +27,10 @@ class NumberEntry(TypedDict):
         str, ("Items that were resampled; empty without an interval or with an analytical one.")
     ]
     note: Annotated[str, "Note on the measure, otherwise empty."]
+    items: Annotated[
+        dict[str, ItemEntry],
+        "The pairs, queries or documents that `check` compares, by id; otherwise empty.",
+    ]
 
 
 class PartEntry(TypedDict):
@@ -59,4 +70,6 @@ class PassportEntry(TypedDict):
     poslens: Annotated[str, "Version of PosLens."]
     limits: Annotated[str, "What no part shows."]
     parts: Annotated[dict[str, PartEntry], "Parts by key, listed in docs/passport.md."]
-    scores: Annotated[dict[str, PairScoreEntry], "Scores of the attributed pairs, by pair id."]
+    scores: Annotated[
+        dict[str, PairScoreEntry], "Scores of the attributed and the relocated pairs, by pair id."
+    ]

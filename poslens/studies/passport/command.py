@@ -35,6 +35,10 @@ def passport(
         int,
         typer.Option(min=2, help="Maximum number of pairs to attribute."),
     ] = 500,
+    moved: Annotated[
+        int,
+        typer.Option(min=2, help="Maximum number of pairs whose evidence is moved."),
+    ] = 30,
     part: Annotated[
         list[str] | None,
         typer.Option(
@@ -72,10 +76,10 @@ def passport(
     compute = service()
     found = []
     for spec in specs:
-        one = passports.passport(compute, spec, data, pairs, part)
+        one = passports.passport(compute, spec, data, pairs, part, moved)
         if one.missing and not stored:
             watched(spec.name, passports.job(compute, one), unit="computation")
-            one = passports.passport(compute, spec, data, pairs, part)
+            one = passports.passport(compute, spec, data, pairs, part, moved)
         found.append(one)
     if figure is not None:
         figure.write(document_bytes(found, figure.format))  # type: ignore[arg-type]

@@ -12,7 +12,9 @@ from dataclasses import replace
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.audit import TOP
 from poslens.attribution.evaluation.comparison import judged
+from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.attribution.interventions.null_controls import (
     INDEX_MARGIN,
     QUERY_CONTROLS,
@@ -27,20 +29,22 @@ from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method
+from poslens.cache.kinds.interventions import cause_key
+from poslens.cache.kinds.rankings import fingerprint
 from poslens.compute.provenance import of_controlled
 from poslens.compute.runs import Job
 from poslens.figures.curves import mean_curves
 from poslens.figures.figure_base import quantity
 from poslens.figures.needles import needle_heatmap
 from poslens.studies.audit.study import AUDIT
-from poslens.studies.audit.summary import tokens_read
+from poslens.studies.audit.summary import store_of, tokens_read
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause.figures import minus_null_curves
 from poslens.studies.curves.words import too_few
 from poslens.studies.debias import service as debiasing
 from poslens.studies.debias.figures import front
 from poslens.studies.needles import NEEDLE_STUDY
-from poslens.studies.passport.subject import Number, Part, Subject
+from poslens.studies.passport.subject import Item, Number, Part, Subject
 from poslens.studies.positions.figures import ndcg_by_position
 from poslens.studies.positions.study import POSITIONS
 from poslens.studies.ranking import service as rankings
@@ -190,8 +194,15 @@ def _relocation(of: Subject, part: Part) -> Part:
     found = interventions.data_set_cause(
         of.compute, of.spec, what, of.moved, of.data.name, of.words(of.moved, len(usable))
     )
+    results = interventions.stored(of.compute, of.spec, what, of.moved).results
+    items = tuple(
+        Item(pair.pair_id, cause_key(pair).fingerprint, pair.document, difference)
+        for pair in of.moved
+        if (one := results.get(pair.pair_id)) is not None
+        and (difference := one.last_minus_first) is not None
+    )
     numbers = [
-        Number(key, name, value, "+.4f")
+        Number(key, name, value, "+.4f", items=items if key == "last_minus_first" else ())
         for key, name, value in (
             (
                 "last_minus_first",
@@ -220,6 +231,8 @@ def _position_effect(of: Subject, part: Part) -> Part:
     """nDCG@10 by the position of the evidence, over the pairs that `_relocation` moves."""
     settings = POSITIONS.parameters.settings()
     corpus = POSITIONS.corpus(of.data, settings)
+    n = len(movable(of.data.pairs)[0])
+    corpus = replace(corpus, pairs=of.moved, selection=of.words(of.moved, n))
     (asked,) = POSITIONS.subjects(of.compute, of.spec, corpus, settings)
     jobs = (POSITIONS.job(of.compute, asked),)
     found = POSITIONS.summarize(of.compute, asked)
@@ -230,7 +243,20 @@ def _position_effect(of: Subject, part: Part) -> Part:
         Number("first", "nDCG@10 with the evidence first", effect.first, ".3f"),
         Number("middle", "nDCG@10 with the evidence in the middle", effect.middle, ".3f"),
         Number("last", "nDCG@10 with the evidence last", effect.last, ".3f"),
-        Number("first_minus_last", "first minus last", effect.effect.difference),
+        Number(
+            "first_minus_last",
+            "first minus last",
+            effect.effect.difference,
+            items=tuple(
+                Item(
+                    one.pair.pair_id,
+                    f"{cause_key(one.pair).fingerprint}:{corpus.fingerprint}",
+                    one.pair.document,
+                    float(one.gains[0] - one.gains[-1]),
+                )
+                for one in found.queries
+            ),
+        ),
     ]
     if effect.psi is not None:
         numbers.append(Number("controlled_psi", "controlled PSI", effect.psi, ".3f"))
@@ -300,8 +326,14 @@ def _ranking(of: Subject, part: Part) -> Part:
         return replace(part, absent=_why(jobs), jobs=jobs)
     plain = debias.plain
     own, profile = plain.quality, plain.ranked.evaluation.profile
+    corpus, scores = fingerprint(setup.collection), plain.ranked.evaluation.per_query[NDCG]
+    items = tuple(
+        Item(query.query_id, corpus, query.document, float(score))
+        for query, score in zip(setup.queries, scores, strict=True)
+        if query.evidence is not None
+    )
     numbers = [
-        Number("ndcg_at_10", "nDCG@10", own.mean, ".3f"),
+        Number("ndcg_at_10", "nDCG@10", own.mean, ".3f", items=items),
         Number(
             "harmonic_mean", "harmonic mean over positions of the evidence", own.harmonic, ".3f"
         ),
@@ -373,8 +405,14 @@ def _audit(of: Subject, part: Part) -> Part:
     summary = AUDIT.summarize(of.compute, index)
     if summary is None:
         return replace(part, absent=_why(jobs), jobs=jobs)
+    corpus = store_of(of.compute, index.collection).fingerprint
+    items = tuple(
+        Item(one.document_id, corpus, one.document_id, share)
+        for one in summary.documents
+        if (share := one.share("original", "sentence", TOP)) is not None
+    )
     numbers = [
-        Number(key, name, value, form)
+        Number(key, name, value, form, items=items if key == "unretrieved" else ())
         for key, name, value, form in (
             ("unretrieved", "share of sentences not retrieved", summary.shares["original"], ".3f"),
             (

@@ -9,6 +9,7 @@ from functools import cached_property
 import pandas as pd
 
 from poslens.attribution.datasets import DataSet
+from poslens.attribution.interventions.relocation import relocation_method
 from poslens.attribution.retrievers import limits
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.cache.keys import text_fingerprint
@@ -16,6 +17,8 @@ from poslens.commands.answers import source
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import ModelIdentity, poslens_version
 from poslens.compute.runs import Job, RunKey
+from poslens.studies.cause import service as interventions
+from poslens.studies.cause.service import DEFAULT_PAIRS
 from poslens.studies.passport.answers import PartEntry, PassportEntry
 from poslens.studies.passport.parts import curve_method, parts
 from poslens.studies.passport.subject import MAX_PAIRS, Part, Subject, subject
@@ -52,17 +55,18 @@ class ModelPassport:
 
     @cached_property
     def scores(self) -> dict[str, PairScore]:
-        """Scores of the pairs that were attributed, by their ids, as far as they are stored: what a
-        later passport shows drift against."""
-        of = self.of
-        if not of.has_queries or all(part.key != "attribution" for part in self.parts):
-            return {}
-        stored = of.compute.store.curves(self.model.key, curve_method(of.spec), of.pairs)
-        texts = {pair.pair_id: text_fingerprint(pair) for pair in of.pairs}
-        return {
-            pair_id: PairScore(texts[pair_id], float(score))
-            for pair_id, score in zip(stored.pair_ids, stored.scores, strict=True)
-        }
+        """Scores of the pairs that were attributed or relocated, by their ids, as far as they are
+        stored: what a later passport shows drift against."""
+        of, parts = self.of, {part.key for part in self.parts}
+        scores: dict[str, float] = {}
+        if "relocation" in parts:
+            moved = interventions.stored(of.compute, of.spec, relocation_method(), of.moved)
+            scores |= {pair_id: one.original for pair_id, one in moved.results.items()}
+        if "attribution" in parts and of.has_queries:
+            stored = of.compute.store.curves(self.model.key, curve_method(of.spec), of.pairs)
+            scores |= dict(zip(stored.pair_ids, map(float, stored.scores), strict=True))
+        texts = {pair.pair_id: text_fingerprint(pair) for pair in (*of.moved, *of.pairs)}
+        return {pair_id: PairScore(texts[pair_id], one) for pair_id, one in scores.items()}
 
     @property
     def name(self) -> str:
@@ -92,14 +96,15 @@ def passport(
     data: DataSet,
     limit: int = MAX_PAIRS,
     only: Collection[str] | None = None,
+    moved: int | Collection[str] = DEFAULT_PAIRS,
 ) -> ModelPassport:
     """The passport of a model over at most `limit` pairs of a data set, as far as it is stored;
-    computes nothing. `only` are keys of the parts that are wanted.
+    computes nothing. `only` are keys of the parts that are wanted; `moved` as in `subject`.
 
     Raises:
         UserError: the model's files are not here, and no results of it either.
     """
-    of = subject(compute, spec, data, limit)
+    of = subject(compute, spec, data, limit, moved)
     return ModelPassport(
         compute.identify(spec),
         data.name,
@@ -184,6 +189,10 @@ def _part_entry(part: Part) -> PartEntry:
                 "n_resampled": one.estimate.n_resampled,
                 "resampled": one.estimate.resampled if one.estimate.interval else "",
                 "note": one.note,
+                "items": {
+                    item.item_id: {"fingerprint": item.fingerprint, "value": item.value}
+                    for item in one.items
+                },
             }
             for one in part.numbers
         },

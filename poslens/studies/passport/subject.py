@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import plotly.graph_objects as go
@@ -17,22 +17,35 @@ from poslens.attribution.types import Provenance, TextPair
 from poslens.compute.compute import Compute
 from poslens.compute.runs import Job
 from poslens.figures.curves import Style
-from poslens.studies.cause import service as interventions
+from poslens.studies.cause.service import DEFAULT_PAIRS
 
 MAX_PAIRS = 500
 """Pairs that are attributed at most. What takes longer is over as many as Cause begins with."""
 
 
 @dataclass(frozen=True, slots=True)
+class Item:
+    """A measure of one pair, query or document. `fingerprint` changes with whatever the value
+    depends on besides the model: texts, evidence, corpus. `document` is what intervals resample."""
+
+    item_id: str
+    fingerprint: str
+    document: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
 class Number:
     """One number of a part, with its interval. `key` is its name in files, `name` that for readers,
-    `note` what it has to be read beside."""
+    `note` what it has to be read beside. `items` are what it is the mean of, for the numbers that
+    `check` compares."""
 
     key: str
     name: str
     estimate: Estimate
     form: str = "+.3f"
     note: str = ""
+    items: tuple[Item, ...] = ()
 
     @property
     def text(self) -> str:
@@ -90,9 +103,14 @@ class Subject:
 
 
 def subject(
-    compute: Compute, spec: RetrieverSpec, data: DataSet, limit: int = MAX_PAIRS
+    compute: Compute,
+    spec: RetrieverSpec,
+    data: DataSet,
+    limit: int = MAX_PAIRS,
+    moved: int | Collection[str] = DEFAULT_PAIRS,
 ) -> Subject:
-    """A model and at most `limit` pairs of a data set, spread evenly."""
+    """A model and at most `limit` pairs of a data set, spread evenly; `moved` are the ids of the
+    pairs whose evidence is moved, or how many at most."""
     documents = documents_of(data.pairs)
     usable, _ = movable(data.pairs)
     firsts = {pair.document: pair for pair in reversed(data.pairs)}
@@ -101,7 +119,9 @@ def subject(
         spec,
         data,
         tuple(spread_evenly(data.pairs, min(limit, len(data.pairs)))),
-        tuple(spread_evenly(usable, min(interventions.DEFAULT_PAIRS, len(usable)))),
-        tuple(spread_evenly(documents, min(interventions.DEFAULT_PAIRS, len(documents)))),
-        tuple(spread_evenly(list(firsts.values()), min(interventions.DEFAULT_PAIRS, len(firsts)))),
+        tuple(spread_evenly(usable, min(moved, len(usable))))
+        if isinstance(moved, int)
+        else tuple(pair for pair in usable if pair.pair_id in set(moved)),
+        tuple(spread_evenly(documents, min(DEFAULT_PAIRS, len(documents)))),
+        tuple(spread_evenly(list(firsts.values()), min(DEFAULT_PAIRS, len(firsts)))),
     )

@@ -25,21 +25,19 @@ from poslens.attribution.retrievers.resolve import resolve
 from poslens.compute.compute import Compute
 from poslens.dashboard.__main__ import app
 from poslens.studies.check import service as checking
-from poslens.studies.check.baseline import (
-    EARLIER_NAMES,
-    Baseline,
-    BaselineNumber,
-    parse,
-    read_baseline,
-)
+from poslens.studies.check.baseline import Baseline, BaselineNumber, parse, read_baseline
 from poslens.studies.check.junit import junit_bytes
-from poslens.studies.check.service import NAMES, Check, Tolerances
+from poslens.studies.check.measures import NAMES, Check
+from poslens.studies.check.service import Tolerances
+from poslens.studies.passport import service as passports
 from poslens.studies.passport.document import document_bytes
 from poslens.studies.passport.service import ModelPassport, PairScore
+from poslens.studies.passport.subject import Number
 from tests.support.nouns import NOUNS
 
 ROOT = Path(__file__).parents[3]
-PARTS = ("attribution", "relocation", "ranking", "audit")
+PARTS = ("relocation", "position_effect", "ranking", "audit")
+PAIRED = PARTS
 ROWS = [
     {
         "query": f"what is {word}",
@@ -62,12 +60,12 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Compute:
 @pytest.fixture(scope="module")
 def cards(shipped: Compute) -> Callable[[str], ModelPassport]:
     """The shipped passports of models over the sample, as far as checks need them."""
-    sample, made = datasets.read("sample"), dict[str, ModelPassport]()
+    sample, cached = datasets.read("sample"), dict[str, ModelPassport]()
 
     def card(name: str) -> ModelPassport:
-        if name not in made:
-            made[name] = checking.passport(shipped, resolve(name), sample, NAMES)
-        return made[name]
+        if name not in cached:
+            cached[name] = passports.passport(shipped, resolve(name), sample, only=PARTS)
+        return cached[name]
 
     return card
 
@@ -75,7 +73,11 @@ def cards(shipped: Compute) -> Callable[[str], ModelPassport]:
 @pytest.fixture(scope="module")
 def stored(cards: Callable[[str], ModelPassport]) -> Baseline:
     """MiniLM's passport, by way of its file."""
-    return parse(document_bytes([cards("MiniLM")], "json"), "card.json", "MiniLM")
+    return as_baseline(cards("MiniLM"))
+
+
+def as_baseline(card: ModelPassport) -> Baseline:
+    return parse(document_bytes([card], "json"), "card.json", card.name)
 
 
 @pytest.fixture(scope="module")
@@ -97,241 +99,399 @@ def run(folder: Path, *more: str) -> Any:
     return CliRunner().invoke(app, ["check", *data, *more])
 
 
-def outcomes(made: list[Check]) -> dict[str, str]:
-    return {one.name: one.outcome for one in made}
+def changed(mine: Path, name: str, change: Callable[[dict[str, Any]], None]) -> Path:
+    """The baseline of one's own with a changed passport."""
+    (entry,) = json.loads((mine / "baseline.json").read_text(encoding="utf-8"))
+    change(entry)
+    file = mine / name
+    file.write_text(json.dumps([entry]), encoding="utf-8")
+    return file
 
 
-def only(made: list[Check]) -> Check:
-    (one,) = made
-    return one
+def ranked_better(entry: dict[str, Any]) -> None:
+    for item in entry["parts"]["ranking"]["numbers"]["ndcg_at_10"]["items"].values():
+        item["value"] += 1
 
 
-def with_number(stored: Baseline, part: str, key: str, value: float | None) -> Baseline:
-    """The baseline with another number; without it where the value is None."""
-    numbers = {k: v for k, v in stored.numbers[part].items() if k != key or value is not None}
-    if value is not None:
-        numbers[key] = replace(stored.numbers[part].get(key, BaselineNumber(0)), value=value)
-    return replace(stored, numbers={**stored.numbers, part: numbers})
+def five_queries(entry: dict[str, Any]) -> None:
+    number = entry["parts"]["ranking"]["numbers"]["ndcg_at_10"]
+    number["items"] = dict(list(number["items"].items())[:5])
 
 
-def test_a_baseline_with_earlier_names_is_read_as_before(
-    cards: Callable[[str], ModelPassport], stored: Baseline
-) -> None:
-    data = document_bytes([cards("MiniLM")], "json").decode()
-    for name, now in EARLIER_NAMES.items():
-        assert f'"{now}"' in data
-        data = data.replace(f'"{now}"', f'"{name}"')
-    assert parse(data.encode(), "card.json", "MiniLM") == stored
+def outcomes(checks: list[Check]) -> dict[str, str]:
+    return {check.name: check.outcome for check in checks}
+
+
+def single(card: ModelPassport, baseline: Baseline, name: str, **tolerances: float) -> Check:
+    (check,) = checking.checks(card, baseline, Tolerances(**tolerances), [name])
+    return check
+
+
+def values(card: ModelPassport, part: str, key: str) -> dict[str, float]:
+    numbers = (n for one in card.parts if one.key == part for n in one.numbers if n.key == key)
+    return {item.item_id: item.value for item in next(numbers).items}
+
+
+def with_number(baseline: Baseline, part: str, key: str, number: BaselineNumber | None) -> Baseline:
+    """The baseline with another number; without it where that is None."""
+    numbers = {name: each for name, each in baseline.numbers[part].items() if name != key}
+    if number is not None:
+        numbers[key] = number
+    return replace(baseline, numbers={**baseline.numbers, part: numbers})
+
+
+def with_items(
+    card: ModelPassport, part: str, key: str, change: Callable[[str, float], float]
+) -> ModelPassport:
+    """The passport of a model that gives each item another value."""
+
+    def number(one: Number) -> Number:
+        if one.key != key:
+            return one
+        items = (replace(i, value=change(i.item_id, i.value)) for i in one.items)
+        return replace(one, items=tuple(items))
+
+    parts = tuple(
+        replace(one, numbers=tuple(map(number, one.numbers))) if one.key == part else one
+        for one in card.parts
+    )
+    return replace(card, parts=parts)
+
+
+# -- verdicts --------------------------------------------------------------------------------------
 
 
 def test_a_model_passes_against_itself(
     cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
-    made = checking.checks(cards("MiniLM"), stored, Tolerances(0, 0, 0, 0, 0), NAMES)
-    assert outcomes(made) == dict.fromkeys(NAMES, "pass")
-    assert all("different samples" not in one.line for one in made)
+    checks = checking.checks(cards("MiniLM"), stored, Tolerances(0, 0, 0, 0, 0, 0), NAMES)
+    assert outcomes(checks) == dict.fromkeys(NAMES, "pass")
+    assert checking.passed(checks) and checking.exit_code(checks) == 0
+    verdicts = [check.comparison.verdict for check in checks if check.comparison]
+    assert verdicts == ["equivalent"] * len(PAIRED)
 
 
-def test_a_model_with_a_planted_bias_fails_where_it_leans(
+@pytest.mark.parametrize("name", ["MiniLM-primacy", "MiniLM-recency"])
+def test_a_planted_bias_fails_on_what_position_alone_does_to_the_score(
+    cards: Callable[[str], ModelPassport], stored: Baseline, name: str
+) -> None:
+    checks = checking.checks(cards(name), stored, Tolerances(), NAMES)
+    assert outcomes(checks)["relocation"] == "fail" and checking.exit_code(checks) == 1
+    assert outcomes(checks)["truncation"] == "pass"
+    # The other way round the bias shrank, which passes.
+    back = checking.checks(cards("MiniLM"), as_baseline(cards(name)), Tolerances(), PAIRED)
+    assert outcomes(back)["relocation"] == "pass" and checking.exit_code(back) == 0
+
+
+def test_a_quarter_of_the_planted_bias_fails_where_the_curve_of_saliency_passed(
     cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
-    """The planted model reads as many tokens and gives other scores; its leans lie further out."""
-    found = cards("MiniLM-recency")
-    made = checking.checks(found, stored, Tolerances(), NAMES)
-    assert outcomes(made) == {
-        "relocation": "fail",
-        "curve": "fail",
-        "psi": "pass",
-        "truncation": "pass",
-        "drift": "fail",
-    }
-    before = np.array([one.score for one in stored.scores.values()])
-    after = np.array([found.scores[key].score for key in stored.scores])
-    drift = next(one for one in made if one.name == "drift")
-    assert drift.value == pytest.approx(np.abs(after - before).mean() / before.std())
-    worst = list(stored.scores)[int(np.abs(after - before).argmax())]
-    assert f"pair {worst}," in drift.line
-
-
-@pytest.mark.parametrize(
-    ("old", "excess"),
-    [(0.2, 0), (0.1, 0.02), (-0.05, 0.12), (0.5, 0)],
-    ids=["shrank", "grew", "changed sides", "shrank much"],
-)
-def test_an_index_counts_where_it_lies_further_out(
-    cards: Callable[[str], ModelPassport], stored: Baseline, old: float, excess: float
-) -> None:
-    key = "saliency_primacy_recency_index"
-    card = cards("MiniLM")
-    part = next(one for one in card.parts if one.key == "attribution")
-    numbers = tuple(
-        replace(n, estimate=replace(n.estimate, value=0.12)) if n.key == key else n
-        for n in part.numbers
+    planted = values(cards("MiniLM-primacy"), "relocation", "last_minus_first")
+    card = with_items(
+        cards("MiniLM"),
+        "relocation",
+        "last_minus_first",
+        lambda pair, value: 0.75 * value + 0.25 * planted[pair],
     )
-    card = replace(card, parts=(replace(part, numbers=numbers),))
-    for tolerance, outcome in ((excess, "pass"), (excess - 0.01, "fail")):
-        if tolerance < 0:
-            continue
-        one = only(
-            checking.checks(
-                card,
-                with_number(stored, "attribution", key, old),
-                Tolerances(curve=tolerance),
-                ["curve"],
-            )
-        )
-        assert one.outcome == outcome and one.excess == pytest.approx(excess)
-        assert f"{0.12:+.3f}" in one.line and f"{old:+.3f}" in one.line
+    check = single(card, stored, "relocation")
+    assert check.outcome == "fail" and check.comparison is not None
+    assert check.comparison.verdict == "higher"
+    assert single(card, stored, "relocation", relocation=0.1).outcome == "pass"
 
 
-def test_the_lean_is_the_one_that_relocation_measures(
+def test_relocation_is_the_change_of_the_size_in_standard_deviations_of_each_models_scores(
     cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
-    """MiniLM-primacy's curve leans to the beginning and MiniLM's to the end, so its index may pass
-    as a smaller one; moving the evidence costs it 2.9 times as much of its score's spread."""
-    found = cards("MiniLM-primacy")
-    same_index = with_number(stored, "attribution", "saliency_primacy_recency_index", -0.19)
-    lean, curve = checking.checks(found, same_index, Tolerances(), ["relocation", "curve"])
-    assert (lean.outcome, curve.outcome) == ("fail", "pass")
-    spread = np.std([one.score for one in found.scores.values()])
-    of_stored = np.std([one.score for one in stored.scores.values()])
-    before = stored.numbers["relocation"]["last_minus_first"]
-    assert lean.value is not None and lean.baseline is not None
-    assert lean.value == pytest.approx(-0.0498 / spread, abs=0.001)
-    assert lean.baseline == pytest.approx(before.value / of_stored)
-    assert lean.excess == pytest.approx(lean.baseline - lean.value)
-    assert "over 29 pairs of 29 documents" in lean.line
+    check = single(cards("MiniLM-recency"), stored, "relocation")
+    before, now = (
+        values(cards(name), "relocation", "last_minus_first")
+        for name in ("MiniLM", "MiniLM-recency")
+    )
+    assert before.keys() == now.keys() and check.n == len(now)
+    old = np.mean(list(before.values())) / np.std([s.score for s in stored.scores.values()])
+    scores = [s.score for s in cards("MiniLM-recency").scores.values()]
+    new = np.mean(list(now.values())) / np.std(scores)
+    assert (check.baseline, check.value) == (pytest.approx(old), pytest.approx(new))
+    assert old < 0 < new and check.difference == pytest.approx(new + old)
+    assert "over 29 pairs of 29 documents" in check.line
 
 
-def test_a_lean_is_in_units_that_a_models_scale_does_not_change(
+def test_relocation_does_not_depend_on_the_scale_of_a_models_scores(
     cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
     scores = {key: replace(one, score=100 * one.score + 7) for key, one in stored.scores.items()}
-    scaled = with_number(
-        stored,
-        "relocation",
-        "last_minus_first",
-        100 * stored.numbers["relocation"]["last_minus_first"].value,
-    )
-    one = only(
-        checking.checks(
-            cards("MiniLM"), replace(scaled, scores=scores), Tolerances(1e-4), ["relocation"]
-        )
-    )
-    assert one.outcome == "pass"
+    number = stored.numbers["relocation"]["last_minus_first"]
+    items = {key: (texts, 100 * value) for key, (texts, value) in number.items.items()}
+    scaled = with_number(stored, "relocation", "last_minus_first", replace(number, items=items))
+    check = single(cards("MiniLM"), replace(scaled, scores=scores), "relocation", relocation=1e-4)
+    assert check.outcome == "pass"
 
 
-def test_an_index_that_was_lost_fails_although_another_method_has_one(
+def test_ranking_is_the_loss_of_ndcg_query_by_query(
     cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
-    """The profile's index is in both; it is blind to the query, and no answer for saliency."""
-    card = cards("MiniLM")
-    assert "profile_primacy_recency_index" in stored.numbers["attribution"]
-    part = next(one for one in card.parts if one.key == "attribution")
-    left = tuple(n for n in part.numbers if n.key != "saliency_primacy_recency_index")
-    card = replace(card, parts=(replace(part, numbers=left),))
-    (one,) = checking.checks(card, stored, Tolerances(), ["curve"])
-    assert one.outcome == "fail" and "has no primacy-recency index of saliency," in one.line
+    before, now = (
+        values(cards(name), "ranking", "ndcg_at_10") for name in ("MiniLM", "MiniLM-recency")
+    )
+    check = single(cards("MiniLM-recency"), stored, "ranking")
+    assert check.difference == pytest.approx(np.mean([before[q] - now[q] for q in before]))
+    assert (check.n, check.n_documents) == (304, 68)
+    worse = with_items(cards("MiniLM"), "ranking", "ndcg_at_10", lambda _, value: value - 0.05)
+    assert single(worse, stored, "ranking").outcome == "fail"
+    assert single(worse, stored, "ranking", ranking=0.06).outcome == "pass"
+    better = with_items(cards("MiniLM"), "ranking", "ndcg_at_10", lambda _, value: value + 0.05)
+    assert single(better, stored, "ranking", ranking=0).outcome == "pass"
 
 
 @pytest.mark.parametrize(
-    ("part", "key", "name", "worse", "better"),
+    ("name", "part", "key", "worse"),
     [
-        ("ranking", "psi_minus_permutation", "psi", -0.1, 0.1),
-        ("audit", "tokens_read", "truncation", 100.0, -100.0),
+        ("position_effect", "position_effect", "first_minus_last", 0.1),
+        ("audit", "audit", "unretrieved", 0.1),
     ],
 )
-def test_only_what_got_worse_counts(
+def test_an_increase_of_every_item_beyond_the_tolerance_fails(
     cards: Callable[[str], ModelPassport],
     stored: Baseline,
+    name: str,
     part: str,
     key: str,
-    name: str,
     worse: float,
-    better: float,
 ) -> None:
-    now = stored.numbers[part][key].value
-    for shift, outcome in ((worse, "fail"), (better, "pass")):
-        held = with_number(stored, part, key, now + shift)
-        one = only(checking.checks(cards("MiniLM"), held, Tolerances(), [name]))
-        assert one.outcome == outcome and one.excess == pytest.approx(
-            max(0, shift * np.sign(worse))
-        )
+    card = with_items(cards("MiniLM"), part, key, lambda _, value: value + worse)
+    check = single(card, stored, name)
+    assert check.outcome == "fail" and check.difference == pytest.approx(worse)
+    assert single(card, stored, name, **{name: worse + 0.01}).outcome == "pass"
+
+
+def test_what_too_few_documents_cannot_decide_does_not_pass(
+    cards: Callable[[str], ModelPassport], stored: Baseline
+) -> None:
+    """Noise without a mean: a few documents leave an increase open that more rule out."""
+    rng = np.random.default_rng(3)
+    noise = {query: float(rng.normal(0, 0.3)) for query in values(cards("MiniLM"), *NDCG_KEY)}
+    card = with_items(cards("MiniLM"), *NDCG_KEY, lambda query, value: value + noise[query])
+    number = stored.numbers["ranking"]["ndcg_at_10"]
+    few = dict(list(number.items.items())[:60])
+    less = with_number(stored, *NDCG_KEY, replace(number, items=few))
+    check = single(card, less, "ranking")
+    assert check.outcome == "too few documents" and check.n == 60
+    assert check.comparison is not None and check.comparison.needed is not None
+    assert check.n_documents is not None and check.comparison.needed > check.n_documents
+    assert f"about {check.comparison.needed:,} would decide" in check.line
+    assert checking.exit_code([check]) == 4 and not checking.passed([check])
+    assert single(card, less, "ranking", ranking=0.5).outcome == "pass"
+
+
+NDCG_KEY = ("ranking", "ndcg_at_10")
+
+
+def test_p_is_adjusted_for_the_checks_that_are_made(
+    cards: Callable[[str], ModelPassport], stored: Baseline
+) -> None:
+    alone = single(cards("MiniLM-recency"), stored, "ranking").comparison
+    together = checking.checks(cards("MiniLM-recency"), stored, Tolerances(), PAIRED)
+    p = [check.comparison.p for check in together if check.comparison]
+    among = next(check.comparison for check in together if check.name == "ranking")
+    assert alone is not None and among is not None and alone.p is not None
+    rank = sorted(each for each in p if each is not None).index(alone.p)
+    assert rank and alone.p_holm == alone.p
+    assert among.p_holm == pytest.approx((len(PAIRED) - rank) * alone.p)
+
+
+@pytest.mark.parametrize(
+    ("results", "code"),
+    [
+        (["pass", "pass"], 0),
+        (["pass", "fail", "not checked", "too few documents"], 1),
+        (["pass", "too few documents", "not checked"], 3),
+        (["too few documents", "pass"], 4),
+    ],
+)
+def test_exit_codes(results: list[Any], code: int) -> None:
+    checks = [Check(str(number), outcome, "") for number, outcome in enumerate(results)]
+    assert checking.exit_code(checks) == code and checking.passed(checks) == (code == 0)
+
+
+# -- what is compared ------------------------------------------------------------------------------
+
+
+def test_only_what_the_baseline_has_is_compared_and_computed(
+    shipped: Compute, stored: Baseline
+) -> None:
+    sample = datasets.read("sample")
+
+    def parts(baseline: Baseline, names: list[str]) -> set[str]:
+        found = checking.passport(shipped, resolve("MiniLM"), sample, baseline, names)
+        return {part.key for part in found.parts}
+
+    assert checking.chosen(stored) == [*PAIRED, "truncation"]
+    two = replace(stored, numbers={key: stored.numbers[key] for key in ("relocation", "audit")})
+    assert checking.chosen(two) == ["relocation", "audit", "truncation"]
+    assert checking.chosen(two, ["drift"]) == ["drift"]
+    assert parts(two, checking.chosen(two)) == {"relocation", "audit"}
+    assert parts(stored, ["drift"]) == parts(stored, ["relocation"]) == {"relocation"}
+    with pytest.raises(UserError, match="--part ranking"):
+        checking.chosen(two, ["ranking"])
+    with pytest.raises(UserError, match="none of the parts relocation, position_effect"):
+        checking.chosen(replace(stored, numbers={"needles": {}}))
+
+
+def test_the_model_moves_the_evidence_of_exactly_the_baselines_pairs(
+    shipped: Compute, cards: Callable[[str], ModelPassport], stored: Baseline
+) -> None:
+    pairs = list(values(cards("MiniLM"), "relocation", "last_minus_first"))[5:25]
+    number = stored.numbers["relocation"]["last_minus_first"]
+    some = replace(number, items={pair: number.items[pair] for pair in pairs})
+    few = with_number(stored, "relocation", "last_minus_first", some)
+    few = replace(few, numbers={"relocation": few.numbers["relocation"]})
+    sample = datasets.read("sample")
+    card = checking.passport(shipped, resolve("MiniLM-primacy"), sample, few, ["relocation"])
+    assert sorted(pair.pair_id for pair in card.of.moved) == sorted(pairs) and not card.missing
+    check = single(card, few, "relocation")
+    assert check.n == 20 and check.outcome == "fail"
+
+
+def test_the_baseline_says_what_it_was_made_over(
+    cards: Callable[[str], ModelPassport], stored: Baseline
+) -> None:
+    lines = checking.baseline_lines(stored, NAMES)
+    assert "sample (304 pairs of 68 documents)" in lines[0]
+    assert lines[1:] == [
+        "relocation: 29 pairs of 29 documents (30 spread evenly)",
+        "position_effect: 30 queries of 30 documents (30 spread evenly, among 68 documents)",
+        "ranking: 304 queries of 68 documents",
+        "audit: 66 documents (sentences, top 10)",
+    ]
+    checks = checking.checks(cards("MiniLM-primacy"), stored, Tolerances(), NAMES)
+    entry = checking.entry(cards("MiniLM-primacy"), stored, checks)
+    assert [(one["check"], one["n"], one["n_documents"]) for one in entry["baseline_parts"]] == [
+        ("relocation", 29, 29),
+        ("position_effect", 30, 30),
+        ("ranking", 304, 68),
+        ("audit", 66, 66),
+    ]
+    first = entry["checks"][0]
+    assert (first["outcome"], first["verdict"], first["n"]) == ("fail", "higher", 29)
+    assert first["low"] is not None and first["low"] < first["difference"]  # type: ignore[operator]
+    assert entry["checks"][-1]["verdict"] is None
+
+
+@pytest.mark.parametrize(("shift", "outcome"), [(100.0, "fail"), (-100.0, "pass")])
+def test_a_longer_context_passes_and_a_shorter_one_fails(
+    cards: Callable[[str], ModelPassport], stored: Baseline, shift: float, outcome: str
+) -> None:
+    number = stored.numbers["audit"]["tokens_read"]
+    baseline = with_number(
+        stored, "audit", "tokens_read", replace(number, value=number.value + shift)
+    )
+    check = single(cards("MiniLM"), baseline, "truncation")
+    assert check.outcome == outcome and check.difference == max(0, shift)
+
+
+def test_drift_is_in_standard_deviations_of_the_baselines_scores(
+    cards: Callable[[str], ModelPassport], stored: Baseline
+) -> None:
+    now = cards("MiniLM-recency").scores
+    before = np.array([one.score for one in stored.scores.values()])
+    after = np.array([now[key].score for key in stored.scores])
+    check = single(cards("MiniLM-recency"), stored, "drift")
+    assert check.outcome == "fail"
+    assert check.value == pytest.approx(np.abs(after - before).mean() / before.std())
+    worst = list(stored.scores)[int(np.abs(after - before).argmax())]
+    assert f"pair {worst}," in check.line
 
 
 def test_what_the_baseline_lacks_is_said_and_what_the_model_lost_fails(
     cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
     card = cards("MiniLM")
-    less = with_number(stored, "ranking", "psi_minus_permutation", None)
-    made = checking.checks(card, less, Tolerances(), NAMES)
-    assert outcomes(made)["psi"] == "not checked"
-    assert not checking.passed(made) and not checking.failed(made)
+    less = with_number(stored, *NDCG_KEY, None)
+    checks = checking.checks(card, less, Tolerances(), NAMES)
+    assert outcomes(checks)["ranking"] == "not checked" and checking.exit_code(checks) == 3
+    why = replace(less, absent={**less.absent, "ranking": "Too few documents."})
+    line = single(card, why, "ranking").line
+    assert line == "The baseline has no nDCG@10. Too few documents."
     parts = tuple(
         replace(one, numbers=(), absent="No disk.") if one.key == "ranking" else one
         for one in card.parts
     )
-    lost = only(checking.checks(replace(card, parts=parts), stored, Tolerances(), ["psi"]))
+    lost = single(replace(card, parts=parts), stored, "ranking")
     assert lost.outcome == "fail" and lost.line.endswith("No disk.")
-    why = replace(less, absent={**less.absent, "ranking": "Too few documents."})
-    assert only(checking.checks(card, why, Tolerances(), ["psi"])).line.endswith(
-        "no PSI minus its mean under permutation. Too few documents."
-    )
 
 
-def test_a_check_says_over_how_many_pairs_and_documents_the_baseline_was_made(
+def test_a_baseline_without_single_items_is_to_be_written_again(
     shipped: Compute, cards: Callable[[str], ModelPassport]
 ) -> None:
-    few = checking.passport(shipped, resolve("MiniLM"), datasets.read("sample"), ["curve"], 30)
-    known = parse(document_bytes([few], "json"), "card.json", "MiniLM")
-    n = len({pair.document for pair in few.of.pairs})
-    assert "30 of the 304 pairs of sample scored" in known.heading
-    assert "304 pairs of 68 documents, 30 attributed" in few.heading
-    assert "reads 512 tokens; its configuration truncates at 256; weights" in few.heading
-    one = only(checking.checks(cards("MiniLM"), known, Tolerances(curve=1), ["curve"]))
-    assert (one.n, one.baseline_n, one.baseline_n_documents) == (304, 30, n)
-    assert f"over 304 pairs of 68 documents, compared with {one.baseline:+.3f}" in one.line
-    assert f"over 30 pairs of {n} documents" in one.line and "different samples" in one.line
-    said = checking.entry(cards("MiniLM"), known, [one])["checks"][0]
-    assert (said["n"], said["baseline_n"], said["baseline_n_documents"]) == (304, 30, n)
+    """As earlier versions wrote them: nothing is computed that could not be compared."""
+    (entry,) = json.loads(document_bytes([cards("MiniLM")], "json"))
+    for part in entry["parts"].values():
+        for number in part["numbers"].values():
+            del number["items"]
+    earlier = parse(json.dumps([entry]).encode(), "card.json", "MiniLM")
+    names = checking.chosen(earlier)
+    card = checking.passport(shipped, resolve("MiniLM"), datasets.read("sample"), earlier, names)
+    assert [part.key for part in card.parts] == ["audit"]
+    checks = checking.checks(card, earlier, Tolerances(), names)
+    assert outcomes(checks) == {**dict.fromkeys(PAIRED, "not checked"), "truncation": "pass"}
+    assert "write it again" in checks[0].line
+
+
+def test_items_whose_texts_changed_are_not_compared(
+    cards: Callable[[str], ModelPassport], stored: Baseline
+) -> None:
+    number = stored.numbers["relocation"]["last_minus_first"]
+    first = next(iter(number.items))
+    items = {**number.items, first: ("0" * 16, 99.0), "gone": ("", 99.0)}
+    other = with_number(stored, "relocation", "last_minus_first", replace(number, items=items))
+    check = single(cards("MiniLM"), other, "relocation")
+    assert check.outcome == "pass" and check.n == 28
+    assert "2 of the baseline's pairs don't exist here" in check.line
+    none = replace(number, items={first: ("0" * 16, 1.0)})
+    other = with_number(stored, "relocation", "last_minus_first", none)
+    check = single(cards("MiniLM"), other, "relocation")
+    assert check.outcome == "not checked" and "None of the baseline's pairs" in check.line
 
 
 def test_pairs_whose_texts_changed_are_no_drift(
     cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
     first = next(iter(stored.scores))
-    changed = {**stored.scores, first: PairScore("0" * 16, 99.0), "gone": PairScore("", 1.0)}
-    one = only(
-        checking.checks(cards("MiniLM"), replace(stored, scores=changed), Tolerances(), ["drift"])
-    )
-    assert one.outcome == "pass" and one.value == 0
-    assert "2 of the baseline's pairs don't exist here" in one.line
+    scores = {**stored.scores, first: PairScore("0" * 16, 99.0), "gone": PairScore("", 1.0)}
+    check = single(cards("MiniLM"), replace(stored, scores=scores), "drift")
+    assert check.outcome == "pass" and check.value == 0 and check.n == len(stored.scores) - 1
     other = replace(stored, scores={first: PairScore("0" * 16, 1.0)})
-    for one in checking.checks(cards("MiniLM"), other, Tolerances(), ["drift", "relocation"]):
-        assert one.outcome == "not checked" and "with the same texts" in one.line
+    check = single(cards("MiniLM"), other, "drift")
+    assert check.outcome == "not checked" and "with the same texts" in check.line
+
+
+# -- files and commands ----------------------------------------------------------------------------
 
 
 def test_a_junit_file_says_what_passed_failed_and_was_skipped() -> None:
-    made = [
+    checks = [
         Check("relocation", "pass", "fine"),
-        Check("psi", "fail", "\x00 <b> & rose"),
+        Check("ranking", "fail", "\x00 <b> & rose"),
         Check("drift", "not checked", "none"),
+        Check("audit", "too few documents", "about 70 would decide"),
     ]
-    suite = ElementTree.fromstring(junit_bytes(made, "a\x07b"))[0]
+    suite = ElementTree.fromstring(junit_bytes(checks, "a\x07b"))[0]
     assert suite.attrib == {
         "name": "a�b",
-        "tests": "3",
+        "tests": "4",
         "failures": "1",
         "errors": "0",
-        "skipped": "1",
+        "skipped": "2",
     }
-    assert [case.attrib["name"] for case in suite] == ["relocation", "psi", "drift"]
+    assert [case.attrib["name"] for case in suite] == ["relocation", "ranking", "drift", "audit"]
     assert [[child.tag for child in case] for case in suite] == [
         ["system-out"],
         ["failure"],
         ["skipped"],
+        ["skipped"],
     ]
     assert suite[1][0].attrib["message"] == "� <b> & rose"
+    assert suite[3][0].attrib["message"] == "too few documents: about 70 would decide"
 
 
 def damaged(stored: Baseline) -> list[tuple[bytes, str]]:
@@ -353,6 +513,11 @@ def damaged(stored: Baseline) -> list[tuple[bytes, str]]:
         (file(parts={"ranking": {}}), "is damaged"),
         (file(parts={"ranking": {"numbers": {"psi": {"value": "1"}}}}), "is damaged"),
         (file(parts={"ranking": {"numbers": {"psi": {"value": True}}}}), "is damaged"),
+        (
+            file(parts={"ranking": {"numbers": {"psi": {"value": 1, "items": {"q": 1}}}}}),
+            "is damaged",
+        ),
+        (file(parts={"ranking": {"numbers": {}, "provenance": [1]}}), "is damaged"),
         (file(scores={"a": {"texts": 1, "score": 1}}), "is damaged"),
         (file(scores={"a": 1}), "is damaged"),
         (file(scores=[1]), "is damaged"),
@@ -379,34 +544,39 @@ def test_the_command_computes_what_is_missing_and_says_how_it_went(
     assert done.exit_code == 3, done.stderr
     assert [line.split(":")[:2] for line in done.stdout.splitlines()] == [
         ["pass", " relocation"],
-        ["pass", " curve"],
-        ["pass", " psi"],
+        ["pass", " position_effect"],
+        ["pass", " ranking"],
+        ["pass", " audit"],
         ["not checked", " truncation"],
-        ["pass", " drift"],
     ]
+    assert "ranking: 12 queries of 12 documents" in done.stderr
     assert ElementTree.parse(junit).getroot().attrib["skipped"] == "1"
-    asked = ["relocation", "curve", "psi", "drift"]
+    asked = [*PAIRED, "drift"]
     assert run(mine, *(word for name in asked for word in ("--only", name))).exit_code == 0
-    only_this = run(mine, "--only", "truncation", "--format", "json")
-    assert only_this.exit_code == 3 and not json.loads(only_this.stdout)["passed"]
+    truncation = run(mine, "--only", "truncation", "--format", "json")
+    assert truncation.exit_code == 3 and not json.loads(truncation.stdout)["passed"]
 
 
 def test_the_command_fails_with_exit_code_1(mine: Path, tmp_path: Path) -> None:
-    (entry,) = json.loads((mine / "baseline.json").read_text(encoding="utf-8"))
-    for one in entry["scores"].values():
-        one["score"] *= 2
-    entry["parts"]["attribution"]["numbers"]["terms_primacy_recency_index"]["n"] = 7
-    file = tmp_path / "other.json"
-    file.write_text(json.dumps([entry]), encoding="utf-8")
-    done = run(mine, "--baseline", str(file), "--format", "json", "--junit", str(tmp_path / "j"))
+    file = changed(mine, "better.json", ranked_better)
+    junit = tmp_path / "j"
+    done = run(mine, "--baseline", str(file), "--format", "json", "--junit", str(junit))
     assert done.exit_code == 1
-    found = json.loads(done.stdout)
-    assert "over 7 pairs of" in next(c["line"] for c in found["checks"] if c["name"] == "curve")
-    assert not found["passed"]
-    assert {one["name"]: one["outcome"] for one in found["checks"]}["drift"] == "fail"
-    assert ElementTree.parse(tmp_path / "j").getroot().attrib["failures"] == "1"
+    answer = json.loads(done.stdout)
+    assert not answer["passed"]
+    ranking = next(check for check in answer["checks"] if check["name"] == "ranking")
+    assert (ranking["outcome"], ranking["verdict"]) == ("fail", "higher")
+    assert ElementTree.parse(junit).getroot().attrib["failures"] == "1"
     assert run(mine, "--baseline", str(file), "--only", "relocation").exit_code == 0
-    assert run(mine, "--baseline", str(file), "--drift", "9").exit_code == 3
+    assert run(mine, "--baseline", str(file), "--ranking", "9").exit_code == 3
+
+
+def test_too_few_documents_have_an_exit_code_of_their_own(mine: Path) -> None:
+    file = changed(mine, "few.json", five_queries)
+    done = run(mine, "--baseline", str(file), "--only", "ranking", "--only", "relocation")
+    assert done.exit_code == 4
+    assert "too few documents: ranking: " in done.stdout
+    assert "Too few documents to decide: an interval needs 10." in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -430,10 +600,13 @@ def test_good(poslens_check):
     assert len(poslens_check("BM25", "baseline.json", "checked.jsonl", only=only)) == 2
 
 def test_bad(poslens_check):
-    poslens_check("BM25", "worse.json", "checked.jsonl")
+    poslens_check("BM25", "better.json", "checked.jsonl")
 
 def test_unknown(poslens_check):
     poslens_check("BM25", "baseline.json", "checked.jsonl")
+
+def test_undecided(poslens_check):
+    poslens_check("BM25", "few.json", "checked.jsonl", only=["ranking"])
 
 def test_wrong(poslens_check):
     poslens_check("BM25", "baseline.json", "checked.jsonl", dirft=1)
@@ -443,10 +616,8 @@ def test_wrong(poslens_check):
 def test_a_project_of_ones_own_has_the_fixture(
     mine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (entry,) = json.loads((mine / "baseline.json").read_text(encoding="utf-8"))
-    for one in entry["scores"].values():
-        one["score"] += 1
-    (mine / "worse.json").write_text(json.dumps([entry]), encoding="utf-8")
+    changed(mine, "better.json", ranked_better)
+    changed(mine, "few.json", five_queries)
     (mine / "test_model.py").write_text(PROJECT, encoding="utf-8")
     monkeypatch.chdir(mine)
     plugins = ["-p", "poslens.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:xdist"]
@@ -454,10 +625,11 @@ def test_a_project_of_ones_own_has_the_fixture(
     code = pytest.main(["-q", "-rs", *plugins, "--rootdir", str(mine), str(mine / "test_model.py")])
     said = capsys.readouterr().out
     assert code == 1
-    assert "2 failed, 1 passed, 1 skipped" in said
-    assert "drift: The scores of 12 pairs changed by" in said
+    assert "2 failed, 1 passed, 2 skipped" in said
+    assert "ranking: nDCG@10 is" in said
     assert "There is no check 'dirft'" in said
-    assert "Not checked: truncation: The baseline doesn't contain" in said
+    assert "not checked: truncation: The baseline doesn't contain" in said
+    assert "too few documents: ranking: nDCG@10 is" in said
     assert "Traceback" not in said
 
 
@@ -473,7 +645,7 @@ def test_the_fixture_brings_nothing_heavy_before_it_is_called() -> None:
 
 
 def test_an_unknown_check_is_one_sentence(mine: Path) -> None:
-    with pytest.raises(UserError, match="no check 'leen': choose of relocation, curve, psi"):
+    with pytest.raises(UserError, match="no check 'leen': choose of relocation, position_effect"):
         poslens.check("BM25", mine / "baseline.json", only=["leen"])
 
 

@@ -73,7 +73,7 @@ ARGUMENTS = {
         for name in ("summary", "positions", "groups", "worst", "truncation")
     },
     "passport": "--model BM25 --dataset pairs --part attribution --part ranking",
-    "check": "--model BM25 --dataset pairs --baseline baseline.json --only curve",
+    "check": "--model BM25 --dataset pairs --baseline baseline.json --only ranking",
     **{
         f"benchmark {name} --table {table}": f"--model BM25 --dataset {name} --table {table}"
         for name in ("squad-posq", "fineweb-posq")
@@ -140,7 +140,7 @@ def home(
             "precompute --model bert --dataset failing",
             "precompute --model BM25 --dataset pairs --method terms --parts parts",
             "cache export results.parquet",
-            "passport --model BM25 --dataset pairs --part attribution --out baseline.json",
+            "passport --model BM25 --dataset pairs --part ranking --out baseline.json",
         ):
             done = run(*arguments.split())
             assert done.exit_code == 0, done.stderr

@@ -1,0 +1,323 @@
+"""What `check` compares: each measure of a model against that of a stored passport."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from poslens.attribution.evaluation.comparison import Comparison, paired, paired_sizes
+from poslens.studies.check.answers import Outcome
+from poslens.studies.check.baseline import Baseline, BaselineNumber
+from poslens.studies.passport.service import ModelPassport
+from poslens.studies.passport.subject import Number
+
+Scores = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check: the model's `value` and that of the `baseline`, over the same `n` pairs, queries
+    or documents of `n_documents` documents; None where unknown. `difference` is by how much the
+    model is worse, and `comparison` the same with its interval and verdict (higher is worse), None
+    where no documents are resampled. `line` says all of it in words."""
+
+    name: str
+    outcome: Outcome
+    line: str
+    value: float | None = None
+    baseline: float | None = None
+    n: int | None = None
+    n_documents: int | None = None
+    difference: float | None = None
+    comparison: Comparison | None = None
+    tolerance: float | None = None
+
+
+# -- measures with documents to resample -----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """The items that both have, of the same texts: their values [n] before and now, and documents
+    [n]. `n_gone` are the baseline's that are not here."""
+
+    before: Scores
+    now: Scores
+    documents: list[str]
+    n_gone: int
+
+
+@dataclass(frozen=True, slots=True)
+class PairedMeasure:
+    """A measure that is compared item by item. `words` say value and baseline, `change` names by
+    how much the model is worse, and `worse` compares (before, now, documents, tolerance): higher is
+    worse. With `in_scores` the values are in units of each model's scores."""
+
+    name: str
+    part: str
+    key: str
+    title: str
+    units: str
+    words: str
+    change: str
+    worse: Callable[[Scores, Scores, list[str], float], Comparison | None]
+    in_scores: bool = False
+
+    def comparable(self, baseline: Baseline) -> bool:
+        number = baseline.numbers.get(self.part, {}).get(self.key)
+        return number is not None and bool(number.items)
+
+    def make(self, found: ModelPassport, baseline: Baseline, tolerance: float) -> Check:
+        number = baseline.numbers.get(self.part, {}).get(self.key)
+        if number is None:
+            return _absent(self.name, f"The baseline has no {self.title}.", baseline, self.part)
+        if not number.items:
+            line = (
+                f"The baseline does not list the {self.units} of its {self.title}: write it again "
+                "with this version of PosLens."
+            )
+            return Check(self.name, "not checked", line, baseline=number.value)
+        now = _number(found, self.part, self.key)
+        if now is None:
+            return _lost(self.name, self.title, found, self.part, number)
+        shared = _shared(now, number)
+        if not len(shared.now):
+            line = (
+                f"None of the baseline's {self.units} exists here with the same texts and corpus."
+            )
+            return Check(self.name, "not checked", line, baseline=number.value)
+        if self.in_scores:
+            shared = _in_standard_deviations(shared, found, baseline)
+        comparison = self.worse(shared.before, shared.now, shared.documents, tolerance)
+        assert comparison is not None  # there are items, and means are defined
+        return self._draft(shared, comparison)
+
+    def _draft(self, shared: _Shared, comparison: Comparison) -> Check:
+        value, before = float(shared.now.mean()), float(shared.before.mean())
+        difference = comparison.difference
+        units = self.units if difference.n > 1 else self.units.removesuffix("s")
+        documents = (
+            "" if units.startswith("document") else f" of {difference.n_resampled:,} documents"
+        )
+        line = (
+            f"{self.words.format(value=value, before=before)} over {difference.n:,} {units}"
+            f"{documents}. {self.change} is {difference.text('+.3f')}; the tolerance is "
+            f"{comparison.margin:g}."
+        )
+        if shared.n_gone:
+            line += (
+                f" {shared.n_gone:,} of the baseline's {self.units} don't exist here with the same "
+                "texts and corpus."
+            )
+        return Check(
+            self.name,
+            "not checked",
+            line,
+            value,
+            before,
+            difference.n,
+            difference.n_resampled,
+            difference.value,
+            comparison,
+            comparison.margin,
+        )
+
+
+def _shared(now: Number, before: BaselineNumber) -> _Shared:
+    both = [
+        (value, item)
+        for item in now.items
+        for fingerprint, value in [before.items.get(item.item_id, ("", 0.0))]
+        if fingerprint == item.fingerprint
+    ]
+    return _Shared(
+        np.array([value for value, _ in both]),
+        np.array([item.value for _, item in both]),
+        [item.document for _, item in both],
+        len(before.items) - len(both),
+    )
+
+
+def _in_standard_deviations(shared: _Shared, found: ModelPassport, baseline: Baseline) -> _Shared:
+    """In units that do not depend on a model's scale: standard deviations of its scores of the
+    pairs that both scored."""
+    _, old, new = _same_pairs(found, baseline)
+    return replace(shared, before=shared.before / _spread(old), now=shared.now / _spread(new))
+
+
+# -- measures of the model alone -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """How much of a long text is read; more may be."""
+
+    part = "audit"
+
+    def comparable(self, baseline: Baseline) -> bool:
+        return "tokens_read" in baseline.numbers.get(self.part, {})
+
+    def make(self, found: ModelPassport, baseline: Baseline, tolerance: float) -> Check:
+        number = baseline.numbers.get(self.part, {}).get("tokens_read")
+        if number is None:
+            line = "The baseline doesn't contain the model's truncation point."
+            return _absent("truncation", line, baseline, self.part)
+        now = _number(found, self.part, "tokens_read")
+        if now is None:
+            return _lost("truncation", "truncation point", found, self.part, number)
+        fewer = max(number.value - now.estimate.value, 0.0)
+        line = (
+            f"The model reads {now.estimate.value:,.0f} tokens of a long text "
+            f"({number.value:,.0f} in the baseline). That is {fewer:,.0f} fewer; the tolerance is "
+            f"{tolerance:g}."
+        )
+        n = now.estimate.n
+        return _exact("truncation", line, now.estimate.value, number.value, n, fewer, tolerance)
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """Mean absolute difference of the scores of the pairs whose texts are the same, in standard
+    deviations of the baseline's."""
+
+    part = "attribution"
+
+    def comparable(self, baseline: Baseline) -> bool:
+        return bool(baseline.scores)
+
+    def make(self, found: ModelPassport, baseline: Baseline, tolerance: float) -> Check:
+        part = part_of("drift", baseline)
+        if not baseline.scores:
+            return _absent("drift", "The baseline has no scores of pairs.", baseline, part)
+        if not found.scores:
+            return _lost("drift", "score of a pair", found, part, None)
+        same, old, new = _same_pairs(found, baseline)
+        if not same:
+            line = "None of the baseline's pairs exists here with the same texts."
+            return Check("drift", "not checked", line)
+        moved = np.abs(new - old) / _spread(old)
+        mean, most = float(moved.mean()), int(moved.argmax())
+        line = (
+            f"The scores of {len(same):,} pairs changed by {mean:.4f} standard deviations of the "
+            f"baseline's scores on average, and most for pair {same[most][:80]}, by "
+            f"{moved[most]:.4f}; the tolerance is {tolerance:g}."
+        )
+        return _exact("drift", line, mean, 0.0, len(same), mean, tolerance)
+
+
+def _same_pairs(found: ModelPassport, baseline: Baseline) -> tuple[list[str], Scores, Scores]:
+    """The pairs [n] whose texts are the same in both, and their scores [n] before and now."""
+    same = [
+        pair_id
+        for pair_id, one in baseline.scores.items()
+        if (now := found.scores.get(pair_id)) is not None and now.texts == one.texts
+    ]
+    old = np.array([baseline.scores[pair_id].score for pair_id in same])
+    new = np.array([found.scores[pair_id].score for pair_id in same])
+    return same, old, new
+
+
+def _spread(scores: Scores) -> float:
+    # Scores that are all equal have no spread: they are compared as they are.
+    return (float(scores.std()) if len(scores) else 0.0) or 1.0
+
+
+def _exact(
+    name: str,
+    line: str,
+    value: float,
+    before: float,
+    n: int,
+    difference: float,
+    tolerance: float,
+) -> Check:
+    # What a sum of floats leaves behind is no difference.
+    outcome: Outcome = "pass" if difference <= tolerance + 1e-9 else "fail"
+    return Check(name, outcome, line, value, before, n, None, difference, None, tolerance)
+
+
+# -- every check -----------------------------------------------------------------------------------
+
+
+def _number(found: ModelPassport, part: str, key: str) -> Number | None:
+    numbers = (n for one in found.parts if one.key == part for n in one.numbers)
+    return next((number for number in numbers if number.key == key), None)
+
+
+def _absent(name: str, line: str, baseline: Baseline, part: str) -> Check:
+    return Check(name, "not checked", " ".join(filter(None, (line, baseline.absent.get(part)))))
+
+
+def _lost(
+    name: str, what: str, found: ModelPassport, part: str, before: BaselineNumber | None
+) -> Check:
+    why = next((one.absent for one in found.parts if one.key == part and one.absent), "")
+    line = f"{found.name} has no {what}, but the baseline does: {why or 'it is not defined.'}"
+    return Check(name, "fail", line, baseline=before.value if before else None)
+
+
+def _loss(before: Scores, now: Scores, documents: list[str], tolerance: float) -> Comparison | None:
+    return paired(now, before, documents, tolerance)
+
+
+MEASURES: dict[str, PairedMeasure | Truncation | Drift] = {
+    "relocation": PairedMeasure(
+        "relocation",
+        "relocation",
+        "last_minus_first",
+        "last-minus-first difference by relocation",
+        "pairs",
+        "Moving the evidence from the first to the last third changes the score by {value:+.3f} "
+        "standard deviations ({before:+.3f} in the baseline)",
+        "The increase of its size",
+        paired_sizes,
+        in_scores=True,
+    ),
+    "position_effect": PairedMeasure(
+        "position_effect",
+        "position_effect",
+        "first_minus_last",
+        "position effect on rank",
+        "queries",
+        "nDCG@10 with the evidence first minus that with it last is {value:+.3f} ({before:+.3f} "
+        "in the baseline)",
+        "The increase of its size",
+        paired_sizes,
+    ),
+    "ranking": PairedMeasure(
+        "ranking",
+        "ranking",
+        "ndcg_at_10",
+        "nDCG@10",
+        "queries",
+        "nDCG@10 is {value:.3f} ({before:.3f} in the baseline)",
+        "The loss",
+        _loss,
+    ),
+    "audit": PairedMeasure(
+        "audit",
+        "audit",
+        "unretrieved",
+        "share of unretrieved sentences",
+        "documents",
+        "The mean share of a document's sentences that don't retrieve it is {value:.3f} "
+        "({before:.3f} in the baseline)",
+        "The increase",
+        paired,
+    ),
+    "truncation": Truncation(),
+    "drift": Drift(),
+}
+
+NAMES = tuple(MEASURES)
+
+
+def part_of(name: str, baseline: Baseline) -> str:
+    """The part of a passport that a check reads. Scores come with two: those of relocation are
+    quicker to compute."""
+    if name == "drift" and "relocation" in baseline.numbers:
+        return "relocation"
+    return MEASURES[name].part
