@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from numbers import Integral
 from pathlib import Path
 from typing import Any, overload
 
@@ -30,7 +31,7 @@ from poslens.studies import declared
 from poslens.studies.cause.service import DEFAULT_PAIRS
 from poslens.studies.check import service as checking
 from poslens.studies.check.baseline import read_baseline
-from poslens.studies.check.measures import Check
+from poslens.studies.check.measures import NAMES, Check
 from poslens.studies.explain import service as explaining
 from poslens.studies.passport import service as passports
 from poslens.study_call import run_study as run_study
@@ -137,7 +138,7 @@ def passport(
     Raises:
         UserError: as `explain`.
     """
-    if moved < 2:
+    if not isinstance(moved, Integral) or moved < 2:
         raise UserError(f"A passport moves the evidence of 2 pairs or more, not of {moved}.")
     data, here = data_set(dataset), service()
     cards = []
@@ -191,10 +192,10 @@ def check(
     Raises:
         UserError: as `explain`, or the file is no passport.
     """
-    if only is not None and not (only := listed(only, "checks", "only", checking.NAMES[0])):
-        raise UserError(f"There is no check to make: choose of {', '.join(checking.NAMES)}.")
-    if unknown := [name for name in [*(only or ()), *tolerances] if name not in checking.NAMES]:
-        raise UserError(f"There is no check {unknown[0]!r}: choose of {', '.join(checking.NAMES)}.")
+    if only is not None and not (only := listed(only, "checks", "only", NAMES[0])):
+        raise UserError(f"There is no check to make: choose of {', '.join(NAMES)}.")
+    if unknown := [name for name in [*(only or ()), *tolerances] if name not in NAMES]:
+        raise UserError(f"There is no check {unknown[0]!r}: choose of {', '.join(NAMES)}.")
     if not isinstance(baseline, str | Path):
         raise UserError(
             f"The baseline is no path but of type {type(baseline).__name__}: give the file that "

@@ -193,9 +193,9 @@ def test_several_models_give_the_results_of_each_by_name(_data: str, tmp_path: P
     cards = poslens.passport(names, _data, compute=False)
     assert [card.name for card in cards.cards] == names
     baseline = cards.save(tmp_path / "baseline.json")
-    checks = poslens.check(names, baseline, _data, only=["psi"])
+    checks = poslens.check(names, baseline, _data, only=["ranking"])
     assert list(checks) == names
-    assert all(check.name == "psi" for model in names for check in checks[model])
+    assert all(check.name == "ranking" for model in names for check in checks[model])
 
 
 def test_parts_are_compared_with_the_whole_text(_data: str) -> None:
@@ -347,7 +347,7 @@ def test_an_object_with_encode_is_a_model(_data: str) -> None:
             r"such as \['relocation'\]",
         ),
         (lambda: poslens.check("MiniLM", "nope.json", only=[]), "no check to make"),
-        (lambda: poslens.check("MiniLM", "nope.json", only=None), r"such as \['relocation'\]"),  # type: ignore[arg-type]
+        (lambda: poslens.check("MiniLM", "nope.json", only=5), r"such as \['relocation'\]"),  # type: ignore[arg-type]
         (lambda: poslens.check("MiniLM", "nope.json", only=[1, "x"]), "no check 1: choose"),  # type: ignore[list-item]
         (
             lambda: poslens.check("MiniLM", "nope.json", relocation="x"),
@@ -362,8 +362,8 @@ def test_an_object_with_encode_is_a_model(_data: str) -> None:
             r"\(start, end\)",
         ),  # type: ignore[arg-type]
         (lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, evidence=(math.inf, 2)), r"\(start, e"),  # type: ignore[arg-type]
-        (lambda: poslens.check("MiniLM", "nope.json", pairs=0), "from 2 pairs on, not 0"),
-        (lambda: poslens.check("MiniLM", "nope.json", pairs="5"), "from 2 pairs on, not 5"),  # type: ignore[arg-type]
+        (lambda: poslens.passport("BM25", moved=1), "2 pairs or more, not of 1"),
+        (lambda: poslens.passport("BM25", moved="5"), "2 pairs or more, not of 5"),  # type: ignore[arg-type]
     ],
 )
 def test_what_is_not_as_it_should_be_is_one_sentence(call: object, said: str) -> None:

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Sequence
 
 from poslens.figures.palettes import printable
-from poslens.studies.check.service import Check
+from poslens.studies.check.measures import Check
 
 
 def junit_bytes(made: Sequence[Check], title: str) -> bytes:

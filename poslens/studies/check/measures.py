@@ -152,7 +152,7 @@ def _in_standard_deviations(shared: _Shared, found: ModelPassport, baseline: Bas
 
 
 @dataclass(frozen=True, slots=True)
-class Truncation:
+class TruncationMeasure:
     """How much of a long text is read; more may be."""
 
     part = "audit"
@@ -179,7 +179,7 @@ class Truncation:
 
 
 @dataclass(frozen=True, slots=True)
-class Drift:
+class DriftMeasure:
     """Mean absolute difference of the scores of the pairs whose texts are the same, in standard
     deviations of the baseline's."""
 
@@ -263,7 +263,7 @@ def _loss(before: Scores, now: Scores, documents: list[str], tolerance: float) -
     return paired(now, before, documents, tolerance)
 
 
-MEASURES: dict[str, PairedMeasure | Truncation | Drift] = {
+MEASURES: dict[str, PairedMeasure | TruncationMeasure | DriftMeasure] = {
     "relocation": PairedMeasure(
         "relocation",
         "relocation",
@@ -308,8 +308,8 @@ MEASURES: dict[str, PairedMeasure | Truncation | Drift] = {
         "The increase",
         paired,
     ),
-    "truncation": Truncation(),
-    "drift": Drift(),
+    "truncation": TruncationMeasure(),
+    "drift": DriftMeasure(),
 }
 
 NAMES = tuple(MEASURES)
