@@ -121,7 +121,7 @@ def subject(
         tuple(spread_evenly(data.pairs, min(limit, len(data.pairs)))),
         tuple(spread_evenly(usable, min(moved, len(usable))))
         if isinstance(moved, int)
-        else tuple(pair for pair in usable if pair.pair_id in set(moved)),
+        else tuple(pair for pair in usable if pair.pair_id in moved),
         tuple(spread_evenly(documents, min(DEFAULT_PAIRS, len(documents)))),
         tuple(spread_evenly(list(firsts.values()), min(DEFAULT_PAIRS, len(firsts)))),
     )
