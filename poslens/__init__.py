@@ -38,8 +38,10 @@ if TYPE_CHECKING:
         relocate,
         run_study,
     )
+    from poslens.evaluator import PositionEvaluator
 
 __all__ = [
+    "PositionEvaluator",
     "UserError",
     "cause",
     "check",
@@ -58,6 +60,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # Torch and the rest take seconds to import: only when something is asked for.
+    if name == "PositionEvaluator":  # a module of its own: it needs sentence-transformers at once
+        return import_module("poslens.evaluator").PositionEvaluator
     if name in __all__ or name in declared():
         return getattr(import_module("poslens.api"), name)
     raise AttributeError(f"module 'poslens' has no attribute {name!r}")

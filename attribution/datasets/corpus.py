@@ -277,10 +277,13 @@ class Collection:
             drawn=f"up to {n:,} queries of each group, drawn with seed {seed}",
         )
 
-    def sampled_documents(self, n: int, seed: int) -> Collection:
-        """The same queries over `n` documents drawn at random, or over all where there are no more.
-        A larger sample with the same seed contains the smaller one. The sample has no files: its
-        fingerprint is that of its documents.
+    def sampled_documents(
+        self, n: int, seed: int, always: frozenset[str] = frozenset()
+    ) -> Collection:
+        """The same queries over `n` documents, or over all where there are no more: those with a
+        key in `always`, as far as they fit, and others drawn at random. A larger sample with the
+        same seed contains the smaller one. The sample has no files: its fingerprint is that of its
+        documents.
 
         Raises:
             UserError: `n` is below 1, or as `documents`.
@@ -292,6 +295,8 @@ class Collection:
             return self
 
         def lot(key: str) -> bytes:
+            if key in always:
+                return b""
             return hashlib.sha256(f"{seed}\0{key}".encode("utf-8", "replace")).digest()
 
         smallest = heapq.nsmallest(n, ((lot(one.key), one.key) for one in self.documents()))

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from poslens.attribution.curves.bootstrap import Estimate, estimate
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.base import Retriever, encode
 from poslens.attribution.retrievers.scoring import Known, score_texts
@@ -244,6 +245,21 @@ class Relocation:
             return None
         scores = self.scores.astype(np.float64)
         return float(scores[self.whole].mean() - scores[~self.whole].mean())
+
+
+def relocation_difference(
+    relocations: Sequence[Relocation], documents: Sequence[Hashable]
+) -> Estimate | None:
+    """The mean last-minus-first difference of pairs, in the score's units; its interval resamples
+    their `documents`. None where no pair has one."""
+    known = [
+        (difference, document)
+        for each, document in zip(relocations, documents, strict=True)
+        if (difference := each.last_minus_first) is not None
+    ]
+    return estimate(
+        np.array([[difference] for difference, _ in known]), [document for _, document in known]
+    )
 
 
 def relocation(

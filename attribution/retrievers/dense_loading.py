@@ -52,7 +52,7 @@ def load_encoders(
             merge_adapter(model, files.adapter, spec.strength)
         if files.query is not None:
             query_model = _load_model(spec, files.query, place, files.code, spread)
-        elif routes := _routes(model):
+        elif routes := encoders_by_side(model):
             query_model, model = routes
     except UserError:
         raise
@@ -99,7 +99,9 @@ def _load_model(
     return model
 
 
-def _routes(model: SentenceTransformer) -> tuple[SentenceTransformer, SentenceTransformer] | None:
+def encoders_by_side(
+    model: SentenceTransformer,
+) -> tuple[SentenceTransformer, SentenceTransformer] | None:
     """The query and the document encoder of a model that sends them different ways (Router)."""
     router, *rest = model.children()
     if not isinstance(router, Router) or not {"query", "document"} <= set(router.sub_modules):

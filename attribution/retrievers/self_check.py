@@ -81,13 +81,23 @@ def check_retriever(retriever: Retriever) -> SelfCheck:
 
 
 def _check(retriever: Retriever) -> SelfCheck:
-    with retriever.lock:
-        library = retriever.check(PROBE)
-    _require_equal(retriever, library)
+    library = require_library_embedding(retriever)
     family = family_of(retriever.spec)
     gradients = METHODS["saliency"].fits(family)
     checked = SelfCheck(library, unfit=_without_gradient(retriever) if gradients else {})
     return _linearised(retriever, checked) if METHODS["decomposition"].fits(family) else checked
+
+
+def require_library_embedding(retriever: Retriever) -> LibraryCheck:
+    """Compare a retriever's numbers with its library's; how far they are apart.
+
+    Raises:
+        UserError: farther than rounding explains, or the numbers are not finite.
+    """
+    with retriever.lock:
+        library = retriever.check(PROBE)
+    _require_equal(retriever, library)
+    return library
 
 
 def _coarse(retriever: Retriever) -> bool:

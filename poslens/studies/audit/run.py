@@ -73,9 +73,11 @@ def run_audit(
     *,
     options: RunOptions = RunOptions(),
     on_stage: Callable[[str], None] = lambda stage: None,
+    measure_truncation: bool = True,
 ) -> Progress:
     """Rank the sentences of every document that has no result, and store them document by document;
-    progress counts documents of the current stage.
+    progress counts documents of the current stage. With `measure_truncation` also measure where the
+    model truncates, which reads long texts some dozen times.
 
     Raises:
         UserError: the chunks do not fit the model, the corpus cannot be read, or the store cannot
@@ -85,7 +87,7 @@ def run_audit(
     require_fit(retriever, chunks)
     method, n = audit_method(chunks), len(store.keys)
     # First, so that it is also measured where every document has its result.
-    if _probe_truncation(store, retriever, model, on_stage, options).stopped:
+    if measure_truncation and _probe_truncation(store, retriever, model, on_stage, options).stopped:
         return Progress(n, 0, 0, 0, 0.0, stopped=True)
     if not store.ranks.missing(model, method, store.items, retry=options.retry_failed):
         return Progress(n, n, 0, 0, 0.0)

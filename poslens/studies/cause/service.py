@@ -31,7 +31,7 @@ from poslens.attribution.interventions.null_controls import (
     minus_null,
     null_method,
 )
-from poslens.attribution.interventions.relocation import Relocation
+from poslens.attribution.interventions.relocation import Relocation, relocation_difference
 from poslens.attribution.interventions.segments import SegmentCurve
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import N_BINS, Array, Method, Provenance, TextPair
@@ -344,13 +344,14 @@ def _average(
         return estimate(np.array([[v] for v, _ in kept]), [group for _, group in kept])
 
     third = curves.shape[1] // 3
-    last_minus_first = mean(
-        lambda one, curve: (
-            one.last_minus_first
-            if isinstance(one, Relocation)
-            else float(curve[-third:].mean() - curve[:third].mean())
+    if method.name == "relocation":
+        last_minus_first = relocation_difference(
+            [one for one, *_ in known], [group for *_, group in known]
         )
-    )
+    else:
+        last_minus_first = mean(
+            lambda one, curve: float(curve[-third:].mean() - curve[:third].mean())
+        )
     lost = mean(lambda one, curve: one.lost if isinstance(one, Relocation) else None)
     return summary, last_minus_first, lost
 

@@ -12,21 +12,17 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import adjusted
 from poslens.attribution.evaluation.position_effect import (
     MARGIN,
-    PositionRanks,
-    QueryPositions,
     null_pair,
     position_effect,
     position_ranks_method,
-    query_positions,
 )
 from poslens.attribution.interventions.relocation import (
     N_POSITIONS,
-    Relocation,
     movable,
     relocation_method,
 )
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.attribution.types import Provenance, TextPair
+from poslens.attribution.types import Provenance
 from poslens.cache.jobs.loop import Progress
 from poslens.cache.kinds.interventions import causes
 from poslens.cache.kinds.position_ranks import position_ranks
@@ -46,6 +42,8 @@ from poslens.studies.positions.summary import (
     PositionSubject,
     PositionSummary,
     against,
+    no_effect,
+    ranked_queries,
 )
 from poslens.studies.positions.tables import TABLES
 from poslens.studies.ranking.service import collection_of
@@ -227,11 +225,15 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         )
 
         def summary() -> PositionSummary:
-            queries = _queries(moved.pairs, relocations.results, ranks.results, subject.positions)
-            nulls = _queries(moved.nulls, relocations.results, ranks.results, subject.positions)
+            queries = ranked_queries(
+                moved.pairs, relocations.results, ranks.results, subject.positions
+            )
+            nulls = ranked_queries(
+                moved.nulls, relocations.results, ranks.results, subject.positions
+            )
             effect = position_effect(queries)
             if effect is None:
-                raise UserError(_nothing(subject.spec.name, ranks.failed, len(moved.pairs)))
+                raise no_effect(subject.spec.name, ranks.failed, len(moved.pairs))
             compared = (against(tuple(queries), other) for other in earlier)
             own = {one.pair_id for one in moved.pairs}
             failed = {name: why for name, why in ranks.failed.items() if name in own}
@@ -315,29 +317,6 @@ _fingerprints: LRUCache[str] = LRUCache(32)
 
 def _fingerprint(digest: str, collection: object) -> str:
     return _fingerprints.get((digest,), lambda: fingerprint(collection))  # type: ignore[arg-type]
-
-
-def _queries(
-    pairs: Sequence[TextPair],
-    relocations: dict[str, Relocation],
-    ranks: dict[str, PositionRanks],
-    positions: int,
-) -> list[QueryPositions]:
-    found = (
-        query_positions(pair, relocations[pair.pair_id], ranks[pair.pair_id], positions)
-        for pair in pairs
-        if pair.pair_id in relocations and pair.pair_id in ranks
-    )
-    return [one for one in found if one is not None]
-
-
-def _nothing(name: str, failed: dict[str, str], n: int) -> str:
-    if len(failed) == n:
-        return f"No pair could be ranked with {name}: {next(iter(failed.values()))}"
-    return (
-        f"{name} reads the evidence whole at fewer than two positions in each of {n:,} pairs: "
-        "choose shorter documents, or a model that reads more."
-    )
 
 
 POSITIONS = Positions()

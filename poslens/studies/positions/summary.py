@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,14 +10,18 @@ import numpy as np
 
 from poslens.attribution.curves.positions import LENGTH_BUCKETS, length_bucket
 from poslens.attribution.datasets import Collection
+from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import Comparison, compared
 from poslens.attribution.evaluation.position_effect import (
     MARGIN,
     PositionEffect,
+    PositionRanks,
     QueryPositions,
     first_minus_last,
     position_effect,
+    query_positions,
 )
+from poslens.attribution.interventions.relocation import Relocation
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
 from poslens.cache.kinds.position_ranks import RankedPair
@@ -112,6 +116,32 @@ class PositionSummary:
                 ("language", language or "unknown"),
                 [one for one in self.queries if (one.pair.language or "") == language],
             )
+
+
+def ranked_queries(
+    pairs: Sequence[TextPair],
+    relocations: Mapping[str, Relocation],
+    ranks: Mapping[str, PositionRanks],
+    positions: int,
+) -> list[QueryPositions]:
+    """The queries of `pairs` that have both results, by pair id, and whose evidence is read whole
+    at two positions or more."""
+    queries = (
+        query_positions(pair, relocations[pair.pair_id], ranks[pair.pair_id], positions)
+        for pair in pairs
+        if pair.pair_id in relocations and pair.pair_id in ranks
+    )
+    return [query for query in queries if query is not None]
+
+
+def no_effect(name: str, failed: Mapping[str, str], n: int) -> UserError:
+    """Why none of a model's `n` pairs has ranks at two positions; `failed` has reasons by pair."""
+    if len(failed) == n:
+        return UserError(f"No pair could be ranked with {name}: {next(iter(failed.values()))}")
+    return UserError(
+        f"{name} reads the evidence whole at fewer than two positions in each of {n:,} pairs: "
+        "choose shorter documents, or a model that reads more."
+    )
 
 
 def against(one: tuple[QueryPositions, ...], other: PositionSummary) -> Against | None:

@@ -1,0 +1,100 @@
+"""A SentenceTransformer of the running program, in the middle of its training perhaps, as a
+retriever: no copy, no files, and afterwards the model is as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from sentence_transformers import SentenceTransformer
+from torch import nn
+
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.dense_loading import encoders_by_side
+from poslens.attribution.retrievers.self_check import require_library_embedding
+from poslens.attribution.retrievers.specs import OBJECT, RetrieverSpec
+
+
+@contextmanager
+def live_retriever(
+    model: object,
+    *,
+    query_prompt: str | None = None,
+    document_prompt: str | None = None,
+) -> Iterator[DenseRetriever]:
+    """`model` as a retriever in evaluation mode and without gradients. A prompt of None is the
+    model's own for that side. On leaving, whatever happened, the model has its modes and gradient
+    flags and the tokenizer its settings back. Nothing else may use the model meanwhile.
+
+    Raises:
+        UserError: it is no SentenceTransformer that PosLens can read, or embeds a text differently
+            than `encode` does.
+    """
+    if not isinstance(model, SentenceTransformer):
+        raise UserError(
+            f"The model is of type {type(model).__name__}: give a SentenceTransformer, which has "
+            "one vector for each text."
+        )
+    if model.truncate_dim is not None:
+        raise UserError(
+            f"The model truncates vectors to {model.truncate_dim} dimensions, which PosLens does "
+            "not follow: set its truncate_dim to None."
+        )
+    name = Path(model.model_card_data.base_model or "").name or type(model).__name__
+    spec = RetrieverSpec(
+        name=name,
+        title=name,
+        family="dense",
+        source=OBJECT + name,
+        query_prompt=query_prompt,
+        document_prompt=document_prompt,
+    )
+    with _unchanged(model):
+        query_model, document_model = encoders_by_side(model) or (None, model)
+        precision = str(document_model.dtype).removeprefix("torch.")
+        retriever = DenseRetriever(document_model, spec, precision, query_model)
+        require_library_embedding(retriever)
+        yield retriever
+
+
+@contextmanager
+def _unchanged(model: SentenceTransformer) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    gradients = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    with ExitStack() as settings:
+        for tokenizer in _fast_tokenizers(model):
+            settings.enter_context(_same_settings(tokenizer))
+        try:
+            yield
+        finally:
+            for module, training in modes:
+                module.training = training
+            for parameter, wanted in gradients:
+                parameter.requires_grad_(wanted)
+
+
+def _fast_tokenizers(model: nn.Module) -> list[Any]:
+    """The Rust tokenizers of all encoders: reading a text leaves its limits in them."""
+    found: dict[int, Any] = {}
+    for module in model.modules():
+        rust = getattr(getattr(module, "tokenizer", None), "backend_tokenizer", None)
+        if rust is not None:
+            found[id(rust)] = rust
+    return list(found.values())
+
+
+@contextmanager
+def _same_settings(tokenizer: Any) -> Iterator[None]:
+    truncation, padding = tokenizer.truncation, tokenizer.padding
+    try:
+        yield
+    finally:
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        if truncation is not None:
+            tokenizer.enable_truncation(**truncation)
+        if padding is not None:
+            tokenizer.enable_padding(**padding)

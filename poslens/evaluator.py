@@ -1,0 +1,295 @@
+"""Position measures of a model in training, for the trainer of sentence-transformers.
+
+Nothing is computed here: relocation, ranks by position and the audit are the studies' own, on the
+model in memory, with a store of their own that is dropped afterwards.
+"""
+
+from __future__ import annotations
+
+import csv
+import logging
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from uuid import uuid4
+
+from sentence_transformers.base.evaluation import BaseEvaluator
+from sentence_transformers.base.model import BaseModel
+
+from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate
+from poslens.attribution.datasets import SAMPLE, Collection
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.audit import TOP, unretrieved_share
+from poslens.attribution.evaluation.chunks import WHOLE
+from poslens.attribution.evaluation.position_effect import position_effect, position_ranks_method
+from poslens.attribution.interventions.relocation import (
+    N_POSITIONS,
+    relocation_difference,
+    relocation_method,
+)
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.live import live_retriever
+from poslens.cache.kinds.audit import AuditStore
+from poslens.cache.kinds.interventions import causes
+from poslens.cache.kinds.position_ranks import RankedPair, position_ranks
+from poslens.cache.kinds.rankings import fingerprint
+from poslens.cache.storage.connections import release
+from poslens.cache.storage.store import ModelKey
+from poslens.export.json_text import json_text
+from poslens.export.mteb_result import mteb_result
+from poslens.parameters import Integer, Parameters
+from poslens.studies.audit.run import run_audit
+from poslens.studies.cause.service import DEFAULT_PAIRS
+from poslens.studies.positions.run import run_positions
+from poslens.studies.positions.study import POSITIONS
+from poslens.studies.positions.summary import Moved, no_effect, ranked_queries
+from poslens.subjects import data_set
+
+WORST = "ndcg@10_worst"
+MEASURES = (
+    WORST,
+    "ndcg@10_first",
+    "ndcg@10_middle",
+    "ndcg@10_last",
+    "first_minus_last",
+    "first_minus_last_low",
+    "first_minus_last_high",
+    "relocation_difference",
+    "relocation_difference_low",
+    "relocation_difference_high",
+    "unretrieved_sentences",
+    "unretrieved_sentences_low",
+    "unretrieved_sentences_high",
+)
+"""What a call returns, by name, in the order of its columns."""
+
+PARAMETERS = Parameters(
+    documents=Integer(
+        title="documents",
+        default=100,
+        low=TOP + 1,
+        high=100_000,
+        help="Documents that are ranked and audited, at most.",
+    ),
+    pairs=Integer(
+        title="pairs",
+        default=DEFAULT_PAIRS,
+        low=MIN_DOCUMENTS,
+        high=100_000,
+        help="Pairs whose evidence is moved, at most.",
+    ),
+    seed=Integer(title="seed", default=0, low=0, high=1 << 31, help="Seed of the sample."),
+)
+
+
+class PositionEvaluator(BaseEvaluator):
+    """Position measures of a SentenceTransformer, for `SentenceTransformerTrainer(evaluator=...)`
+    or by itself: `PositionEvaluator()(model)`.
+
+    On the same pairs and documents at each call:
+
+    - `ndcg@10_first`, `_middle`, `_last`: nDCG@10 of documents among the others with their evidence
+      at the first, the middle and the last of the positions at which the model reads it whole;
+      `first_minus_last`, paired within the query; `ndcg@10_worst`: nDCG@10 at the position where it
+      is lowest, the `primary_metric`. It falls with position bias and with quality, so it cannot be
+      raised by ranking badly everywhere. As the lowest of 11 means it is a little lower than the
+      true one.
+    - `relocation_difference`: mean score with the evidence in the last third minus that with it in
+      the first, in the score's units; negative: the beginning scores higher.
+    - `unretrieved_sentences`: share of sentences, 0 to 1, that do not retrieve their own document
+      in the top 10.
+
+    `_low` and `_high` are ends of 95% intervals, which resample documents. What the model does not
+    define (such as the relocation difference where evidence is never read in one third) is NaN.
+    They are the numbers of `poslens.positions`, `poslens.relocate` and `poslens.audit` over the
+    same texts; shares and ranks depend on the number of documents, so compare them between
+    checkpoints and not with larger corpora.
+
+    With `output_path` each call adds a row to `position_evaluation_NAME_results.csv` there, and
+    writes its numbers to `position_evaluation_NAME_mteb.json`, which `mteb.TaskResult.from_disk`
+    reads. The model keeps its modes, gradient flags, prompts and lengths; no random state changes.
+    """
+
+    def __init__(
+        self,
+        dataset: str | Path = SAMPLE,
+        *,
+        documents: int = 100,
+        pairs: int = DEFAULT_PAIRS,
+        seed: int = 0,
+        query_prompt: str | None = None,
+        document_prompt: str | None = None,
+        name: str = "",
+        write_csv: bool = True,
+    ) -> None:
+        """
+        Args:
+            dataset: a name or a path, of pairs with evidence (docs/data.md).
+            documents: that are ranked and audited, at most, from 11 on: those with moved evidence,
+                and others of the corpus drawn at random.
+            pairs: whose evidence is moved, at most, from 10 on, spread evenly over the data set.
+            query_prompt: instead of the model's own prompt of that name, as for `document_prompt`.
+            name: stands before each measure and in the names of files.
+            write_csv: write the row and the JSON where a call has an `output_path`.
+
+        Raises:
+            UserError: the data set cannot be read, has no evidence that can be moved, or has too
+                few documents; a number is out of range.
+        """
+        super().__init__()  # type: ignore[no-untyped-call]
+        settings = PARAMETERS.settings({"documents": documents, "pairs": pairs, "seed": seed})
+        self.name, self.write_csv, self.primary_metric = name, write_csv, WORST
+        self._prompts = {"query_prompt": query_prompt, "document_prompt": document_prompt}
+        self._moved = _moved(dataset, settings.documents, settings.pairs, settings.seed)
+        self._stem = f"position_evaluation{'_' * bool(name)}{name}"
+        self.csv_file = f"{self._stem}_results.csv"
+        self.csv_headers = ["epoch", "steps", *MEASURES]
+
+    def __call__(
+        self,
+        model: BaseModel,
+        output_path: str | None = None,
+        epoch: float = -1,
+        steps: int = -1,
+    ) -> dict[str, float]:
+        """The measures of `model`, a SentenceTransformer, as it is now.
+
+        Raises:
+            UserError: PosLens cannot read the model, or no pair has ranks at two positions.
+        """
+        started = time.perf_counter()
+        with (
+            live_retriever(model, **self._prompts) as retriever,
+            TemporaryDirectory(prefix="poslens-") as folder,
+        ):
+            try:
+                measures = _measures(retriever, self._moved, Path(folder))
+            finally:
+                release(Path(folder))
+        values = ", ".join(f"{name} {value:.4f}" for name, value in measures.items())
+        logging.getLogger(__name__).info("PositionEvaluator, epoch %s, %s", epoch, values)
+        if output_path is not None and self.write_csv:
+            Path(output_path).mkdir(parents=True, exist_ok=True)
+            self._write(Path(output_path), measures, epoch, steps, time.perf_counter() - started)
+        prefixed: dict[str, float] = self.prefix_name_to_metrics(measures, self.name)
+        # Trainers give parts of epochs.
+        self.store_metrics_in_model_card_data(model, prefixed, epoch, steps)  # type: ignore[arg-type]
+        return prefixed
+
+    def _write(
+        self, folder: Path, measures: Mapping[str, float], epoch: float, steps: int, seconds: float
+    ) -> None:
+        path = folder / self.csv_file
+        fresh = not path.is_file()
+        with path.open("a", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            if fresh:
+                writer.writerow(self.csv_headers)
+            writer.writerow([epoch, steps, *(measures[name] for name in MEASURES)])
+        moved = self._moved
+        result = mteb_result(
+            f"PositionEffect{'-' * bool(self.name)}{self.name}",
+            moved.fingerprint,
+            WORST,
+            measures,
+            [pair.language for pair in moved.pairs],
+            seconds,
+            {**self.get_config_dict(), "epoch": epoch, "steps": steps},
+        )
+        (folder / f"{self._stem}_mteb.json").write_text(json_text(result, 2), encoding="utf-8")
+
+    @property
+    def description(self) -> str:
+        """What model cards call it."""
+        return "Position Effect"
+
+    def get_config_dict(self) -> dict[str, Any]:
+        """What the measures are over, for the model card."""
+        moved = self._moved
+        return {
+            "dataset": moved.dataset,
+            "documents": moved.collection.survey.n,
+            "pairs": len(moved.pairs),
+            "positions": N_POSITIONS,
+        }
+
+
+def _moved(dataset: str | Path, documents: int, pairs: int, seed: int) -> Moved:
+    """The pairs to move and the documents among which they are ranked, held in memory.
+
+    Raises:
+        UserError: see `PositionEvaluator`.
+    """
+    data = data_set(dataset)
+    settings = POSITIONS.parameters.settings({"pairs": min(pairs, documents)})
+    moved = POSITIONS.corpus(data, settings)
+    of_evidence = {pair.document for pair in moved.pairs}
+    if len(of_evidence) < MIN_DOCUMENTS:
+        raise UserError(
+            f"{data.title} has evidence that can be moved in {len(of_evidence)} of the documents "
+            f"chosen, and intervals need {MIN_DOCUMENTS}: give a data set with more documents, or "
+            "more pairs."
+        )
+    chosen = {pair.pair_id for pair in moved.pairs}
+    always = frozenset(
+        key
+        for query in moved.collection.queries
+        for key, pair_id in query.pairs.items()
+        if pair_id in chosen
+    )
+    sample = moved.collection.sampled_documents(documents, seed, always)
+    texts = tuple(sample.documents())
+    if len(texts) <= TOP:
+        raise UserError(
+            f"{data.title} has {len(texts)} documents, and ranking in a top {TOP} needs "
+            f"{TOP + 1}: give a data set with more documents."
+        )
+    corpus: Collection = replace(sample, stream=lambda: iter(texts), files=())
+    return replace(moved, collection=corpus, fingerprint=fingerprint(corpus))
+
+
+def _measures(retriever: DenseRetriever, moved: Moved, folder: Path) -> dict[str, float]:
+    """The measures of a model; what is computed on the way is stored below `folder`.
+
+    Raises:
+        UserError: no pair has ranks at two positions.
+    """
+    # Results of one call have to be told from those of the next in caches of this process.
+    model = ModelKey(retriever.name, uuid4().hex)
+    pairs, method = moved.pairs, relocation_method()
+    items = [RankedPair(pair, moved.fingerprint) for pair in pairs]
+    run_positions(folder, retriever, model, N_POSITIONS, items, moved.collection)
+    relocations = causes(folder, method).select(model, method, pairs).results
+    ranks = position_ranks(folder).select(model, position_ranks_method(N_POSITIONS), items)
+    effect = position_effect(ranked_queries(pairs, relocations, ranks.results, N_POSITIONS))
+    if effect is None:
+        raise no_effect(retriever.name, ranks.failed, len(pairs))
+    document_of = {pair.pair_id: pair.document for pair in pairs}
+    difference = relocation_difference(
+        list(relocations.values()), [document_of[pair_id] for pair_id in relocations]
+    )
+    audit = AuditStore(folder, moved.collection)
+    run_audit(audit, retriever, model, WHOLE, measure_truncation=False)
+    ranked = list(audit.select(model, WHOLE).results.values())
+    measures = {
+        WORST: min(mean.value for mean in effect.ndcg),
+        "ndcg@10_first": effect.first.value,
+        "ndcg@10_middle": effect.middle.value,
+        "ndcg@10_last": effect.last.value,
+        **_with_ends("first_minus_last", effect.effect.difference),
+        **_with_ends("relocation_difference", difference),
+        **_with_ends(
+            "unretrieved_sentences", unretrieved_share(ranked, "original", "sentence", TOP)
+        ),
+    }
+    return {name: measures[name] for name in MEASURES}
+
+
+def _with_ends(name: str, estimate: Estimate | None) -> dict[str, float]:
+    value = math.nan if estimate is None else estimate.value
+    low, high = (estimate.interval if estimate else None) or (math.nan, math.nan)
+    return {name: value, f"{name}_low": low, f"{name}_high": high}

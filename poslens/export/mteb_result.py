@@ -1,0 +1,65 @@
+"""Results as a JSON object that MTEB's tools read (`mteb.results.TaskResult`, Muennighoff et al.
+2023)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from poslens.compute.provenance import poslens_version
+
+# Scripts (ISO 15924) of the languages that are not written in Latin letters, among those that
+# `attribution.datasets.languages` knows.
+_SCRIPTS = {
+    "Arab": ("ara", "fas", "urd"),
+    "Beng": ("ben",),
+    "Cyrl": ("bul", "rus", "srp", "ukr"),
+    "Deva": ("hin",),
+    "Grek": ("ell",),
+    "Hans": ("cmn", "zho"),
+    "Hebr": ("heb",),
+    "Jpan": ("jpn",),
+    "Kore": ("kor",),
+    "Telu": ("tel",),
+    "Thai": ("tha",),
+}
+_SCRIPT_OF = {language: script for script, languages in _SCRIPTS.items() for language in languages}
+
+
+def mteb_result(
+    task: str,
+    revision: str,
+    main_score: str,
+    scores: Mapping[str, float],
+    languages: Iterable[str | None],
+    seconds: float,
+    about: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The result of one model on one task, with the fields of MTEB's `TaskResult`.
+
+    `revision` tells the task's texts from others; `scores` are measures by name, of which
+    `main_score` names the one that leaderboards sort by (measures that are not finite are left
+    out); `languages` are ISO 639-3 codes, None where unknown; `seconds` is the time it took.
+    `about` stands among the scores too, with the version of PosLens. `mteb_version` is null: MTEB
+    computed none of it.
+    """
+    known = sorted({language for language in languages if language})
+    entry = {
+        "main_score": scores[main_score],
+        **{name: value for name, value in scores.items() if math.isfinite(value)},
+        "hf_subset": "default",
+        "languages": [f"{language}-{_SCRIPT_OF.get(language, 'Latn')}" for language in known],
+        "poslens_version": poslens_version(),
+        **about,
+    }
+    return {
+        "dataset_revision": revision,
+        "task_name": task,
+        "mteb_version": None,
+        "scores": {"test": [entry]},
+        "evaluation_time": seconds,
+        "kg_co2_emissions": None,
+        "date": datetime.now(UTC).timestamp(),
+    }
