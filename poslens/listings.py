@@ -21,7 +21,7 @@ def models() -> pd.DataFrame:
                 "family": spec.family,
                 "pooling": spec.pooling or "",
                 "max_length": spec.max_length,
-                "license": spec.license,
+                "license": spec.terms,
                 "title": spec.title,
             }
             for spec in resolve.known().values()

@@ -272,7 +272,7 @@ def presets_table() -> str:
         note = (
             f"Runs code: only with `--allow-code`. {spec.note}" if spec.remote_code else spec.note
         )
-        return f"`{spec.name}`", family, spec.pooling or "", length, size, spec.license, note
+        return f"`{spec.name}`", family, spec.pooling or "", length, size, spec.terms, note
 
     return table(
         ["name", "family", "pooling", "tokens", "MB", "license", "notes"],

