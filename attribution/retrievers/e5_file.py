@@ -113,10 +113,12 @@ class E5File:
     def _read_encoder(self) -> EncoderSizes:
         if self._take_bytes(len(MAGIC)) != MAGIC or self._integers("I") != (VERSION,):
             raise _DamagedFile("does not begin as such a file does")
-        sizes = self._integers("7i")
+        width, layers, heads, inner, vocabulary, positions, types = sizes = self._integers("7i")
         (epsilon,) = self._take("f")
         (block,) = self._integers("i")
-        encoder = EncoderSizes(*sizes, epsilon=epsilon)
+        encoder = EncoderSizes(
+            width, layers, heads, inner, vocabulary, positions, types, epsilon=epsilon
+        )
         fits = all(0 < size <= MAX_SIZE for size in sizes) and block == BLOCK
         fits = fits and encoder.layers <= MAX_LAYERS
         fits = fits and encoder.width % BLOCK == encoder.inner % BLOCK == 0
@@ -125,7 +127,8 @@ class E5File:
         return encoder
 
     def _read_vocabulary(self) -> Vocabulary:
-        n, *special = self._integers("5i")
+        n, bos, eos, pad, unk = self._integers("5i")
+        special = (bos, eos, pad, unk)
         (blob_bytes,) = self._integers("Q")
         if not 0 < n <= self.encoder.vocabulary:
             raise _DamagedFile("has more pieces than word embeddings, or none")
@@ -144,9 +147,8 @@ class E5File:
             raise _DamagedFile("has pieces that are no UTF-8") from None
         if len(set(pieces)) != n:
             raise _DamagedFile("has a piece twice")
-        return Vocabulary(
-            list(zip(pieces, scores, strict=True)), *special, characters=self._read_characters()
-        )
+        scored = list(zip(pieces, scores, strict=True))
+        return Vocabulary(scored, bos, eos, pad, unk, characters=self._read_characters())
 
     def _read_characters(self) -> dict[str, str]:
         rows, n_bytes = self._integers("iI")
@@ -154,8 +156,7 @@ class E5File:
         characters: dict[str, str] = {}
         for _ in range(rows):
             code, n = self._integers("IB")
-            (character,) = _text(code)
-            characters[character] = _text(*self._integers(f"{n}I"))
+            characters[_text(code)] = _text(*self._integers(f"{n}I"))
         if self._at != end or len(characters) != rows:
             raise _DamagedFile("has a map of characters of another size than it states")
         if characters.get(SEPARATOR) != "":
