@@ -218,8 +218,8 @@ def test_a_hub_model_that_is_not_dense_just_works(
     fetched = False
 
     def from_hub(name: str, hub_id: str, code: bool) -> Path:
-        assert hub_id == "organisation/reranker" and not code
-        if not fetched:
+        assert not code
+        if hub_id != "organisation/reranker" or not fetched:
             raise UserError(f"{name} is not here yet")
         return folder
 
