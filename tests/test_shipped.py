@@ -13,7 +13,8 @@ import pytest
 from poslens.attribution import datasets
 from poslens.attribution.datasets import SAMPLE
 from poslens.attribution.methods import attribute_batches, make_method
-from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.retrievers.resolve import installed, resolve
+from poslens.attribution.retrievers.specs import data_folder, presets
 from poslens.attribution.types import TextPair
 from poslens.cache.kinds.interventions import intervene
 from poslens.cache.shipped.manifest import FOLDER, NAME, shipped_files
@@ -21,6 +22,9 @@ from poslens.cache.storage.maintenance import listing
 from poslens.compute.compute import Compute
 from poslens.studies.cause import service as interventions
 from tools import shipped as tool
+
+# Before any fixture sets another: where the person who runs the tests keeps fetched models.
+REAL_DATA_FOLDER = data_folder().absolute()
 
 SEED = 20261122
 TOLERANCE = 1e-4
@@ -45,6 +49,29 @@ def test_the_files_are_those_of_the_list_and_small() -> None:
     assert {path.name for path in FOLDER.iterdir()} == {NAME, *(file.name for file in listed)}
     assert sum(path.stat().st_size for path in FOLDER.iterdir()) <= tool.MAX_BYTES
     assert all((FOLDER / file.name).stat().st_size == file.bytes for file in listed)
+
+
+def test_what_ships_of_fetched_models_is_of_the_presets_weights(
+    compute: Compute, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds = {"ranking", "evidence_read", "relocation", "position_ranks", "saliency"}
+    for name in tool.FETCHED:
+        files = [file for file in shipped_files() if file.model == name]
+        assert {file.method.partition("(")[0] for file in files} == kinds
+        assert all(file.datasets == (SAMPLE,) for file in files)
+        assert len({file.fingerprint for file in files}) == 1
+    monkeypatch.setenv("POSLENS_HOME", str(REAL_DATA_FOLDER))
+    if not all(installed(presets()[name]) for name in tool.FETCHED):
+        pytest.skip(f"{', '.join(tool.FETCHED)} is not in the data folder")
+    lacking = {
+        what: f"{job.n_done()} of {job.total}"
+        for what, job in tool.fetched_plan(compute)
+        if what != "ranking" and job.n_done() != job.total
+    }
+    assert lacking == {}, "run python -m tools.shipped"
+    setup = tool.ranking.RankingSetup(tool.ranking.collection_of(datasets.read(SAMPLE)))
+    for name in tool.FETCHED:
+        assert tool.ranking.ranked(compute, presets()[name], setup) is not None
 
 
 def test_everything_of_the_plan_is_there_and_nothing_is_counted_as_stored(compute: Compute) -> None:

@@ -3,8 +3,9 @@
 python -m tools.shipped              # computes what is missing, then writes cache/shipped/results
 python -m tools.shipped --work PATH  # keeps what is computed in PATH, so that a stopped run goes on
 
-Takes an hour or two on two CPU cores. Everything is computed on the CPU in float32, by the services
-that pages call and over the choices that pages make at a first visit (`plan`).
+Needs the models in FETCHED on this machine, and an hour or two on two CPU cores. Everything is
+computed on the CPU in float32, by the services that pages call and over the choices that pages make
+at a first visit (`plan`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -33,7 +35,7 @@ from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.resolve import resolve
-from poslens.attribution.retrievers.specs import RetrieverSpec, data_folder
+from poslens.attribution.retrievers.specs import RetrieverSpec, data_folder, presets
 from poslens.attribution.types import Method, TextPair
 from poslens.cache.exchange.other_rows import OTHER
 from poslens.cache.exchange.parquet_file import ATTRIBUTION, SealedWriter
@@ -56,6 +58,9 @@ from poslens.studies.ranking import service as ranking
 
 DENSE = ("MiniLM", "MiniLM-primacy", "MiniLM-recency")
 MODELS = (*DENSE, "BM25")
+FETCHED = ("multilingual-e5-small",)
+"""Presets that have to be fetched, of which only the measures of position bias ship."""
+
 LAYOUT = Layout(metric=METRICS["embeddings"])
 MAX_BYTES = 15_000_000
 N_TESTED = 10
@@ -88,8 +93,29 @@ def few(data: DataSet, pairs: Sequence[TextPair], n: int) -> list[TextPair]:
     return list(dict.fromkeys([*spread_evenly(pairs, n), first_shown(data)]))
 
 
+def fetched_plan(compute: Compute) -> Iterator[tuple[str, Job]]:
+    """What ships of presets that have to be fetched, each with a word what it is.
+
+    Raises:
+        UserError: one is not fetched.
+    """
+    data = datasets.read(SAMPLE)
+    moved = few(data, movable(data.pairs)[0], interventions.DEFAULT_PAIRS)
+    settings = POSITIONS.parameters.settings()
+    corpus = POSITIONS.corpus(data, settings)
+    setup = ranking.RankingSetup(ranking.collection_of(data))
+    # Not `resolve`: a copy of the hub's would have other weights than what everybody fetches.
+    for spec in (presets()[name] for name in FETCHED):
+        yield "relocation", interventions.job(compute, spec, relocation_method(), moved, SAMPLE)
+        yield "saliency", compute.attribution_job(spec, make_method("saliency"), moved, SAMPLE)
+        for asked in POSITIONS.subjects(compute, spec, corpus, settings):
+            yield "position effect", POSITIONS.job(compute, asked)
+        yield "ranking", ranking.job(compute, spec, setup)
+
+
 def plan(compute: Compute) -> Iterator[tuple[str, Job]]:
-    """Everything that ships, in the order in which it is computed, each with a word what it is."""
+    """Everything that ships of the models that PosLens brings, in the order in which it is
+    computed, each with a word what it is."""
     data, tests = datasets.read(SAMPLE), datasets.read(SAMPLE_BIAS)
     found = specs(SAMPLE)
     for spec in found:
@@ -138,12 +164,12 @@ def sources(spec: RetrieverSpec, data: DataSet) -> Iterator[TextMap]:
 
 
 def compute_all(compute: Compute) -> None:
-    """Compute what is missing of the plan.
+    """Compute what is missing of both plans.
 
     Raises:
         UserError: something could not be computed.
     """
-    for what, job in plan(compute):
+    for what, job in chain(fetched_plan(compute), plan(compute)):
         run = job.start()
         run.wait()
         print(f"{job.label}, {what}: {run.progress.done:,} of {job.total:,}", file=sys.stderr)
@@ -152,10 +178,10 @@ def compute_all(compute: Compute) -> None:
 
 
 def left_out(file: StoredFile) -> bool:
-    """Whether only other computations need these results: of a calibrated model no map ships, so
-    its embeddings need not."""
-    name = file.method.name
-    return name in LEFT_OUT or (name == "embedding" and CALIBRATED in file.model.name)
+    """Whether only other computations need these results: of a calibrated or a fetched model no
+    map ships, so its embeddings need not."""
+    name, model = file.method.name, file.model.name
+    return name in LEFT_OUT or (name == "embedding" and (CALIBRATED in model or model in FETCHED))
 
 
 def write_all(store: Store, folder: Path) -> tuple[ShippedFile, ...]:
