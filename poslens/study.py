@@ -21,6 +21,7 @@ from poslens.attribution import datasets
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.datasets import SAMPLE, DataSet
 from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.comparison import Comparison, Verdict
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
 from poslens.compute.compute import Compute
@@ -34,6 +35,19 @@ Subject = TypeVar("Subject")
 Summary = TypeVar("Summary")
 
 LOW, HIGH = "Lower end of its 95% interval; null without one.", "Upper end; null without one."
+_COMPARED: dict[str, Any] = {
+    "verdict": Annotated[
+        Verdict | None, "higher, lower, equivalent (within the margin) or too few documents."
+    ],
+    "p_holm": Annotated[
+        float | None, "p of the difference, adjusted by Holm for all that are shown; null without."
+    ],
+    "margin": Annotated[float | None, "Difference up to which two values are equivalent."],
+    "documents_needed": Annotated[
+        int | None, "About how many documents would decide; null once decided, or unknown."
+    ],
+}
+"""What files have of a comparison besides its difference."""
 
 # -- rows ------------------------------------------------------------------------------------------
 
@@ -45,21 +59,31 @@ def column(meaning: str, *, title: str = "", form: str = ".3f", shown: bool = Tr
 
 
 def entries(row: Any) -> dict[str, Any]:
-    """A row as files have it. An `Estimate` becomes three columns: value, low and high."""
+    """A row as files have it. An `Estimate` becomes three columns: value, low and high. A
+    `Comparison` has these of its difference, and verdict, p_holm, margin and documents_needed."""
     found: dict[str, Any] = {}
     for one in fields(row):
         value = getattr(row, one.name)
+        compared = value if _has(type(row), one.name, Comparison) else None
+        if compared is not None:
+            value = compared.difference
         if _is_estimate(type(row), one.name):
             found[one.name] = value.value if value else None
             found[f"{one.name}_low"] = value.low if value else None
             found[f"{one.name}_high"] = value.high if value else None
         else:
             found[one.name] = value
+        if _has(type(row), one.name, Comparison):
+            found[f"{one.name}_verdict"] = compared.verdict if compared else None
+            found[f"{one.name}_p_holm"] = compared.p_holm if compared else None
+            found[f"{one.name}_margin"] = compared.margin if compared else None
+            found[f"{one.name}_documents_needed"] = compared.needed if compared else None
     return found
 
 
 def shown(row: Any) -> dict[str, Any]:
-    """A row as pages show it: an estimate with its interval in one cell."""
+    """A row as pages show it: an estimate with its interval in one cell, a comparison with its
+    verdict too."""
     found: dict[str, Any] = {}
     for one in fields(row):
         if not one.metadata.get("shown", True):
@@ -85,6 +109,8 @@ def answer_of(row: type) -> Any:
             shape[one.name] = Annotated[float | None, meaning]
             shape[f"{one.name}_low"] = Annotated[float | None, LOW]
             shape[f"{one.name}_high"] = Annotated[float | None, HIGH]
+            if _has(row, one.name, Comparison):
+                shape |= {f"{one.name}_{key}": hint for key, hint in _COMPARED.items()}
         else:
             shape[one.name] = Annotated[hints[one.name], meaning]
     made = TypedDict(row.__name__, shape)  # type: ignore[misc]
@@ -93,8 +119,12 @@ def answer_of(row: type) -> Any:
 
 
 def _is_estimate(row: type, name: str) -> bool:
+    return _has(row, name, Estimate) or _has(row, name, Comparison)
+
+
+def _has(row: type, name: str, kind: type) -> bool:
     hint = get_type_hints(row)[name]
-    return Estimate in (get_args(hint) or (hint,))
+    return kind in (get_args(hint) or (hint,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +150,11 @@ class Table(Generic[Summary]):
         """All rows, as files have them."""
         names, hints = list(_names(self.row)), get_type_hints(self.row)
         # Whole numbers stay whole where some are missing.
-        whole = {name: "Int64" for name in names if hints.get(name) == int | None}
+        whole = {
+            name: "Int64"
+            for name in names
+            if hints.get(name) == int | None or name.endswith("_documents_needed")
+        }
         return pd.DataFrame(
             [entries(row) for one in summaries for row in self.rows(one)], columns=names
         ).astype(whole)
@@ -135,6 +169,8 @@ def _names(row: type) -> Iterable[str]:
         yield one.name
         if _is_estimate(row, one.name):
             yield from (f"{one.name}_low", f"{one.name}_high")
+        if _has(row, one.name, Comparison):
+            yield from (f"{one.name}_{key}" for key in _COMPARED)
 
 
 # -- studies ---------------------------------------------------------------------------------------

@@ -76,6 +76,10 @@ class Comparison:
         low, high = self.narrow
         return high <= self.margin if side == "higher" else low >= -self.margin
 
+    def text(self, form: str = "+.3f") -> str:
+        """The difference with its interval, and the verdict."""
+        return f"{self.difference.text(form)}, {self.verdict}"
+
     @property
     def sentence(self) -> str:
         """The verdict in words, with the margin and the reason."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,7 @@ from poslens.attribution.curves.bootstrap import (
     estimate,
     numbered,
 )
+from poslens.attribution.evaluation.comparison import Comparison, adjusted, compared, paired
 from poslens.attribution.evaluation.evidence_profile import (
     N_EVIDENCE_BINS,
     evidence_bin,
@@ -33,9 +35,13 @@ from poslens.attribution.evaluation.position_groups import (
     group_rows,
     harmonic_of_groups,
 )
-from poslens.attribution.evaluation.ranking_measures import NDCG
+from poslens.attribution.evaluation.recommendation import MARGIN
 
 Scores = NDArray[np.floating]
+Defined = TypeVar("Defined")
+
+PSI_MARGIN = 0.05
+"""Difference of PSI up to which two models are equivalent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,57 +71,23 @@ class Quality:
 class Change:
     """After less before, over the same queries. `psi` is None where one of them has none."""
 
-    mean: Estimate
-    harmonic: Estimate
-    psi: Estimate | None
-
-    def measures(self) -> dict[str, tuple[Estimate | None, int]]:
-        """Each measure by name, with the sign of an improvement: +1 where higher is better."""
-        return {
-            NDCG: (self.mean, 1),
-            "the harmonic mean": (self.harmonic, 1),
-            "PSI": (self.psi, -1),
-        }
-
-    def excluding_zero(self, direction: int) -> list[str]:
-        """Measures whose interval lies on one side of 0: the better (+1) or the worse (-1)."""
-        return [
-            name
-            for name, (found, sign) in self.measures().items()
-            if found is not None
-            and found.interval is not None
-            and min(direction * sign * end for end in found.interval) > 0
-        ]
+    mean: Comparison
+    harmonic: Comparison
+    psi: Comparison | None
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """Whether a setting is recommended, and why in one sentence."""
+def with_holm(changes: Sequence[Change | None]) -> list[Change | None]:
+    """The changes with Holm's p over all of their comparisons."""
+    parts = [
+        part for one in changes if one is not None for part in (one.mean, one.harmonic, one.psi)
+    ]
+    together = iter(adjusted(parts))
 
-    recommended: bool
-    reason: str
+    def again(one: Change) -> Change:
+        mean, harmonic, psi = next(together), next(together), next(together)
+        return Change(mean or one.mean, harmonic or one.harmonic, psi)
 
-
-def decide(held_out: Change, plain: Quality, changed: Quality) -> Decision:
-    """Whether a setting chosen on other queries is better than the plain model.
-
-    `held_out` is the paired change on the queries that it was not chosen on; `plain` and `changed`
-    are both models' quality over all queries. A setting is recommended where the interval of the
-    harmonic mean or of PSI excludes 0 on the better side, no interval excludes 0 on the worse side,
-    and it is not worse over all queries in both PSI and nDCG@10, arithmetic or harmonic mean.
-    """
-    if held_out.harmonic.interval is None:
-        return Decision(False, "Too few documents to decide.")
-    if worse := held_out.excluding_zero(-1):
-        return Decision(False, f"Worse on the held-out queries: {', '.join(worse)}.")
-    better = [name for name in held_out.excluding_zero(1) if name != NDCG]
-    if not better:
-        return Decision(
-            False, "The intervals of the harmonic mean and of PSI show no improvement there."
-        )
-    if changed.worse_on_both(plain):
-        return Decision(False, f"Over all queries it is worse in both PSI and {NDCG}.")
-    return Decision(True, f"Better on the held-out queries: {', '.join(better)}; nothing is worse.")
+    return [None if one is None else again(one) for one in changes]
 
 
 def quality(
@@ -143,13 +115,12 @@ def change(
     """What changed between two scores [n] of the same queries; None of no query."""
     if not len(before):
         return None
-    difference = (np.asarray(after, dtype=np.float64) - np.asarray(before))[:, None]
     rows = np.concatenate([_rows(before, positions), _rows(after, positions)], axis=1)
     return Change(
-        _some(estimate(difference, documents)),
-        _some(estimate(rows, documents, _less(harmonic_of_groups))),
+        _some(paired(before, after, documents, MARGIN)),
+        _some(compared(rows, documents, MARGIN, _less(harmonic_of_groups))),
         # A minimum over a maximum is not smooth.
-        estimate(rows, documents, _less(_psi), kind="percentile"),
+        compared(rows, documents, PSI_MARGIN, _less(_psi), kind="percentile"),
     )
 
 
@@ -196,6 +167,6 @@ def _psi(means: Values) -> Values:
     return psi_of_bins(group_means(means))
 
 
-def _some(found: Estimate | None) -> Estimate:
-    assert found is not None  # there are queries, and nDCG is finite
-    return found
+def _some(result: Defined | None) -> Defined:
+    assert result is not None  # there are queries, and nDCG is finite
+    return result

@@ -31,7 +31,7 @@ def latex(frame: pd.DataFrame, entries: Sequence[Mapping[str, Any]]) -> bytes:
     interval (columns `x`, `x_low`, `x_high`) are one cell. The caption is the provenance, with what
     was resampled, and where the table has verdicts the test."""
     columns = list(_columns([str(name) for name in frame.columns]))
-    has_verdicts = "verdict" in frame.columns
+    has_verdicts = any(str(name).endswith("verdict") for name in frame.columns)
     caption = f"{caption_text(entries)}." + (
         f" {TEST[0].upper()}{TEST[1:]}." if has_verdicts else ""
     )

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
+import numpy as np
 import pytest
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.comparison import Comparison, paired
 from poslens.parameters import Choice, Integer, Numbers, Parameters, Several, Switch
 from poslens.studies import declared
 from poslens.study import STUDIES, Table, answer_of, column, entries, shown
@@ -85,6 +87,34 @@ def test_an_estimate_has_three_columns_in_files_and_one_on_pages() -> None:
     frame = Table(Row, lambda rows: rows).frame([[known], [unknown]])
     assert list(frame) == list(entries(known)) and len(frame) == 2
     assert list(Table(Row, lambda rows: rows).frame([])) == list(entries(known))
+
+
+@dataclass(frozen=True)
+class ComparedRow:
+    """A row with a comparison."""
+
+    model: str = column("Name of the model.")
+    change: Comparison | None = column("Change of the share.", form="+.2f")
+
+
+def test_a_comparison_has_its_verdict_beside_its_difference() -> None:
+    comparison = paired(np.zeros(12), np.full(12, 0.5), None, 0.1)
+    row, table = ComparedRow("a", comparison), Table(ComparedRow, lambda rows: rows)
+    assert comparison is not None and entries(row) == {
+        "model": "a",
+        "change": 0.5,
+        "change_low": 0.5,
+        "change_high": 0.5,
+        "change_verdict": "higher",
+        "change_p_holm": comparison.p,
+        "change_margin": 0.1,
+        "change_documents_needed": None,
+    }
+    assert shown(row)["change"] == "+0.50 [+0.50, +0.50], higher"
+    unknown = ComparedRow("b", None)
+    assert set(list(entries(unknown).values())[1:]) == {None} and shown(unknown)["change"] == ""
+    assert list(table.frame([[row], [unknown]])) == list(entries(row))
+    assert list(get_type_hints(answer_of(ComparedRow))) == list(entries(row))
 
 
 def test_the_shape_of_its_json_follows_from_the_row() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, NotRequired, TypedDict
 
+from poslens.attribution.evaluation.comparison import Verdict
 from poslens.commands.answers import (
     NDCG,
     PSI,
+    ComparisonEntry,
     Documents,
     High,
     Interval,
@@ -18,6 +20,14 @@ from poslens.commands.answers import (
     ResultSource,
 )
 
+ChangeVerdict = Annotated[
+    Verdict | None, "higher, lower, equivalent (within the margin) or too few documents."
+]
+PHolm = Annotated[float | None, "p of the change, adjusted by Holm for all of the table."]
+Margin = Annotated[float | None, "Change up to which two settings are equivalent."]
+Needed = Annotated[
+    int | None, "About how many documents would decide; null once decided, or unknown."
+]
 Harmonic = Annotated[float | None, "Harmonic mean of nDCG@10 over positions, 0 to 1."]
 
 
@@ -33,9 +43,9 @@ class QualityEntry(TypedDict):
 class ChangeEntry(TypedDict):
     """What calibration changed."""
 
-    ndcg_at_10: Annotated[Interval | None, "Change of nDCG@10."]
-    harmonic_mean: Annotated[Interval | None, "Change of its harmonic mean over positions."]
-    psi: Annotated[Interval | None, "Change of PSI."]
+    ndcg_at_10: Annotated[ComparisonEntry | None, "Change of nDCG@10."]
+    harmonic_mean: Annotated[ComparisonEntry | None, "Change of its harmonic mean over positions."]
+    psi: Annotated[ComparisonEntry | None, "Change of PSI."]
 
 
 class CurveEntry(TypedDict):
@@ -52,7 +62,7 @@ class CurveEntry(TypedDict):
     mean: Annotated[list[float | None], "Mean at 100 positions of what is read."]
 
 
-class Recommendation(TypedDict):
+class RecommendationEntry(TypedDict):
     """What is recommended, and how the setting that was tested does on held-out queries."""
 
     recommended: Annotated[str, "Name of the recommended model, the plain one if none is better."]
@@ -87,12 +97,24 @@ PointRow = TypedDict(
         "nDCG@10 change": Annotated[float | None, "Less the plain model's; null of itself."],
         "nDCG@10 change low": Low,
         "nDCG@10 change high": High,
+        "nDCG@10 change verdict": ChangeVerdict,
+        "nDCG@10 change p (Holm)": PHolm,
+        "nDCG@10 change margin": Margin,
+        "nDCG@10 change documents needed": Needed,
         "harmonic mean change": Annotated[float | None, "Less the plain model's; null of itself."],
         "harmonic mean change low": Low,
         "harmonic mean change high": High,
+        "harmonic mean change verdict": ChangeVerdict,
+        "harmonic mean change p (Holm)": PHolm,
+        "harmonic mean change margin": Margin,
+        "harmonic mean change documents needed": Needed,
         "PSI change": Annotated[float | None, "Less the plain model's; null of itself."],
         "PSI change low": Low,
         "PSI change high": High,
+        "PSI change verdict": ChangeVerdict,
+        "PSI change p (Holm)": PHolm,
+        "PSI change margin": Margin,
+        "PSI change documents needed": Needed,
     },
 )
 """A setting of the calibration."""
@@ -124,7 +146,7 @@ class CalibrationTable(TypedDict):
     ]
 
 
-class CalibrationAnswer(Recommendation, CalibrationTable):
+class CalibrationAnswer(RecommendationEntry, CalibrationTable):
     """Rankings before and after calibration."""
 
     model: Model

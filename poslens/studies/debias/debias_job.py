@@ -11,9 +11,10 @@ from poslens.attribution.debiasing.folder import Manifest
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.evaluation.audit import TOP
 from poslens.attribution.evaluation.chunks import WHOLE
-from poslens.attribution.interventions.relocation import relocation_method
+from poslens.attribution.interventions.relocation import N_POSITIONS, relocation_method
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.cache.jobs.loop import Progress
+from poslens.cache.kinds.rankings import fingerprint
 from poslens.compute.compute import Compute
 from poslens.compute.runs import Job, Report, Run
 from poslens.compute.settings import DEVICE
@@ -21,6 +22,8 @@ from poslens.studies.audit.study import Audit
 from poslens.studies.audit.summary import AuditIndex
 from poslens.studies.cause import service as interventions
 from poslens.studies.debias.points import DebiasPoint, recipe_entries
+from poslens.studies.positions.study import POSITIONS
+from poslens.studies.positions.summary import Moved, PositionSubject
 from poslens.studies.ranking import service as rankings
 
 RELOCATION = relocation_method()
@@ -45,6 +48,19 @@ def audits(point: DebiasPoint) -> bool:
     """Whether its unretrieved sentences are counted. That takes longer than all else, so it is done
     for the plain and the debiased model alone."""
     return point.calibration is None and point.corpus.texts.survey.n > TOP
+
+
+def positions_subject(point: DebiasPoint, spec: RetrieverSpec) -> PositionSubject | None:
+    """The held-out pairs whose documents are ranked with their evidence at each position, over the
+    texts that relocation reads; None without pairs or without a corpus with queries."""
+    corpus = point.corpus
+    if not corpus.pairs or corpus.setup is None:
+        return None
+    collection = corpus.setup.collection
+    moved = Moved(
+        corpus.name, corpus.pairs, (), collection, fingerprint(collection), "held-out pairs", ()
+    )
+    return PositionSubject(spec, moved, N_POSITIONS)
 
 
 def stages(compute: Compute, point: DebiasPoint) -> list[Stage]:
@@ -74,6 +90,11 @@ def stages(compute: Compute, point: DebiasPoint) -> list[Stage]:
         scope = f"{corpus.name}: {len(corpus.pairs)} held-out pairs"
         return interventions.job(compute, trained(), RELOCATION, corpus.pairs, scope)
 
+    def rank_positions() -> Job:
+        subject = positions_subject(point, trained())
+        assert subject is not None
+        return POSITIONS.job(compute, subject)
+
     def audit() -> Job:
         return AUDIT.job(compute, audit_index(point, trained()))
 
@@ -90,6 +111,8 @@ def stages(compute: Compute, point: DebiasPoint) -> list[Stage]:
         found.append(Stage("Ranking", finished(rank), rank))
     if corpus.pairs:
         found.append(Stage("Relocating the evidence", finished(relocate), relocate))
+    if corpus.pairs and corpus.setup is not None:
+        found.append(Stage("Ranking relocated documents", finished(rank_positions), rank_positions))
     if audits(point):
         found.append(Stage("Searching for each sentence", finished(audit), audit))
     return found

@@ -12,18 +12,21 @@ import numpy as np
 
 from poslens.attribution.datasets.corpus import Query
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.paired_change import on_quality_front
 from poslens.attribution.evaluation.ranking_change import (
     Change,
-    Decision,
     Quality,
     candidate,
     change,
-    decide,
     halves,
     quality,
+    with_holm,
 )
 from poslens.attribution.evaluation.ranking_measures import NDCG
+from poslens.attribution.evaluation.recommendation import (
+    Recommendation,
+    on_quality_front,
+    recommendation,
+)
 from poslens.attribution.retrievers.calibration import BLOCK, STRENGTH, Calibration
 from poslens.attribution.retrievers.dense import FAMILY as DENSE
 from poslens.attribution.retrievers.detect import family_of
@@ -35,11 +38,11 @@ from poslens.attribution.retrievers.specs import (
 )
 from poslens.attribution.types import Provenance
 from poslens.cache.lru_cache import LRUCache
-from poslens.commands.answers import interval
+from poslens.commands.answers import comparison_entry
 from poslens.compute import provenance
 from poslens.compute.compute import Compute
 from poslens.compute.runs import Job
-from poslens.studies.debias.answers import QualityEntry, Recommendation
+from poslens.studies.debias.answers import QualityEntry, RecommendationEntry
 from poslens.studies.ranking import service as ranking_service
 from poslens.studies.ranking.service import Ranked, RankingSetup
 
@@ -151,15 +154,15 @@ class Point:
 @dataclass(frozen=True)
 class HeldOutResult:
     """The point chosen on one half of the queries, tested on the held-out half. `before` and
-    `after` are of the held-out half; `change` and `decision` are None where no setting beats the
-    plain model on the first half."""
+    `after` are of the held-out half; `change` and `recommendation` are None where no setting beats
+    the plain model on the first half."""
 
     point: Point
     n_chosen: int
     before: Quality
     after: Quality
     change: Change | None
-    decision: Decision | None
+    recommendation: Recommendation | None
 
 
 @dataclass(frozen=True)
@@ -185,7 +188,7 @@ class DebiasResult:
         judged = self.judgement
         if judged is None:
             return None
-        return judged.point if judged.decision and judged.decision.recommended else self.plain
+        return judged.point if _is_recommended(judged) else self.plain
 
     def provenance(self) -> list[Provenance]:
         """Everything needed to compute the points again."""
@@ -254,12 +257,17 @@ def _made(
     scores = [one.evaluation.per_query[NDCG][rows].astype(np.float64) for one in found]
     positions = np.array([query.evidence for query in placed], dtype=np.float64)
     documents = np.array([query.document for query in placed])
+    changes = with_holm(
+        [
+            change(scores[0], one, positions.tolist(), documents.tolist()) if number else None
+            for number, one in enumerate(scores)
+        ]
+    )
     points = []
     for number, one in enumerate(found):
         own = quality(scores[number], positions.tolist(), documents.tolist())
-        against = change(scores[0], scores[number], positions.tolist(), documents.tolist())
         assert own is not None  # there are queries
-        points.append(Point(one, own, against if number else None))
+        points.append(Point(one, own, changes[number]))
     front = on_quality_front([(one.quality.psi, one.quality.mean.value) for one in points])
     points = [replace(one, front=is_on) for one, is_on in zip(points, front, strict=True)]
     half = halves(documents.tolist())
@@ -272,10 +280,26 @@ def _made(
         after = quality(scores[best][~half], places, groups)
         assert before is not None and after is not None
         judged = change(scores[0][~half], scores[best][~half], places, groups) if best else None
-        decision = decide(judged, points[0].quality, points[best].quality) if judged else None
-        judgement = HeldOutResult(points[best], int(half.sum()), before, after, judged, decision)
+        (judged,) = with_holm([judged])
+        advice = _advice(judged, points[0].quality, points[best].quality) if judged else None
+        judgement = HeldOutResult(points[best], int(half.sum()), before, after, judged, advice)
     chosen_on = frozenset(ids[half].tolist()) if judgement else frozenset()
     return DebiasResult(tuple(points), missing, judgement, chosen_on, setup)
+
+
+def _advice(held_out: Change, plain: Quality, changed: Quality) -> Recommendation:
+    """Whether a setting chosen on other queries is better than the plain model: `held_out` is the
+    change on the queries that it was not chosen on, `plain` and `changed` are over all queries."""
+    advice = recommendation(
+        {"PSI": held_out.psi}, held_out.mean, {"the harmonic mean": held_out.harmonic}
+    )
+    if advice.recommended and changed.worse_on_both(plain):
+        return Recommendation(False, f"Over all queries it is worse in both PSI and {NDCG}.")
+    return advice
+
+
+def _is_recommended(judged: HeldOutResult) -> bool:
+    return judged.recommendation is not None and judged.recommendation.recommended
 
 
 def verdict(found: DebiasResult) -> str:
@@ -283,14 +307,14 @@ def verdict(found: DebiasResult) -> str:
     judged = found.judgement
     if judged is None:
         return "No recommendation yet: some settings are not ranked."
-    if judged.change is None or judged.decision is None:
+    if judged.change is None or judged.recommendation is None:
         return (
             f"{NO_CHANGE}: on the {judged.n_chosen:,} queries used for selection, no setting has a "
             f"higher harmonic mean of {NDCG} over positions than {found.plain.name}."
         )
     parts = [
         f"{name} {_number(before)} to {_number(after)}"
-        + (f" ({changed.text('+.3f')})" if changed else "")
+        + (f" ({changed.text()})" if changed else "")
         for name, before, after, changed in (
             (NDCG, judged.before.mean.value, judged.after.mean.value, judged.change.mean),
             (
@@ -302,11 +326,11 @@ def verdict(found: DebiasResult) -> str:
             ("PSI", judged.before.psi, judged.after.psi, judged.change.psi),
         )
     ]
-    head = f"Recommended: {judged.point.name}" if judged.decision.recommended else NO_CHANGE
+    head = f"Recommended: {judged.point.name}" if _is_recommended(judged) else NO_CHANGE
     return (
         f"{head}. On the {judged.n_chosen:,} queries used for selection, {judged.point.name} has "
         f"the highest harmonic mean of {NDCG} over positions. On the {judged.before.n:,} held-out "
-        f"queries: {', '.join(parts)}. {judged.decision.reason}"
+        f"queries: {', '.join(parts)}. {judged.recommendation.reason}"
     )
 
 
@@ -314,7 +338,7 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
-def summary(found: DebiasResult, judged: HeldOutResult) -> Recommendation:
+def summary(found: DebiasResult, judged: HeldOutResult) -> RecommendationEntry:
     """The recommendation, for a command's output."""
     changed, recommended = judged.change, found.recommended
     assert recommended is not None  # there is a judgement
@@ -329,9 +353,9 @@ def summary(found: DebiasResult, judged: HeldOutResult) -> Recommendation:
         "change": None
         if changed is None
         else {
-            "ndcg_at_10": interval(changed.mean),
-            "harmonic_mean": interval(changed.harmonic),
-            "psi": interval(changed.psi),
+            "ndcg_at_10": comparison_entry(changed.mean),
+            "harmonic_mean": comparison_entry(changed.harmonic),
+            "psi": comparison_entry(changed.psi),
         },
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -14,7 +15,8 @@ from poslens.attribution.debiasing.export import CARD, copy_model, require_new
 from poslens.attribution.debiasing.folder import folder_of, read_manifest
 from poslens.attribution.debiasing.recipe import TrainingRecipe
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.paired_change import on_quality_front
+from poslens.attribution.evaluation.comparison import Comparison
+from poslens.attribution.evaluation.recommendation import on_quality_front
 from poslens.attribution.interventions.relocation import Relocation
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
@@ -29,11 +31,13 @@ from poslens.studies.debias.debias_job import (
     audit_index,
     audits,
     point_job,
+    positions_subject,
     stages,
 )
 from poslens.studies.debias.front import quality_front, relocation_curves
 from poslens.studies.debias.points import DebiasCorpus, DebiasPoint, debias_corpus, points
-from poslens.studies.debias.summary import DebiasSummary
+from poslens.studies.debias.summary import Changes, DebiasSummary, with_holm
+from poslens.studies.positions.study import POSITIONS
 from poslens.studies.ranking import service as rankings
 from poslens.study import Figure, Study, Table, column, register
 
@@ -50,20 +54,31 @@ class DebiasRow:
         "Mean score with the evidence in the last third minus that with it in the first.",
         form="+.4f",
     )
-    size_change: Estimate | None = column(
+    size_change: Comparison | None = column(
         "Change of the relocation difference's size against the plain model; negative is less "
         "position bias.",
         form="+.4f",
     )
+    rank_effect: Estimate | None = column(
+        "Position effect on rank: nDCG@10 with the evidence first minus that with it last, of "
+        "held-out pairs.",
+        title="position effect on rank",
+        form="+.3f",
+    )
+    rank_effect_change: Comparison | None = column(
+        "Change of its size against the plain model.",
+        title="change of its size",
+        form="+.3f",
+    )
     ndcg_at_10: Estimate | None = column("nDCG@10 of held-out queries.", title="nDCG@10")
-    ndcg_change: Estimate | None = column(
+    ndcg_change: Comparison | None = column(
         "Its change against the plain model.", title="nDCG@10 change", form="+.3f"
     )
     unretrieved: Estimate | None = column(
         "Share of the sentences of held-out documents that do not retrieve their document; null "
         "with calibration."
     )
-    unretrieved_change: Estimate | None = column(
+    unretrieved_change: Comparison | None = column(
         "Mean over documents of its change against the plain model.", form="+.3f"
     )
     steps: int | None = column("Steps of training; null without any.")
@@ -84,15 +99,18 @@ class TrainingCheckRow:
 
 
 def _point_rows(one: DebiasSummary) -> Iterable[DebiasRow]:
+    changes = one.changes or Changes(None, None, None, None)
     yield DebiasRow(
         one.name,
         one.point.kind,
         one.effect,
-        one.effect_change,
+        changes.effect,
+        one.rank_effect,
+        changes.rank_effect,
         one.quality,
-        one.quality_change,
+        changes.quality,
         one.share,
-        one.share_change,
+        changes.share,
         one.manifest.steps if one.manifest else None,
         one.on_front,
         one.recommended,
@@ -119,10 +137,12 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         "the other half. In the chart, left is less position bias and up is better."
     )
     limits = (
-        "Intervals resample documents; changes are paired. A model is recommended if its position "
-        "effect is smaller and a loss of 0.01 in nDCG@10 is ruled out; of several, the debiased "
-        "one comes first. Where the order of sentences carries meaning, a debiased model tells "
-        "texts that differ in order alone less well apart: measure that on your own queries."
+        "Intervals resample documents; changes are paired, and their p values adjusted by Holm for "
+        "all that are shown. A model is recommended if the size of its relocation difference or of "
+        "its position effect on rank is lower, nothing is worse, and a loss of 0.01 in nDCG@10 is "
+        "ruled out; of several, the debiased one comes first. Where the order of sentences carries "
+        "meaning, a debiased model tells texts that differ in order alone less well apart: measure "
+        "that on your own queries."
     )
     parameters = Parameters(
         steps=Integer(
@@ -222,8 +242,13 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         ranked = rankings.ranked(compute, spec, corpus.setup) if corpus.setup else None
         audited = AUDIT.summarize(compute, audit_index(subject, spec)) if audits(subject) else None
         documents_read = audited.documents if audited else ()
-        plain = replace(subject, calibration=None, recipe=None)
-        return DebiasSummary(
+        positions = None
+        if (moved := positions_subject(subject, spec)) is not None:
+            with suppress(UserError):  # no evidence is read whole at two positions
+                positions = POSITIONS.summarize(compute, moved)
+        plain_point = replace(subject, calibration=None, recipe=None)
+        plain = next((one for one in earlier if one.point == plain_point), None)
+        summary = DebiasSummary(
             subject,
             compute.identify(spec),
             subject.manifest(compute),
@@ -231,11 +256,18 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
             cause,
             differences,
             tuple(one for one in documents_read if one.document_id in corpus.held_out),
-            next((one for one in earlier if one.point == plain), None),
+            positions,
+            plain,
         )
+        return summary if plain is None else replace(summary, changes=summary.against(plain))
 
     def together(self, summaries: Sequence[DebiasSummary]) -> list[DebiasSummary]:
-        """The results with the front and the recommendation of each base model."""
+        """The results with Holm's p over all changes, and the front and the recommendation of each
+        base model."""
+        changes = with_holm([one.changes for one in summaries])
+        summaries = [
+            replace(one, changes=each) for one, each in zip(summaries, changes, strict=True)
+        ]
         found: list[DebiasSummary] = []
         for base in dict.fromkeys(one.point.base for one in summaries):
             own = [one for one in summaries if one.point.base == base]
@@ -249,7 +281,11 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
                 ]
             )
             chosen = next(
-                (one for one in _by_preference(own) if one.judgement and one.judgement.recommended),
+                (
+                    one
+                    for one in _by_preference(own)
+                    if one.recommendation and one.recommendation.recommended
+                ),
                 None,
             )
             found += [
@@ -260,23 +296,25 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
 
     def verdict(self, summary: DebiasSummary) -> str:
         """What changed on the held-out half, and whether the model is recommended."""
-        judgement, effect, quality = summary.judgement, summary.effect, summary.quality
+        advice, effect, quality = summary.recommendation, summary.effect, summary.quality
         parts = []
         if effect is not None:
             parts.append(f"relocation difference {effect.text('+.4f')}")
+        if (rank := summary.rank_effect) is not None:
+            parts.append(f"nDCG@10 with the evidence first minus last {rank.text('+.3f')}")
         if quality is not None:
-            change = summary.quality_change
-            by = f" (change {change.text('+.3f')})" if change else ""
+            change = summary.changes.quality if summary.changes else None
+            by = f" (change {change.text()})" if change else ""
             parts.append(f"nDCG@10 {quality.value:.3f}{by}")
         if (share := summary.share) is not None:
             parts.append(f"{100 * share.value:.1f}% of sentences unretrieved")
         sentence = f"{summary.name}: {', '.join(parts) or 'nothing could be measured'}."
-        if judgement is None:
+        if advice is None:
             return sentence
         head = "Recommended" if summary.recommended else "No change recommended"
-        if judgement.recommended and not summary.recommended:
+        if advice.recommended and not summary.recommended:
             head = "Better than the plain model, but not the first choice"
-        return f"{sentence} {head}: {judgement.reason[0].lower()}{judgement.reason[1:]}"
+        return f"{sentence} {head}: {advice.reason[0].lower()}{advice.reason[1:]}"
 
     def provenance(self, summary: DebiasSummary) -> Provenance:
         """Everything needed to compute the point again."""
@@ -324,23 +362,32 @@ def _by_preference(summaries: Sequence[DebiasSummary]) -> list[DebiasSummary]:
 def write_card(summary: DebiasSummary, verdict: str) -> None:
     """Put what was measured on the held-out half on the card of a debiased model."""
     folder = folder_of(summary.model.spec)
-    manifest, plain = read_manifest(folder), summary.plain
-    if manifest is None or plain is None:
+    manifest, plain, changes = read_manifest(folder), summary.plain, summary.changes
+    if manifest is None or plain is None or changes is None:
         return
     rows = [
-        (name, *(one.text(form) if one else "–" for one in values))
-        for name, form, values in (
+        (name, before.text(form), after.text(form), change.text(form) if change else "–")
+        for name, form, before, after, change in (
             (
                 "relocation difference (change of its size)",
                 "+.4f",
-                (plain.effect, summary.effect, summary.effect_change),
+                plain.effect,
+                summary.effect,
+                changes.effect,
             ),
-            ("nDCG@10", ".3f", (plain.quality, summary.quality, summary.quality_change)),
-            ("unretrieved sentences", ".3f", (plain.share, summary.share, summary.share_change)),
+            (
+                "position effect on rank (change of its size)",
+                "+.3f",
+                plain.rank_effect,
+                summary.rank_effect,
+                changes.rank_effect,
+            ),
+            ("nDCG@10", ".3f", plain.quality, summary.quality, changes.quality),
+            ("unretrieved sentences", ".3f", plain.share, summary.share, changes.share),
         )
-        if values[0] is not None
+        if before is not None and after is not None
     ]
-    card = model_card(manifest, folder.name, rows, verdict)  # type: ignore[arg-type]
+    card = model_card(manifest, folder.name, rows, verdict)
     (folder / CARD).write_text(card, encoding="utf-8")
 
 

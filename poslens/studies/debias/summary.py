@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,25 +11,77 @@ import numpy as np
 from poslens.attribution.curves.bootstrap import Estimate, estimate
 from poslens.attribution.debiasing.folder import Manifest
 from poslens.attribution.evaluation.audit import TOP, SentenceRanks, unretrieved_share
-from poslens.attribution.evaluation.paired_change import (
-    Debiased,
-    change_of_mean,
-    change_of_size,
-    judge,
+from poslens.attribution.evaluation.comparison import (
+    Comparison,
+    adjusted,
+    paired,
+    paired_sizes,
 )
+from poslens.attribution.evaluation.position_effect import MARGIN as RANK_MARGIN
+from poslens.attribution.evaluation.position_effect import QueryPositions
 from poslens.attribution.evaluation.ranking_measures import NDCG
+from poslens.attribution.evaluation.recommendation import (
+    MARGIN,
+    Recommendation,
+    recommendation,
+)
 from poslens.compute.provenance import ModelIdentity
 from poslens.studies.cause.service import DataSetCause
 from poslens.studies.debias.points import DebiasPoint
+from poslens.studies.positions.summary import PositionSummary
 from poslens.studies.ranking.service import Ranked
+
+SCORE_MARGIN = 0.005
+"""Relocation difference, in units of the score, up to which two models are equivalent."""
+
+SHARE_MARGIN = 0.02
+"""Share of unretrieved sentences up to which two models are equivalent."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What changed against the plain model, paired: the size of the relocation difference
+    (`effect`) and of the position effect on rank (`rank_effect`), nDCG@10 (`quality`), and the
+    share of unretrieved sentences. None where the data set cannot tell it."""
+
+    effect: Comparison | None
+    rank_effect: Comparison | None
+    quality: Comparison | None
+    share: Comparison | None
+
+    def recommendation(self) -> Recommendation:
+        """Whether the change is worth it."""
+        bias = {
+            "the size of the relocation difference": self.effect,
+            "the size of the position effect on rank": self.rank_effect,
+        }
+        return recommendation(bias, self.quality)
+
+
+def with_holm(changes: Sequence[Changes | None]) -> list[Changes | None]:
+    """The changes with Holm's p over all of their comparisons."""
+    parts = [
+        part
+        for each in changes
+        if each is not None
+        for part in (each.effect, each.rank_effect, each.quality, each.share)
+    ]
+    together = iter(adjusted(parts))
+    return [
+        None
+        if each is None
+        else Changes(next(together), next(together), next(together), next(together))
+        for each in changes
+    ]
 
 
 @dataclass(frozen=True)
 class DebiasSummary:
     """One point. `differences` are relocation differences by pair: (document, score with the
     evidence in the last third minus that in the first). `unretrieved` are the ranks of the
-    sentences of held-out documents. `plain` is the summary of the model as it is, None for that
-    itself. Each part is None or empty where the data set cannot tell it."""
+    sentences of held-out documents, `positions` the ranks of relocated documents. `plain` is the
+    summary of the model as it is, and `changes` are against it; None for that itself. Each part is
+    None or empty where the data set cannot tell it."""
 
     point: DebiasPoint
     model: ModelIdentity
@@ -38,7 +90,9 @@ class DebiasSummary:
     cause: DataSetCause | None
     differences: Mapping[str, tuple[str, float]]
     unretrieved: tuple[SentenceRanks, ...]
+    positions: PositionSummary | None = None
     plain: DebiasSummary | None = None
+    changes: Changes | None = None
     recommended: bool = False
     on_front: bool = False
 
@@ -54,17 +108,10 @@ class DebiasSummary:
         rows = np.array([[value] for _, value in self.differences.values()])
         return estimate(rows, [document for document, _ in self.differences.values()])
 
-    @cached_property
-    def effect_change(self) -> Estimate | None:
-        """Change of its size against the plain model, over the pairs that both have."""
-        if self.plain is None:
-            return None
-        both = [pair for pair in self.differences if pair in self.plain.differences]
-        return change_of_size(
-            [self.plain.differences[pair][1] for pair in both],
-            [self.differences[pair][1] for pair in both],
-            [self.differences[pair][0] for pair in both],
-        )
+    @property
+    def rank_effect(self) -> Estimate | None:
+        """Position effect on rank: nDCG@10 with the evidence first minus that with it last."""
+        return None if self.positions is None else self.positions.effect.effect.difference
 
     @cached_property
     def _queries(self) -> tuple[list[float], list[str]]:
@@ -81,37 +128,59 @@ class DebiasSummary:
         return estimate(np.array(scores)[:, None], documents) if scores else None
 
     @cached_property
-    def quality_change(self) -> Estimate | None:
-        """Its change against the plain model, query by query."""
-        if self.plain is None or self.ranked is None:
-            return None
-        return change_of_mean(self.plain._queries[0], *self._queries)
-
-    @cached_property
     def share(self) -> Estimate | None:
         """Share of the held-out documents' sentences that do not retrieve their document."""
         if not self.unretrieved:
             return None
         return unretrieved_share(self.unretrieved, "original", "sentence", TOP)
 
-    @cached_property
-    def share_change(self) -> Estimate | None:
-        """Its change against the plain model, document by document: mean of the documents'."""
-        if self.plain is None:
-            return None
-        before = {one.document_id: _share(one) for one in self.plain.unretrieved}
-        both = [one for one in self.unretrieved if one.document_id in before]
-        return change_of_mean(
-            [before[one.document_id] for one in both],
-            [_share(one) for one in both],
-            [one.document_id for one in both],
+    def against(self, plain: DebiasSummary) -> Changes:
+        """What changed against the plain model, over the pairs, queries and documents of both."""
+        both = [pair for pair in self.differences if pair in plain.differences]
+        effect = paired_sizes(
+            [plain.differences[pair][1] for pair in both],
+            [self.differences[pair][1] for pair in both],
+            [self.differences[pair][0] for pair in both],
+            SCORE_MARGIN,
         )
+        before = {one.document_id: one for one in plain.unretrieved}
+        shares = [
+            (old, new, one.document_id)
+            for one in self.unretrieved
+            if one.document_id in before
+            and (new := _share(one)) is not None
+            and (old := _share(before[one.document_id])) is not None
+        ]
+        quality = paired(plain._queries[0], *self._queries, MARGIN)
+        share = paired(*_columns(shares), SHARE_MARGIN)
+        return Changes(effect, self._rank_change(plain), quality, share)
 
-    @cached_property
-    def judgement(self) -> Debiased | None:
+    def _rank_change(self, plain: DebiasSummary) -> Comparison | None:
+        if self.positions is None or plain.positions is None:
+            return None
+        before = {one.pair.pair_id: one for one in plain.positions.queries}
+        rows = [
+            (_first_minus_last(before[one.pair.pair_id]), _first_minus_last(one), one.pair.document)
+            for one in self.positions.queries
+            if one.pair.pair_id in before
+        ]
+        return paired_sizes(*_columns(rows), RANK_MARGIN)
+
+    @property
+    def recommendation(self) -> Recommendation | None:
         """Whether the change is recommended; None for the plain model."""
-        return None if self.plain is None else judge(self.effect_change, self.quality_change)
+        return None if self.changes is None else self.changes.recommendation()
 
 
-def _share(document: SentenceRanks) -> float:
-    return float(np.nanmean(document.unretrieved("original", "sentence", TOP)))
+def _columns(
+    rows: Sequence[tuple[float, float, str]],
+) -> tuple[list[float], list[float], list[str]]:
+    return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
+
+
+def _first_minus_last(query: QueryPositions) -> float:
+    return float(query.gains[0] - query.gains[-1])
+
+
+def _share(document: SentenceRanks) -> float | None:
+    return document.share("original", "sentence", TOP)

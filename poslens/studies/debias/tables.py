@@ -5,14 +5,14 @@ from __future__ import annotations
 import pandas as pd
 
 from poslens.attribution.evaluation.ranking_measures import NDCG
-from poslens.compute.estimates import estimate_columns
+from poslens.compute.estimates import comparison_columns, estimate_columns
 from poslens.studies.debias.service import HALF, DebiasResult, Point
 from poslens.studies.ranking.tables import first_rank
 
 
 def points_frame(found: DebiasResult) -> pd.DataFrame:
     """A row a setting, the plain model first: nDCG@10, its harmonic mean, PSI with chance, and
-    what each changed, with the ends of their intervals."""
+    what each changed, with intervals and verdicts."""
     rows = []
     for one in found.points:
         how, own = one.spec.calibration, one.quality
@@ -29,20 +29,22 @@ def points_frame(found: DebiasResult) -> pd.DataFrame:
             "p": own.p,
         }
         changed = one.change
-        for name, estimate in (
-            (NDCG, own.mean),
-            ("harmonic mean", own.harmonic),
-            (f"{NDCG} change", changed.mean if changed else None),
-            ("harmonic mean change", changed.harmonic if changed else None),
-            ("PSI change", changed.psi if changed else None),
+        row |= estimate_columns(NDCG, own.mean) | estimate_columns("harmonic mean", own.harmonic)
+        for name, comparison in (
+            (NDCG, changed.mean if changed else None),
+            ("harmonic mean", changed.harmonic if changed else None),
+            ("PSI", changed.psi if changed else None),
         ):
-            row |= estimate_columns(name, estimate)
+            row |= comparison_columns(f"{name} change", comparison)
         rows.append(row)
-    return pd.DataFrame(rows).astype({"basket": "Int64", "layers": "string"})
+    frame = pd.DataFrame(rows)
+    whole = ["basket", *(name for name in frame.columns if name.endswith("documents needed"))]
+    return frame.astype({**dict.fromkeys(whole, "Int64"), "layers": "string"})
 
 
 def points_text(found: DebiasResult) -> pd.DataFrame:
-    """The same for the eye: each number with its interval in one cell."""
+    """The same for the eye: each number with its interval, and a change with its verdict, in one
+    cell."""
     rows = []
     for one in found.points:
         own, changed = one.quality, one.change
@@ -53,9 +55,9 @@ def points_text(found: DebiasResult) -> pd.DataFrame:
                 "harmonic mean": str(own.harmonic),
                 "PSI": own.psi,
                 "under permutation": own.psi_under_permutation,
-                "change of nDCG@10": changed.mean.text("+.3f") if changed else "",
-                "change of the harmonic mean": changed.harmonic.text("+.3f") if changed else "",
-                "change of PSI": changed.psi.text("+.3f") if changed and changed.psi else "",
+                "change of nDCG@10": changed.mean.text() if changed else "",
+                "change of the harmonic mean": changed.harmonic.text() if changed else "",
+                "change of PSI": changed.psi.text() if changed and changed.psi else "",
             }
         )
     return pd.DataFrame(rows)

@@ -471,7 +471,14 @@ def _debias(of: Subject, part: Part) -> Part:
             ("psi_change", "change of PSI", judged.change.psi),
         ):
             if value is not None:
-                numbers.append(Number(key, f"{judged.point.name}, {name}", value))
+                numbers.append(
+                    Number(
+                        key,
+                        f"{judged.point.name}, {name}",
+                        value.difference,
+                        note=value.sentence,
+                    )
+                )
     known = tuple(found.provenance())
     return replace(
         part,

@@ -15,6 +15,7 @@ from poslens.attribution.evaluation.comparison import (
     compared,
     holm,
     judged,
+    paired,
 )
 
 RNG = np.random.default_rng(5)
@@ -152,3 +153,16 @@ def test_an_interval_alone_is_judged_by_both_ends(
     low, high = ends or (None, None)
     assert judged(Estimate(0.014, low, high, n=304), 0.05) == verdict
     assert judged(None, 0.05) == "too few documents"
+
+
+def test_a_difference_beyond_the_margin_is_ruled_out_by_a_one_sided_test() -> None:
+    """As scipy's t test against that end of the margin, on either side."""
+    for mean in (-0.02, 0.0, 0.004, 0.008, 0.02):
+        values = normal(mean, 0.05, 200)
+        comparison = paired(np.zeros(200), values[:, 0], None, 0.01)
+        assert comparison is not None
+        for side, end, alternative in (("higher", 0.01, "less"), ("lower", -0.01, "greater")):
+            p = stats.ttest_1samp(values[:, 0], end, alternative=alternative).pvalue
+            assert comparison.rules_out(side) == (p < 0.05), (mean, side)  # type: ignore[arg-type]
+    few = paired(np.zeros(5), np.zeros(5), None, 0.01)
+    assert few is not None and not few.rules_out("higher") and not few.rules_out("lower")

@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 
 from poslens.attribution.evaluation.ranking_change import (
-    Change,
-    Decision,
     candidate,
     change,
-    decide,
     halves,
     harmonic_mean,
     quality,
+    with_holm,
 )
 from tests.support.plain_bootstrap import plain_bca
 
@@ -58,16 +56,19 @@ def test_measures_equal_counts_by_hand() -> None:
 def test_a_change_is_after_less_before() -> None:
     found = change(BEFORE, AFTER, POSITIONS, DOCUMENTS)
     assert found is not None and found.psi is not None
-    assert found.mean.value == pytest.approx((AFTER - BEFORE).mean())
+    assert found.mean.difference.value == pytest.approx((AFTER - BEFORE).mean())
     expected = harmonic(AFTER, POSITIONS) - harmonic(BEFORE, POSITIONS)
-    assert found.harmonic.value == pytest.approx(expected)
-    assert found.psi.value == pytest.approx(psi(AFTER, POSITIONS) - psi(BEFORE, POSITIONS))
-    assert found.psi.high is not None and found.psi.high < 0
+    assert found.harmonic.difference.value == pytest.approx(expected)
+    assert found.psi.difference.value == pytest.approx(
+        psi(AFTER, POSITIONS) - psi(BEFORE, POSITIONS)
+    )
+    assert found.psi.verdict == "lower"
 
 
 def test_the_interval_of_a_change_equals_a_loop_over_resampled_documents() -> None:
     found = change(BEFORE, AFTER, POSITIONS, DOCUMENTS)
-    assert found is not None and found.harmonic.low is not None
+    assert found is not None
+    measured = found.harmonic.difference
     rows = {d: [i for i, one in enumerate(DOCUMENTS) if one == d] for d in DOCUMENTS}
     generator, drawn = np.random.default_rng(3), []
     for _ in range(400):
@@ -80,17 +81,27 @@ def test_the_interval_of_a_change_equals_a_loop_over_resampled_documents() -> No
         at = [i for i, one in enumerate(DOCUMENTS) if one != name]
         places = [POSITIONS[i] for i in at]
         without.append(harmonic(AFTER[at], places) - harmonic(BEFORE[at], places))
-    low, high = plain_bca(found.harmonic.value, drawn, without)
+    low, high = plain_bca(measured.value, drawn, without)
     width = high - low
-    assert found.harmonic.low == pytest.approx(low, abs=0.25 * width)
-    assert found.harmonic.high == pytest.approx(high, abs=0.25 * width)
+    assert measured.low == pytest.approx(low, abs=0.25 * width)
+    assert measured.high == pytest.approx(high, abs=0.25 * width)
 
 
 def test_nothing_changes_where_nothing_was_done() -> None:
     found = change(BEFORE, BEFORE, POSITIONS, DOCUMENTS)
     assert found is not None and found.psi is not None
     for one in (found.mean, found.harmonic, found.psi):
-        assert one.value == 0 and one.interval == (0, 0)
+        assert one.difference.value == 0 and one.difference.interval == (0, 0)
+        assert one.verdict == "equivalent"
+
+
+def test_changes_that_are_shown_together_share_holms_adjustment() -> None:
+    changes = [change(BEFORE, AFTER, POSITIONS, DOCUMENTS), None]
+    (together, nothing) = with_holm(changes)
+    assert nothing is None and together is not None and together.psi is not None
+    parts = (together.mean, together.harmonic, together.psi)
+    p = sorted(each.p for each in parts if each.p is not None)
+    assert min(each.p_holm for each in parts if each.p_holm is not None) == pytest.approx(3 * p[0])
 
 
 def test_a_bin_of_zeros_makes_the_harmonic_mean_zero() -> None:
@@ -110,59 +121,6 @@ def test_halves_keep_a_documents_queries_together() -> None:
 def test_the_candidate_is_the_most_even_point_and_the_first_among_equals() -> None:
     assert candidate([BEFORE, AFTER], POSITIONS) == 1
     assert candidate([BEFORE, BEFORE.copy(), BEFORE * 0.9], POSITIONS) == 0
-
-
-def decided(after: np.ndarray, overall: np.ndarray | None = None) -> Decision:
-    """The decision where `after` are the held-out scores and `overall` those of all queries."""
-    found = change(BEFORE, after, POSITIONS, DOCUMENTS)
-    plain = quality(BEFORE, POSITIONS, DOCUMENTS)
-    changed = quality(after if overall is None else overall, POSITIONS, DOCUMENTS)
-    assert found is not None and plain is not None and changed is not None
-    return decide(found, plain, changed)
-
-
-EVEN = np.full(N, BEFORE.mean())
-STEEPER = np.clip(BEFORE - 0.4 * np.array(POSITIONS), 0.02, 1)
-
-
-def test_a_setting_that_is_more_even_and_costs_nothing_is_recommended() -> None:
-    found = decided(EVEN)
-    assert found.recommended and "PSI; nothing is worse" in found.reason
-
-
-@pytest.mark.parametrize(
-    ("after", "said"),
-    [
-        (STEEPER, "nDCG@10, the harmonic mean, PSI"),
-        (EVEN - 0.2, "Worse on the held-out queries: nDCG@10"),  # even, but at a price
-        (BEFORE, "show no improvement"),
-    ],
-    ids=["worse on both axes", "worse on one axis", "no different"],
-)
-def test_nothing_is_recommended_that_is_not_better(after: np.ndarray, said: str) -> None:
-    found = decided(after)
-    assert not found.recommended and said in found.reason
-
-
-def test_nothing_is_recommended_that_is_worse_on_both_axes_over_all_queries() -> None:
-    found = decided(EVEN, overall=STEEPER)
-    assert found == Decision(False, "Over all queries it is worse in both PSI and nDCG@10.")
-
-
-def test_noise_is_not_recommended() -> None:
-    generator = np.random.default_rng(11)
-    recommended = 0
-    for _ in range(40):
-        noise = generator.normal(0, 0.02, N)
-        recommended += decided(np.clip(BEFORE + noise, 0.01, 1)).recommended
-    assert recommended <= 4
-
-
-def test_few_documents_decide_nothing() -> None:
-    few = [f"d{number % 5}" for number in range(N)]
-    found, own = change(BEFORE, EVEN, POSITIONS, few), quality(BEFORE, POSITIONS, few)
-    assert isinstance(found, Change) and own is not None
-    assert decide(found, own, own) == Decision(False, "Too few documents to decide.")
 
 
 def test_no_query_has_no_measures() -> None:

@@ -98,7 +98,8 @@ def test_every_setting_is_measured_against_the_plain_model(found: DebiasResult) 
     for one in found.points[1:]:
         after = one.ranked.evaluation.per_query[NDCG]
         assert one.change is not None
-        assert one.change.mean.value == pytest.approx(float((after - before).mean()), abs=1e-6)
+        difference = one.change.mean.difference
+        assert difference.value == pytest.approx(float((after - before).mean()), abs=1e-6)
         assert one.ranked.model.key.fingerprint != found.plain.ranked.model.key.fingerprint
 
 
@@ -151,7 +152,8 @@ def test_a_setting_that_wins_on_one_half_and_loses_on_the_other_is_not_recommend
     assert other.judgement is not None and other.judgement.point is other.points[2]
     assert other.recommended is other.plain and not ringed(other)
     assert debiasing.verdict(other).startswith("No change recommended.")
-    assert "Worse on the held-out queries" in debiasing.verdict(other)
+    assert "On held-out documents, " in debiasing.verdict(other)
+    assert "nDCG@10 is lower" in debiasing.verdict(other)
     assert tables.points_frame(other)["recommended"].tolist() == [True, False, False]
     assert debiasing.summary(other, other.judgement)["recommended"] == "MiniLM"
 
@@ -166,6 +168,30 @@ def test_a_setting_that_is_better_on_the_held_out_half_is_ringed(found: DebiasRe
     better = planted(found, plain, plain - 0.1, np.full(len(places), 0.9))
     assert better.recommended is better.points[2] and ringed(better)
     assert debiasing.verdict(better).startswith("Recommended: MiniLM@calibrated(strength=1")
+    frame = tables.points_frame(better)
+    assert frame["nDCG@10 change verdict"].tolist()[1:] == ["lower", "higher"]
+    assert frame["PSI change verdict"].tolist()[2] == "lower"
+    assert better.judgement is not None
+    change = debiasing.summary(better, better.judgement)["change"]
+    assert change is not None and change["ndcg_at_10"] is not None
+    assert change["ndcg_at_10"]["verdict"] == "higher"
+
+
+def test_nothing_is_recommended_that_is_worse_on_both_axes_over_all_queries(
+    found: DebiasResult,
+) -> None:
+    """Better on the held-out half alone, and so much worse elsewhere that nobody should use it."""
+    places = np.array([query.evidence for query in found.setup.queries])
+    plain, even = 0.9 - 0.3 * places, np.full(len(places), 0.92)
+    judged = planted(found, plain, plain - 0.1, even).judgement
+    assert judged is not None and judged.change is not None
+    steep = planted(found, plain, plain - 0.1, plain - 0.4 * places).points[2].quality
+    advice = debiasing._advice(judged.change, found.plain.quality, found.plain.quality)
+    assert advice.recommended
+    own = planted(found, plain, plain, plain).plain.quality
+    assert debiasing._advice(judged.change, own, steep).reason == (
+        "Over all queries it is worse in both PSI and nDCG@10."
+    )
 
 
 def test_tables_and_the_front_show_every_setting(found: DebiasResult) -> None:

@@ -82,12 +82,37 @@ def test_every_point_is_judged_on_held_out_documents(planned: Plan[DebiasPoint])
     assert {document for document, _ in debiased.differences.values()} <= held_out
     assert debiased.ranked is not None and len(debiased.ranked.setup.queries) == 15
     assert len(debiased.unretrieved) == 15
-    assert plain.judgement is None and debiased.judgement is not None
-    assert debiased.quality_change is not None and debiased.quality is not None
-    assert plain.quality is not None and debiased.quality_change.value == pytest.approx(
+    assert plain.recommendation is None and debiased.recommendation is not None
+    changes = debiased.changes
+    assert changes is not None and changes.quality is not None and changes.effect is not None
+    assert plain.quality is not None and debiased.quality is not None
+    assert changes.quality.difference.value == pytest.approx(
         debiased.quality.value - plain.quality.value
     )
-    assert debiased.share_change is not None and debiased.effect_change is not None
+    assert plain.effect is not None and debiased.effect is not None
+    assert changes.effect.difference.value == pytest.approx(
+        abs(debiased.effect.value) - abs(plain.effect.value)
+    )
+    assert changes.share is not None and changes.rank_effect is not None
+    assert plain.rank_effect is not None and debiased.rank_effect is not None
+    assert changes.rank_effect.difference.value == pytest.approx(
+        abs(debiased.rank_effect.value) - abs(plain.rank_effect.value)
+    )
+    # p is adjusted for all that is shown: three models, of which the calibrated ones lack shares.
+    p = [
+        (each.p, each.p_holm)
+        for one in summaries
+        if one.changes
+        for each in (
+            one.changes.effect,
+            one.changes.rank_effect,
+            one.changes.quality,
+            one.changes.share,
+        )
+        if each is not None and each.p is not None
+    ]
+    smallest = min(p)
+    assert smallest[1] == pytest.approx(min(1, len(p) * smallest[0]))
     assert sum(one.recommended for one in summaries) <= 1
     for one in summaries[1:]:
         verdict = DEBIAS.verdict(one)
@@ -97,6 +122,8 @@ def test_every_point_is_judged_on_held_out_documents(planned: Plan[DebiasPoint])
         assert len(drawn.data) >= 3
     rows = DEBIAS.tables["points"].frame(summaries)
     assert rows["kind"].tolist() == kinds and rows["steps"].tolist()[1] == 2
+    assert rows["ndcg_change_verdict"].tolist()[1] == changes.quality.verdict
+    assert rows["rank_effect_change_margin"].tolist()[1] == 0.02
     assert DEBIAS.tables["checks"].frame(summaries)["step"].tolist() == [0, 2]
 
 

@@ -1,0 +1,90 @@
+"""Whether a change to a model is worth it: less position bias, and no loss of quality."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from poslens.attribution.evaluation.comparison import Comparison
+from poslens.attribution.evaluation.ranking_measures import NDCG
+
+MARGIN = 0.01
+"""Difference of nDCG@10 up to which two models are equivalent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """Whether a change to a model is recommended, and why in a sentence."""
+
+    recommended: bool
+    reason: str
+
+
+def recommendation(
+    bias: Mapping[str, Comparison | None],
+    quality: Comparison | None,
+    evenness: Mapping[str, Comparison | None] = {},
+) -> Recommendation:
+    """Whether a change is recommended, from comparisons after minus before on documents that it was
+    neither made nor chosen on: measures of `bias` by name, of which lower is better, of `evenness`,
+    of which higher is better, and `quality` of nDCG@10.
+
+    It is where one of these measures is better, none is worse, nDCG@10 is not lower, and a loss of
+    it beyond the margin is ruled out.
+    """
+    measured = [(name, "lower", each) for name, each in bias.items() if each is not None] + [
+        (name, "higher", each) for name, each in evenness.items() if each is not None
+    ]
+    better, worse, undecided = list[str](), list[str](), list[Comparison]()
+    for name, wanted, each in measured:
+        verdict = each.verdict
+        if verdict == "too few documents":
+            undecided.append(each)
+        elif verdict != "equivalent":
+            (better if verdict == wanted else worse).append(f"{name} is {verdict}")
+    if quality is not None and quality.verdict == "lower":
+        worse.append(f"{NDCG} is lower")
+    if worse:
+        return Recommendation(False, f"On held-out documents, {' and '.join(worse)}.")
+    if not better:
+        if undecided or not measured:
+            return Recommendation(
+                False, f"Too few held-out documents to show less position bias{_needed(undecided)}."
+            )
+        return Recommendation(False, "Held-out documents show no less position bias.")
+    if quality is None:
+        return Recommendation(False, "Without judged queries its cost is not known.")
+    if not quality.rules_out("lower"):
+        return Recommendation(
+            False,
+            f"Too few held-out documents to rule out a loss of {quality.margin:g} in {NDCG}"
+            f"{_needed([quality])}.",
+        )
+    gain = (
+        f"{NDCG} is higher"
+        if quality.verdict == "higher"
+        else f"a loss of {quality.margin:g} in {NDCG} is ruled out"
+    )
+    return Recommendation(True, f"On held-out documents, {' and '.join(better)}, and {gain}.")
+
+
+def _needed(comparisons: Sequence[Comparison]) -> str:
+    counts = [each.needed for each in comparisons if each.needed is not None]
+    return f"; about {min(counts):,} would decide" if counts else ""
+
+
+def on_quality_front(points: Sequence[tuple[float | None, float | None]]) -> list[bool]:
+    """Which of the points (size of the position effect, nDCG@10) no other one beats in both; a
+    point that lacks one of the two is on no front."""
+
+    def beats(one: tuple[float | None, float | None], two: tuple[float, float]) -> bool:
+        if one[0] is None or one[1] is None:
+            return False
+        return one[0] <= two[0] and one[1] >= two[1] and one != two
+
+    return [
+        effect is not None
+        and quality is not None
+        and not any(beats(other, (effect, quality)) for other in points)
+        for effect, quality in points
+    ]
