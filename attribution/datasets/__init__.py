@@ -34,6 +34,7 @@ __all__ = [
     "detect",
     "embedded",
     "from_pairs",
+    "judged",
     "names",
     "posir_selection",
     "read",
@@ -171,9 +172,19 @@ def _collection(name: str) -> Collection:
     return _by(formats.collection, name)
 
 
+def judged(name: str) -> bool:
+    """Whether the data set of this name is in a format that says which documents answer a query.
+
+    Raises:
+        UserError: there is none, or its files are in no known format.
+    """
+    with _still_there(_known(name)):
+        return formats.FORMATS[detect(_folders[name])].judges
+
+
 def corpus_of(name: str) -> Collection:
-    """The documents of the data set of this name, whether or not it has queries; kept, and read as
-    they are asked for.
+    """The documents of the data set of this name, whether or not it judges queries; kept, and read
+    as they are asked for.
 
     Raises:
         UserError: there is none, or its files are not as they should be.

@@ -173,7 +173,20 @@ def _stem(file: Path) -> str:
     return _PART.sub("", name.removesuffix(suffix(name)))
 
 
-def _split(folder: Path) -> list[Path]:
+def queries(folder: Path) -> dict[str, str]:
+    """Every query of a folder by its id, judged or not; of an id that is there twice the first."""
+    texts: dict[str, str] = {}
+    for path in table_files(folder, "queries"):
+        for row in _rows(File(path.name, path), None):
+            identity = row.cells.get("_id")
+            if not row.problem and _is_id(identity):
+                texts.setdefault(str(identity), _joined(None, row.cells.get("text")))
+    return texts
+
+
+def judgement_files(folder: Path) -> list[Path]:
+    """The files of judgements of one split of a folder: test, else dev, else train; none without
+    judgements."""
     # On the hub the judgements lie beside the texts, or come as a set of their own.
     for place in (folder / "qrels", folder / "data", folder):
         for kind in JUDGEMENTS:
@@ -184,6 +197,12 @@ def _split(folder: Path) -> list[Path]:
             for split in (*_SPLITS, *found):
                 if split in found:
                     return found[split]
+    return []
+
+
+def _split(folder: Path) -> list[Path]:
+    if files := judgement_files(folder):
+        return files
     raise UserError(
         f"{folder.name}/qrels holds no .tsv file: put the judgements there as test.tsv, with the "
         "header query-id, corpus-id, score (or as .jsonl or .parquet)."

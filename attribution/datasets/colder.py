@@ -131,5 +131,6 @@ register(
         fits=lambda path: bool(_files(path)),
         read=lambda path, name, title: read(_files(path), name, title),
         collection=_collection,
+        judges=False,
     )
 )

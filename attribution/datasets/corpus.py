@@ -75,6 +75,11 @@ class Query:
     groups: tuple[str, ...] = ()
 
     @property
+    def unjudged(self) -> Query:
+        """The same query without judgements and evidence."""
+        return Query(self.query_id, self.text, self.part, self.language, {}, {}, None, None)
+
+    @property
     def evidence_document(self) -> str | None:
         """Key of the document that holds the evidence."""
         return next((key for key, pair in self.pairs.items() if pair == self.evidence_pair), None)

@@ -1,5 +1,5 @@
-"""Documents alone, without queries: a file of tables or a folder of them, or a BEIR folder that has
-a corpus and nothing else.
+"""Documents without judgements: a file of tables or a folder of them, or a BEIR folder without
+`qrels`, whose queries are read too if it has any.
 
 A row is a document: its text in the column `text` (or `document`), joined to a `title` as BEIR
 does, its name in `_id`, `id`, `doc_id` or `document_id`, and its `language` where the file says it.
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from poslens.attribution.datasets import beir, languages, tables
-from poslens.attribution.datasets.corpus import Collection, Document
+from poslens.attribution.datasets.corpus import Collection, Document, Query
 from poslens.attribution.datasets.formats import Format, files_of, register
 from poslens.attribution.datasets.languages import iso_639_3
 from poslens.attribution.datasets.row import Row
@@ -26,16 +26,18 @@ from poslens.attribution.datasets.types import (
     label,
 )
 from poslens.attribution.errors import UserError
+from poslens.attribution.text import clean
 from poslens.attribution.types import TextPair
 
 TEXTS = ("text", "document")
 IDS = ("_id", "id", "doc_id", "document_id")
-_QUERIES = ("query", "question")
-_WANTED = (*TEXTS, *IDS, "title", "language", *_QUERIES)
+_QUERY_COLUMNS = ("query", "question")
+_WANTED = (*TEXTS, *IDS, "title", "language", *_QUERY_COLUMNS)
 
 
 def documents(path: Path, name: str, title: str = "") -> Collection:
-    """The documents at `path`, read row by row each time that they are asked for; no queries.
+    """The documents at `path`, read row by row each time that they are asked for, and the queries
+    of a BEIR folder, of which none is judged.
 
     Raises:
         UserError: there is no such file, or a file has neither of the columns text and document.
@@ -56,8 +58,28 @@ def documents(path: Path, name: str, title: str = "") -> Collection:
                 yield _document(file, row, prefix, language, seen)
 
     return Collection(
-        name, title or name, (), stream, tuple(p for f, _ in files if (p := _path(f)) is not None)
+        name,
+        title or name,
+        tuple(_queries(path)),
+        stream,
+        tuple(p for f, _ in files if (p := _path(f)) is not None),
     )
+
+
+def _queries(path: Path) -> Iterator[Query]:
+    """The queries of BEIR folders, each id once; rows that are no query are left out."""
+    seen: set[str] = set()
+    for place in beir.folders(path) if path.is_dir() else ():
+        language = languages.of_folder(_names(place))[0]
+        for identity, text in beir.queries(place).items():
+            try:
+                checked_id(identity, "_id")
+                cleaned = clean(text, "query").text
+            except UserError:
+                continue
+            if identity not in seen:
+                seen.add(identity)
+                yield Query(identity, cleaned, "", language, {}, {}, None, None)
 
 
 def read(path: Path, name: str, title: str = "") -> DataSet:
@@ -130,34 +152,34 @@ def _column(file: File) -> str | None:
         # Parquet gives empty lists for columns that are not there.
         cells = {} if first is None else {k: v for k, v in first.cells.items() if v != []}
         if name in cells:
-            return None if cells.keys() & _QUERIES else name
+            return None if cells.keys() & _QUERY_COLUMNS else name
     return None
 
 
 def _fits(path: Path) -> bool:
     if path.is_dir() and (places := beir.folders(path)):
-        return not any(
-            beir.table_files(place, "queries") or any(place.glob("qrels/*")) for place in places
-        )
+        return not any(beir.judgement_files(place) for place in places)
     files = files_of(path, tables.SUFFIXES)
     return bool(files) and _column(files[0]) is not None
 
 
 def _nothing_judged(path: Path, name: str, title: str = "") -> Collection:
     raise UserError(
-        f"{title or name} holds documents without queries, so nothing can be ranked: choose Audit, "
-        "or a data set with queries."
+        f"{title or name} judges no documents, so no ranking of them can be measured: choose Audit "
+        "or Why, or add judgments (for a BEIR folder, qrels/test.tsv with the header query-id, "
+        "corpus-id, score)."
     )
 
 
 register(
     Format(
         name="documents",
-        told_by="a table with the column text and no queries (or corpus.jsonl alone)",
+        told_by="a table with the column text and no queries (or corpus.jsonl without qrels)",
         order=25,
         fits=_fits,
         read=read,
         collection=_nothing_judged,
         documents=documents,
+        judges=False,
     )
 )

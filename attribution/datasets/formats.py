@@ -32,7 +32,8 @@ class Format:
     `read` and `collection` take path, name and title, and with `has_variants` the variant of the
     data set that is asked for. `collection` gives the corpus with queries and judgements, or raises
     where nothing is judged; without it the documents of the pairs are the corpus. `documents`, of a
-    format without queries, gives the corpus alone. A data set is
+    format that judges nothing, gives the corpus and the queries that there are. `judges` is whether
+    it says which documents answer a query. A data set is
     also known by its name with each of `also` behind it, which are variants.
     """
 
@@ -43,6 +44,7 @@ class Format:
     read: Callable[..., DataSet]
     collection: Callable[..., Collection] | None = None
     documents: Callable[..., Collection] | None = None
+    judges: bool = True
     has_variants: bool = False
     also: tuple[str, ...] = ()
 
@@ -119,7 +121,7 @@ def collection(path: Path, name: str, title: str = "", variant: str = "") -> Col
 
 
 def corpus(path: Path, name: str, title: str = "", variant: str = "") -> Collection:
-    """The documents of a data set of any format, whether or not it has queries.
+    """The documents of a data set of any format, whether or not it judges queries.
 
     Raises:
         UserError: as `collection`.

@@ -288,12 +288,13 @@ READER = PassageReader(judgements, "traces")
 
 
 def documents(path: Path, name: str, title: str = "") -> Collection:
-    """Every document that was retrieved, each text once, without queries: nothing is judged.
+    """Every document that was retrieved, each text once, and the queries: nothing is judged.
 
     Raises:
         UserError: as `PassageReader.read`.
     """
-    return replace(READER.collection(_files(path), name, title), queries=())
+    traced = READER.collection(_files(path), name, title)
+    return replace(traced, queries=tuple(query.unjudged for query in traced.queries))
 
 
 def _nothing_judged(_path: Path, name: str, title: str = "") -> Collection:
@@ -329,5 +330,6 @@ register(
         ),
         collection=_nothing_judged,
         documents=documents,
+        judges=False,
     )
 )

@@ -1,9 +1,14 @@
-"""What pages show before a reader chooses: the models and the data set that `run` was given."""
+"""What pages show before a reader chooses: the models and the data set that `run` was given, and
+the page that fits that data set."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from poslens.attribution import datasets
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -34,3 +39,63 @@ def use(opening: Opening) -> None:
     """Open pages with this from now on."""
     global _current
     _current = opening
+
+
+@dataclass(frozen=True)
+class FirstPage:
+    """The page to begin with, by its place in the address, and why: what a data set has, and what
+    that allows."""
+
+    path: str
+    reason: str
+
+
+def first_page(name: str) -> FirstPage:
+    """The page that answers most with the data set of this name.
+
+    Raises:
+        UserError: there is none, or its files cannot be read.
+    """
+    data = datasets.read(name)
+    pairs = f"{_count(len(data.pairs), 'pair')} of a query and a document"
+    if not datasets.judged(name):
+        return _first_of_unjudged(name, data, pairs)
+    marked = sum(pair.evidence is not None for pair in data.pairs)
+    if not marked:
+        return FirstPage(
+            "why",
+            f"{name} has {pairs}, but no evidence. Why takes the "
+            "sentence that scores highest alone; Explain, Curves and Audit need no evidence. "
+            "Relocation on Cause and position effects on Ranking need it.",
+        )
+    return FirstPage("why", f"{name} has {pairs}, {marked:,} with evidence.")
+
+
+def _first_of_unjudged(name: str, data: DataSet, pairs: str) -> FirstPage:
+    try:
+        queries = len(datasets.corpus_of(name).queries)
+    except UserError:  # two documents for one query, as in ColDeR
+        return FirstPage(
+            "explain",
+            f"{name} has {pairs}, but no judgments. Explain, Curves and Cause with its bias tests "
+            "need none; Why, Audit and Ranking do.",
+        )
+    documents = _count(len({pair.document for pair in data.pairs}), "document")
+    if not queries:
+        return FirstPage(
+            "audit",
+            f"{name} has {documents} and no queries. Audit searches for their own sentences; on "
+            "Why you can type a query. Ranking and most methods on Explain and Curves need "
+            "queries.",
+        )
+    return FirstPage(
+        "why",
+        f"{name} has {_count(queries, 'query')} and {documents}, but no judgments. Why ranks the "
+        "documents for a query and explains the rank of any of them; Audit works too. Ranking and "
+        "the table of all misses need judgments.",
+    )
+
+
+def _count(n: int, noun: str) -> str:
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{n:,} {noun if n == 1 else plural}"

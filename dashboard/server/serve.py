@@ -77,9 +77,10 @@ def serve(
     loopback address.
 
     Pages open with `models`, as commands name them, and with `dataset`, or the first of `data`:
-    sources of data sets (`datasets.register`), which pages may choose by name. `allow_code` names
-    models that may run the code of their repositories; `published` are folders of published
-    results, and `runs` files of rankings in TREC's format.
+    sources of data sets (`datasets.register`), which pages may choose by name. The printed address
+    is that of the page which fits this data set (`opening.first_page`). `allow_code` names models
+    that may run the code of their repositories; `published` are folders of published results, and
+    `runs` files of rankings in TREC's format.
 
     Raises:
         UserError: the port is taken, a folder is not there, a name is none, a data set cannot be
@@ -100,10 +101,14 @@ def serve(
     for name, source in data.items():
         for known in datasets.register(name, source):
             datasets.read(known)
-    chosen = dataset and data_name(dataset)
+    chosen = data_name(dataset) if dataset else next(iter(data), None)
+    page = ""
     if chosen:
-        datasets.read(chosen)
-    opening.use(Opening(tuple(spec.name for spec in given), chosen or next(iter(data), None)))
+        first = opening.first_page(chosen)
+        if not datasets.embedded(chosen):
+            page = first.path
+            print(first.reason, file=sys.stderr, flush=True)
+    opening.use(Opening(tuple(spec.name for spec in given), chosen))
     for folder in published:
         register_published(expanded(folder))
     for name, file in runs.items():
@@ -142,7 +147,7 @@ def serve(
         # The command line's spelling of options, which bootstrap expects.
         options = {name.replace(".", "_"): value for name, value in flags.items()}
         bootstrap.load_config_options(flag_options=options)
-        print(f"PosLens: {access.url(port)}", flush=True)
+        print(f"PosLens: {'/'.join(filter(None, (access.url(port), page)))}", flush=True)
         # Until Streamlit has handlers of its own: an exception would end its server half-made.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: _interrupted())

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import pandas as pd
 import streamlit as st
 
-from poslens.attribution import datasets
 from poslens.attribution.datasets import Collection
 from poslens.attribution.datasets.corpus import Query
 from poslens.attribution.retrievers.specs import RetrieverSpec
@@ -20,9 +19,8 @@ from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.run_board import any_active, run_board, start_once
 from poslens.dashboard.widgets.study_page import Chosen, Opened, study_section
 from poslens.dashboard.widgets.tables import chosen_row, show_table
-from poslens.studies.ranking.service import collection_of
 from poslens.studies.why.ranking import QueryRanking, ranking, search_job
-from poslens.studies.why.study import WHY
+from poslens.studies.why.study import WHY, searched
 from poslens.studies.why.summary import WhySummary
 
 SHOWN = 20
@@ -36,7 +34,7 @@ def section(chosen: Chosen) -> None:
         UserError: the data set or a model cannot be read.
     """
     data = chosen.data
-    collection = collection_of(data) if data.pairs else datasets.corpus_of(data.name)
+    collection = searched(data)
     if not chosen.models:
         st.info("Choose a model.")
         return

@@ -85,15 +85,14 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
     figures = (Figure("Causes of misses", chart),)
 
     def read(self, dataset: str) -> DataSet:
-        """The data set; without pairs if it has documents alone, for queries that are typed.
+        """The data set; without pairs if it judges nothing.
 
         Raises:
             UserError: its files cannot be read.
         """
-        try:
+        if datasets.judged(dataset):
             return datasets.read(dataset)
-        except UserError:
-            return DataSet(dataset, datasets.corpus_of(dataset).title, ())
+        return DataSet(dataset, datasets.corpus_of(dataset).title, ())
 
     def corpus(self, data: DataSet, settings: Settings) -> WhyCorpus:
         """All queries with their relevant documents, or what the settings name.
@@ -104,9 +103,9 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
         """
         if settings.evidence and not settings.document:
             raise UserError("Evidence belongs to a document: name it with --document too.")
-        if not data.pairs:
-            return _typed(datasets.corpus_of(data.name), settings)
-        collection = collection_of(data)
+        collection = searched(data)
+        if not any(query.relevant for query in collection.queries):
+            return _typed(collection, settings)
         named = [
             query
             for query in collection.queries
@@ -264,6 +263,17 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
 
 
 _summaries: LRUCache[WhySummary] = LRUCache(32)
+
+
+def searched(data: DataSet) -> Collection:
+    """The corpus of a data set and its queries, judged or not.
+
+    Raises:
+        UserError: its files cannot be read.
+    """
+    if data.name in datasets.names() and not datasets.judged(data.name):
+        return datasets.corpus_of(data.name)
+    return collection_of(data)
 
 
 def _item(data: DataSet, corpus: str, query: Query, document: str) -> WhyItem:

@@ -80,11 +80,29 @@ def test_rows_that_are_no_documents_are_counted(tmp_path: Path) -> None:
 
 def test_documents_have_no_queries_to_rank(tmp_path: Path) -> None:
     lines(tmp_path / "c.jsonl")
-    with pytest.raises(UserError, match="documents without queries"):
+    with pytest.raises(UserError, match="judges no documents"):
         formats.collection(tmp_path / "c.jsonl", "c")
     data = formats.read(tmp_path / "c.jsonl", "c")
     assert [pair.query for pair in data.pairs] == ["", ""]
     assert [pair.document for pair in documents_of(data.pairs)] == [p.document for p in data.pairs]
+
+
+def test_queries_that_nothing_judges_come_with_the_documents(tmp_path: Path) -> None:
+    lines(tmp_path / "corpus.jsonl")
+    (tmp_path / "queries.jsonl").write_text(
+        '{"_id": "a", "text": "What?"}\n{"_id": "a", "text": "Twice."}\n{"_id": "b", "text": " "}\n'
+        '{"_id": 3, "text": "And\u200b what?"}\ncut\n'
+    )
+    assert formats.detect(tmp_path) == "documents"
+    corpus = formats.corpus(tmp_path, "c")
+    assert [query.query_id for query in corpus.queries] == ["a", "3"]
+    assert corpus.queries[0].text == "What?" and not corpus.queries[0].relevant
+    assert len(list(corpus.documents())) == 2
+    with pytest.raises(UserError, match="or add judgments"):
+        formats.collection(tmp_path, "c")
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\na\t1\t1\n")
+    assert formats.detect(tmp_path) == "beir"
 
 
 def test_pairs_are_still_pairs(tmp_path: Path) -> None:

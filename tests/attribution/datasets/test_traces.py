@@ -122,7 +122,8 @@ def test_every_form_of_a_span_gives_the_same_pairs(name: str, tmp_path: Path) ->
     ]
     corpus = formats.corpus(path, "mine")
     assert [(one.key, one.text) for one in corpus.documents()] == [("fog", FOG), ("s1/2", TIDE)]
-    assert corpus.queries == ()
+    assert [query.text for query in corpus.queries] == ["when does fog lift"]
+    assert not any(query.relevant or query.pairs for query in corpus.queries)
 
 
 def test_spans_behind_each_other_are_read_packed_too(tmp_path: Path) -> None:
