@@ -55,6 +55,7 @@ from poslens.studies.map.service import TextMap
 from poslens.studies.passport import service as passports
 from poslens.studies.positions.study import POSITIONS
 from poslens.studies.ranking import service as ranking
+from poslens.studies.why.study import WHY
 
 DENSE = ("MiniLM", "MiniLM-primacy", "MiniLM-recency")
 MODELS = (*DENSE, "BM25")
@@ -139,6 +140,10 @@ def plan(compute: Compute) -> Iterator[tuple[str, Job]]:
     for spec in found:
         for asked in POSITIONS.subjects(compute, spec, POSITIONS.corpus(data, settings), settings):
             yield "position effect", POSITIONS.job(compute, asked)
+    settings = WHY.parameters.settings()
+    for spec in found:
+        for misses in WHY.subjects(compute, spec, WHY.corpus(data, settings), settings):
+            yield "explanations of misses", WHY.job(compute, misses)
     tested = few(data, spread_evenly(data.pairs, faithfulness.DEFAULT_PAIRS), N_TESTED)
     quick = [n for n, e in METHODS.items() if not e.slow and e.fits(family_of(found[0]))]
     for name in quick:

@@ -44,6 +44,9 @@ LISTED = 10
 """Documents above the wanted one that a result names."""
 MOST_SENTENCES = 400
 """Sentences that are tried as evidence."""
+LEAST_OF_ALONE = 0.3
+"""Share of the evidence's gain alone that moving it has to reach to be the cause. Chosen on half of
+the documents of `bench/why.py` and judged on the other half (docs/why.md)."""
 _SHINGLE = 4
 _DUPLICATE = 0.5
 _MIN_EVIDENCE = 6
@@ -57,7 +60,7 @@ def why_method(top: int) -> Method:
     """
     if top < 1:
         raise ValueError("a top of no documents")
-    return Method("why", {"top": top, "version": 2})
+    return Method("why", {"top": top, "version": 3})
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,15 +147,29 @@ class Why:
     @property
     def cause(self) -> Cause:
         """The first change that brings the document into the top k. A position is none if moving
-        other sentences suffices too and gains half as much: then any new order does. The other
-        nulls are no objection. A document on one topic may match with another window or sentence,
-        which is not read or diluted as the evidence is."""
+        other sentences suffices too and gains half as much: then any new order does. It is none
+        either if the evidence alone suffices and gains far more: then the rest of the document is
+        what keeps it down. The other nulls are no objection. A document on one topic may match with
+        another window or sentence, which is not read or diluted as the evidence is."""
         if self.rank <= self.top:
             return "found"
         for cause, step in self.steps.items():
-            if step.rank <= self.top and not (cause == "position" and self._by_chance(step)):
-                return cause
+            if step.rank > self.top:
+                continue
+            if cause == "position" and (self._by_chance(step) or self._diluted(step)):
+                continue
+            return cause
         return "no match"
+
+    def _diluted(self, step: Step) -> bool:
+        """Whether the evidence alone reaches the top k too, with more than 1 / LEAST_OF_ALONE times
+        the gain in score of this step."""
+        alone = self.alone
+        if alone is None or alone.rank > self.top:
+            return False
+        if self.score is None or step.score is None or alone.score is None:
+            return False
+        return step.score - self.score < LEAST_OF_ALONE * (alone.score - self.score)
 
     def _by_chance(self, step: Step) -> bool:
         """Whether the null of a step reaches the top k with at least half of the step's gain."""

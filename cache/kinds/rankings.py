@@ -221,14 +221,16 @@ class RankingStore:
     def _placed(self) -> list[Query]:
         return [query for query in self.collection.queries if query.evidence is not None]
 
-    def select(self, model: ModelKey, method: Method) -> list[Ranking]:
-        """The stored rankings in the order of the queries; one that names a document that the
-        corpus lacks counts as missing.
+    def select(
+        self, model: ModelKey, method: Method, queries: Sequence[Query] | None = None
+    ) -> list[Ranking]:
+        """The stored rankings of these queries (by default all), in their order; one that names a
+        document that the corpus lacks counts as missing.
 
         Raises:
             UserError: the corpus cannot be read.
         """
-        items = [self._item(query) for query in self.collection.queries]
+        items = [self._item(query) for query in queries or self.collection.queries]
         found = self._rankings.select(model, method, items).results
         return list(found.values())
 

@@ -12,6 +12,7 @@ from poslens.attribution.datasets import Collection
 from poslens.attribution.datasets.corpus import Query
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
+from poslens.compute.compute import Compute
 from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.widgets import choices, links, panels, url_state
 from poslens.dashboard.widgets.contrast import contrast_view
@@ -19,11 +20,11 @@ from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.run_board import any_active, run_board, start_once
 from poslens.dashboard.widgets.study_page import Chosen, Opened, study_section
 from poslens.dashboard.widgets.tables import chosen_row, show_table
-from poslens.studies.why.ranking import QueryRanking, ranking, search_job
+from poslens.studies.why.ranking import QueryRanking, known_ranking, ranking, search_job
 from poslens.studies.why.study import WHY, searched
 from poslens.studies.why.summary import WhySummary
 
-SHOWN = 20
+SHOWN = 10
 """Documents of a ranking that are listed."""
 
 
@@ -38,7 +39,8 @@ def section(chosen: Chosen) -> None:
     if not chosen.models:
         st.info("Choose a model.")
         return
-    text, query = _query(collection)
+    judged = any(one.pairs for one in collection.queries)
+    text, query = _query(collection, _first_missed(chosen) if judged else "")
     if not text:
         return
     top = int(chosen.settings.top)
@@ -58,7 +60,7 @@ def section(chosen: Chosen) -> None:
                 or name
             )
         wanted = tuple(query.pairs) if query else ()
-        found = _ranked(choices.spec(name, data.name), data.name, collection, text, query, wanted)
+        found = _ranked(choices.spec(name, data.name), chosen, collection, text, query)
         if found is None:
             return
         document = _document(found, wanted, top)
@@ -80,13 +82,29 @@ def section(chosen: Chosen) -> None:
         _behind(opened, collection, text, query, document)
 
 
-def _query(collection: Collection) -> tuple[str, Query | None]:
-    """The query's text, and the query of the data set that it is."""
+def _first_missed(chosen: Chosen) -> str:
+    """The id of the query whose document ranks worst, which the page begins with, if all misses of
+    the first model are stored; else empty. It stays the same in a session."""
+    key = f"why.first.{chosen.data.name}"
+    if key not in st.session_state:
+        compute = service_for(chosen.data.name)
+        corpus = WHY.corpus(chosen.data, chosen.settings)
+        spec = choices.spec(chosen.models[0], chosen.data.name)
+        (asked,) = WHY.subjects(compute, spec, corpus, chosen.settings)
+        summary = WHY.summarize(compute, asked)
+        misses = summary.misses if summary else []
+        st.session_state[key] = misses[0][0].query_id if misses else ""
+    return str(st.session_state[key])
+
+
+def _query(collection: Collection, first: str) -> tuple[str, Query | None]:
+    """The query's text, and the query of the data set that it is; `first` is the id of the one that
+    is chosen before a reader chooses."""
     known = {one.query_id: one for one in collection.queries}
     asked: str | None = st.selectbox(
         "Query",
         list(known),
-        index=0 if known else None,
+        index=list(known).index(first) if first in known else (0 if known else None),
         format_func=lambda one: known[one].text if one in known else one,
         key="query",
         bind="query-params",
@@ -106,18 +124,15 @@ def _query(collection: Collection) -> tuple[str, Query | None]:
 
 
 def _ranked(
-    spec: RetrieverSpec,
-    dataset: str,
-    collection: Collection,
-    text: str,
-    query: Query | None,
-    wanted: Sequence[str],
+    spec: RetrieverSpec, chosen: Chosen, collection: Collection, text: str, query: Query | None
 ) -> QueryRanking | None:
-    """The ranking, or progress of the search."""
-    compute = service_for(dataset)
+    """The ranking, or progress of the search that it takes where none is stored."""
+    compute = service_for(chosen.data.name)
+    if query and query.pairs and (found := _known(compute, spec, chosen, query)) is not None:
+        return found
     job = search_job(compute, spec, collection, text, query.query_id if query else "")
     start_once([job])
-    found = ranking(compute, spec, collection, text, SHOWN, wanted)
+    found = ranking(compute, spec, collection, text, SHOWN, query.pairs if query else ())
     if found is not None:
         return found
 
@@ -130,6 +145,16 @@ def _ranked(
 
     board()
     return None
+
+
+def _known(
+    compute: Compute, spec: RetrieverSpec, chosen: Chosen, query: Query
+) -> QueryRanking | None:
+    """The ranking of a query of the data set, as far as it is stored."""
+    settings = WHY.parameters.settings({**chosen.settings, "query": query.query_id})
+    corpus = WHY.corpus(chosen.data, settings)
+    (asked,) = WHY.subjects(compute, spec, corpus, settings)
+    return known_ranking(compute, asked, query, SHOWN)
 
 
 def _document(found: QueryRanking, wanted: Sequence[str], top: int) -> str:
@@ -153,7 +178,6 @@ def _document(found: QueryRanking, wanted: Sequence[str], top: int) -> str:
             frame,
             "why.ranking",
             "id",
-            height=300,
             column_config={
                 "wanted": st.column_config.CheckboxColumn(),
                 "score": st.column_config.NumberColumn(format="%.4f"),
@@ -228,7 +252,9 @@ def _behind(
         }
     )
     row = chosen_row(frame, f"why.above.{under.name}", "document")
-    other = found.above[0 if row is None else row].document_id
+    if row is None:  # nothing is computed until it is asked for
+        return
+    other = found.above[row].document_id
     texts = collection.texts([document, other])
     if len(texts) < 2:
         return

@@ -14,6 +14,8 @@ SHOWN = {
     "cause": "Score against the position of the evidence",
     "ranking": "nDCG@10 over 20 bins of the evidence",
     "audit": "Unretrieved sentences by position",
+    "why": "Causes of misses",
+    "why?tab=All+misses": "Causes of misses",
     "cause?tab=Bias+tests": "Bias tests by test and model",
     "cause?tab=A+data+set": "Score by position, minus its mean",
     "map": "Map of documents",

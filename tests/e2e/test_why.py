@@ -19,7 +19,9 @@ def test_from_all_misses_to_the_cause_of_one_and_its_pair(run_app: App, visit: V
     pick_row(grid, 2, said.is_visible)
     expect(page.get_by_role("figure", name="Causes of misses")).to_be_visible()
     expect(page.get_by_text("Documents above it", exact=True)).to_be_visible()
-    expect(page.locator(".hm-pane[data-side=document]").first).to_be_visible()
+    above = page.locator("[class*=st-key-why-above] .dvn-scroller").first
+    heatmap = page.locator(".hm-pane[data-side=document]").first
+    pick_row(above, 1, heatmap.is_visible)
     no_error(page)
     idle(page)
     page.get_by_role("tab", name="All misses").click()

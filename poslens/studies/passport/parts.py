@@ -15,6 +15,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.audit import TOP
 from poslens.attribution.evaluation.comparison import judged
 from poslens.attribution.evaluation.ranking_measures import NDCG
+from poslens.attribution.evaluation.why import CAUSES
 from poslens.attribution.interventions.null_controls import (
     INDEX_MARGIN,
     QUERY_CONTROLS,
@@ -44,11 +45,13 @@ from poslens.studies.curves.words import too_few
 from poslens.studies.debias import service as debiasing
 from poslens.studies.debias.figures import front
 from poslens.studies.needles import NEEDLE_STUDY
-from poslens.studies.passport.subject import Item, Number, Part, Subject
+from poslens.studies.passport.subject import MAX_PAIRS, Item, Number, Part, Subject
 from poslens.studies.positions.figures import ndcg_by_position
 from poslens.studies.positions.study import POSITIONS
 from poslens.studies.ranking import service as rankings
 from poslens.studies.ranking.figures import evidence_bins
+from poslens.studies.why.figures import causes_chart
+from poslens.studies.why.study import WHY
 
 NO_QUERIES = "This data set has no queries, so there are no pairs to attribute."
 
@@ -368,6 +371,34 @@ def _ranking(of: Subject, part: Part) -> Part:
     )
 
 
+def _misses(of: Subject, part: Part) -> Part:
+    """Share of wanted documents that are missed, and of the misses that have each cause."""
+    if not of.has_queries:
+        raise UserError(NO_QUERIES)
+    settings = WHY.parameters.settings({"queries": MAX_PAIRS})
+    (asked,) = WHY.subjects(of.compute, of.spec, WHY.corpus(of.data, settings), settings)
+    jobs = (WHY.job(of.compute, asked),)
+    found = WHY.summarize(of.compute, asked)
+    if found is None:
+        return replace(part, absent=_why(jobs), jobs=jobs)
+    shares = [("missed", "share of relevant documents not in the top 10", found.missed)]
+    shares += [
+        (cause.replace(" ", "_"), f"share of these with the cause {cause}", found.share(cause))
+        for cause in CAUSES
+    ]
+    known = (WHY.provenance(found),)
+    return replace(
+        part,
+        finding=WHY.verdict(found),
+        numbers=tuple(
+            Number(key, name, share, ".3f") for key, name, share in shares if share is not None
+        ),
+        draw=lambda style: causes_chart([found], style, known),
+        provenance=known,
+        jobs=jobs,
+    )
+
+
 def _needles(of: Subject, part: Part) -> Part:
     """A sentence hidden at every depth, and asked for."""
     asked = NEEDLE_STUDY.parameters.settings({"lengths": NEEDLE_LENGTHS, "depths": NEEDLE_DEPTHS})
@@ -578,6 +609,15 @@ _PARTS: tuple[tuple[Part, Callable[[Subject, Part], Part]], ...] = (
             "difficulty isn't controlled.",
         ),
         _ranking,
+    ),
+    (
+        Part(
+            "misses",
+            "Causes of missed documents",
+            "A cause is the first change that would bring the document into the top 10; others "
+            "may do so too.",
+        ),
+        _misses,
     ),
     (
         Part(

@@ -317,6 +317,19 @@ def ranked(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Ranked
     return _evaluations.keep(key, Ranked(setup, evaluation, tuple(rankings), read, model, method))
 
 
+def stored_ranking(
+    compute: Compute, spec: RetrieverSpec, collection: Collection, query: Query
+) -> Ranking | None:
+    """The stored ranking of one query over the whole collection.
+
+    Raises:
+        UserError: the model reranks what another one retrieved, or the corpus cannot be read.
+    """
+    method = method_for(compute, spec, RankingSetup(collection))
+    stored = _store(compute, collection).select(compute.identify(spec).key, method, [query])
+    return stored[0] if stored else None
+
+
 def _store(compute: Compute, collection: Collection) -> RankingStore:
     """One store a collection: its fingerprint takes a pass over what it holds."""
     key = (str(compute.root), collection.digest)

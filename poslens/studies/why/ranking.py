@@ -6,14 +6,19 @@ from collections.abc import Collection as Wanted
 from dataclasses import dataclass
 
 from poslens.attribution.datasets import Collection
+from poslens.attribution.datasets.corpus import Query
+from poslens.attribution.evaluation.document_index import NOT_FOUND
 from poslens.attribution.evaluation.why import Searched
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method
 from poslens.cache.jobs.loop import Progress
+from poslens.cache.kinds.why import explanations
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute, run_key
 from poslens.compute.runs import Job, Report, Run
+from poslens.studies.ranking.service import stored_ranking
 from poslens.studies.why.search import Corpus, Searcher, opened, require_ranking
+from poslens.studies.why.summary import Misses
 
 _SEARCH = Method("search", {"version": 1})
 
@@ -110,6 +115,42 @@ def ranking(
         for number, text in zip(ordered, searched.texts(ordered), strict=True)
     )
     return QueryRanking(rows, len(searched.ids))
+
+
+def known_ranking(compute: Compute, asked: Misses, query: Query, n: int) -> QueryRanking | None:
+    """The same for a query of the data set, without a search: the ranking that the Ranking page
+    stored, and the ranks of wanted documents below it from their explanations. None where one of
+    these is not stored.
+
+    Raises:
+        UserError: the corpus cannot be read.
+    """
+    collection = asked.corpus.collection
+    stored = stored_ranking(compute, asked.spec, collection, query)
+    if stored is None:
+        return None
+    scores = zip(stored.document_ids, stored.scores, strict=True)
+    rows = [
+        (rank, document, float(score))
+        for rank, (document, score) in enumerate(scores, start=1)
+        if rank <= n or document in query.pairs
+    ]
+    items = [one for one in asked.corpus.items if one.document_id not in stored.document_ids]
+    model = compute.identify(asked.spec)
+    below = explanations(compute.root).select(model.key, asked.method, items).results.values()
+    if len(below) < len(items):
+        return None
+    rows += sorted(
+        (one.rank, one.document_id, one.score)
+        for one in below
+        if one.rank != NOT_FOUND and one.score is not None
+    )
+    texts = collection.texts(document for _, document, _ in rows)
+    documents = tuple(
+        RankedDocument(rank, document, score, document in query.pairs, texts[document])
+        for rank, document, score in rows
+    )
+    return QueryRanking(documents, collection.survey.n)
 
 
 def _key(

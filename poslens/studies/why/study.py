@@ -50,9 +50,9 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
         "Near-duplicates and other relevant documents above it are taken out first; then the "
         "model reads all of the document (best window), the evidence moves to the position that "
         "scores highest, and the evidence stands alone. Position is no cause if moving another "
-        "sentence reaches the top k as well, with half of the gain in score. If no change "
-        "suffices, query and evidence do not match. Shares and intervals are over the model's "
-        "misses; intervals resample documents."
+        "sentence reaches the top k as well, with half of the gain in score, or if the evidence "
+        "alone gains far more. If no change suffices, query and evidence do not match. Shares and "
+        "intervals are over the model's misses; intervals resample documents."
     )
     parameters = Parameters(
         top=Integer(

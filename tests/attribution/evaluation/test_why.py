@@ -191,6 +191,19 @@ def test_a_position_is_no_cause_if_any_new_order_does_half_as_much() -> None:
     assert cause(Step(3, 10)) == "no match"
 
 
+def test_a_position_is_no_cause_if_the_evidence_alone_gains_far_more() -> None:
+    def cause(moved: float, alone: Step) -> str:
+        return Why(
+            "d", 10, 20, 12, 0.5, "marked", 0, 5, 0.5, 1.0, moved=Step(9, 11, moved), alone=alone
+        ).cause
+
+    best = Step(1, 15, 0.9)  # gains 0.4, of which 0.3 are 0.12
+    assert cause(0.63, best) == "position"
+    assert cause(0.61, best) == "dilution"
+    # If the evidence alone does not suffice, its gain is no objection.
+    assert cause(0.61, Step(11, 15, 0.9)) == "position"
+
+
 def test_ties_go_to_the_document_that_comes_first() -> None:
     found = searched(lambda part: 1.0, OTHERS)
     assert [found.rank(1.0, number) for number in range(5)] == [1, 2, 3, 4, 5]
@@ -229,6 +242,6 @@ def test_scores_of_every_document_agree_with_ranks() -> None:
 
 
 def test_stored_under_the_top() -> None:
-    assert repr(why_method(5)) == "why(top=5, version=2)"
+    assert repr(why_method(5)) == "why(top=5, version=3)"
     with pytest.raises(ValueError):
         why_method(0)

@@ -221,6 +221,7 @@ def test_a_run_computes_all_that_is_missing_and_nothing_twice(tmp_path: Path) ->
         "relocation",
         "position_effect",
         "ranking",
+        "misses",
         "needles",
         "audit",
     ]
