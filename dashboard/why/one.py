@@ -178,6 +178,7 @@ def _document(found: QueryRanking, wanted: Sequence[str], top: int) -> str:
             frame,
             "why.ranking",
             "id",
+            height=min(500, 37 + 35 * len(frame)),  # all of it where few documents are wanted
             column_config={
                 "wanted": st.column_config.CheckboxColumn(),
                 "score": st.column_config.NumberColumn(format="%.4f"),

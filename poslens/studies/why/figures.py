@@ -21,6 +21,13 @@ from poslens.figures.legends import with_legend
 from poslens.figures.palettes import Style, escape
 from poslens.studies.why.summary import CHANGES, NULLS, WhySummary, percent, rank_words
 
+_SIDES = ("top left", "top right", "bottom left", "bottom right")
+
+
+def _wrapped(label: str) -> str:
+    """A long label on two lines, so that a narrow figure has room for it."""
+    return "<br>".join(label.rsplit(" ", 1)) if len(label) > len("Competitor") else label
+
 
 def causes_chart(
     summaries: Sequence[WhySummary], style: Style, provenance: Provenances = ()
@@ -60,7 +67,12 @@ def causes_chart(
             )
         )
     figure.update_layout(barmode="group", bargap=0.25, hovermode="closest")
-    figure.update_xaxes(ticks="", showline=False, autotickangles=[0, 45])
+    figure.update_xaxes(
+        ticks="",
+        showline=False,
+        autotickangles=[0, 45],
+        automargin=True,
+    )
     figure.update_yaxes(showgrid=True, rangemode="tozero")
     return with_legend(figure, style)
 
@@ -76,7 +88,11 @@ def ladder_chart(found: Mapping[str, Why], style: Style, provenance: Provenances
     def drawn(rank: int) -> float:
         return 1.3 * last if rank == NOT_FOUND else float(rank)
 
-    labels = ["As it is", *(words.capitalize() for words in CHANGES.values())]
+    labels = ["As it is"] + [
+        words.capitalize()
+        for cause, words in CHANGES.items()
+        if any(cause in one.steps for one in found.values())
+    ]
     for index, (name, one) in enumerate(found.items()):
         colour = str(style.line(index)["color"])
         steps: list[tuple[str, int, int | None, str]] = [(labels[0], one.rank, None, "")]
@@ -90,7 +106,8 @@ def ladder_chart(found: Mapping[str, Why], style: Style, provenance: Provenances
                 mode="lines+markers+text",
                 name=legend_name(name, style),
                 text=[rank_words(rank) for _, rank, *_ in steps],
-                textposition="top center",
+                # Models often agree: their ranks stand on different sides of one mark.
+                textposition="top center" if len(found) == 1 else _SIDES[index % len(_SIDES)],
                 textfont={"size": style.small, "color": style.colours.ink},
                 cliponaxis=False,
                 line={"color": faint(colour, 0.45), "width": style.line_width},
@@ -142,7 +159,10 @@ def ladder_chart(found: Mapping[str, Why], style: Style, provenance: Provenances
         categoryarray=labels,
         range=[-0.4, len(labels) - 0.6],
         ticks="",
+        tickvals=labels,
+        ticktext=[_wrapped(label) for label in labels],
         autotickangles=[0, 45],
+        automargin=True,
     )
     figure.update_yaxes(
         type="log",

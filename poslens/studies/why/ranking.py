@@ -135,7 +135,11 @@ def known_ranking(compute: Compute, asked: Misses, query: Query, n: int) -> Quer
         for rank, (document, score) in enumerate(scores, start=1)
         if rank <= n or document in query.pairs
     ]
-    items = [one for one in asked.corpus.items if one.document_id not in stored.document_ids]
+    items = [
+        one
+        for one in asked.corpus.items
+        if one.query_id == query.query_id and one.document_id not in stored.document_ids
+    ]
     model = compute.identify(asked.spec)
     below = explanations(compute.root).select(model.key, asked.method, items).results.values()
     if len(below) < len(items):

@@ -90,6 +90,16 @@ def test_all_misses_from_the_button_to_one_of_them(mine: str) -> None:
     assert listed["query"].tolist() == ["heron"]
 
 
+def test_the_page_begins_with_the_worst_miss_where_all_are_stored(mine: str) -> None:
+    page = settled(dataset=mine, models=["BM25"], top="2")
+    assert page.selectbox(key="query").value == "long"  # the first of the data set
+    page = open_page("why", dataset=mine, models=["BM25"], top="2", tab="All misses").run()
+    page.button(key="why.start").click().run()
+    page = settled(dataset=mine, models=["BM25"], top="2")
+    assert page.selectbox(key="query").value == "blind"  # not found at all
+    assert "BM25: blind is not found." in words(page)
+
+
 def test_what_an_address_asks_for_and_is_not_there_is_one_sentence(mine: str) -> None:
     page = open_page("why", dataset=mine, models=["BM25"], document="nope").run()
     for run in service().runs.active({service().root}, upkeep=True):

@@ -15,12 +15,18 @@ from poslens.attribution import datasets
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.document_index import NOT_FOUND
 from poslens.attribution.evaluation.why import Above, Step, Why, why_method
+from poslens.attribution.retrievers.lexical import with_corpus
+from poslens.attribution.retrievers.resolve import resolve
 from poslens.cache.kinds.why import SCHEMA
 from poslens.cache.storage.codec import pack_fields, unpack_fields
 from poslens.cache.storage.schema import Owner
 from poslens.cache.storage.store import ModelKey
+from poslens.commands.command_options import data_name
+from poslens.compute.compute import service
 from poslens.dashboard.__main__ import app
 from poslens.studies.why import study as why_study
+from poslens.studies.why.ranking import QueryRanking, known_ranking, ranking, search_job
+from poslens.studies.why.study import WHY
 from poslens.studies.why.summary import WhySummary
 from tests.support import tiny_families
 
@@ -104,6 +110,9 @@ def test_one_query_and_document(corpus: str, tmp_path: Path) -> None:
     drawn = json.loads(file.read_text())
     assert drawn["layout"]["meta"]["figure"] == "why_ladder"
     assert drawn["data"][0]["text"] == ["2", "2", "1"]
+    # Changes that are impossible take no place.
+    labels = ["As it is", "Evidence<br>moved", "Evidence<br>alone"]
+    assert drawn["layout"]["xaxis"]["ticktext"] == labels
     typed = run(*asked, "--query", "gulls on the pier", "--document", "long")
     assert "long is at rank 1 of 5, in the top 1." in typed.stderr
     marked = run(*asked, "--query", "spring", "--document", "copy", "--evidence", "large nest")
@@ -124,6 +133,25 @@ def test_ranks_are_those_of_a_search(corpus: str, tiny_folder: Callable[..., Pat
         (summary,) = poslens.why(name, dataset=corpus, top=1).summaries
         ranked = poslens.rank(name, corpus).ranked.rankings
         assert_ranks(summary, {one.query_id: one.document_ids for one in ranked})
+
+
+def test_a_stored_ranking_is_that_of_a_search(corpus: str) -> None:
+    data = WHY.read(data_name(corpus))
+    settings = WHY.parameters.settings({"top": 3})
+    asked = WHY.corpus(data, settings)
+    spec, compute = with_corpus(resolve("BM25"), data.name), service()
+    (misses,) = WHY.subjects(compute, spec, asked, settings)
+    query = next(one for one in asked.collection.queries if one.text == "heron")
+    poslens.rank("BM25", corpus)
+    search_job(compute, spec, asked.collection, query.text).start().wait()
+    searched = ranking(compute, spec, asked.collection, query.text, 5, query.pairs)
+    assert searched is not None and [one.rank for one in searched.documents] == [1, 2]
+    assert known_ranking(compute, misses, query, 5) == searched
+    # A wanted document below the stored depth has its rank from its explanation.
+    blind = next(one for one in asked.collection.queries if one.text == "egret")
+    assert known_ranking(compute, misses, blind, 5) is None
+    WHY.job(compute, misses).start().wait()
+    assert known_ranking(compute, misses, blind, 5) == QueryRanking((), len(ROWS))
 
 
 @pytest.mark.parametrize("family", ["late_interaction", "sparse"])
