@@ -1,0 +1,75 @@
+"""How long does one explanation take, with the vectors of the corpus stored?
+
+    python -m bench.why_speed [--documents 10000] [--queries 20] [--model MiniLM]
+
+The corpus are pairs of sentences of the sample's documents and the documents themselves. Vectors
+are computed first, in a folder of their own or in POSLENS_HOME, and are not timed. Then each query
+is explained in the way that the Why page and the command do: search, changes, rank of each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from poslens.attribution import datasets
+from poslens.attribution.datasets.corpus import Collection, Document
+from poslens.attribution.evaluation.why import Wanted, why
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.text import sentences
+from poslens.cache.jobs.loop import RunOptions
+from poslens.compute.compute import Compute
+from poslens.studies.why.search import Searcher, opened
+
+
+def corpus(n: int) -> list[Document]:
+    """The sample's documents, and as many pairs of their sentences as make `n` documents."""
+    texts = list(dict.fromkeys(pair.document for pair in datasets.read("sample").pairs))
+    parts = [text[a:b] for text in texts for a, b in sentences(text)]
+    draw = random.Random(0)
+    pairs = {f"{draw.choice(parts)} {draw.choice(parts)}" for _ in range(2 * n)}
+    return [Document(f"d{i}", one) for i, one in enumerate([*texts, *sorted(pairs)][:n])]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the seconds of opening the corpus and of each explanation."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--documents", type=int, default=10_000)
+    parser.add_argument("--queries", type=int, default=20)
+    parser.add_argument("--model", default="MiniLM")
+    options = parser.parse_args(arguments)
+    documents = corpus(options.documents)
+    number = {one.text: i for i, one in enumerate(documents)}
+    collection = Collection("speed", "speed", (), lambda: iter(documents))
+    compute = Compute()
+    model = compute.identify(resolve(options.model))
+    retriever = compute.retriever(model)
+    started = time.perf_counter()
+    searched = opened(compute, model.key, retriever, collection)
+    print(f"corpus: {time.perf_counter() - started:.1f} s (with encoding, unless stored)")
+    searcher = Searcher(searched, retriever, RunOptions())
+    pairs = [pair for pair in datasets.read("sample").pairs if pair.document in number]
+    taken, misses = list[float](), 0
+    # A top of 1 makes most documents a miss: in the top k, nothing is changed.
+    for pair in pairs[:: max(1, len(pairs) // options.queries)]:
+        started = time.perf_counter()
+        found = searcher.search(pair.query)
+        at = number[pair.document]
+        wanted = Wanted(pair.query, f"d{at}", at, pair.document, pair.evidence)
+        result = why(wanted, found, 1, frozenset())
+        if result.cause != "found":
+            misses += 1
+            taken.append(time.perf_counter() - started)
+    if not taken:
+        raise SystemExit("Every document is found: nothing was explained.")
+    quartiles = np.percentile(taken, [50, 90, 100])
+    print(f"{misses} misses: {quartiles[0]:.2f} s (median), {quartiles[1]:.2f} s (90%), "
+          f"{quartiles[2]:.2f} s (slowest)")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
