@@ -13,6 +13,8 @@ from poslens.dashboard.explain.view import explained, pair_view
 from poslens.dashboard.widgets import choices, panels, published_files
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.pair_picker import choose_pair
+from poslens.dashboard.widgets.study_page import study_section
+from poslens.studies.compare.differences import DIFFERENCES
 
 
 @fragment()
@@ -28,6 +30,8 @@ def one_pair(
         pair_view(results, method, "compare", comparing=True, published=published)
 
 
+TABS = ("One pair", "Data set")
+
 data = method = None
 with st.sidebar:
     with panels.guarded():
@@ -41,4 +45,13 @@ st.markdown("# Compare: how do two models read the same pair?")
 if len(choices.distinct([first, second])) < 2:
     st.info("Select two different models to compare.")
 elif data is not None and method is not None:
-    one_pair(data, (first, second), method, published)
+    pair_tab, data_tab = st.tabs(TABS, key="tab", bind="query-params")
+    if pair_tab.open:
+        with pair_tab:
+            one_pair(data, (first, second), method, published)
+    else:
+        with data_tab, panels.guarded():
+            st.markdown(f"**{panels.plain(DIFFERENCES.question)}**")
+            st.markdown(panels.plain(DIFFERENCES.reads))
+            settings = DIFFERENCES.parameters.settings()
+            study_section(DIFFERENCES, data, (first, second), settings)

@@ -116,8 +116,8 @@ def passport(
     )
 
 
-def job(compute: Compute, found: ModelPassport) -> Job:
-    """What computes all that is missing, a part after the other."""
+def job(compute: Compute, found: ModelPassport, title: str = "passport") -> Job:
+    """What computes all that is missing, a part after the other; `title` tells what it is for."""
     parts: dict[RunKey, tuple[str, Job]] = {}
     for part in found.parts:
         for one in part.jobs:
@@ -128,8 +128,8 @@ def job(compute: Compute, found: ModelPassport) -> Job:
 
     jobs = [one for _, one in parts.values()]
     return compute.one_by_one(
-        _key(found.model, found.dataset),
-        f"{found.name}: passport",
+        _key(found.model, found.dataset, title),
+        f"{found.name}: {title}",
         jobs,
         missing,
         can_start=not found.model.stored_only,
@@ -146,8 +146,8 @@ def active(compute: Compute, spec: RetrieverSpec, dataset: str) -> bool:
     return run is not None and run.active
 
 
-def _key(model: ModelIdentity, dataset: str) -> RunKey:
-    return "passport", model.key.fingerprint, model.spec.name, dataset, model.device
+def _key(model: ModelIdentity, dataset: str, title: str = "passport") -> RunKey:
+    return title, model.key.fingerprint, model.spec.name, dataset, model.device
 
 
 def entry(found: ModelPassport) -> PassportEntry:

@@ -92,6 +92,7 @@ ARGUMENTS = {
         f"positions --table {name}": f"--model BM25 --model bert --dataset pairs --table {name}"
         for name in ("positions", "effect", "groups", "queries", "comparisons")
     },
+    "differences --table differences": "--model BM25 --model bert --dataset pairs",
     "models": "",
     "models fetch": "mpnet",
     "datasets": "",

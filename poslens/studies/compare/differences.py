@@ -1,0 +1,312 @@
+"""Differences: do models differ on the same pairs, queries and documents of a data set?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.comparison import Comparison, adjusted, paired
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Provenance
+from poslens.compute.compute import Compute
+from poslens.compute.runs import Job
+from poslens.figures.figure_base import (
+    Provenances,
+    canvas,
+    faint,
+    intervals,
+    legend_name,
+    with_legend,
+)
+from poslens.figures.palettes import Style
+from poslens.parameters import Integer, Parameters, Settings
+from poslens.studies.cause.service import DEFAULT_PAIRS
+from poslens.studies.passport import service as passports
+from poslens.studies.passport.service import ModelPassport
+from poslens.studies.passport.subject import MAX_PAIRS, Item
+from poslens.study import Figure, Study, Table, column, register
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number of a passport that is the mean of items: its part and key there, its name, what its
+    items are, and the difference up to which two models are equivalent. With `in_scores`, in
+    standard deviations of each model's scores."""
+
+    part: str
+    key: str
+    title: str
+    units: str
+    margin: float
+    in_scores: bool = False
+
+
+MEASURES = (
+    Measure("relocation", "last_minus_first", "relocation difference", "pairs", 0.05, True),
+    Measure("position_effect", "first_minus_last", "position effect on rank", "queries", 0.02),
+    Measure("ranking", "ndcg_at_10", "nDCG@10", "queries", 0.01),
+    Measure("audit", "unretrieved", "unretrieved sentences", "documents", 0.02),
+)
+
+
+@dataclass(frozen=True)
+class DifferenceSubject:
+    """One model, and the data set over which it is measured; `pairs` have their evidence moved."""
+
+    spec: RetrieverSpec
+    data: DataSet
+    pairs: int
+
+    def passport(self, compute: Compute) -> ModelPassport:
+        """What is stored of its measures."""
+        parts = {measure.part for measure in MEASURES}
+        return passports.passport(compute, self.spec, self.data, MAX_PAIRS, parts, self.pairs)
+
+
+@dataclass(frozen=True)
+class MeasureDifference:
+    """A measure of a model minus that of `other`, over the same items: the means of both, and the
+    paired comparison."""
+
+    other: str
+    measure: Measure
+    value: float
+    other_value: float
+    comparison: Comparison
+
+
+@dataclass(frozen=True)
+class MeasuredSummary:
+    """The measures of one model, and its differences from each model shown above it."""
+
+    card: ModelPassport
+    differences: tuple[MeasureDifference, ...]
+
+
+@dataclass(frozen=True)
+class DifferenceRow:
+    """A measure of two models on the same items."""
+
+    model: str = column("Name of the model.")
+    against: str = column("The other model.")
+    measure: str = column(
+        "relocation difference (last third minus first, in standard deviations of each model's "
+        "scores), position effect on rank (nDCG@10, first minus last), nDCG@10, or unretrieved "
+        "sentences (mean share of a document)."
+    )
+    value: float = column("The model's mean.")
+    other_value: float = column("The other model's mean.", title="other value")
+    difference: Comparison | None = column("Value minus other value, paired.", form="+.3f")
+    n: int = column("Pairs, queries or documents that both have.")
+    units: str = column("pairs, queries or documents.")
+    documents: int = column("Different documents of these.")
+
+
+def _rows(summary: MeasuredSummary) -> Iterator[DifferenceRow]:
+    for each in summary.differences:
+        difference = each.comparison.difference
+        yield DifferenceRow(
+            summary.card.name,
+            each.other,
+            each.measure.title,
+            each.value,
+            each.other_value,
+            each.comparison,
+            difference.n,
+            each.measure.units,
+            difference.n_resampled,
+        )
+
+
+def differences_in_margins(
+    summaries: Sequence[MeasuredSummary], style: Style, provenance: Provenances = ()
+) -> go.Figure:
+    """Differences over their margins, by measure: in the band, from -1 to 1, two models are
+    equivalent if the whole 90% interval is. Bars are 95% intervals."""
+    figure = canvas("differences", style, "", "Difference (margins of equivalence)", provenance)
+    band = {"fillcolor": faint(style.colours.muted, 0.15), "line_width": 0, "layer": "below"}
+    figure.add_hrect(y0=-1, y1=1, **band)
+    pairs = [
+        (summary.card.name, other, [d for d in summary.differences if d.other == other])
+        for summary in summaries
+        for other in dict.fromkeys(each.other for each in summary.differences)
+    ]
+    for number, (name, other, differences) in enumerate(pairs):
+        look = style.line(number)
+        scaled = [_in_margins(each) for each in differences]
+        figure.add_trace(
+            go.Scatter(
+                x=[each.measure.title for each in differences],
+                y=[each.value for each in scaled],
+                mode="markers",
+                name=legend_name(f"{name} minus {other}", style),
+                offsetgroup=str(number),
+                marker={
+                    "color": look["color"],
+                    "size": 0.7 * style.font_size,
+                    "symbol": style.symbol(number),
+                },
+                error_y=intervals(scaled, faint(str(look["color"]), 0.6)),
+                customdata=[each.comparison.text() for each in differences],
+                hovertemplate="%{x}: %{customdata}",
+            )
+        )
+    figure.update_xaxes(type="category")
+    figure.update_layout(scattermode="group", scattergap=0.6)
+    return with_legend(figure, style)
+
+
+def _in_margins(each: MeasureDifference) -> Estimate:
+    """A difference with its interval in units of its margin."""
+    one, margin = each.comparison.difference, each.measure.margin
+    low, high = (None if end is None else end / margin for end in (one.low, one.high))
+    return replace(one, value=one.value / margin, low=low, high=high)
+
+
+class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
+    """Every model against each other, measure by measure."""
+
+    name = "differences"
+    title = "Differences"
+    question = "Do models differ on the same pairs, queries and documents?"
+    unit = "computation"
+    reads = (
+        "Each row is a measure of a model minus that of another model, paired on the same pairs, "
+        "queries or documents. Its verdict is higher, lower, equivalent within a margin, or too "
+        "few documents to decide, with about how many would decide."
+    )
+    limits = (
+        "Intervals resample documents; p is adjusted by Holm for all rows. Equivalent: the 90% "
+        "interval is within 0.05 standard deviations of the scores, 0.02 of the position effect, "
+        "0.01 of nDCG@10, or 0.02 of the share of unretrieved sentences. A relocation difference "
+        "or position effect nearer to 0 is less position bias, in either direction."
+    )
+    parameters = Parameters(
+        pairs=Integer(
+            title="Pairs",
+            default=DEFAULT_PAIRS,
+            low=2,
+            high=10_000_000,
+            help="Maximum number of pairs whose evidence is moved, spread evenly over the data "
+            "set.",
+        ),
+    )
+    compared = ("MiniLM-primacy", "MiniLM-recency")
+    tables: ClassVar = {"differences": Table(DifferenceRow, _rows, "Paired differences")}
+    figures = (Figure("Differences in margins of equivalence", differences_in_margins),)
+
+    def corpus(self, data: DataSet, settings: Settings) -> DataSet:
+        """The data set itself."""
+        return data
+
+    def subjects(
+        self, compute: Compute, spec: RetrieverSpec, corpus: DataSet, settings: Settings
+    ) -> list[DifferenceSubject]:
+        """One for each model."""
+        return [DifferenceSubject(spec, corpus, settings.pairs)]
+
+    def job(self, compute: Compute, subject: DifferenceSubject) -> Job:
+        """Compute the measures that are missing; progress counts them."""
+        return passports.job(compute, subject.passport(compute), "measures")
+
+    def summarize(
+        self, compute: Compute, subject: DifferenceSubject, earlier: Sequence[MeasuredSummary] = ()
+    ) -> MeasuredSummary | None:
+        """The measures of one model; None while one is missing.
+
+        Raises:
+            UserError: the data set has none of them.
+        """
+        card = subject.passport(compute)
+        if card.missing:
+            return None
+        if not any(_items(card, measure) for measure in MEASURES):
+            reasons = dict.fromkeys(part.absent for part in card.parts if part.absent)
+            raise UserError(f"{card.name} has no measure to compare: {' '.join(reasons)}")
+        differences = (
+            _difference(card, other.card, measure) for other in earlier for measure in MEASURES
+        )
+        return MeasuredSummary(card, tuple(each for each in differences if each is not None))
+
+    def together(self, summaries: Sequence[MeasuredSummary]) -> list[MeasuredSummary]:
+        """The results with Holm's p over all differences."""
+        comparisons = iter(
+            adjusted([each.comparison for one in summaries for each in one.differences])
+        )
+        return [
+            replace(
+                one,
+                differences=tuple(
+                    replace(each, comparison=next(comparisons) or each.comparison)
+                    for each in one.differences
+                ),
+            )
+            for one in summaries
+        ]
+
+    def verdict(self, summary: MeasuredSummary) -> str:
+        """Each difference with its verdict; of the first model, its own numbers."""
+        card = summary.card
+        if not summary.differences:
+            own = (
+                f"{measure.title} {np.mean([item.value for item in items]):.3f}"
+                for measure in MEASURES
+                if not measure.in_scores and (items := _items(card, measure))
+            )
+            return f"{card.name}: {', '.join(own)}."
+        sentences = []
+        for other in dict.fromkeys(each.other for each in summary.differences):
+            parts = [
+                f"{each.measure.title} {each.comparison.text()}"
+                for each in summary.differences
+                if each.other == other
+            ]
+            sentences.append(f"{card.name} minus {other}: {'; '.join(parts)}.")
+        return " ".join(sentences)
+
+    def provenance(self, summary: MeasuredSummary) -> Provenance:
+        """Everything needed to compute the first measure again; the others are over the same data
+        set."""
+        return next(one for part in summary.card.parts for one in part.provenance)
+
+
+def _items(card: ModelPassport, measure: Measure) -> tuple[Item, ...]:
+    numbers = (n for part in card.parts if part.key == measure.part for n in part.numbers)
+    return next((number.items for number in numbers if number.key == measure.key), ())
+
+
+def _difference(
+    card: ModelPassport, other: ModelPassport, measure: Measure
+) -> MeasureDifference | None:
+    """Over the items of both whose texts, evidence and corpus are the same; None without any."""
+    theirs = {(item.item_id, item.fingerprint): item.value for item in _items(other, measure)}
+    both = [item for item in _items(card, measure) if (item.item_id, item.fingerprint) in theirs]
+    values = np.array([item.value for item in both])
+    others = np.array([theirs[item.item_id, item.fingerprint] for item in both])
+    if measure.in_scores:
+        values, others = values / _spread(card), others / _spread(other)
+    documents = [item.document for item in both]
+    comparison = paired(others, values, documents, measure.margin)
+    if comparison is None:
+        return None
+    return MeasureDifference(
+        other.name, measure, float(values.mean()), float(others.mean()), comparison
+    )
+
+
+def _spread(card: ModelPassport) -> float:
+    """Standard deviation of a model's scores of the relocated pairs."""
+    scores: NDArray[np.float64] = np.array([one.score for one in card.scores.values()])
+    return float(scores.std()) or 1.0
+
+
+DIFFERENCES = Differences()
+register(DIFFERENCES)

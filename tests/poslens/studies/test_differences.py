@@ -1,0 +1,136 @@
+"""Differences of models on the same items, over the shipped results of the sample."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+from streamlit.testing.v1 import AppTest
+
+from poslens.attribution import datasets
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.comparison import holm
+from poslens.attribution.evaluation.ranking_measures import NDCG
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.compute.compute import Compute
+from poslens.figures.palettes import Style
+from poslens.studies.compare.differences import DIFFERENCES, MEASURES, MeasuredSummary
+from poslens.studies.ranking import service as rankings
+from poslens.study import plan, stored
+from tests.support.pages import SECONDS, page_file
+
+MODELS = ("MiniLM-primacy", "MiniLM", "MiniLM-recency")
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> Compute:
+    """A cache above what ships, so that nothing has to be computed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("POSLENS_SHIPPED", "yes")
+        return Compute(tmp_path_factory.mktemp("differences"))
+
+
+@pytest.fixture(scope="module")
+def summaries(shipped: Compute) -> list[MeasuredSummary]:
+    settings = DIFFERENCES.parameters.settings()
+    specs = [resolve(name) for name in MODELS]
+    planned = plan(DIFFERENCES, shipped, specs, datasets.read("sample"), settings)
+    assert all(job.n_done() == job.total for job in planned.jobs)
+    return stored(DIFFERENCES, shipped, planned.subjects)
+
+
+def verdicts(summary: MeasuredSummary, other: str) -> dict[str, str]:
+    return {
+        each.measure.key: each.comparison.verdict
+        for each in summary.differences
+        if each.other == other
+    }
+
+
+def test_every_pair_of_models_is_compared_on_every_measure(
+    summaries: list[MeasuredSummary],
+) -> None:
+    assert [len(one.differences) for one in summaries] == [0, 4, 8]
+    rows = DIFFERENCES.tables["differences"].frame(summaries)
+    assert len(rows) == 12 and set(rows["measure"]) == {one.title for one in MEASURES}
+    assert rows["n"].tolist()[:4] == [29, 30, 304, 66]
+    assert rows["documents"].tolist()[:4] == [29, 30, 68, 66]
+
+
+def test_planted_biases_are_told_apart_where_it_matters(summaries: list[MeasuredSummary]) -> None:
+    found = verdicts(summaries[2], "MiniLM-primacy")
+    assert found["last_minus_first"] == "higher" and found["first_minus_last"] == "lower"
+    assert verdicts(summaries[1], "MiniLM-primacy")["last_minus_first"] == "higher"
+    assert found["unretrieved"] == "equivalent" and found["ndcg_at_10"] == "too few documents"
+    sentence = DIFFERENCES.verdict(summaries[1])
+    assert sentence.startswith("MiniLM minus MiniLM-primacy: relocation difference +")
+    assert DIFFERENCES.verdict(summaries[0]).startswith("MiniLM-primacy: position effect on rank")
+
+
+def test_a_difference_is_paired_by_query(
+    summaries: list[MeasuredSummary], shipped: Compute
+) -> None:
+    setup = rankings.RankingSetup(rankings.collection_of(datasets.read("sample")))
+    scores = []
+    for name in MODELS[:2]:
+        ranked = rankings.ranked(shipped, resolve(name), setup)
+        assert ranked is not None
+        scores.append(ranked.evaluation.per_query[NDCG].astype(np.float64))
+    each = next(one for one in summaries[1].differences if one.measure.key == "ndcg_at_10")
+    assert each.comparison.difference.value == pytest.approx((scores[1] - scores[0]).mean())
+    documents = np.array([query.document for query in setup.queries])
+    apart = [(scores[1] - scores[0])[documents == name].mean() for name in dict.fromkeys(documents)]
+    assert each.comparison.p == pytest.approx(stats.ttest_1samp(apart, 0).pvalue, abs=0.1)
+
+
+def test_the_chart_is_in_margins(summaries: list[MeasuredSummary]) -> None:
+    provenance = [DIFFERENCES.provenance(one) for one in summaries]
+    (figure,) = DIFFERENCES.figures
+    traces = figure.draw(summaries, Style(), provenance).data
+    assert len(traces) == 3 and len(traces[0].x) == 4
+    rows = DIFFERENCES.tables["differences"].frame(summaries)
+    expected = rows["difference"] / rows["difference_margin"]
+    assert [y for trace in traces for y in trace.y] == pytest.approx(expected.tolist())
+
+
+def test_p_is_adjusted_for_every_row(summaries: list[MeasuredSummary]) -> None:
+    comparisons = [each.comparison for one in summaries for each in one.differences]
+    p = [each.p for each in comparisons]
+    assert None not in p
+    assert [each.p_holm for each in comparisons] == pytest.approx(holm(p).tolist())  # type: ignore[arg-type]
+
+
+def test_a_model_does_not_differ_from_itself(shipped: Compute) -> None:
+    settings, sample = DIFFERENCES.parameters.settings(), datasets.read("sample")
+    (subject,) = DIFFERENCES.subjects(shipped, resolve("MiniLM"), sample, settings)
+    first = DIFFERENCES.summarize(shipped, subject)
+    assert first is not None
+    again = DIFFERENCES.summarize(shipped, subject, [first])
+    assert again is not None
+    assert set(verdicts(again, "MiniLM").values()) == {"equivalent"}
+    assert all(each.comparison.difference.value == 0 for each in again.differences)
+
+
+def test_documents_alone_are_one_sentence(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path_factory.mktemp("texts")
+    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
+    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+    (folder / "texts.jsonl").write_text('{"text": "Snow melts in spring."}\n' * 2)
+    datasets.register("texts", folder / "texts.jsonl")
+    settings, compute = DIFFERENCES.parameters.settings(), Compute(folder)
+    (subject,) = DIFFERENCES.subjects(compute, resolve("BM25"), datasets.read("texts"), settings)
+    with pytest.raises(UserError, match="BM25 has no measure to compare: "):
+        DIFFERENCES.summarize(compute, subject)
+
+
+def test_the_page_has_the_data_set_behind_a_tab(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSLENS_SHIPPED", "yes")
+    page = AppTest.from_file(str(page_file("compare")), default_timeout=SECONDS)
+    page.query_params["tab"] = "Data set"
+    page.run()
+    assert not page.exception and not page.error
+    assert any("MiniLM\\-recency minus MiniLM\\-primacy" in one.value for one in page.markdown)
+    (table,) = [one.value for one in page.dataframe if "difference" in one.value.columns]
+    assert len(table) == 4 and table["difference"].str.contains("higher|lower|few|equi").all()
