@@ -77,8 +77,10 @@ class Comparison:
         return high <= self.margin if side == "higher" else low >= -self.margin
 
     def text(self, form: str = "+.3f") -> str:
-        """The difference with its interval, and the verdict."""
-        return f"{self.difference.text(form)}, {self.verdict}"
+        """The difference with its interval, the verdict, and about how many documents would
+        decide."""
+        needed = "" if self.needed is None else f", about {self.needed:,} needed"
+        return f"{self.difference.text(form)}, {self.verdict}{needed}"
 
     @property
     def sentence(self) -> str:

@@ -111,6 +111,12 @@ def test_a_comparison_has_its_verdict_beside_its_difference() -> None:
         "change_documents_needed": None,
     }
     assert shown(row)["change"] == "+0.50 [+0.50, +0.50], higher"
+    rng = np.random.default_rng(2)
+    open_ = ComparedRow("c", paired(np.zeros(12), rng.normal(0, 1, 12), None, 0.1))
+    assert open_.change is not None and open_.change.needed is not None
+    assert shown(open_)["change"].endswith(
+        f"too few documents, about {open_.change.needed:,} needed"
+    )
     unknown = ComparedRow("b", None)
     assert set(list(entries(unknown).values())[1:]) == {None} and shown(unknown)["change"] == ""
     assert list(table.frame([[row], [unknown]])) == list(entries(row))

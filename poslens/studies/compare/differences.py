@@ -144,7 +144,8 @@ def differences_in_margins(
         scaled = [_in_margins(each) for each in differences]
         figure.add_trace(
             go.Scatter(
-                x=[each.measure.title for each in differences],
+                # A word on each line: on a phone, four names have little room.
+                x=[each.measure.title.replace(" ", "<br>") for each in differences],
                 y=[each.value for each in scaled],
                 mode="markers",
                 name=legend_name(f"{name} minus {other}", style),
@@ -159,7 +160,7 @@ def differences_in_margins(
                 hovertemplate="%{x}: %{customdata}",
             )
         )
-    figure.update_xaxes(type="category")
+    figure.update_xaxes(type="category", tickangle=0)
     figure.update_layout(scattermode="group", scattergap=0.6)
     return with_legend(figure, style)
 
