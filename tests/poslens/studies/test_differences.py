@@ -125,6 +125,7 @@ def test_documents_alone_are_one_sentence(
         DIFFERENCES.summarize(compute, subject)
 
 
+@pytest.mark.usefixtures("own_service")
 def test_the_page_has_the_data_set_behind_a_tab(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POSLENS_SHIPPED", "yes")
     page = AppTest.from_file(str(page_file("compare")), default_timeout=SECONDS)
