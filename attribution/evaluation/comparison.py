@@ -33,6 +33,12 @@ from poslens.attribution.curves.bootstrap import (
 
 Verdict = Literal["higher", "lower", "equivalent", "too few documents"]
 
+SCORE_MARGIN = 0.005
+"""Difference of two scores or cosines, in units of the score, up to which they are equivalent."""
+
+SHARE_MARGIN = 0.02
+"""Difference of two shares up to which they are equivalent."""
+
 LEVEL = 0.05
 POWER = 0.8
 """Probability with which as many documents as `Comparison.needed` decide."""

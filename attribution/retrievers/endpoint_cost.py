@@ -20,8 +20,9 @@ from poslens.attribution.types import Array
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Texts, tokens (as `estimated_tokens` has them) and requests. `price` is of a million tokens.
-    `bound` says whether the numbers were counted, scaled up from a part, or are of a part alone."""
+    """Texts, tokens (as `estimated_tokens` has them) and requests. `price` is that of a million
+    tokens. `bound` says whether the numbers were counted, scaled up from a part, or are of a part
+    alone."""
 
     texts: int
     tokens: int
@@ -31,7 +32,7 @@ class Cost:
 
     @property
     def words(self) -> str:
-        """`about 1,800 texts, 3,400,000 tokens, 61 requests, 0.07 at 0.02 a million tokens`."""
+        """`about 1,800 texts, 3,400,000 tokens, 61 requests, 0.07 at 0.02 per million tokens`."""
         parts = [
             f"{n:,} {what}{'' if n == 1 else 's'}"
             for n, what in (
@@ -43,7 +44,7 @@ class Cost:
         if self.price is not None:
             money = self.tokens * self.price / 1e6
             said = f"{money:,.2f}" if money >= 0.01 or not money else "less than 0.01"
-            parts.append(f"{said} at {self.price:g} a million tokens")
+            parts.append(f"{said} at {self.price:g} per million tokens")
         return f"{self.bound} {', '.join(parts)}".strip()
 
     @staticmethod

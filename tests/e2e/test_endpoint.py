@@ -28,9 +28,9 @@ def test_what_is_sent_is_told_before_and_the_rest_does_not_fit(
             environment={**os.environ, "POSLENS_KEY_E5": KEY},
         )
         page = visit(f"{app.url}/explain?dataset=mine&models=E5")
-        told = page.get_by_text(re.compile(r"For this pair it would be sent \d+ texts, \d+ tokens"))
+        told = page.get_by_text(re.compile(r"PosLens would send it \d+ texts, \d+ tokens"))
         expect(told).to_be_visible()
-        expect(told).to_contain_text("at 2 a million tokens")
+        expect(told).to_contain_text("at 2 per million tokens")
         # The probe and the check on loading, but not the pair.
         assert not any("grey" in text for text in server.sent)
         idle(page).get_by_text("unavailable for the selected models").click()

@@ -36,7 +36,7 @@ def test_a_link_fetches_nothing_without_a_click(
     for name in PAGES:
         page = go(f"{app.url}/{name}?" + "&".join(f"{key}=evil%2Frepo" for key in NAMES))
         expect(page.get_by_text("evil/repo is not on this machine").first).to_be_visible()
-        assert idle(page).get_by_role("button", name="Fetch").count() == 0
+        assert idle(page).get_by_role("button", name="Download").count() == 0
         assert hub.requests == before, name
     page.wait_for_timeout(3000)  # time for what a page might ask for later
     assert hub.requests == before
@@ -48,7 +48,7 @@ def test_a_click_says_the_size_and_another_fetches(
     hub, app = hub_app
     page = visit(f"{app.url}/?models=evil%2Frepo&method=saliency&pair=food-sourdough-q2")
     idle(page).get_by_role("button", name="Check the size").click()
-    fetch = page.get_by_role("button", name="Fetch")
+    fetch = page.get_by_role("button", name="Download")
     expect(fetch).to_contain_text("free")
     assert not any("resolve" in request for request in hub.requests)
     idle(page)

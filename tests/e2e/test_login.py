@@ -86,7 +86,7 @@ def test_each_person_who_logs_in_has_their_own_and_can_log_out(
     upload = tmp_path / "ledger.csv"
     upload.write_text("query,document\nwho owes,The zephyrine ledger names every debtor.\n")
     idle(anna).get_by_text("Your own file").click()
-    anna.get_by_test_id("stFileUploaderDropzoneInput").set_input_files(upload)
+    anna.get_by_test_id("stFileUploaderDropzoneInput").first.set_input_files(upload)
     expect(anna.get_by_text("1 rows accepted")).to_be_visible()
     no_error(anna)
     asked = anna.evaluate("location.search")

@@ -159,7 +159,7 @@ def test_pages_open_through_the_proxy_and_each_person_has_their_own(
     upload = tmp_path / "ledger.csv"
     upload.write_text("query,document\nwho owes,The zephyrine ledger names every debtor.\n")
     first.get_by_text("Your own file").click()
-    first.get_by_test_id("stFileUploaderDropzoneInput").set_input_files(upload)
+    first.get_by_test_id("stFileUploaderDropzoneInput").first.set_input_files(upload)
     expect(first.get_by_text("1 rows accepted")).to_be_visible()
     no_error(first)
 

@@ -143,7 +143,7 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
             help="Pairs of each test at most, spread evenly over the data set.",
         ),
         readable=Switch(
-            title="Leave out what a model cannot read",
+            title="Exclude truncated pairs",
             help="Exclude pairs whose evidence a model truncates, and pairs with more than "
             f"{coverage.MAX_UNKNOWN:.0%} unknown tokens.",
         ),

@@ -12,6 +12,8 @@ from poslens.attribution.curves.bootstrap import Estimate, estimate
 from poslens.attribution.debiasing.folder import Manifest
 from poslens.attribution.evaluation.audit import TOP, SentenceRanks, unretrieved_share
 from poslens.attribution.evaluation.comparison import (
+    SCORE_MARGIN,
+    SHARE_MARGIN,
     Comparison,
     adjusted,
     paired,
@@ -30,12 +32,6 @@ from poslens.studies.cause.service import DataSetCause
 from poslens.studies.debias.points import DebiasPoint
 from poslens.studies.positions.summary import PositionSummary
 from poslens.studies.ranking.service import Ranked
-
-SCORE_MARGIN = 0.005
-"""Relocation difference, in units of the score, up to which two models are equivalent."""
-
-SHARE_MARGIN = 0.02
-"""Share of unretrieved sentences up to which two models are equivalent."""
 
 
 @dataclass(frozen=True)

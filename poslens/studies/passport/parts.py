@@ -13,7 +13,7 @@ from dataclasses import replace
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.audit import TOP
-from poslens.attribution.evaluation.comparison import judged
+from poslens.attribution.evaluation.comparison import SCORE_MARGIN, SHARE_MARGIN, judged
 from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.attribution.evaluation.why import CAUSES
 from poslens.attribution.interventions.null_controls import (
@@ -220,7 +220,9 @@ def _relocation(of: Subject, part: Part) -> Part:
     curve = found.summary.curve
     return replace(
         part,
-        finding=_moves("The score", found.last_minus_first, "as the evidence moves to the end"),
+        finding=_moves(
+            "The score", found.last_minus_first, "as the evidence moves to the end", SCORE_MARGIN
+        ),
         numbers=tuple(numbers),
         draw=lambda style: mean_curves(
             [curve], style, y_title="Score by position, minus its mean", provenance=known
@@ -310,6 +312,7 @@ def _segments(of: Subject, part: Part) -> Part:
             "The similarity of a shuffled segment to the whole text",
             found["in random order"].last_minus_first,
             "towards the end",
+            SCORE_MARGIN,
         ),
         numbers=numbers,
         draw=lambda style: mean_curves(
@@ -420,7 +423,9 @@ def _needles(of: Subject, part: Part) -> Part:
     known = (NEEDLE_STUDY.provenance(found),)
     return replace(
         part,
-        finding=_moves("The share of needles found", difference, "towards the end of the text"),
+        finding=_moves(
+            "The share of needles found", difference, "towards the end of the text", SHARE_MARGIN
+        ),
         numbers=tuple(numbers),
         draw=lambda style: needle_heatmap({of.spec.name: found.grid}, style, provenance=known),
         provenance=known,
@@ -544,17 +549,21 @@ def _leans(what: str, index: Estimate | None) -> str:
     )
 
 
-def _moves(what: str, difference: Estimate | None, where: str) -> str:
+def _moves(what: str, difference: Estimate | None, where: str, margin: float) -> str:
     if difference is None or difference.interval is None:
         return "Too few documents to decide whether position matters."
-    low, high = difference.interval
-    said = difference.text("+.4f")
-    if low <= 0 <= high:
+    value, verdict = difference.text("+.4f"), judged(difference, margin)
+    if verdict == "too few documents":
         return (
             f"Too few documents to decide whether {what[0].lower()}{what[1:]} increases or "
-            f"decreases {where}: the interval of {said} includes 0."
+            f"decreases {where}: {value}."
         )
-    return f"{what} changes by {said} {where}: it {'increases' if low > 0 else 'decreases'}."
+    meaning = {
+        "higher": "it increases.",
+        "lower": "it decreases.",
+        "equivalent": f"equivalent within the margin of {margin:g}.",
+    }[verdict]
+    return f"{what} changes by {value} {where}: {meaning}"
 
 
 _PARTS: tuple[tuple[Part, Callable[[Subject, Part], Part]], ...] = (

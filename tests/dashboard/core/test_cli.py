@@ -131,7 +131,9 @@ def test_a_pair_of_a_data_set_is_that_of_its_texts() -> None:
     pair = datasets.read("sample").pairs[0]
     of_set = json.loads(run("explain", "--dataset", "sample", "--pair", pair.pair_id).stdout)
     typed = run("explain", "--query", pair.query, "--document", pair.document)
-    assert of_set["document_scores"] == json.loads(typed.stdout)["document_scores"]
+    alone = json.loads(typed.stdout)["document_scores"]
+    # Stored results are float32, and a batch of several texts rounds differently from one.
+    assert of_set["document_scores"] == pytest.approx(alone, abs=1e-6)
     assert of_set["provenance"]["dataset"] == "sample"
 
 

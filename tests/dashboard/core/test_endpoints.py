@@ -134,7 +134,7 @@ def test_the_cost_told_before_is_what_is_sent(
     server.requests.clear()
     cost = job.cost()
     assert cost is not None and cost.bound == "" and not server.requests
-    assert "at 2 a million tokens" in cost.words
+    assert "at 2 per million tokens" in cost.words
     assert finished(job) == ""
     assert cost.requests == len(server.requests)
     # Each request holds the probe.
