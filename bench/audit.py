@@ -2,7 +2,7 @@
 
     python -m bench.audit [--sentences 5000] [--model MiniLM] [--threads 2]
 
-Documents are 20 sentences of 8 to 20 words drawn from the embedded sample. Reading documents and
+Documents are 20 sentences of 8 to 20 words drawn from the bundled sample. Reading documents and
 embedding sentences grow with their number; comparing grows with sentences times documents, so it is
 timed by itself with an index as large as that of 100,000 sentences. `cpu` are seconds of all
 threads: what is left of the wall time was other work's.

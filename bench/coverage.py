@@ -2,7 +2,7 @@
 
     python -m bench.coverage [--rounds 1000]
 
-The 68 documents of the embedded sample, each with all its pairs, are the population; the results
+The 68 documents of the bundled sample, each with all its pairs, are the population; the results
 that ship with it are what is measured. Each round draws documents with replacement, computes the
 interval over them and compares it with the statistic of the population. Two populations of
 simulated documents, of 1 to 9 pairs each, are normal and strongly skewed (log-normal). `percentile`

@@ -1,23 +1,35 @@
-"""Minutes and memory of a training, and what is left of the position effect: by model, corpus, seed
-and dose.
+"""What debiasing by self-distillation costs and changes: by model, corpus, seed and dose.
 
     python -m bench.debias [--model M ...] [--corpus C ...] [--seed S ...] [--steps N ...]
 
-The corpus `planted` is the sentences that the planted adapters were trained on, ten a document. A
-row is a training with its position effect on validation texts at each check; `poslens debias`
-judges a model on held-out documents. One thread.
+The corpus `planted` is the sentences that the planted adapters were trained on, ten a document;
+`python` is the language reference that comes with Python (`pydoc_data.topics`), without its code.
+A row is a training with its position effect on validation texts at each check, and the measures of
+`poslens.PositionEvaluator` on the sample before and after. Trained on the sample itself, they are
+left out: `poslens debias` judges that on held-out documents. One thread.
+
+`order`: share of 80 queries such as "the valve was opened after the pump was stopped" for which the
+text that tells both events in that order scores higher than the text with its two sentences
+swapped, which tells the opposite in the same words. 0.5 is chance.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import resource
 import time
+from collections.abc import Iterator
 from itertools import product
+from pathlib import Path
+from pydoc_data import topics
 
+import numpy as np
 import torch
 
+from poslens import PositionEvaluator
 from poslens.attribution import datasets
+from poslens.attribution.curves.bootstrap import Estimate, estimate
 from poslens.attribution.debiasing.corpus import TrainingCorpus, training_corpus
 from poslens.attribution.debiasing.recipe import TrainingRecipe
 from poslens.attribution.debiasing.training import Training
@@ -26,18 +38,55 @@ from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.resolve import resolve
 from tools.planted.text import sentences
 
-PLANTED = "planted"
+SAMPLE, PLANTED, REFERENCE = "sample", "planted", "python"
 SENTENCES = 10
+MEASURES = ("relocation_difference", "ndcg@10_first", "ndcg@10_last", "unretrieved_sentences")
+EVENTS = Path(__file__).with_name("events.tsv")
 
 
 def corpus_of(name: str) -> TrainingCorpus:
-    """The corpus of a data set, or of the planted sentences."""
+    """The corpus of a data set, of the planted sentences, or of Python's reference."""
+    if name == REFERENCE:
+        return training_corpus(name, [(text, "eng") for text in map(prose, topics.topics.values())])
     if name != PLANTED:
         documents = datasets.corpus_of(name).documents()
-        return training_corpus(name, [(one.text, one.language) for one in documents])
+        return training_corpus(name, [(document.text, document.language) for document in documents])
     pool = sentences(held_out=False)
     texts = [" ".join(pool[i : i + SENTENCES]) for i in range(0, len(pool), SENTENCES)]
     return training_corpus(PLANTED, [(text, "eng") for text in texts])
+
+
+def prose(topic: str) -> str:
+    """The paragraphs of a topic that are whole sentences: no headings, code or grammar."""
+    paragraphs = (" ".join(part.split()) for part in re.split(r"\n\s*\n", topic) if part[:1] > " ")
+    return " ".join(text for text in paragraphs if text.endswith(".") and "::=" not in text)
+
+
+def order_cases() -> Iterator[tuple[list[str], str, str]]:
+    """Two queries about the order of two events, which name them in either order, the text that
+    tells the events in that order, and the same text with its sentences swapped."""
+    for line in EVENTS.read_text(encoding="utf-8").splitlines():
+        first, second = line.split("\t")
+        queries = [f"{second} after {first}", f"{first} before {second}"]
+        told, swapped = (
+            " ".join(f"{event[0].upper()}{event[1:]}." for event in events)
+            for events in ((first, second), (second, first))
+        )
+        yield queries, told, swapped
+
+
+@torch.no_grad()
+def order_share(retriever: DenseRetriever) -> Estimate | None:
+    """Share of the queries of `order_cases` for which the text in the asked order scores higher;
+    the interval resamples pairs of events."""
+    model = retriever.model
+    wins = []
+    for queries, told, swapped in order_cases():
+        asked = model.encode_query(queries, normalize_embeddings=True)
+        texts = model.encode_document([told, swapped], normalize_embeddings=True)
+        right, wrong = texts @ asked.T
+        wins.append([float(np.mean((right > wrong) + 0.5 * (right == wrong)))])
+    return estimate(np.array(wins))
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -50,8 +99,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--whole", action="store_true", help="no early end: the dose is the steps")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    print("| model | corpus | seed | steps | minutes | peak MB | position effect by step |")
-    print("|---|---|---|---|---|---|---|")
+    evaluator = PositionEvaluator(pairs=30, write_csv=False)
+    columns = ("model", "corpus", "seed", "steps", "minutes", "peak MB", *MEASURES, "order")
+    print(f"| {' | '.join(columns)} | position effect by step |")
+    print("|---" * (len(columns) + 1) + "|")
+    plain: dict[str, tuple[dict[str, float], Estimate | None]] = {}
     for name, corpus, seed, steps in product(
         options.model, options.corpus, options.seed, options.steps
     ):
@@ -60,18 +112,45 @@ def main(arguments: list[str] | None = None) -> None:
         recipe = TrainingRecipe(seed=seed, steps=steps)
         if options.whole:
             recipe = TrainingRecipe(seed=seed, steps=steps, tolerance=-1e9)
+        training = Training(retriever, corpus_of(corpus), recipe)
+        if name not in plain:
+            plain[name] = evaluator(retriever.model), order_share(retriever)
         started = time.perf_counter()
-        found = Training(retriever, corpus_of(corpus), recipe).run()
+        trained = training.run()
         minutes = (time.perf_counter() - started) / 60
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        training.adapter.merge()
+        before, order_before = plain[name]
+        judged = corpus != SAMPLE
+        after = evaluator(retriever.model) if judged else {}
+        changes = [
+            f"{_of(before, measure)} → {_of(after, measure)}" if judged else ""
+            for measure in MEASURES
+        ]
         effects = ", ".join(
-            f"{one.step}: {one.effect.value:+.4f}" for one in found.checks if one.effect
+            f"{check.step}: {check.effect.value:+.4f}" for check in trained.checks if check.effect
         )
-        print(
-            f"| {name} | {corpus} | {seed} | {found.steps} | {minutes:.1f} | {memory:.0f} | "
-            f"{effects} |",
-            flush=True,
+        cells = (
+            name,
+            corpus,
+            str(seed),
+            str(trained.steps),
+            f"{minutes:.1f}",
+            f"{memory:.0f}",
+            *changes,
+            f"{_text(order_before)} → {_text(order_share(retriever))}",
+            effects,
         )
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def _of(measures: dict[str, float], name: str) -> str:
+    low, high = measures[f"{name}_low"], measures[f"{name}_high"]
+    return f"{measures[name]:+.4f} [{low:+.4f}, {high:+.4f}]"
+
+
+def _text(share: Estimate | None) -> str:
+    return share.text(".2f") if share else ""
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python -m bench.shared_documents [--rounds 5] [--every 4] [--method saliency]
 
-The embedded data set has 304 pairs on 68 documents. Of every fourth document (`--every`) all pairs
+The bundled data set has 304 pairs on 68 documents. Of every fourth document (`--every`) all pairs
 are computed by all-MiniLM-L6-v2, in the batches of a run, interleaved:
 - `forward`: the batch's documents embedded without gradients, each once, and the time divided by
   them: one forward pass of a document in that batch, times the pairs that have it;

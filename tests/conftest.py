@@ -73,7 +73,7 @@ def minilm(one_thread: None) -> DenseRetriever:
 
 @pytest.fixture(scope="session")
 def sample() -> DataSet:
-    """The embedded data set."""
+    """The bundled data set."""
     from poslens.attribution.datasets import read
 
     return read("sample")

@@ -1,4 +1,4 @@
-"""Compute what ships with PosLens of the embedded data sets, and write it as Parquet files.
+"""Compute what ships with PosLens of the bundled data sets, and write it as Parquet files.
 
 python -m tools.shipped              # computes what is missing, then writes cache/shipped/results
 python -m tools.shipped --work PATH  # keeps what is computed in PATH, so that a stopped run goes on

@@ -1,4 +1,4 @@
-"""The data sets known by name: the embedded samples, and those named when the program starts.
+"""The data sets known by name: the bundled samples, and those named when the program starts.
 
 Each format is a module of this package that registers itself, which happens here.
 """
@@ -60,7 +60,7 @@ _stamps: dict[str, _Stamp] = {}
 _generation = 0
 """The files of each data set when it was read: their places, times and sizes."""
 _titles = {
-    SAMPLE: "Embedded sample (PosIR layout)",
+    SAMPLE: "Bundled sample (PosIR layout)",
     SAMPLE_BIAS: "Embedded bias tests (ColDeR layout)",
 }
 
@@ -75,7 +75,7 @@ def register(name: str, source: Path | str) -> list[str]:
     `name` and, in English, as `name-english`.
 
     Raises:
-        UserError: the embedded data set's name or one of readers' own texts, nothing there, no
+        UserError: the bundled data set's name or one of readers' own texts, nothing there, no
             known format, or what cannot be fetched.
     """
     path, variant = formats.split_variant(str(source))
@@ -86,7 +86,7 @@ def register(name: str, source: Path | str) -> list[str]:
         known |= {f"{name}-{other}": other for other in entry.also}
     if taken := known.keys() & _titles.keys():
         raise UserError(
-            f"{taken.pop()} is the embedded data set's name: give the other one another."
+            f"{taken.pop()} is the bundled data set's name: give the other one another."
         )
     if name == TYPED or name.startswith(UPLOADED):
         raise UserError(f"{name} is a name of texts that readers bring: give it another one.")
@@ -134,7 +134,7 @@ def _stamp(place: Path) -> _Stamp:
 
 
 def embedded(name: str) -> bool:
-    """Whether this is the name of an embedded data set, which no other can take."""
+    """Whether this is the name of an bundled data set, which no other can take."""
     return name in _titles
 
 

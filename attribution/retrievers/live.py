@@ -77,13 +77,13 @@ def _unchanged(model: SentenceTransformer) -> Iterator[None]:
 
 
 def _fast_tokenizers(model: nn.Module) -> list[Any]:
-    """The Rust tokenizers of all encoders: reading a text leaves its limits in them."""
-    found: dict[int, Any] = {}
-    for module in model.modules():
-        rust = getattr(getattr(module, "tokenizer", None), "backend_tokenizer", None)
-        if rust is not None:
-            found[id(rust)] = rust
-    return list(found.values())
+    """The Rust tokenizers of all encoders: reading a text leaves its limits in them. One that
+    several modules share is listed for each, which restores it more than once."""
+    tokenizers = [
+        getattr(getattr(module, "tokenizer", None), "backend_tokenizer", None)
+        for module in model.modules()
+    ]
+    return [tokenizer for tokenizer in tokenizers if tokenizer is not None]
 
 
 @contextmanager

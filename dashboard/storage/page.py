@@ -110,7 +110,7 @@ def shipped() -> None:
     st.markdown("**Included results**")
     st.caption(
         panels.plain(
-            f"{rows:,} results of the embedded data sets, {total}. Pages use them where nothing of "
+            f"{rows:,} results of the bundled data sets, {total}. Pages use them where nothing of "
             "yours is stored. They are not part of the cache: PosLens doesn't export, delete or "
             "count them."
         )

@@ -89,4 +89,4 @@ def test_the_storage_page_lists_what_ships_and_counts_none(shipped_app: App, go:
     expect(page.get_by_text("Nothing is stored yet")).to_be_visible()
     expect(page.get_by_test_id("stMarkdown").first).to_contain_text("which results are stored?")
     expect(page.get_by_text("Included results")).to_be_visible()
-    expect(page.get_by_text(re.compile(r"\d results of the embedded data sets"))).to_be_visible()
+    expect(page.get_by_text(re.compile(r"\d results of the bundled data sets"))).to_be_visible()

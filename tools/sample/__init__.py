@@ -1,1 +1,1 @@
-"""Builds the embedded data sets from their sources."""
+"""Builds the bundled data sets from their sources."""

@@ -458,7 +458,7 @@ def test_each_format_is_told_from_the_others(tmp_path: Path) -> None:
 def test_the_samples_name_is_taken(tmp_path: Path, name: str) -> None:
     root = write_multiclaim(tmp_path / "mc")
     if name == "sample":
-        with pytest.raises(UserError, match="sample is the embedded data set's name"):
+        with pytest.raises(UserError, match="sample is the bundled data set's name"):
             datasets.register(name, root)
         assert "sample-english" not in datasets.names()
     else:

@@ -289,7 +289,7 @@ def test_folders_are_known_by_name_alone(write: Write, monkeypatch: pytest.Monke
     write(domain="pol/weather", queries=[query("q7")], qrels=[judgement("q7")])
     datasets.register("mine", root)
     assert len(datasets.read("mine").pairs) == 2
-    with pytest.raises(UserError, match="sample is the embedded data set's name"):
+    with pytest.raises(UserError, match="sample is the bundled data set's name"):
         datasets.register("sample", root)
     with pytest.raises(UserError, match="is not a folder"):
         datasets.register("other", root / "absent")

@@ -1,4 +1,4 @@
-"""The embedded data set is what its sources and its data card say."""
+"""The bundled data set is what its sources and its data card say."""
 
 from __future__ import annotations
 

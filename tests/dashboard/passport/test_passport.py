@@ -165,10 +165,13 @@ def test_findings_claim_no_more_than_their_interval(
 ) -> None:
     index = Estimate(0.03, *interval, n=20)
     assert said in _leans("Saliency", index) and "+0.030" in _leans("Saliency", index)
-    moves = _moves("The score", index, "towards the end")
-    rises = said.startswith("attribution")
-    assert moves.startswith("The score changes by +0.030" if rises else "Too few documents")
+    moves = _moves("The score", index, "towards the end", 0.05)
+    rises, equal = said.startswith("attribution"), said.startswith("Equivalent")
+    assert moves.startswith(
+        "The score changes by +0.030" if rises or equal else "Too few documents"
+    )
     assert moves.endswith("towards the end: it increases.") == rises
+    assert moves.endswith("towards the end: equivalent within the margin of 0.05.") == equal
 
 
 def test_a_signed_methods_curve_carries_its_caveat(
