@@ -78,8 +78,8 @@ register(
     MethodEntry(
         name="maxsim",
         title="MaxSim shares",
-        help="Each document token's exact share of the score: the sum of its similarities with the "
-        "query tokens whose best match it is. Shares sum to the score.",
+        help="Each document token's exact share of the score: each query token's largest "
+        "similarity goes to the document token that attains it. Shares sum to the score.",
         axis="Maxsim",
         unit="share of the score",
         signed=True,

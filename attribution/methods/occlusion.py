@@ -108,8 +108,9 @@ register(
     MethodEntry(
         name="occlusion",
         title="Occlusion",
-        help="How much the score falls when a unit is replaced with padding tokens (deleted, for "
-        "endpoints and objects with encode). Signed. Slow.",
+        help="How much the score falls when a unit (word, token or sentence) is replaced with "
+        "padding tokens, or deleted if the model is an endpoint or a Python object with only an "
+        "encode method. Signed. Slow.",
         axis="Score lost by occlusion",
         unit="score",
         signed=True,
