@@ -1,1 +1,1 @@
-"""Cause: does position cause the score?"""
+"""Cause: does moving the evidence change the score?"""

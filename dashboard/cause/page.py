@@ -15,7 +15,7 @@ if st.query_params.get("documents") == "true" and "tab" not in st.query_params:
     st.session_state["tab"] = st.query_params["tab"] = TABS[1]
     del st.query_params["documents"]
 
-st.markdown("# Cause: does position cause the score?")
+st.markdown("# Cause: does moving the evidence change the score?")
 pair_tab, data_tab, bias_tab = st.tabs(TABS, key="tab", bind="query-params")
 if bias_tab.open:
     with bias_tab:
@@ -46,7 +46,7 @@ if pair_tab.open:
     with pair_tab:
         st.caption(
             "PosLens cuts the evidence out and inserts it at other positions. Only its position "
-            "changes, so position causes any change in the score."
+            "and its neighbors change, so any change in the score comes from the move."
         )
         if data is not None and method is not None:
             with panels.guarded():

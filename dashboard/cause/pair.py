@@ -377,7 +377,11 @@ def _against_the_method(subject: CausePair, moved: dict[str, Relocation]) -> Non
                 for cause, value in correlations.items()
                 if value is not None
             )
-            facts = [name, f"Spearman correlation {words}" * bool(words), removed[name].note]
+            facts = [
+                name,
+                f"Spearman correlation of the method's curve: {words}" * bool(words),
+                removed[name].note,
+            ]
             st.markdown(panels.plain(" · ".join(filter(None, facts))))
             panels.show(
                 draw(name, panels.screen_style(width_px=panels.BESIDE_PX, height_px=320)),
@@ -398,7 +402,7 @@ def _against_the_method(subject: CausePair, moved: dict[str, Relocation]) -> Non
 def _displaced(subject: CausePair) -> None:
     """Scores of the whole text behind neutral text, and with shifted position numbers."""
     if not st.toggle(
-        "Position or content? Move the whole text",
+        "Move the whole text, to separate position from content",
         key="displace",
         bind="query-params",
         help="PosLens puts neutral text of several lengths in front. For models with learned "

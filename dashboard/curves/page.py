@@ -372,7 +372,7 @@ def board() -> None:
 
 def pairs_behind_bin(curves: list[DataSetCurve]) -> None:
     """The pairs that weigh most in one bin, with the way back to Explain."""
-    with st.expander("List the pairs behind a bin", expanded="curves.clicked" in st.session_state):
+    with st.expander("List the pairs at a position", expanded="curves.clicked" in st.session_state):
         left, right = st.columns(2)
         bin_index = left.number_input(
             "Bin (or click a point of a curve)", 0, 99, key="curves.bin", step=1

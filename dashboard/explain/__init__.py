@@ -1,1 +1,1 @@
-"""Explain: which words of a document carry the score?"""
+"""Explain: which words drive the score of a pair?"""

@@ -127,7 +127,7 @@ def word_by_word(subject: ExplainedSubject, view: View) -> dict[str, panels.Draw
         st.caption("No rank correlation: too few words are within both models' context limits.")
     else:
         st.markdown(
-            f"Rank correlation of words: **{correlation:.3f}**",
+            f"Rank correlation of the words' values between the models: **{correlation:.3f}**",
             help=(
                 f"Spearman's correlation of the two models' word attributions, each the {how} "
                 "over the word's tokens as in the heatmap. 1 means the same order. Only words "
@@ -203,5 +203,5 @@ def furthest(subject: ExplainedSubject, gap: Difference | None) -> None:
 
 def _note(gap: Difference) -> str:
     documents = "1 document" if gap.n_documents == 1 else f"{gap.n_documents:,} documents"
-    band = "; 95% band over documents" if gap.interval else ""
-    return f"mean of A − B over {gap.n:,} pairs, {documents}{band}"
+    band = "; the band is a 95% interval over documents" if gap.interval else ""
+    return f"mean of A − B over {gap.n:,} pairs of {documents}{band}"

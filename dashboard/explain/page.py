@@ -38,7 +38,7 @@ with st.sidebar:
     names = choices.models(["MiniLM"])
     with panels.guarded():
         method = choices.method(names)
-st.markdown("# Explain: which words carry the score of a pair?")
+st.markdown("# Explain: which words drive the score of a query–document pair?")
 if not names:
     st.info("Select a model in the sidebar.")
 elif data is not None and method is not None:

@@ -279,8 +279,9 @@ def _indices(subject: ExplainedSubject, averages: Sequence[Average | None]) -> N
     show_table(pd.DataFrame([row for row in rows if set(row[2:]) != {NOTHING}], columns=columns))
     missing = why_no_number([one.summary for one in averages if one and one.summary])
     st.caption(
-        "Brackets contain 95% intervals that resample documents; a single pair has none. Null "
-        f"controls are not subtracted here. {panels.plain(missing)}"
+        "Brackets contain 95% intervals, which resample documents; a single pair has none. "
+        "Negative indices mean more attribution near the beginning, positive ones near the end. "
+        f"The table doesn't subtract controls. {panels.plain(missing)}"
     )
 
 

@@ -81,7 +81,7 @@ st.markdown(
     f"One point for each of {len(source):,} "
     f"{panels.plain(of)} from {len(pairs):,} pairs of {panels.plain(data.title)}"
     + (f": {panels.plain(selection.words)}." if selection.words else ".")
-    + " Click a point or draw a lasso to list its pairs."
+    + " Click a point, or lasso several, to list their pairs."
 )
 
 

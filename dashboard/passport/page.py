@@ -69,7 +69,7 @@ def part_section(one: ModelPassport, part: Part) -> None:
         panels.show(part.draw(style), f"passport.{one.name}.{part.key}", part.title)
     # A list, not a table: its lines wrap.
     st.markdown("\n".join(f"- {panels.plain(f'{n.name}: {n.text}')}" for n in part.numbers))
-    st.caption(panels.plain(f"What this doesn't show: {part.limits}"))
+    st.caption(panels.plain(f"Limitation: {part.limits}"))
     panels.caption(part.provenance)
 
 

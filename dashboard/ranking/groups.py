@@ -41,8 +41,9 @@ def section(found: Sequence[Measured], groups: Groups | None, dataset: str) -> N
     )
     st.caption(
         "nDCG@10 of each group. PSI is 1 minus the worst group's nDCG@10 divided by the best "
-        "one's; PSI under permutation is its mean when queries are permuted between groups, and p "
-        "the share of permutations that reach it. Intervals resample documents."
+        "one's; PSI under permutation is the mean PSI after permuting queries between groups, and "
+        "p the share of permutations whose PSI is at least as large as the one measured. "
+        "Intervals resample documents."
     )
     panels.downloads(
         "ranking.groups",

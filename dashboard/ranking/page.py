@@ -118,7 +118,7 @@ with panels.guarded():
     measured = len(the_setup.queries)
     st.markdown(
         f"{n_queries:,} queries, {survey.n:,} documents of "
-        f"{panels.plain(data.title)}, searched exactly; nDCG@10 by evidence position"
+        f"{panels.plain(data.title)}, searched exhaustively; nDCG@10 by evidence position"
         + (
             f", over {measured:,} queries: {panels.plain(the_setup.selection)}."
             if measured < n_queries
@@ -288,11 +288,11 @@ def profile_section(found: Sequence[Measured]) -> None:
     st.caption(
         "PSI is 1 minus the worst bin's mean nDCG@10 divided by the best bin's, over 20 bins of "
         "evidence position; empty bins are excluded. With few queries per bin, PSI is large even "
-        "without a bias: PSI under permutation is its mean when the positions are permuted between "
-        "queries, and p the share of permutations that reach it. Queries of one document in the "
-        "same bin are permuted together. Points are filled by the share of the evidence that the "
-        "model reads. The row of evidence read whole excludes queries whose evidence is past the "
-        "model's context limit."
+        "without a bias. PSI under permutation is the mean PSI after permuting positions between "
+        "queries; p is the share of permutations whose PSI is at least as large as the one "
+        "measured. Queries of one document in the same bin are permuted together. In the chart, "
+        "the fuller a marker, the more of the evidence the model reads. The row of evidence read "
+        "whole excludes queries whose evidence is past the model's context limit."
     )
     what_is_read([one.model.spec for one in models], pairs, "ranking")
     drawings = {"Evidence bins": draw_bins} | ({"Lengths": draw_buckets} if has_buckets else {})

@@ -39,7 +39,7 @@ def section(found: Sequence[Measured], dataset: str, models: Sequence[str], note
         help="Sorts the queries by their difference in nDCG@10, the largest first.",
     )
     filters = st.pills(
-        "Only queries with", FILTERS, selection_mode="multi", key="ranking.filters", wrap=True
+        "Show only queries with", FILTERS, selection_mode="multi", key="ranking.filters", wrap=True
     )
     frame = tables.queries_frame(one)
     compared = by_name.get(against) if against else None

@@ -110,9 +110,9 @@ def shipped() -> None:
     st.markdown("**Included results**")
     st.caption(
         panels.plain(
-            f"{rows:,} results of the bundled data sets, {total}. Pages use them where nothing of "
-            "yours is stored. They are not part of the cache: PosLens doesn't export, delete or "
-            "count them."
+            f"{rows:,} results of the bundled data sets, {total}. Pages use them unless you "
+            "have stored results of your own. They are read-only, and the counts below don't "
+            "include them."
         )
     )
     frame = pd.DataFrame(

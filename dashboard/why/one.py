@@ -192,7 +192,7 @@ def _document(found: QueryRanking, wanted: Sequence[str], top: int) -> str:
     st.caption(
         f"{len(frame):,} of {found.total:,} documents; "
         + (
-            f"{len(missed):,} of {len(wanted):,} wanted are not in the top {top:,}."
+            f"{len(missed):,} of its {len(wanted):,} relevant documents are not in the top {top:,}."
             if wanted
             else "the data set judges none of them for this query."
         )
@@ -232,16 +232,16 @@ def _behind(
     under = summaries[0]
     if len(names) > 1:
         by_name = {one.name: one for one in summaries}
-        under = by_name[st.selectbox("Above it under", names, key="why.above") or names[0]]
+        under = by_name[st.selectbox("Documents above it for", names, key="why.above") or names[0]]
     (found,) = under.explained.values()
     if not found.above:
         return
     st.markdown("**Documents above it**")
     st.caption(
-        f"Of the first {min(found.rank - 1, 200):,}: {found.relevant_above:,} are judged relevant, "
-        f"{found.duplicates_above:,} are near-duplicates or contain the evidence, "
-        f"{found.shorter_above:,} have fewer words than its {found.n_words:,}. Choose a row to see "
-        "it next to the wanted document."
+        f"Of the first {min(found.rank - 1, 200):,} documents, {found.relevant_above:,} are judged "
+        f"relevant, {found.duplicates_above:,} are near-duplicates or contain the evidence, and "
+        f"{found.shorter_above:,} are shorter than the wanted document ({found.n_words:,} words). "
+        "Choose a row to see it next to the wanted document."
     )
     frame = pd.DataFrame(
         {

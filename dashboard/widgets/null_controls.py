@@ -65,8 +65,7 @@ def _kind(chosen: object, method: Method) -> Control | None:
 
 
 NOT_MEASURED = (
-    "How much of this curve depends on the query is measured only when an unrelated query is "
-    "subtracted."
+    "To see how much of this curve depends on the query, subtract the curve of an unrelated query."
 )
 
 

@@ -71,7 +71,7 @@ def what_is_read(specs: Sequence[RetrieverSpec], pairs: Sequence[TextPair], key:
         if len(found) < len(pairs):
             unknown.append(spec)
         elif said := coverage.sentence(found):
-            st.caption(plain(f"{spec.name} can't read all of these pairs in full: {said}."))
+            st.caption(plain(f"{spec.name} misses text: {said}."))
     if unknown and st.button(
         "Count truncated pairs",
         key=f"{key}.reading",

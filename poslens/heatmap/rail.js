@@ -325,7 +325,7 @@ function railWords(railed) {
   }
   if (panes.some((pane) => evidenceTokens(pane))) items.push(key("evidence", "evidence"));
   if (railed.some(({ rail }) => rail.unread)) items.push(key("unread", "not read"));
-  const frame = key("frame", "on screen; click a rail to go there");
+  const frame = key("frame", "on screen; click the curve to scroll there");
   frame.classList.add("hm-act");
   return [...items, frame];
 }

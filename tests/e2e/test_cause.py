@@ -49,7 +49,7 @@ def test_stepping_moves_the_evidence_and_the_score(cause: Page) -> None:
 def test_rank_displacement_and_another_way_to_take_out(cause: Page) -> None:
     cause.get_by_text("Rank among the data set's other documents").click()
     expect(cause.get_by_text("1 of 56").first).to_be_visible()
-    cause.get_by_text("Position or content? Move the whole text").click()
+    cause.get_by_text("Move the whole text, to separate position from content").click()
     expect(cause.get_by_text("BM25, neutral prefix").first).to_be_visible()
     expect(cause.get_by_text("adds no position embeddings")).to_be_visible()
     cause.get_by_text("Ablation settings").click()
@@ -148,7 +148,7 @@ def test_a_pair_behind_a_bin_opens_in_explain(run_app: App, visit: Visit) -> Non
         compute.click()
         expect(page.get_by_text(re.compile(r"^(\d+) of \1$"))).to_be_visible()
     grid = page.locator("[class*=st-key-curves-behind] .dvn-scroller")
-    press(page.get_by_text("List the pairs behind a bin"), grid.is_visible)
+    press(page.get_by_text("List the pairs at a position"), grid.is_visible)
     link = page.get_by_role("link", name="Explain this pair")
     pick_row(grid, 2, link.is_visible)
     there = re.compile(r"/(explain)?\?.*pair=[^&]+-tha-")

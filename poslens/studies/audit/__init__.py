@@ -1,1 +1,1 @@
-"""Audit: which passages of a corpus its own index cannot find."""
+"""Audit: which sentences of a corpus do not retrieve their own document."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from poslens.attribution import datasets
@@ -17,6 +17,7 @@ from poslens.attribution.evaluation.audit import (
 )
 from poslens.attribution.evaluation.audit_workload import Workload, workload
 from poslens.attribution.evaluation.chunks import chunks_of
+from poslens.attribution.evaluation.comparison import SHARE_MARGIN, Verdict, judged
 from poslens.attribution.retrievers.dense import FAMILY as DENSE
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.detect import family_of
@@ -43,6 +44,15 @@ from poslens.studies.audit.summary import (
 from poslens.studies.audit.tables import TABLES
 from poslens.study import Figure, Study, register
 
+AFTER_SHUFFLING: Mapping[Verdict, str] = {
+    "higher": "Sentences near the end are harder to retrieve, even after shuffling.",
+    "lower": "Sentences near the beginning are harder to retrieve, even after shuffling.",
+    "equivalent": "After shuffling, the beginning and the end are equally hard to retrieve, within "
+    f"{100 * SHARE_MARGIN:g} percentage points.",
+    "too few documents": "After shuffling, there are too few documents to tell whether the "
+    "beginning or the end is harder to retrieve.",
+}
+
 
 @dataclass(frozen=True)
 class AuditCorpus:
@@ -57,17 +67,17 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
 
     name = "audit"
     title = "Audit"
-    question = "Which passages of a corpus can its own index not retrieve?"
+    question = "Which sentences fail to retrieve their own document?"
     unit = "document"
     reads = (
         "Each sentence of the corpus is a query. It is unretrieved if its own document is not in "
-        "the top k. Thin lines show documents with their sentences in random order: an effect of "
-        "position that remains there does not come from content."
+        "the top k. Thin lines show the same documents with their sentences in random order: "
+        "a position effect that survives shuffling is not due to content."
     )
     limits = (
         "Intervals resample documents; there is none below ten documents. Last minus first: the "
         "share of unretrieved sentences in the last third of documents minus that in the first. "
-        "Recovered: the share in the model's first index minus that in this one, over the same "
+        "Recovered: how much lower the share is than in the model's first index, over the same "
         "sentences. Shares depend on the size of the corpus: compare models on one corpus."
     )
     parameters = Parameters(
@@ -270,17 +280,7 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
         ]
         difference = summary.last_minus_first["random"]
         if difference is not None and difference.interval is not None:
-            low, high = difference.interval
-            if low <= 0 <= high:
-                sentences.append(
-                    "After shuffling, the interval of the difference between end and beginning "
-                    "includes 0."
-                )
-            else:
-                end = "end" if low > 0 else "beginning"
-                sentences.append(
-                    f"Sentences near the {end} are harder to retrieve, even after shuffling."
-                )
+            sentences.append(AFTER_SHUFFLING[judged(difference, SHARE_MARGIN)])
         if summary.recovered is not None and summary.base is not None:
             points = _hundredfold(summary.recovered).text("+.1f")
             sentences.append(f"Recovered from {summary.base.name}: {points} percentage points.")

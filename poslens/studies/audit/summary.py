@@ -188,8 +188,10 @@ def limit_sentence(spec: RetrieverSpec, truncations: Sequence[Truncation]) -> st
         return f"{name} reads texts of {longest.n_tokens:,} tokens to the end{configured}."
     first = next(one for one in truncations if not one.reads_all)
     tokens = dict.fromkeys((f"{first.first:,}", f"{first.last:,}"))
-    agrees = "" if first.as_claimed else "not "
-    return (
-        f"{name} truncates at token {' to '.join(tokens)} of {first.n_tokens:,}, "
-        f"{agrees}at its context limit of {first.claimed:,} (special tokens included)."
-    )
+    where = f"token {' or '.join(tokens)} of a text of {first.n_tokens:,}"
+    if first.as_claimed:
+        return (
+            f"{name} stops reading at its context limit of {first.claimed:,} tokens, special "
+            f"tokens included (measured: {where})."
+        )
+    return f"{name} stops reading at {where}, not at its context limit of {first.claimed:,} tokens."

@@ -122,7 +122,9 @@ def causes_over_curve(
     Each is divided by its own largest magnitude, since their units differ; hovering shows the
     values themselves.
     """
-    figure = canvas("causes_over_curve", style, TEXT_TITLE, "Normalized to maximum", provenance)
+    figure = canvas(
+        "causes_over_curve", style, TEXT_TITLE, "Value (largest magnitude = 1)", provenance
+    )
     values = np.asarray(curve, dtype=np.float64)
     known = np.isfinite(values)
     values = values[known]

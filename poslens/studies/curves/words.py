@@ -45,7 +45,11 @@ def over_what(curves: Sequence[PositionCurve], limits: Sequence[int | None] = ()
     """Over what the curves' common axis stands, and what that keeps from being compared; `limits`
     are those of their models in tokens, where they may differ."""
     cut = {curve.model: (curve.n_truncated, curve.n) for curve in curves if curve.n_truncated}
-    listed = ", ".join(f"{name} truncates {n_cut:,} of {n:,}" for name, (n_cut, n) in cut.items())
+    listed = ", ".join(
+        f"{' and '.join(names)} {'truncates' if len(names) == 1 else 'truncate'} {n_cut:,} of {n:,}"
+        for n_cut, n in dict.fromkeys(cut.values())
+        if (names := [name for name, size in cut.items() if size == (n_cut, n)])
+    )
     if any(curve.n_read is not None for curve in curves):
         said = "Positions are in percent of the whole text's characters."
         if cut:

@@ -132,9 +132,10 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
     question = "How much position bias can be removed, and what does it cost?"
     unit = "stage"
     reads = (
-        "A low-rank adapter is trained without labels on half of the documents, so that a whole "
-        "text gets the vector that the model gives it sentence by sentence. All numbers are from "
-        "the other half. In the chart, left is less position bias and up is better."
+        "A low-rank adapter is trained without labels on half of the documents. It learns to give "
+        "a whole text the vector that the model yields when it reads the sentences one at a time. "
+        "All numbers are from the other half. In the chart, left is less position bias and up is "
+        "better."
     )
     limits = (
         "Intervals resample documents; changes are paired, and their p values adjusted by Holm for "

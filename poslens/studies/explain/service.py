@@ -155,7 +155,7 @@ def rail(result: Explained, against: Average | None, control: Attribution | None
         _listed(mean.values),
         _listed(low),
         _listed(high),
-        mean.note + ("; 95% band over documents" if mean.band else ""),
+        mean.note + ("; the band is a 95% interval over documents" if mean.band else ""),
     )
 
 

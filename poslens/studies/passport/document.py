@@ -261,7 +261,7 @@ def _column(one: ModelPassport, number: int) -> Iterator[tuple[str, float]]:
             yield placed, y
         for value in part.numbers:
             yield lines(f"{value.name}: {value.text}", 12, theme.ink), y
-        yield lines(f"What this doesn't show: {part.limits}", 11, theme.muted), y
+        yield lines(f"Limitation: {part.limits}", 11, theme.muted), y
         if part.provenance:
             words = caption_text(provenance_entries(part.provenance))
             yield lines(words, 11, theme.muted), y

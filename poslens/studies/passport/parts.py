@@ -571,7 +571,7 @@ _PARTS: tuple[tuple[Part, Callable[[Subject, Part], Part]], ...] = (
         Part(
             "attribution",
             "Attribution by position",
-            "Attribution doesn't show causation; relocation, below, does.",
+            "Attribution isn't causation; see the effect of moving the evidence, below.",
         ),
         _attribution,
     ),
@@ -605,7 +605,7 @@ _PARTS: tuple[tuple[Part, Callable[[Subject, Part], Part]], ...] = (
     (
         Part(
             "segments",
-            "Positions in the document vector",
+            "Weight of each position in the document vector",
             "It compares vectors only and doesn't show the ranking of any query.",
         ),
         _segments,

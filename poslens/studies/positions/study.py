@@ -59,16 +59,17 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
     unit = "pair"
     reads = (
         "The evidence of each pair is moved through its own document, and the document is ranked "
-        "at each position against the unchanged other documents of the corpus. All positions are "
-        "over the same queries, so a difference between them is caused by position."
+        "at each position against the unchanged other documents of the corpus. All positions use "
+        "the same queries, so any difference between positions is due to position."
     )
     limits = (
-        "Positions run from the first to the last at which the model reads the evidence whole. "
+        "0% is the first position in the document, 100% the last at which the model reads the "
+        "evidence whole. "
         "nDCG@10 counts the moved document as the only relevant one. Intervals resample documents; "
-        "bands show what position changes within a query. "
-        f"Equivalent: the 90% interval of the difference is within {MARGIN:g} of 0. A text whose "
-        "sentences refer to each other may read worse once one is moved: the null control, which "
-        "moves another sentence of similar length, shows how much that matters."
+        "bands show only the variation between positions within a query. "
+        f"Equivalent: the 90% interval of the difference is within {MARGIN:g} of 0. Moving a "
+        "sentence may break references to it; the null control, which moves another sentence of "
+        "similar length, shows how much that matters."
     )
     parameters = Parameters(
         positions=Integer(

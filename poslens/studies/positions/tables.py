@@ -220,7 +220,9 @@ def _comparisons(one: PositionSummary) -> Iterator[PositionComparisonRow]:
 
 TABLES = {
     "effect": Table(PositionEffectRow, _effects, "By model"),
-    "comparisons": Table(PositionComparisonRow, _comparisons, "Models on the same queries"),
+    "comparisons": Table(
+        PositionComparisonRow, _comparisons, "Difference between models, same queries"
+    ),
     "positions": Table(PositionRow, _positions, "By position", on_page=False),
     "groups": Table(PositionGroupRow, _groups, "By length and language"),
     "queries": Table(PositionQueryRow, _queries, "By query", on_page=False),

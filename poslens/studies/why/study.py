@@ -47,12 +47,14 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
         "into the top k."
     )
     limits = (
-        "Near-duplicates and other relevant documents above it are taken out first; then the "
-        "model reads all of the document (best window), the evidence moves to the position that "
-        "scores highest, and the evidence stands alone. Position is no cause if moving another "
-        "sentence reaches the top k as well, with half of the gain in score, or if the evidence "
-        "alone gains far more. If no change suffices, query and evidence do not match. Shares and "
-        "intervals are over the model's misses; intervals resample documents."
+        "The changes are tried one by one, in this order: remove near-duplicates and other "
+        "relevant documents that rank above; read the whole document in windows and keep the best "
+        "score; move the evidence to the position that scores highest; use the evidence alone as "
+        "the document. Each has a null (control): a comparable change that leaves its cause alone. "
+        "Position is ruled out if moving another sentence also brings the document into the top k "
+        "with at least half of the gain in score, or if the evidence alone gains far more. If no "
+        "change suffices, query and evidence do not match. Shares are of the model's misses; "
+        "intervals resample documents."
     )
     parameters = Parameters(
         top=Integer(

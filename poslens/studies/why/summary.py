@@ -18,14 +18,14 @@ from poslens.cache.kinds.why import WhyItem
 from poslens.compute.provenance import ModelIdentity
 
 CHANGES: Mapping[Cause, str] = {
-    "not read": "all of it read",
+    "not read": "whole document read",
     "position": "evidence moved",
     "dilution": "evidence alone",
     "competitor": "without competitors",
 }
 """What is changed, by the cause that it stands for."""
 NULLS: Mapping[Cause, str] = {
-    "not read": "windows without the evidence",
+    "not read": "only windows without the evidence",
     "position": "another sentence moved",
     "dilution": "other sentences alone",
     "competitor": "as many random documents removed",

@@ -31,7 +31,7 @@ def test_what_really_happened_stands_by_characters_and_names_all_it_is_made_of(
     page = open_page("cause", dataset="uneven", models=["BM25"], method="terms").run()
     assert not page.exception and not page.error
     drawn = [json.loads(each.proto.spec) for each in page.get("plotly_chart")]
-    (over,) = [one for one in drawn if "Normalized to maximum" in str(one["layout"]["yaxis"])]
+    (over,) = [one for one in drawn if "largest magnitude" in str(one["layout"]["yaxis"])]
     methods = [one["method"] for one in over["layout"]["meta"]["provenance"]]
     assert [name.partition("(")[0] for name in methods] == ["terms", "ablation", "relocation"]
     assert any(all(name in one.value.replace("\\", "") for name in methods) for one in page.caption)

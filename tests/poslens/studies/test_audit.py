@@ -105,16 +105,15 @@ def test_the_verdict_states_result_interval_and_meaning(summaries: list[AuditSum
             verdict,
         )
     assert "Recovered from BM25: +" in verdicts[1] or "Recovered from BM25: −" in verdicts[1]
-    assert "Recovered" not in verdicts[0] and "truncates" not in verdicts[0]
-    assert re.search("MiniLM (truncates at token 51|reads texts of)", verdicts[2])
+    assert "Recovered" not in verdicts[0] and "stops reading" not in verdicts[0]
+    assert re.search("MiniLM (stops reading at|reads texts of)", verdicts[2])
 
 
 def test_a_models_truncation_is_stated_with_its_limit(summaries: list[AuditSummary]) -> None:
     whole = replace(summaries[2], truncations=(Truncation(1, 900, 400, 1000, 512, 513, 512),))
-    assert "truncates at token 512 to 513 of 1,000, at its context limit of 512" in AUDIT.verdict(
-        whole
-    )
-    assert "truncates" not in AUDIT.verdict(replace(whole, truncations=()))
+    limit = "stops reading at its context limit of 512 tokens, special tokens included (measured: "
+    assert f"{limit}token 512 or 513 of a text of 1,000)" in AUDIT.verdict(whole)
+    assert "stops reading" not in AUDIT.verdict(replace(whole, truncations=()))
 
 
 def test_provenance_says_what_the_numbers_are_over(summaries: list[AuditSummary]) -> None:
