@@ -14,8 +14,8 @@ from tests.e2e.test_app import no_error, select
 def test_rank_and_follow_a_query_to_its_pair(run_app: App, visit: Visit) -> None:
     page = visit(f"{run_app.url}/ranking?dataset=mine&models=MiniLM&models=BM25")
     expect(page.get_by_text("4 queries, 4 documents")).to_be_visible()
-    idle(page).get_by_role("button", name=re.compile("^Rank (all|the rest)$")).click()
-    expect(page.get_by_role("button", name=re.compile("^Rank (all|the rest)$"))).to_have_count(0)
+    idle(page).get_by_role("button", name=re.compile("^Rank (all|remaining)$")).click()
+    expect(page.get_by_role("button", name=re.compile("^Rank (all|remaining)$"))).to_have_count(0)
     expect(page.get_by_role("figure", name="nDCG@10 over 20 bins")).to_be_visible()
     expect(page.get_by_text("Not ranked yet")).to_have_count(0)
     expect(page.get_by_text("Query by query")).to_be_visible()
@@ -62,7 +62,7 @@ def test_with_the_prompt_of_posir_nothing_is_ranked_yet(run_app: App, visit: Vis
     press(page.get_by_text("Search settings"), prompt.is_visible)
     press(prompt, lambda: "posir=true" in page.url)
     expect(page.get_by_text("Not ranked yet: MiniLM, MiniLM-recency")).to_be_visible()
-    idle(page).get_by_role("button", name=re.compile("^Rank (all|the rest)$")).click()
+    idle(page).get_by_role("button", name=re.compile("^Rank (all|remaining)$")).click()
     expect(page.get_by_text("retrieve relevant passages that answer").first).to_be_attached()
     expect(page.get_by_text("2 of 2 models").or_(page.get_by_text("Not ranked yet"))).to_have_count(
         0
