@@ -16,7 +16,7 @@ smooth statistic; minima, maxima and ranks get percentile intervals with the sam
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -66,6 +66,11 @@ class Estimate:
     def interval(self) -> tuple[float, float] | None:
         """Both ends, or None."""
         return None if self.low is None or self.high is None else (self.low, self.high)
+
+    def times(self, factor: float) -> Estimate:
+        """The same in a unit that is 1 / `factor` of this one."""
+        low, high = (None if end is None else factor * end for end in (self.low, self.high))
+        return replace(self, value=factor * self.value, low=low, high=high)
 
     def __str__(self) -> str:
         return self.text()

@@ -128,8 +128,17 @@ def collection(path: Path, name: str, title: str = "") -> Collection:
                     known = "" if row.problem or not _is_id(identity) else str(identity)
                     known = "" if known in seen else known
                     seen.add(known)
-                    text = _joined(row.cells.get("title"), row.cells.get("text"))
-                    yield Document(known, text, part, language, shown.name, row.number)
+                    title = row.cells.get("title")
+                    text = _joined(title, row.cells.get("text"))
+                    yield Document(
+                        known,
+                        text,
+                        part,
+                        language,
+                        shown.name,
+                        row.number,
+                        title if isinstance(title, str) else "",
+                    )
 
     files = [file for folder, _ in chosen for file in table_files(folder, "corpus")]
     title = _title(name, title, chosen)

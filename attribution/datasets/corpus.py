@@ -34,7 +34,8 @@ class Document:
     """A document as its file has it, and where it stands there.
 
     `part` is the corpus it belongs to, where a data set has several; `language` is the original's
-    of a translation. One without an id could not be read.
+    of a translation. `title` is what the text begins with, if the file names one. A document
+    without an id could not be read.
     """
 
     document_id: str
@@ -43,6 +44,7 @@ class Document:
     language: str | None = None
     file: str = ""
     row: int = 0
+    title: str = ""
 
     @property
     def key(self) -> str:
@@ -191,7 +193,10 @@ class Collection:
                     Rejection(one.file, one.row, f"{one.document_id[:80]}: {error}".lstrip(": "))
                 )
                 continue
-            yield Document(one.document_id, text, one.part, one.language, one.file, one.row)
+            title = one.title.strip()
+            if len(title) >= len(text) or not text.startswith(title):
+                title = ""
+            yield replace(one, text=text, title=title)
 
     @cached_property
     def survey(self) -> Survey:

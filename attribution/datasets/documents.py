@@ -132,7 +132,16 @@ def _document(file: File, row: Row, prefix: str, language: str | None, seen: set
     if hash(identity) in seen:
         return nothing
     seen.add(hash(identity))
-    return Document(identity, _text(cells), "", said, file.name, row.number)
+    title = cells.get("title")
+    return Document(
+        identity,
+        _text(cells),
+        "",
+        said,
+        file.name,
+        row.number,
+        title if isinstance(title, str) else "",
+    )
 
 
 def _text(cells: Mapping[str, Any]) -> str:

@@ -252,14 +252,14 @@ def unretrieved_curve(
         at = np.minimum((document.positions[ORDERS.index(order)] * N_BINS).astype(int), N_BINS - 1)
         row[:N_BINS] = np.bincount(at[asked], unretrieved[asked], N_BINS)
         row[N_BINS:] = np.bincount(at[asked], minlength=N_BINS)
-    low, high = intervals(rows, None, _ratios) or (None, None)
-    share = _ratios(rows.sum(0)[None])[0]
+    low, high = intervals(rows, None, ratios) or (None, None)
+    share = ratios(rows.sum(0)[None])[0]
     return UnretrievedCurve(
         order, share, low, high, rows[:, N_BINS:].sum(0).astype(int), len(documents)
     )
 
 
-def _ratios(means: Values) -> Values:
+def ratios(means: Values) -> Values:
     """The first half of the columns over the second; NaN where that is 0."""
     half = means.shape[1] // 2
     over, under = means[:, :half], means[:, half:]
@@ -305,8 +305,8 @@ def last_minus_first(
         return None
 
     def difference(means: Values) -> Values:
-        ratios = _ratios(means)
-        return ratios[:, 0] - ratios[:, 1]
+        shares = ratios(means)
+        return shares[:, 0] - shares[:, 1]
 
     return estimate(np.array(rows, dtype=np.float64), None, difference)
 
@@ -332,7 +332,7 @@ def recovered(
 def _share(rows: Sequence[tuple[float, float]]) -> Estimate | None:
     if not rows:
         return None
-    return estimate(np.array(rows, dtype=np.float64), None, lambda means: _ratios(means)[:, 0])
+    return estimate(np.array(rows, dtype=np.float64), None, lambda means: ratios(means)[:, 0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,16 @@
-"""How much a model has to read for an audit, estimated before it starts."""
+"""How much a model has to read for an audit or a chunk plan, estimated before it starts."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from poslens.attribution.batching import estimated_tokens
 from poslens.attribution.datasets.corpus import Collection
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.audit import Frequent, document_queries, frequent_words
+from poslens.attribution.evaluation.chunk_plan import Setting
 from poslens.attribution.evaluation.chunks import Chunks
 
 SURVEYED = 200
@@ -20,9 +23,10 @@ _TRIALS, _MOST_TOKENS = 40, 8192
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Texts of an audit and their tokens, by their bytes: the documents (or their windows) in both
-    orders with the beginnings of long texts, and the sentences and questions that are searched
-    for."""
+    """Texts that are read and their tokens, by their bytes. In an audit: the documents (or their
+    windows) in both orders with the beginnings of long texts, and the sentences and questions that
+    are searched for. In a chunk plan: the documents in every setting, and the sentences and
+    queries."""
 
     documents: int
     document_texts: int
@@ -41,6 +45,47 @@ class Workload:
         return self.document_tokens + self.query_tokens
 
 
+def chunked(length: int, chunks: Chunks, limit: int | None) -> tuple[int, int]:
+    """Texts that the model reads of a document of `length` tokens, and their tokens; it truncates
+    texts at `limit` tokens."""
+    if chunks.kind != "windows":
+        return 1, min(length, limit or length)
+    n = 1 + max(0, -(-(length - chunks.size) // (chunks.size - chunks.overlap)))
+    return n, length + (n - 1) * chunks.overlap
+
+
+def plan_workload(
+    collection: Collection, settings: Sequence[Setting], limit: int | None
+) -> Workload:
+    """What a chunk plan of the collection reads: the documents in each setting, and every sentence
+    and query once.
+
+    Raises:
+        UserError: the corpus cannot be read.
+    """
+    total = collection.survey.n
+    documents = list(collection.sampled_documents(SURVEYED, 0).documents())
+    texts = tokens = 0
+    asked = [query.text for query in collection.queries]
+    sentences: list[str] = []
+    for document in documents:
+        length = estimated_tokens(document.text)
+        for setting in settings:
+            n, n_tokens = chunked(length, setting.chunks, limit)
+            title = estimated_tokens(document.title) if setting.titled and document.title else 0
+            texts, tokens = texts + n, tokens + n_tokens + (n - 1) * title
+        with suppress(UserError):
+            sentences += document_queries(document, {}).sentences
+    scale = total / max(1, len(documents))
+    return Workload(
+        total,
+        round(texts * scale),
+        round(tokens * scale),
+        round(len(sentences) * scale) + len(asked),
+        round(sum(map(estimated_tokens, sentences)) * scale) + sum(map(estimated_tokens, asked)),
+    )
+
+
 def workload(collection: Collection, chunks: Chunks, limit: int | None) -> Workload:
     """What an audit of the collection reads, of texts cut at `limit` tokens.
 
@@ -52,13 +97,8 @@ def workload(collection: Collection, chunks: Chunks, limit: int | None) -> Workl
     frequent: Frequent = frequent_words(documents)
     texts = tokens = queries = query_tokens = 0
     for one in documents:
-        length = estimated_tokens(one.text)
-        if chunks.kind == "windows":
-            step = chunks.size - chunks.overlap
-            n = 1 + max(0, -(-(length - chunks.size) // step))
-            texts, tokens = texts + n, tokens + length + (n - 1) * chunks.overlap
-        else:
-            texts, tokens = texts + 1, tokens + min(length, limit or length)
+        n, length = chunked(estimated_tokens(one.text), chunks, limit)
+        texts, tokens = texts + n, tokens + length
         try:
             made = document_queries(one, frequent)
         except UserError:

@@ -94,13 +94,18 @@ def require_fit(retriever: Any, chunks: Chunks) -> None:
         if modes != ["mean"]:
             raise no_late_chunks(retriever.name)
     if chunks.kind == "windows" and isinstance(retriever, DenseRetriever):
-        word = retriever.encode_texts(["a"], "document").texts[0]
-        room = word.max_length - int((~word.content).sum())
+        room = _room(retriever)
         if chunks.size > room:
             raise UserError(
                 f"Windows of {chunks.size:,} tokens are more than {retriever.name} reads after "
                 f"special tokens and its prompt ({room:,}): choose smaller ones."
             )
+
+
+def _room(retriever: DenseRetriever) -> int:
+    """Tokens of a document that the model reads after special tokens and its prompt."""
+    word = retriever.encode_texts(["a"], "document").texts[0]
+    return word.max_length - int((~word.content).sum())
 
 
 def no_late_chunks(name: str) -> UserError:
@@ -111,9 +116,22 @@ def no_late_chunks(name: str) -> UserError:
     )
 
 
-def windows_of(retriever: Any, text: str, chunks: Chunks) -> list[str]:
-    """The text's windows of at most `chunks.size` of the model's tokens, counted as the model reads
-    each window; of words where the model has no tokens. The text itself where one window holds it.
+def windows_of(retriever: Any, text: str, chunks: Chunks, title: str = "") -> list[str]:
+    """The text's windows (`window_spans`), each after the first with the title and a space before
+    it. The title is left out where the model would then truncate windows of full size."""
+    spans = window_spans(retriever, text, chunks)
+    if title and isinstance(retriever, DenseRetriever):
+        n_tokens = len(_token_spans(retriever, f"{title} "))
+        if n_tokens + chunks.size > _room(retriever):
+            title = ""
+    prefix = f"{title} " if title else ""
+    return [(prefix if start else "") + text[start:end] for start, end in spans]
+
+
+def window_spans(retriever: Any, text: str, chunks: Chunks) -> list[tuple[int, int]]:
+    """Characters [start, end) of the text's windows of at most `chunks.size` of the model's tokens,
+    counted as the model reads each window; of words where the model has no tokens. The whole text
+    where one window holds it.
 
     A window that begins or ends inside a word is tokenized differently, and often into more tokens,
     than the same characters in the text. Such a window gives up its last tokens, and the next one
@@ -122,28 +140,51 @@ def windows_of(retriever: Any, text: str, chunks: Chunks) -> list[str]:
     dense = isinstance(retriever, DenseRetriever)
     spans = _token_spans(retriever, text) if dense else list(words(text))
     units = _units(spans)
-    found: list[str] = []
+    windows: list[tuple[int, int]] = []
     first, last = 0, 0
     while last < len(units):
         last, n = first + 1, units[first][2]
         while last < len(units) and n + units[last][2] <= chunks.size:
             n += units[last][2]
             last += 1
-        window = text[units[first][0] : units[last - 1][1]]
+        window = units[first][0], units[last - 1][1]
         while dense and last > first + 1:
-            excess = len(_token_spans(retriever, window)) - chunks.size
+            excess = len(_token_spans(retriever, text[window[0] : window[1]])) - chunks.size
             if excess <= 0:
                 break
             while last > first + 1 and excess > 0:
                 last -= 1
                 excess -= units[last][2]
-            window = text[units[first][0] : units[last - 1][1]]
-        found.append(window)
+            window = units[first][0], units[last - 1][1]
+        windows.append(window)
         after, shared = last, 0
         while after > first + 1 and (shared := shared + units[after - 1][2]) <= chunks.overlap:
             after -= 1
         first = after
-    return found or [text]
+    return windows or [(0, len(text))]
+
+
+def read_spans(retriever: Any, text: str, chunks: Chunks) -> list[tuple[int, int]] | None:
+    """Characters [start, end) that each chunk of the text holds, as far as the model reads them;
+    None where that is not known (whole texts behind an endpoint).
+
+    Raises:
+        UserError: the model reads no token of the text.
+    """
+    if chunks.kind == "windows":
+        return window_spans(retriever, text, chunks)
+    if not isinstance(retriever, DenseRetriever):
+        return None if retriever.spec.remote else [(0, len(text))]
+    tokens = retriever.encode_texts([text], "document").texts[0]
+    size = len(tokens) if chunks.kind == "whole" else chunks.size
+    chunk_spans = []
+    for first in range(0, len(tokens), size):
+        part = slice(first, first + size)
+        content = tokens.content[part]
+        if content.any():
+            starts, ends = tokens.starts[part][content], tokens.ends[part][content]
+            chunk_spans.append((int(starts.min()), int(ends.max())))
+    return chunk_spans
 
 
 def _units(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:

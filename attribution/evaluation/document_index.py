@@ -34,12 +34,14 @@ class Ranks:
 
     def __init__(self, columns: Sequence[int], same: Sequence[int]) -> None:
         held = np.asarray(columns, dtype=np.int64)
-        self._owners, self._starts = np.unique(held, return_index=True)
+        self._owners, self._starts, counts = np.unique(held, return_index=True, return_counts=True)
         place = {int(owner): at for at, owner in enumerate(self._owners)}
         at = np.array([place.get(int(one), -1) for one in same], dtype=np.int64)
         self._known = np.flatnonzero(at >= 0)
         self._at = at[self._known]
         self._column_of = at
+        self.n_vectors = np.where(at >= 0, np.append(counts, 0)[at], 0)
+        """Vectors of each document [m]."""
 
     def documents(self, scores: NDArray[np.floating]) -> NDArray[np.floating]:
         """The score of every document [P, m] by scores of vectors [P, C]; minus infinity where a
@@ -68,13 +70,15 @@ class Ranks:
 
 
 class VectorIndex:
-    """Vectors [C, H] of documents' chunks and how they are compared."""
+    """Vectors [C, H] of documents' chunks and how they are compared. `n_vectors` [m] are those of
+    each document."""
 
     def __init__(
         self, vectors: Tensor, ranks: Ranks, similarity: Similarity, memory: int = 64 << 20
     ) -> None:
         self._vectors, self._ranks, self._similarity = vectors, ranks, similarity
         self._rows = max(1, memory // (4 * max(1, len(vectors))))
+        self.n_vectors = ranks.n_vectors
 
     def ranks(self, queries: Tensor, own: Sequence[int]) -> Ints:
         """Ranks [P] of the own documents for query vectors [P, H]."""
@@ -102,6 +106,7 @@ class LexicalIndex:
         import bm25s
 
         self._ranks, self._chunks = ranks, chunks
+        self.n_vectors = ranks.n_vectors
         self._index = bm25s.BM25(method="lucene", k1=k1, b=b, dtype="float64")
         self._index.index([list(chunk) for chunk in chunks], show_progress=False)
 

@@ -1,15 +1,20 @@
-"""Whether a change to a model is worth it: less position bias, and no loss of quality."""
+"""Whether a change is worth it: a model's (less position bias and no loss of quality), or that of a
+setting of an index."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from poslens.attribution.evaluation.comparison import Comparison
 from poslens.attribution.evaluation.ranking_measures import NDCG
 
 MARGIN = 0.01
-"""Difference of nDCG@10 up to which two models are equivalent."""
+"""Difference of nDCG@10, or of a mean reciprocal rank, up to which two models are equivalent."""
+
+Wanted = Literal["higher", "lower"]
+"""The better direction of a measure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +37,10 @@ def recommendation(
     It is where one of these measures is better, none is worse, nDCG@10 is not lower, and a loss of
     it beyond the margin is ruled out.
     """
-    measured = [(name, "lower", each) for name, each in bias.items() if each is not None] + [
-        (name, "higher", each) for name, each in evenness.items() if each is not None
-    ]
-    better, worse, undecided = list[str](), list[str](), list[Comparison]()
-    for name, wanted, each in measured:
-        verdict = each.verdict
-        if verdict == "too few documents":
-            undecided.append(each)
-        elif verdict != "equivalent":
-            (better if verdict == wanted else worse).append(f"{name} is {verdict}")
+    measured: list[Measured] = [
+        (name, "lower", each) for name, each in bias.items() if each is not None
+    ] + [(name, "higher", each) for name, each in evenness.items() if each is not None]
+    better, worse, undecided = _sorted(measured)
     if quality is not None and quality.verdict == "lower":
         worse.append(f"{NDCG} is lower")
     if worse:
@@ -66,6 +65,52 @@ def recommendation(
         else f"a loss of {quality.margin:g} in {NDCG} is ruled out"
     )
     return Recommendation(True, f"On held-out documents, {' and '.join(better)}, and {gain}.")
+
+
+def setting_recommendation(
+    measures: Mapping[str, tuple[Wanted, Comparison | None]],
+) -> Recommendation:
+    """Whether another setting of an index is recommended, from measures by name on documents that
+    it was not chosen on: one of them is better, and none is worse. The reason names measures of
+    which a loss beyond the margin is not ruled out."""
+    measured = [(name, *each) for name, each in measures.items()]
+    better, worse, undecided = _sorted(
+        [(name, wanted, each) for name, wanted, each in measured if each is not None]
+    )
+    if worse:
+        words = f"{' and '.join(worse)}{f', although {better[0]}' if better else ''}"
+        return Recommendation(False, f"On held-out documents, {words}.")
+    if better:
+        open_losses = [
+            name
+            for name, wanted, each in measured
+            if each is not None and not each.rules_out("lower" if wanted == "higher" else "higher")
+        ]
+        doubt = f"; a loss in {' and in '.join(open_losses)} is not ruled out"
+        words = f"{' and '.join(better)}{doubt if open_losses else ''}"
+        return Recommendation(True, f"On held-out documents, {words}.")
+    if undecided:
+        return Recommendation(False, f"Too few held-out documents to decide{_needed(undecided)}.")
+    if not any(each for _, each in measures.values()):
+        return Recommendation(False, "The held-out documents have nothing to search for.")
+    return Recommendation(
+        False, "On held-out documents, every measure is equivalent within its margin."
+    )
+
+
+Measured = tuple[str, Wanted, Comparison]
+
+
+def _sorted(measured: Sequence[Measured]) -> tuple[list[str], list[str], list[Comparison]]:
+    """What is better and what is worse, in words, and what is undecided."""
+    better, worse, undecided = list[str](), list[str](), list[Comparison]()
+    for name, wanted, each in measured:
+        verdict = each.verdict
+        if verdict == "too few documents":
+            undecided.append(each)
+        elif verdict != "equivalent":
+            (better if verdict == wanted else worse).append(f"{name} is {verdict}")
+    return better, worse, undecided
 
 
 def _needed(comparisons: Sequence[Comparison]) -> str:

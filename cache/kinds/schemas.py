@@ -9,6 +9,7 @@ from poslens.attribution.evaluation.faithfulness import ErasureParameters
 from poslens.attribution.types import Method
 from poslens.cache.kinds import bias, interventions, needles, position_ranks, rankings, why
 from poslens.cache.kinds.audit import SENTENCE_RANKS, TRUNCATIONS
+from poslens.cache.kinds.chunk_plan import DOCUMENT_CHUNKS, ENCODING_TIMES
 from poslens.cache.kinds.faithfulness import (
     FAITHFULNESS,
     RANDOM_ORDER,
@@ -21,6 +22,8 @@ from poslens.cache.storage.schema import Schema
 _SCHEMAS: dict[str, Schema[Any]] = {
     **interventions.SCHEMAS,
     "bias_scores": bias.SCHEMA,
+    "chunk_plan": DOCUMENT_CHUNKS,
+    "encoding_time": ENCODING_TIMES,
     "evidence_read": rankings.READS,
     "late_chunks": CHUNK_VECTORS,
     "needle": needles.SCHEMA,

@@ -360,6 +360,26 @@ def of_audit(
     )
 
 
+def of_chunk_plan(
+    model: ModelIdentity,
+    method: str,
+    dataset: str,
+    n_documents: int,
+    selection: str,
+    share: Estimate | None,
+) -> Provenance:
+    """Settings of an index that were tried on a corpus of `n_documents`."""
+    return of_model(
+        model,
+        method,
+        dataset,
+        n_documents=n_documents,
+        max_length=model.spec.max_length,
+        selection=selection,
+        interval=resampled(share),
+    )
+
+
 def of_needles(
     model: ModelIdentity, method: Method, dataset: str, n: int, selection: str
 ) -> Provenance:

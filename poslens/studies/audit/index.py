@@ -27,7 +27,7 @@ from poslens.attribution.retrievers.base import Pooled, Retriever
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.lexical import LexicalRetriever, terms_of
 from poslens.attribution.retrievers.scoring import in_batches
-from poslens.attribution.types import Method
+from poslens.attribution.types import Method, Side
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.keys import text_digest
 from poslens.cache.kinds.embeddings import EmbeddingStore, embedded
@@ -44,8 +44,40 @@ def block_size(retriever: Retriever) -> int:
     return CPU_BLOCK if retriever.device.type == "cpu" else BLOCK
 
 
+def readable_vectors(
+    retriever: Pooled,
+    model: ModelKey,
+    side: Side,
+    texts: Sequence[str],
+    store: EmbeddingStore,
+    options: RunOptions,
+) -> tuple[dict[str, Tensor], int]:
+    """The vector [H] of each text that the model can read, computed once and stored, and how many
+    were computed.
+
+    Raises:
+        Stopped: the run was stopped; vectors computed so far are stored.
+        UserError: a vector cannot be computed or stored.
+    """
+    try:
+        vectors, computed = embedded(retriever, model, side, texts, store, options)
+    except Stopped:
+        raise
+    except UserError:
+        ok = readable(retriever, texts, side)
+        if all(ok):
+            raise
+        some = [text for text, can_read in zip(texts, ok, strict=True) if can_read]
+        vectors, computed = embedded(retriever, model, side, some, store, options)
+    tensors = {text: torch.from_numpy(vector.copy()) for text, vector in vectors.items()}
+    return tensors, computed
+
+
 class SearchIndex(Protocol):
-    """An index that ranks the own documents of queries."""
+    """An index that ranks the own documents of queries. `n_vectors` [m] are the vectors (or texts)
+    of each document."""
+
+    n_vectors: Ints
 
     def ranks(self, queries: Any, own: Sequence[int]) -> Ints:
         """Ranks [P]."""
@@ -53,7 +85,8 @@ class SearchIndex(Protocol):
 
 
 class IndexBuilder:
-    """Builds the indexes of a collection for one model."""
+    """Builds the indexes of a collection for one model; with `titled`, windows begin with the title
+    of their document."""
 
     def __init__(
         self,
@@ -63,7 +96,10 @@ class IndexBuilder:
         model: ModelKey,
         chunks: Chunks,
         options: RunOptions,
+        *,
+        titled: bool = False,
     ) -> None:
+        self._titled = titled
         self._collection, self._retriever, self._model = collection, retriever, model
         self._chunks, self._options = chunks, options
         self._embeddings = EmbeddingStore(root)
@@ -86,11 +122,11 @@ class IndexBuilder:
             if self._options.should_stop():
                 raise Stopped("Stopped while documents were read.")
             started, self._from_store = time.perf_counter(), True
-            new: dict[int, str] = {}
-            for text in block:
+            new: dict[int, tuple[str, str]] = {}
+            for text, title in block:
                 number = first_of.setdefault(text_digest(text), len(same))
                 if number == len(same):
-                    new[number] = text
+                    new[number] = text, title
                 same.append(number)
             for number, made in zip(new, self._made(list(new.values())), strict=True):
                 chunks += made
@@ -107,20 +143,27 @@ class IndexBuilder:
         pooled = cast(Pooled, self._retriever)
         return VectorIndex(torch.stack(chunks), ranks, pooled.similarities)
 
-    def _blocks(self, order: Order) -> Iterator[list[str]]:
+    def _blocks(self, order: Order) -> Iterator[list[tuple[str, str]]]:
+        """Texts with the titles that their windows get."""
         documents = self._collection.documents()
         while block := list(islice(documents, block_size(self._retriever))):
-            yield [one.text if order == "original" else shuffled(one) for one in block]
+            yield [
+                (
+                    document.text if order == "original" else shuffled(document),
+                    document.title if self._titled else "",
+                )
+                for document in block
+            ]
 
-    def _made(self, texts: Sequence[str]) -> list[list[Any]]:
+    def _made(self, block: Sequence[tuple[str, str]]) -> list[list[Any]]:
         """The entries of each text in the index: vectors [H], or words."""
         if self._chunks.kind == "late":
-            return [list(one) for one in self._late(texts)]
+            return [list(one) for one in self._late([text for text, _ in block])]
         parts = [
-            windows_of(self._retriever, text, self._chunks)
+            windows_of(self._retriever, text, self._chunks, title)
             if self._chunks.kind == "windows"
             else [text]
-            for text in texts
+            for text, title in block
         ]
         if isinstance(self._retriever, LexicalRetriever):
             return [[terms_of(part) for part in one] for one in parts]
@@ -128,20 +171,7 @@ class IndexBuilder:
         return [[known[part] for part in one if part in known] for one in parts]
 
     def _vectors(self, texts: list[str]) -> dict[str, Tensor]:
-        """Vectors of the texts that the model can read, computed once and stored."""
-        try:
-            return self._embedded(texts)
-        except Stopped:
-            raise
-        except UserError:
-            retriever = cast(Pooled, self._retriever)
-            ok = readable(retriever, texts, "document")
-            if all(ok):
-                raise
-        return self._embedded([text for text, known in zip(texts, ok, strict=True) if known])
-
-    def _embedded(self, texts: Sequence[str]) -> dict[str, Tensor]:
-        vectors, computed = embedded(
+        vectors, computed = readable_vectors(
             cast(Pooled, self._retriever),
             self._model,
             "document",
@@ -150,7 +180,7 @@ class IndexBuilder:
             self._options,
         )
         self._from_store = self._from_store and not computed
-        return {text: torch.from_numpy(vector.copy()) for text, vector in vectors.items()}
+        return vectors
 
     def _late(self, texts: Sequence[str]) -> list[Tensor]:
         """Vectors [W, H] of each text's late chunks; W is 0 if the model cannot read the text."""

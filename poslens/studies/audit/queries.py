@@ -22,6 +22,9 @@ from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.lexical import LexicalRetriever, terms_of
 from poslens.attribution.retrievers.scoring import DeviceSlot, read_texts
 from poslens.cache.jobs.loop import RunOptions
+from poslens.cache.lru_cache import LRUCache
+from poslens.compute.compute import Compute
+from poslens.compute.provenance import ModelIdentity
 
 _TIMED = 16
 """Documents that are timed: the beginnings of all, and four of them whole."""
@@ -39,7 +42,29 @@ class Pace:
         return of.document_tokens / self.documents + of.query_tokens / self.queries
 
 
-def pace(retriever: DenseRetriever, collection: Collection, device_slot: DeviceSlot) -> Pace:
+def measured_pace(
+    compute: Compute, model: ModelIdentity, retriever: DenseRetriever, collection: Collection
+) -> Pace:
+    """The model's pace in this process, measured once.
+
+    Raises:
+        UserError: the corpus cannot be read.
+    """
+    return _paces.get(
+        (model.key, model.device),
+        lambda: _pace(retriever, collection, compute.device_slot(model.spec)),
+    )
+
+
+def known_pace(model: ModelIdentity) -> Pace | None:
+    """The model's pace, if it was measured in this process."""
+    return _paces.find((model.key, model.device))
+
+
+_paces: LRUCache[Pace] = LRUCache(32)
+
+
+def _pace(retriever: DenseRetriever, collection: Collection, device_slot: DeviceSlot) -> Pace:
     """Time some documents and a batch of sentences, after one batch to warm up.
 
     Raises:
@@ -70,7 +95,7 @@ class Queries:
         frequent: Frequent,
         options: RunOptions,
     ) -> None:
-        self._retriever, self._reading = retriever, _Reading(collection)
+        self._retriever, self._reading = retriever, Reading(collection)
         self._frequent, self._options = frequent, options
         self._of_document: dict[str, tuple[Document, DocumentQueries | UserError]] = {}
         self._vectors: dict[str, Any] = {}
@@ -145,7 +170,7 @@ class Queries:
         }
 
 
-class _Reading:
+class Reading:
     """Documents by key. Reading continues after the last one, so that documents in the order of the
     corpus take one pass."""
 

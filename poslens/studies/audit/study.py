@@ -31,7 +31,7 @@ from poslens.compute.provenance import ModelIdentity
 from poslens.compute.runs import Job, Report, Run, duration
 from poslens.parameters import Choice, Integer, Parameters, Settings, Several
 from poslens.studies.audit.figures import unretrieved_by_position
-from poslens.studies.audit.queries import Pace, pace
+from poslens.studies.audit.queries import known_pace, measured_pace
 from poslens.studies.audit.run import require_family, run_audit
 from poslens.studies.audit.summary import (
     AuditIndex,
@@ -183,7 +183,7 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
             retriever = compute.retriever(model)
             if not subject.spec.remote and isinstance(retriever, DenseRetriever):
                 run.stage = "Timing the model"
-                _pace(model, retriever, compute, collection)
+                measured_pace(compute, model, retriever, collection)
             options = compute.run_options(subject.spec, run, report)
             return run_audit(
                 store, retriever, model.key, subject.chunks, options=options, on_stage=stage
@@ -223,9 +223,9 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
         )
         if subject.spec.remote or model.stored_only:
             return f"{words}."
-        speed = _paces.find((model.key, model.device))
+        speed = known_pace(model)
         if speed is None and load and isinstance(it := compute.retriever(model), DenseRetriever):
-            speed = _pace(model, it, compute, collection)
+            speed = measured_pace(compute, model, it, collection)
         if speed is None:
             return f"{words}; the time is estimated once the model is loaded."
         return f"{words}: about {duration(speed.seconds(work))} on this machine."
@@ -282,7 +282,7 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
         if difference is not None and difference.interval is not None:
             sentences.append(AFTER_SHUFFLING[judged(difference, SHARE_MARGIN)])
         if summary.recovered is not None and summary.base is not None:
-            points = _hundredfold(summary.recovered).text("+.1f")
+            points = summary.recovered.times(100).text("+.1f")
             sentences.append(f"Recovered from {summary.base.name}: {points} percentage points.")
         limit = limit_sentence(summary.index.spec, summary.truncations)
         return " ".join([*sentences, limit]).rstrip()
@@ -303,25 +303,11 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
 
 
 _workloads: LRUCache[Workload] = LRUCache(32)
-_paces: LRUCache[Pace] = LRUCache(32)
 _summaries: LRUCache[AuditSummary] = LRUCache(32)
 
 
-def _pace(
-    model: ModelIdentity, retriever: DenseRetriever, compute: Compute, collection: Collection
-) -> Pace:
-    """The model's pace in this process, measured once."""
-    key = (model.key, model.device)
-    return _paces.get(key, lambda: pace(retriever, collection, compute.device_slot(model.spec)))
-
-
-def _hundredfold(share: Estimate) -> Estimate:
-    low, high = (None if end is None else 100 * end for end in (share.low, share.high))
-    return Estimate(100 * share.value, low, high)
-
-
 def _percent(share: Estimate) -> str:
-    value, bracket, interval = _hundredfold(share).text(".1f").partition(" [")
+    value, bracket, interval = share.times(100).text(".1f").partition(" [")
     return f"{value}%{bracket}{interval}"
 
 

@@ -1,0 +1,253 @@
+"""Which way to chunk documents should an index use?
+
+A setting is a way to chunk documents: whole, windows of some size and overlap, windows that begin
+with the document's title, or late chunks. Every setting is tried on the same corpus. It is chosen
+on half of the documents and judged on the other half, split at random with a fixed seed, against
+whole documents (docs/methods.md, section 14).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from poslens.attribution.curves.bootstrap import Estimate, Values, estimate
+from poslens.attribution.evaluation.audit import ratios
+from poslens.attribution.evaluation.chunks import WHOLE, Chunks
+from poslens.attribution.evaluation.comparison import SHARE_MARGIN, Comparison, compared
+from poslens.attribution.evaluation.document_index import Ints
+from poslens.attribution.evaluation.ranking_change import halves
+from poslens.attribution.evaluation.recommendation import MARGIN, Wanted
+from poslens.attribution.types import Method
+
+TIMED = 16
+"""Documents whose encoding is timed."""
+UNKNOWN = -1
+"""Of evidence whose chunks are not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A way to chunk documents; with `titled`, windows after the first begin with the title."""
+
+    chunks: Chunks
+    titled: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.chunks}+title" if self.titled else str(self.chunks)
+
+    def title(self, unit: str = "tokens") -> str:
+        """Its name in sentences; `unit` is what its size counts."""
+        if self.chunks == WHOLE:
+            return "whole documents"
+        name, comma, overlap = self.chunks.title.partition(",")
+        return f"{name} {unit}{comma}{overlap}{', with the title' if self.titled else ''}"
+
+    @property
+    def method(self) -> Method:
+        """What its results are stored under."""
+        parameters = {"chunks": str(self.chunks), "titled": self.titled, "version": 1}
+        return Method("chunk_plan", parameters)
+
+
+def settings_of(
+    sizes: Sequence[int],
+    overlaps: Sequence[float],
+    *,
+    windows: bool = True,
+    titled: bool = True,
+    late: bool = True,
+) -> tuple[Setting, ...]:
+    """Whole documents, windows of these sizes (tokens) and overlaps (percent of the size), the same
+    with titles, and late chunks of these sizes. Settings with fewer vectors come first."""
+    tried = [Setting(WHOLE)]
+    for size in sorted(sizes, reverse=True):
+        tokens = sorted({min(size - 1, round(size * percent / 100)) for percent in overlaps})
+        if late:
+            tried.append(Setting(Chunks("late", size)))
+        for overlap in tokens:
+            chunks = Chunks("windows", size, overlap)
+            tried += [Setting(chunks)] * windows + [Setting(chunks, titled=True)] * titled
+    return tuple(tried)
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentChunks:
+    """What one setting makes of a document: its `vectors` in the index, the `ranks` [S] at which
+    its sentences retrieve it, and of the Q queries that it answers the `query_ranks` [Q] of the
+    best document that answers them, and whether their evidence is `cut` [Q]: 1 if no chunk holds
+    all of it as the model reads it, else 0; -1 if that is not known, or there is no evidence. A
+    rank is 0 where the model reads no token of the query."""
+
+    document_id: str
+    vectors: int
+    ranks: Ints
+    query_ranks: Ints
+    cut: Ints
+
+    def __post_init__(self) -> None:
+        if self.vectors < 0 or (self.ranks < 0).any() or (self.query_ranks < 0).any():
+            raise ValueError("no ranks of sentences and queries")
+        if self.cut.shape != self.query_ranks.shape or not np.isin(self.cut, (-1, 0, 1)).all():
+            raise ValueError("no queries of a document")
+
+
+@dataclass(frozen=True, slots=True)
+class EncodingTime:
+    """Seconds [n] that encoding each of some documents took."""
+
+    seconds: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.seconds or min(self.seconds) < 0:
+            raise ValueError("no seconds of documents")
+
+
+@dataclass(frozen=True)
+class Tried:
+    """The results of one setting by document."""
+
+    setting: Setting
+    documents: Mapping[str, DocumentChunks]
+    time: EncodingTime | None = None
+
+    @property
+    def n_vectors(self) -> int:
+        """Vectors of the whole corpus."""
+        return sum(document.vectors for document in self.documents.values())
+
+    @property
+    def vectors(self) -> Estimate | None:
+        """Mean vectors per document."""
+        rows = np.array([[document.vectors] for document in self.documents.values()])
+        return estimate(rows) if len(rows) else None
+
+    @property
+    def seconds(self) -> Estimate | None:
+        """Mean seconds that encoding a document takes; None if that was not measured."""
+        return None if self.time is None else estimate(np.array([self.time.seconds]).T)
+
+
+# -- measures --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A share over the sentences or queries of documents: `count(document, top)` is the sum and how
+    many it is over. `wanted` is the better direction, and up to `margin` two shares are
+    equivalent."""
+
+    title: str
+    wanted: Wanted
+    margin: float
+    count: Callable[[DocumentChunks, int], tuple[float, int]]
+
+    def share(self, tried: Tried, documents: Sequence[str], top: int) -> Estimate | None:
+        """The share over these documents; None where they have nothing to count."""
+        rows = np.array([self.count(tried.documents[key], top) for key in documents], np.float64)
+        if not rows.size or not rows[:, 1].any():
+            return None
+        return estimate(rows, None, _ratio)
+
+    def change(
+        self, before: Tried, after: Tried, documents: Sequence[str], top: int
+    ) -> Comparison | None:
+        """The share after minus before, over the documents of which both count the same; None where
+        they have nothing to count."""
+        rows = []
+        for key in documents:
+            old, n = self.count(before.documents[key], top)
+            new, n_new = self.count(after.documents[key], top)
+            if n and n == n_new:
+                rows.append((new - old, n))
+        return compared(np.array(rows), None, self.margin, _ratio) if rows else None
+
+
+def _ratio(means: Values) -> Values:
+    return ratios(means)[:, 0]
+
+
+def _unretrieved(document: DocumentChunks, top: int) -> tuple[float, int]:
+    asked = document.ranks > 0
+    return float((document.ranks[asked] > top).sum()), int(asked.sum())
+
+
+def _reciprocal_rank(document: DocumentChunks, top: int) -> tuple[float, int]:
+    ranks = document.query_ranks[document.query_ranks > 0]
+    return float((1 / ranks).sum()), len(ranks)
+
+
+def _cut(document: DocumentChunks, top: int) -> tuple[float, int]:
+    read = document.cut != UNKNOWN
+    return float(document.cut[read].sum()), int(read.sum())
+
+
+Name = Literal["unretrieved", "reciprocal_rank", "cut"]
+MEASURES: Mapping[Name, Measure] = {
+    "unretrieved": Measure(
+        "the share of unretrieved sentences", "lower", SHARE_MARGIN, _unretrieved
+    ),
+    "reciprocal_rank": Measure(
+        "the mean reciprocal rank of the queries", "higher", MARGIN, _reciprocal_rank
+    ),
+    "cut": Measure("the share of cut evidence", "lower", SHARE_MARGIN, _cut),
+}
+
+
+# -- choice ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The setting `chosen` on half of the documents, and the one to compare it with on the other
+    half, `held_out`: whole documents, or the best other setting if whole documents were chosen."""
+
+    chosen: Tried
+    reference: Tried
+    held_out: tuple[str, ...]
+
+    def changes(self, top: int) -> dict[Name, Comparison | None]:
+        """Each measure of the chosen setting minus that of the other one."""
+        return {
+            name: measure.change(self.reference, self.chosen, self.held_out, top)
+            for name, measure in MEASURES.items()
+        }
+
+
+def loss(tried: Tried, documents: Sequence[str], top: int) -> float:
+    """Mean of the share of unretrieved sentences, 1 minus the mean reciprocal rank, and the share
+    of cut evidence, of those that these documents have; 0 is best, 1 worst."""
+    losses = []
+    for measure in MEASURES.values():
+        if (share := measure.share(tried, documents, top)) is not None:
+            losses.append(share.value if measure.wanted == "lower" else 1 - share.value)
+    return float(np.mean(losses)) if losses else 0.0
+
+
+def choose(tried: Sequence[Tried], top: int) -> Choice | None:
+    """Choose the setting with the fewest vectors among those whose loss on half of the documents is
+    within 0.02 of the smallest; the first of equals. None for fewer than two settings or
+    documents. The first setting is whole documents."""
+    if len(tried) < 2:
+        return None
+    shared = [key for key in tried[0].documents if all(key in one.documents for one in tried)]
+    if len(shared) < 2:
+        return None
+    first_half = halves(shared)
+    choosing = [key for key, is_first in zip(shared, first_half, strict=True) if is_first]
+    held_out = tuple(key for key, is_first in zip(shared, first_half, strict=True) if not is_first)
+    losses = {str(one.setting): loss(one, choosing, top) for one in tried}
+
+    def cheapest(some: Sequence[Tried]) -> Tried:
+        limit = min(losses[str(one.setting)] for one in some) + SHARE_MARGIN
+        return min(
+            (one for one in some if losses[str(one.setting)] <= limit),
+            key=lambda one: one.n_vectors,
+        )
+
+    chosen = cheapest(tried)
+    reference = tried[0] if chosen is not tried[0] else cheapest(tried[1:])
+    return Choice(chosen, reference, held_out)

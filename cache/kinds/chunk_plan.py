@@ -1,0 +1,89 @@
+"""Stored results of chunk plans: a row for each setting and document, so that a run resumes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+
+from poslens.attribution.datasets.corpus import Collection, Query
+from poslens.attribution.evaluation.chunk_plan import (
+    DocumentChunks,
+    EncodingTime,
+    Setting,
+    Tried,
+)
+from poslens.cache.kinds.rankings import fingerprint
+from poslens.cache.storage.results import Key, Results, itself
+from poslens.cache.storage.schema import Schema
+from poslens.cache.storage.store import ModelKey
+
+DOCUMENT_CHUNKS = Schema(DocumentChunks, given=lambda owner: {"document_id": owner.item})
+ENCODING_TIMES = Schema(EncodingTime)
+
+
+class ChunkPlanStore:
+    """Chunk plans of one collection below one folder."""
+
+    def __init__(self, root: Path, collection: Collection) -> None:
+        self.root, self.collection = root, collection
+        evidence = hashlib.sha256(fingerprint(collection).encode())
+        for query in collection.queries:
+            evidence.update(f"{query.query_id!r} {query.span} {query.evidence_pair!r}\n".encode())
+        self.fingerprint = evidence.hexdigest()[:16]
+        self.documents: Results[Key, DocumentChunks] = Results(
+            root, "chunk_plan", key=itself, schema=DOCUMENT_CHUNKS
+        )
+        self.times: Results[Key, EncodingTime] = Results(
+            root, "encoding_time", key=itself, schema=ENCODING_TIMES
+        )
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """Every document's key, in the order of the corpus."""
+        return tuple(document.key for document in self.collection.documents())
+
+    @cached_property
+    def items(self) -> list[Key]:
+        """What results are stored under, by document."""
+        return [Key(self.collection.name, key, self.fingerprint) for key in self.keys]
+
+    @cached_property
+    def queries(self) -> dict[str, list[tuple[Query, tuple[int, ...]]]]:
+        """The queries of each document that answers them, by its key, with the numbers of all
+        documents that do: the one with the evidence, else the relevant ones. Queries whose own
+        document is left out of their ranking are not among them."""
+        number_of = {key: number for number, key in enumerate(self.keys)}
+        answered: dict[str, list[tuple[Query, tuple[int, ...]]]] = {}
+        for query in self.collection.queries:
+            if self.collection.skips_own_id and query.query_id in number_of:
+                continue
+            evidence = query.evidence_document
+            keys = tuple(query.relevant) if evidence is None else (evidence,)
+            numbers = tuple(number_of[key] for key in keys if key in number_of)
+            if numbers:
+                answered.setdefault(self.keys[numbers[0]], []).append((query, numbers))
+        return answered
+
+    def missing(self, model: ModelKey, setting: Setting, *, retry: bool = False) -> list[Key]:
+        """Documents that have neither a result nor a reason."""
+        return self.documents.missing(model, setting.method, self.items, retry=retry)
+
+    def timed_item(self, device: str) -> Key:
+        """What the times of encoding on a device are stored under."""
+        return Key(self.collection.name, device, self.fingerprint)
+
+    def tried(
+        self, model: ModelKey, settings: Sequence[Setting], device: str
+    ) -> tuple[list[Tried], dict[str, str]]:
+        """The results of each setting, and why others have none."""
+        results, left_out = [], {}
+        for setting in settings:
+            stored = self.documents.select(model, setting.method, self.items)
+            if stored.results:
+                time = self.times.get(model, setting.method, self.timed_item(device))
+                results.append(Tried(setting, stored.results, time))
+            elif stored.failed:
+                left_out[str(setting)] = next(iter(stored.failed.values()))
+        return results, left_out

@@ -1,0 +1,1 @@
+"""Chunks: which window, overlap and title prefix an index should use."""

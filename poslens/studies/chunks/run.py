@@ -1,0 +1,304 @@
+"""Runs a chunk plan: builds the index of each setting, and ranks the sentences and queries of every
+document in it. Queries are encoded once, and vectors that several settings share too."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from poslens.attribution.datasets.corpus import Document, Query
+from poslens.attribution.errors import Stopped, Unavailable, UserError
+from poslens.attribution.evaluation.audit import document_queries
+from poslens.attribution.evaluation.chunk_plan import (
+    TIMED,
+    UNKNOWN,
+    DocumentChunks,
+    EncodingTime,
+    Setting,
+)
+from poslens.attribution.evaluation.chunks import (
+    late_vectors,
+    read_spans,
+    require_fit,
+    windows_of,
+)
+from poslens.attribution.evaluation.document_index import Ints
+from poslens.attribution.retrievers.base import Pooled, Retriever
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.lexical import LexicalRetriever, terms_of
+from poslens.attribution.retrievers.scoring import read_texts
+from poslens.cache.jobs.items import compute_missing
+from poslens.cache.jobs.loop import Progress, RunOptions
+from poslens.cache.kinds.chunk_plan import ChunkPlanStore
+from poslens.cache.kinds.embeddings import EmbeddingStore
+from poslens.cache.storage.results import Key
+from poslens.cache.storage.store import ModelKey
+from poslens.studies.audit.index import (
+    IndexBuilder,
+    SearchIndex,
+    block_size,
+    readable_vectors,
+)
+from poslens.studies.audit.queries import Reading
+from poslens.studies.audit.run import require_family
+
+
+def run_plan(
+    store: ChunkPlanStore,
+    retriever: Retriever,
+    model: ModelKey,
+    settings: Sequence[Setting],
+    *,
+    device: str,
+    options: RunOptions = RunOptions(),
+    on_stage: Callable[[str], None] = lambda stage: None,
+) -> Progress:
+    """Compute and store what is missing of each setting, document by document; progress counts
+    documents times settings. A setting that does not fit the model gets that reason.
+
+    Raises:
+        UserError: the corpus cannot be read, or the store cannot be written; what was stored before
+            is kept.
+    """
+    n, total = len(store.keys), len(store.keys) * len(settings)
+    started, computed = time.perf_counter(), 0
+    queries = _Queries(store, retriever, model, options)
+
+    def progress(done: int, stopped: bool = False) -> Progress:
+        return Progress(total, done, computed, 0, time.perf_counter() - started, stopped)
+
+    for number, setting in enumerate(settings):
+        before = number * n
+        options.on_progress(progress(before))
+        missing = store.missing(model, setting, retry=options.retry_failed)
+        if not missing:
+            continue
+        on_stage(str(setting))
+        try:
+            require_family(retriever.spec, setting.chunks)
+            require_fit(retriever, setting.chunks)
+        except Unavailable:
+            raise
+        except UserError as reason:
+            store.documents.put_failures(
+                model, setting.method, [(item, str(reason)) for item in missing]
+            )
+            continue
+
+        def read(part: Progress, before: int = before, computed: int = computed) -> None:
+            seconds = time.perf_counter() - started
+            options.on_progress(
+                Progress(total, before + part.done, computed + part.computed, 0, seconds)
+            )
+
+        quiet = replace(options, on_progress=read)
+        try:
+            _time(store, retriever, model, setting, device, options)
+            builder = IndexBuilder(
+                store.root,
+                store.collection,
+                retriever,
+                model,
+                setting.chunks,
+                quiet,
+                titled=setting.titled,
+            )
+            index = builder.index("original", n)
+        except Stopped:
+            return progress(before, stopped=True)
+        search = _Search(store, retriever, setting, index, queries)
+        part = compute_missing(
+            store.documents,
+            model,
+            setting.method,
+            store.items,
+            search.document,
+            options=replace(options, on_progress=lambda progress: None),
+            portion=block_size(retriever),
+            prepare=queries.prepare,
+        )
+        computed += part.computed
+        if part.stopped:
+            return progress(before + part.done, stopped=True)
+    return progress(total)
+
+
+def _time(
+    store: ChunkPlanStore,
+    retriever: Retriever,
+    model: ModelKey,
+    setting: Setting,
+    device: str,
+    options: RunOptions,
+) -> None:
+    """Time how long it takes to encode some documents, one by one, unless that is stored; only of
+    models that compute vectors on this machine.
+
+    Raises:
+        Stopped: the run was stopped.
+        UserError: the corpus cannot be read, or the store cannot be written.
+    """
+    item = store.timed_item(device)
+    if not isinstance(retriever, DenseRetriever) or store.times.get(model, setting.method, item):
+        return
+    texts = list(store.collection.sampled_documents(TIMED, 0).documents())
+    seconds = []
+    for document in texts[:1] + texts:  # the first one twice: it also warms up
+        if options.should_stop():
+            raise Stopped("Stopped while encoding was timed.")
+        parts = _parts(retriever, document, setting)
+        try:
+            with options.device_slot():
+                began = time.perf_counter()
+                if setting.chunks.kind == "late":
+                    late_vectors(retriever, parts, setting.chunks.size)
+                else:
+                    for _ in read_texts(retriever, parts, "document"):
+                        pass
+                seconds.append(time.perf_counter() - began)
+        except UserError:  # a text without a token that the model reads
+            continue
+    if len(seconds) > 1:
+        store.times.put(model, setting.method, [(item, EncodingTime(tuple(seconds[1:])))])
+
+
+def _parts(retriever: Retriever, document: Document, setting: Setting) -> list[str]:
+    """The texts of a document that are encoded."""
+    if setting.chunks.kind != "windows":
+        return [document.text]
+    title = document.title if setting.titled else ""
+    return windows_of(retriever, document.text, setting.chunks, title)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A document, its sentences, and the queries that it answers with the numbers of all documents
+    that do."""
+
+    document: Document
+    sentences: tuple[str, ...]
+    queries: tuple[tuple[Query, tuple[int, ...]], ...]
+
+    @property
+    def texts(self) -> list[str]:
+        """Everything that is searched for."""
+        return [*self.sentences, *(query.text for query, _ in self.queries)]
+
+
+class _Queries:
+    """The sentences and queries of a block of documents, and their vectors (or words)."""
+
+    def __init__(
+        self,
+        store: ChunkPlanStore,
+        retriever: Retriever,
+        model: ModelKey,
+        options: RunOptions,
+    ) -> None:
+        self._store, self._retriever = store, retriever
+        self._model, self._options = model, options
+        self._reading = Reading(store.collection)
+        self._embeddings = EmbeddingStore(store.root)
+        self.asked: dict[str, _Asked] = {}
+        self.vectors: dict[str, Any] = {}
+
+    def prepare(self, items: Sequence[Key]) -> None:
+        """Read these documents and encode their queries, unless vectors are stored.
+
+        Raises:
+            Stopped: the run was stopped.
+            UserError: the model computes no vectors.
+        """
+        self.asked = {item.item: self._made(item.item) for item in items}
+        texts = list(dict.fromkeys(text for asked in self.asked.values() for text in asked.texts))
+        if isinstance(self._retriever, LexicalRetriever):
+            words = {text: terms_of(text) for text in texts}
+            self.vectors = {text: terms for text, terms in words.items() if terms}
+            return
+        self.vectors, _ = readable_vectors(
+            cast(Pooled, self._retriever),
+            self._model,
+            "query",
+            texts,
+            self._embeddings,
+            self._options,
+        )
+
+    def _made(self, key: str) -> _Asked:
+        document = self._reading.take(key)
+        try:
+            # No frequent words: they are left out of questions alone.
+            sentences = document_queries(document, {}).sentences
+        except UserError:  # it has no sentence to search for, but may answer queries
+            sentences = ()
+        return _Asked(document, sentences, tuple(self._store.queries.get(key, ())))
+
+
+class _Search:
+    """Ranks the sentences and queries of documents in the index of one setting."""
+
+    def __init__(
+        self,
+        store: ChunkPlanStore,
+        retriever: Retriever,
+        setting: Setting,
+        index: SearchIndex,
+        queries: _Queries,
+    ) -> None:
+        self._retriever, self._setting = retriever, setting
+        self._index, self._queries = index, queries
+        self._number_of = {key: number for number, key in enumerate(store.keys)}
+
+    def document(self, item: Key) -> DocumentChunks:
+        """The result of one document of the block.
+
+        Raises:
+            UserError: a score is not a number.
+        """
+        asked = self._queries.asked[item.item]
+        number = self._number_of[item.item]
+        ranks = self._ranks([(text, number) for text in asked.sentences])
+        answers = [(query.text, own) for query, numbers in asked.queries for own in numbers]
+        all_ranks = iter(self._ranks(answers).tolist())
+        best = [min(next(all_ranks) for _ in numbers) for _, numbers in asked.queries]
+        return DocumentChunks(
+            item.item,
+            int(self._index.n_vectors[number]),
+            ranks,
+            np.array(best, dtype=np.int64),
+            self._cut(asked),
+        )
+
+    def _ranks(self, asked: Sequence[tuple[str, int]]) -> Ints:
+        """Ranks [P] of documents for texts; 0 for a text that the model cannot read."""
+        vectors = self._queries.vectors
+        ranks = np.zeros(len(asked), dtype=np.int64)
+        at = [i for i, (text, _) in enumerate(asked) if text in vectors]
+        if at:
+            queries: Any = [vectors[asked[i][0]] for i in at]
+            if not isinstance(self._retriever, LexicalRetriever):
+                queries = torch.stack(queries)
+            ranks[at] = self._index.ranks(queries, [asked[i][1] for i in at])
+        return ranks
+
+    def _cut(self, asked: _Asked) -> Ints:
+        """Whether the evidence [Q] of each query is cut."""
+        spans = [
+            query.span if query.evidence_document == asked.document.key else None
+            for query, _ in asked.queries
+        ]
+        cut = np.full(len(spans), UNKNOWN, dtype=np.int64)
+        if any(spans):
+            try:
+                chunks = read_spans(self._retriever, asked.document.text, self._setting.chunks)
+            except UserError:  # the model reads no token of the document
+                chunks = []
+            for number, span in enumerate(spans):
+                if span is not None and chunks is not None:
+                    cut[number] = not any(a <= span.start and span.end <= b for a, b in chunks)
+        return cut

@@ -1,0 +1,317 @@
+"""Chunks: which window, overlap and title prefix should an index use?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from poslens.attribution import datasets
+from poslens.attribution.datasets import Collection, DataSet
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.audit import TOP, require_top
+from poslens.attribution.evaluation.audit_workload import Workload, plan_workload
+from poslens.attribution.evaluation.chunk_plan import MEASURES, Setting, settings_of
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Method, Provenance
+from poslens.cache.jobs.loop import Progress
+from poslens.cache.lru_cache import LRUCache
+from poslens.compute import provenance
+from poslens.compute.compute import Compute, run_key
+from poslens.compute.runs import Job, Report, Run, duration
+from poslens.parameters import Integer, Numbers, Parameters, Settings, Several
+from poslens.studies.audit.queries import known_pace, measured_pace
+from poslens.studies.audit.run import require_family
+from poslens.studies.audit.summary import sample
+from poslens.studies.chunks.figures import shares_by_size
+from poslens.studies.chunks.run import run_plan
+from poslens.studies.chunks.summary import (
+    ChunkPlan,
+    ChunkSummary,
+    store_of,
+    summary_of,
+    with_holm,
+)
+from poslens.studies.chunks.tables import TABLES
+from poslens.studies.why.study import searched
+from poslens.study import Figure, Study, register
+
+KINDS = ("windows", "titled", "late")
+
+
+@dataclass(frozen=True)
+class ChunkCorpus:
+    """The documents and queries that settings are tried on, and the settings."""
+
+    collection: Collection
+    settings: tuple[Setting, ...]
+    notes: tuple[str, ...]
+
+
+class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
+    """Every setting of an index is tried on one corpus: chosen on half of it, judged on the other
+    half."""
+
+    name = "chunks"
+    title = "Chunks"
+    question = "Which window, overlap and title prefix should an index use?"
+    unit = "document"
+    reads = (
+        "Each marker is a way to chunk documents: further right the index is larger, further down "
+        "fewer sentences are lost. The setting is chosen on half of the documents and judged on "
+        "the other half, which the figure and the tables show."
+    )
+    limits = (
+        "A sentence is unretrieved if its own document is not in the top k. Evidence is cut if no "
+        "chunk holds all of it as the model reads it. Both depend on the corpus and its size: plan "
+        "on the corpus that the index is for. Encoding was timed one document at a time on this "
+        "machine."
+    )
+    parameters = Parameters(
+        windows=Numbers(
+            title="Window sizes",
+            default=(64, 128, 256),
+            low=4,
+            high=100_000,
+            whole=True,
+            help="Tokens of a window, with commas; words for BM25 and endpoints.",
+        ),
+        overlaps=Numbers(
+            title="Overlaps",
+            default=(0, 25),
+            low=0,
+            high=90,
+            help="What a window shares with the one before, in percent of its size, with commas.",
+        ),
+        kinds=Several(
+            title="Tried",
+            default=KINDS,
+            options=KINDS,
+            closed=True,
+            help="What is tried besides whole documents: windows, titled (windows that begin with "
+            "the document's title), late (one pass over the text, then windows of its token "
+            "vectors).",
+        ),
+        top=Integer(
+            title="Top",
+            default=TOP,
+            low=1,
+            high=1_000_000,
+            help="A sentence is unretrieved if its document is not among this many.",
+        ),
+        documents=Integer(
+            title="Documents",
+            default=None,
+            low=2,
+            high=10_000_000,
+            help="Plan on a random sample of this many documents (default: all).",
+        ),
+        seed=Integer(title="Seed", default=0, low=0, high=1 << 31, help="Seed of the sample."),
+    )
+    tables = TABLES
+    figures = (Figure("Unretrieved sentences by size of the index", shares_by_size),)
+
+    def read(self, dataset: str) -> DataSet:
+        """The data set without its pairs: documents and queries come from its collection."""
+        return DataSet(dataset, datasets.corpus_of(dataset).title, ())
+
+    def corpus(self, data: DataSet, settings: Settings) -> ChunkCorpus:
+        """The whole corpus of the data set or a sample of it, and the settings that it allows.
+
+        Raises:
+            UserError: its files cannot be read, or the sample is too small.
+        """
+        whole = searched(data)
+        collection = sample(whole, settings.documents, settings.seed)
+        notes = [f"Sample: {collection.drawn}."] if collection.drawn else []
+        titled = "titled" in settings.kinds
+        if titled and not any(document.title for document in collection.documents()):
+            titled = False
+            notes.append(
+                "No document has a title, so no title is put before windows: add a column title."
+            )
+        if not any(query.span for query in collection.queries):
+            notes.append("No query marks its evidence, so cut evidence is not counted.")
+        tried = settings_of(
+            settings.windows,
+            settings.overlaps,
+            windows="windows" in settings.kinds,
+            titled=titled,
+            late="late" in settings.kinds,
+        )
+        return ChunkCorpus(collection, tried, tuple(notes))
+
+    def notes(self, data: DataSet, corpus: ChunkCorpus) -> list[str]:
+        """The sample, and what the corpus lacks."""
+        return list(corpus.notes)
+
+    def subjects(
+        self, compute: Compute, spec: RetrieverSpec, corpus: ChunkCorpus, settings: Settings
+    ) -> list[ChunkPlan]:
+        """All settings of one model.
+
+        Raises:
+            UserError: the model has no index of vectors or words.
+        """
+        require_family(spec)
+        return [ChunkPlan(spec, corpus.collection, corpus.settings, settings.top)]
+
+    def job(self, compute: Compute, subject: ChunkPlan) -> Job:
+        """Try what has no result; progress counts documents times settings.
+
+        Raises:
+            UserError: the model's files are not here, or the top includes every document.
+        """
+        model = compute.identify(subject.spec)
+        collection, settings = subject.collection, subject.settings
+        store = store_of(compute, collection)
+        total = len(store.keys) * len(settings)
+        require_top(subject.top, len(store.keys))
+
+        def work(run: Run, report: Report) -> Progress:
+            def stage(text: str) -> None:
+                run.stage = text
+
+            retriever = compute.retriever(model)
+            options = compute.run_options(subject.spec, run, report)
+            return run_plan(
+                store,
+                retriever,
+                model.key,
+                settings,
+                device=model.device,
+                options=options,
+                on_stage=stage,
+            )
+
+        return compute.job(
+            run_key(model, _method(subject), f"{collection.name} {collection.drawn}".rstrip()),
+            subject.spec.name,
+            total,
+            work,
+            n_done=lambda: total - sum(len(store.missing(model.key, one)) for one in settings),
+            can_start=not model.stored_only,
+            doing="chunks",
+            sending=compute.sending(subject.spec, lambda other: self.job(other, subject)),
+        )
+
+    def estimate(self, compute: Compute, subject: ChunkPlan, *, load: bool = False) -> str:
+        """Texts and tokens that the model will read, and the time once the model was timed in this
+        process; empty for BM25."""
+        if family_of(subject.spec).search != "vectors":
+            return ""
+        model = compute.identify(subject.spec)
+        collection, limit = subject.collection, model.spec.max_length
+        work = _workloads.get(
+            (collection.digest, *map(str, subject.settings), limit),
+            lambda: plan_workload(collection, subject.settings, limit),
+        )
+        words = (
+            f"{len(subject.settings)} settings, {work.document_texts:,} documents or windows and "
+            f"{work.queries:,} sentences and queries of {work.documents:,} documents, about "
+            f"{float(f'{work.tokens:.3g}'):,.0f} tokens"
+        )
+        if subject.spec.remote or model.stored_only:
+            return f"{words}."
+        pace = known_pace(model)
+        if pace is None and load and isinstance(it := compute.retriever(model), DenseRetriever):
+            pace = measured_pace(compute, model, it, collection)
+        if pace is None:
+            return f"{words}; the time is estimated once the model is loaded."
+        return f"{words}: about {duration(pace.seconds(work))} on this machine."
+
+    def summarize(
+        self, compute: Compute, subject: ChunkPlan, earlier: Sequence[ChunkSummary]
+    ) -> ChunkSummary | None:
+        """What was chosen and how it was judged; None while documents are missing.
+
+        Raises:
+            UserError: the model can read no document.
+        """
+        model = compute.identify(subject.spec)
+        store = store_of(compute, subject.collection)
+        require_top(subject.top, len(store.keys))
+        if any(store.missing(model.key, setting) for setting in subject.settings):
+            return None
+        key = (store.root, store.fingerprint, model.key, model.device, subject.top)
+        tried, left_out = store.tried(model.key, subject.settings, model.device)
+        if not tried or tried[0].setting != subject.settings[0]:
+            raise UserError(
+                f"{subject.spec.name} has no index of whole documents: "
+                f"{next(iter(left_out.values()), 'it can read none')}"
+            )
+        counts = tuple((str(one.setting), len(one.documents), one.time) for one in tried)
+        return _summaries.get((*key, counts), lambda: summary_of(subject, model, tried, left_out))
+
+    def together(self, summaries: Sequence[ChunkSummary]) -> list[ChunkSummary]:
+        """The results with Holm's p over all of their comparisons."""
+        return with_holm(summaries)
+
+    def remarks(self, summaries: Sequence[ChunkSummary]) -> list[str]:
+        """Settings that were left out, and sizes that are not in tokens."""
+        remarks = []
+        for one in summaries:
+            reasons: dict[str, list[str]] = {}
+            for setting, reason in one.left_out.items():
+                reasons.setdefault(reason, []).append(setting)
+            remarks += [f"Left out {', '.join(names)}: {why}" for why, names in reasons.items()]
+            if one.asked.unit == "words":
+                remarks.append(
+                    f"The tokenizer of {one.name} is not on this machine, so its windows count "
+                    "words: give a token splitter the model's own tokenizer, or split by words."
+                )
+        return remarks
+
+    def verdict(self, summary: ChunkSummary) -> str:
+        """The setting to use, what changed on held-out documents, and its price."""
+        choice, advice, plan = summary.choice, summary.recommendation, summary.plan
+        if choice is None:
+            return f"{summary.name}: keep whole documents. {advice.reason}"
+        unit = summary.asked.unit
+        chosen, reference = (one.setting.title(unit) for one in (choice.chosen, choice.reference))
+        changes = "; ".join(
+            f"{MEASURES[name].title} {change.text()}"
+            for name, change in summary.changes.items()
+            if change is not None
+        )
+        told = f"{advice.reason} Changes: {changes or 'none'}."
+        if not advice.recommended:
+            head = (
+                f"held-out documents don't confirm that {chosen} are better than {reference}"
+                if summary.decided
+                else f"no difference that this corpus can show between {chosen} and {reference}"
+            )
+            return f"{summary.name}: {head}: keep whole documents. {told}"
+        sizes = [f"{one.vectors.value:.1f}" for one in (plan, choice.reference) if one.vectors]
+        return (
+            f"{summary.name}: use {chosen} rather than {reference}. {told} The index holds "
+            f"{' vectors per document instead of '.join(sizes)}."
+        )
+
+    def provenance(self, summary: ChunkSummary) -> Provenance:
+        """Everything needed to plan again."""
+        asked, held_out = summary.asked, summary.choice.held_out if summary.choice else ()
+        settings = ", ".join(str(one.setting) for one in summary.tried)
+        words = (f"top {asked.top}", f"judged on {len(held_out):,} held-out documents")
+        return provenance.of_chunk_plan(
+            summary.model,
+            f"chunk_plan({settings})",
+            asked.collection.name,
+            len(summary.tried[0].documents),
+            ", ".join(filter(None, (*words, asked.collection.drawn))),
+            MEASURES["unretrieved"].share(summary.plan, held_out, asked.top),
+        )
+
+
+def _method(subject: ChunkPlan) -> Method:
+    """What tells a run with these settings from others."""
+    return Method("chunk_plan", {"settings": "+".join(map(str, subject.settings))})
+
+
+_workloads: LRUCache[Workload] = LRUCache(32)
+_summaries: LRUCache[ChunkSummary] = LRUCache(32)
+
+
+CHUNKS = ChunkStudy()
+register(CHUNKS)

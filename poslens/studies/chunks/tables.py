@@ -1,0 +1,140 @@
+"""The tables of a chunk plan. The first one is what text splitters take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.evaluation.chunk_plan import MEASURES, Name, Tried
+from poslens.attribution.evaluation.comparison import Comparison
+from poslens.attribution.evaluation.recommendation import Wanted
+from poslens.studies.chunks.summary import ChunkSummary
+from poslens.study import Table, column
+
+MODEL = "Name of the model."
+SETTING = (
+    "whole, windows:SIZE:OVERLAP or late:SIZE; +title if each window after the first begins with "
+    "the document's title."
+)
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """The setting to use, as text splitters take it."""
+
+    model: str = column(MODEL)
+    recommended: bool = column("Whether held-out documents show that it is better.")
+    setting: str = column(SETTING)
+    chunk_size: int | None = column("Size of a window; null for whole documents.")
+    chunk_overlap: int | None = column("What a window shares with the one before; null likewise.")
+    unit: str = column("What both count: tokens, without special ones, or words.")
+    tokenizer: str | None = column(
+        "Hugging Face id of the tokenizer that counts; null if it is not known."
+    )
+    title_prefix: bool = column("Whether each window after the first begins with the title.")
+    late_chunking: bool = column("Whether the text is encoded once and its token vectors chunked.")
+    reason: str = column("Why, in a sentence.", shown=False)
+
+
+@dataclass(frozen=True)
+class SettingRow:
+    """One setting that was tried. Shares are over held-out documents."""
+
+    model: str = column(MODEL)
+    setting: str = column(SETTING)
+    role: str = column("chosen, reference (what it is compared with), or empty.")
+    unretrieved: Estimate | None = column(
+        "Share of sentences that don't retrieve their own document in the top k, 0 to 1."
+    )
+    cut: Estimate | None = column(
+        "Share of evidence that no chunk holds whole, 0 to 1; null without evidence.",
+        title="cut evidence",
+    )
+    reciprocal_rank: Estimate | None = column(
+        "Mean reciprocal rank of the document with the evidence (or of the first relevant one), 0 "
+        "to 1; null without queries."
+    )
+    vectors: int = column("Vectors of the whole corpus.")
+    vectors_per_document: Estimate | None = column("Their mean per document.", form=".1f")
+    seconds_per_document: Estimate | None = column(
+        "Mean time to encode a document, timed on at most 16; null for endpoints and BM25."
+    )
+    documents: int = column("Held-out documents.")
+
+
+@dataclass(frozen=True)
+class ChangeRow:
+    """One measure of the chosen setting and its reference on held-out documents."""
+
+    model: str = column(MODEL)
+    measure: str = column("unretrieved, reciprocal_rank or cut, as in the table of settings.")
+    wanted: Wanted = column("The better direction: higher or lower.")
+    chosen: str = column("The setting that was chosen on the other half.")
+    reference: str = column("The setting that it is compared with.")
+    change: Comparison | None = column("Chosen minus reference, paired by document.", form="+.3f")
+
+
+def _plan(one: ChunkSummary) -> Iterator[PlanRow]:
+    setting, chunks = one.plan.setting, one.plan.setting.chunks
+    whole = chunks.kind == "whole"
+    unit = one.asked.unit
+    yield PlanRow(
+        one.name,
+        one.recommendation.recommended,
+        str(setting),
+        None if whole else chunks.size,
+        None if whole else chunks.overlap,
+        unit,
+        one.model.spec.hub_id or None if unit == "tokens" else None,
+        setting.titled,
+        chunks.kind == "late",
+        one.recommendation.reason,
+    )
+
+
+def _settings(one: ChunkSummary) -> Iterator[SettingRow]:
+    held_out = () if one.choice is None else one.choice.held_out
+
+    def share(tried: Tried, name: Name) -> Estimate | None:
+        return MEASURES[name].share(tried, held_out, one.asked.top)
+
+    for tried in one.tried:
+        role = ""
+        if one.choice is not None and tried is one.choice.chosen:
+            role = "chosen"
+        elif one.choice is not None and tried is one.choice.reference:
+            role = "reference"
+        yield SettingRow(
+            one.name,
+            str(tried.setting),
+            role,
+            share(tried, "unretrieved"),
+            share(tried, "cut"),
+            share(tried, "reciprocal_rank"),
+            tried.n_vectors,
+            tried.vectors,
+            tried.seconds,
+            len(held_out),
+        )
+
+
+def _changes(one: ChunkSummary) -> Iterator[ChangeRow]:
+    for name, change in one.changes.items():
+        if one.choice is not None and change is not None:
+            yield ChangeRow(
+                one.name,
+                name,
+                MEASURES[name].wanted,
+                str(one.choice.chosen.setting),
+                str(one.choice.reference.setting),
+                change,
+            )
+
+
+TABLES: Mapping[str, Table[Any]] = {
+    "plan": Table(PlanRow, _plan, "Setting for text splitters"),
+    "settings": Table(SettingRow, _settings, "Settings on held-out documents"),
+    "changes": Table(ChangeRow, _changes, "Chosen setting minus its reference"),
+}
