@@ -44,7 +44,7 @@ def recommendation(
     if quality is not None and quality.verdict == "lower":
         worse.append(f"{NDCG} is lower")
     if worse:
-        return Recommendation(False, f"On held-out documents, {' and '.join(worse)}.")
+        return Recommendation(False, f"On held-out documents, {_listed(worse)}.")
     if not better:
         if undecided or not measured:
             return Recommendation(
@@ -64,7 +64,7 @@ def recommendation(
         if quality.verdict == "higher"
         else f"a loss of {quality.margin:g} in {NDCG} is ruled out"
     )
-    return Recommendation(True, f"On held-out documents, {' and '.join(better)}, and {gain}.")
+    return Recommendation(True, f"On held-out documents, {_listed(better)}, and {gain}.")
 
 
 def setting_recommendation(
@@ -78,7 +78,7 @@ def setting_recommendation(
         [(name, wanted, each) for name, wanted, each in measured if each is not None]
     )
     if worse:
-        words = f"{' and '.join(worse)}{f', although {better[0]}' if better else ''}"
+        words = f"{_listed(worse)}{f', although {_listed(better)}' if better else ''}"
         return Recommendation(False, f"On held-out documents, {words}.")
     if better:
         open_losses = [
@@ -86,8 +86,8 @@ def setting_recommendation(
             for name, wanted, each in measured
             if each is not None and not each.rules_out("lower" if wanted == "higher" else "higher")
         ]
-        doubt = f"; a loss in {' and in '.join(open_losses)} is not ruled out"
-        words = f"{' and '.join(better)}{doubt if open_losses else ''}"
+        doubt = f"; a loss in {_listed(open_losses)} is not ruled out"
+        words = f"{_listed(better)}{doubt if open_losses else ''}"
         return Recommendation(True, f"On held-out documents, {words}.")
     if undecided:
         return Recommendation(False, f"Too few held-out documents to decide{_needed(undecided)}.")
@@ -111,6 +111,10 @@ def _sorted(measured: Sequence[Measured]) -> tuple[list[str], list[str], list[Co
         elif verdict != "equivalent":
             (better if verdict == wanted else worse).append(f"{name} is {verdict}")
     return better, worse, undecided
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1]))) if parts else ""
 
 
 def _needed(comparisons: Sequence[Comparison]) -> str:

@@ -32,6 +32,7 @@ RETRIED: dict[str, tuple[str, str, str]] = {
     "ablation": CAUSE,
     **dict.fromkeys(MEASURES, CAUSE),
     "bias_scores": ("Bias tests", "cause/page.py", "Bias tests"),
+    "chunk_plan": ("Audit", "audit/page.py", "Chunk planner"),
     "reachability": ("Audit", "audit/page.py", ""),
 }
 """The page that retries failed items of each kind, and its tab; rankings retry whenever they

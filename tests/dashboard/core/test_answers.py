@@ -72,6 +72,11 @@ ARGUMENTS = {
         f"audit --table {name}": f"--model bert --corpus pairs --top 1 --table {name}"
         for name in ("summary", "positions", "groups", "worst", "truncation")
     },
+    **{
+        f"chunks --table {name}": f"--model bert --dataset pairs --top 1 --windows 16 "
+        f"--table {name}"
+        for name in ("plan", "settings", "changes")
+    },
     "passport": "--model BM25 --dataset pairs --part attribution --part ranking",
     "check": "--model BM25 --dataset pairs --baseline baseline.json --only ranking",
     **{

@@ -1,0 +1,350 @@
+"""Chunk plans with a planted answer: the command, the call, the export and the page."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import poslens
+import poslens.api
+from poslens.attribution import datasets
+from poslens.attribution.datasets import Collection, formats
+from poslens.attribution.datasets.corpus import Document
+from poslens.attribution.evaluation.chunk_plan import settings_of
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.cache.jobs.loop import RunOptions
+from poslens.cache.kinds import embeddings
+from poslens.cache.kinds.chunk_plan import ChunkPlanStore
+from poslens.cache.storage.store import ModelKey
+from poslens.dashboard.__main__ import app
+from poslens.figures.palettes import Style
+from poslens.studies.chunks.run import run_plan
+from poslens.studies.chunks.study import CHUNKS
+from tests.support.nouns import NOUNS
+from tests.support.pages import open_page
+
+KEY = ModelKey("tiny", "0" * 16)
+Tiny = Callable[..., DenseRetriever]
+N = 24
+
+
+def sentence(d: int, s: int) -> str:
+    a, b = NOUNS[(d + s) % len(NOUNS)], NOUNS[(d * 7 + s * 5) % len(NOUNS)]
+    return f"The {a} of number {d * 31 + s * 17} saw the {b} on day {d * 13 + s * 29}."
+
+
+def text(d: int, sentences: int = 8) -> str:
+    return " ".join(sentence(d, s) for s in range(sentences))
+
+
+def rows(sentences: int = 8, n: int = N) -> list[dict[str, str]]:
+    """Each document's query asks for its last sentence, which is its evidence."""
+    return [
+        {
+            "pair_id": f"d{d}",
+            "query": f"what did number {d * 31 + (sentences - 1) * 17} see",
+            "document": text(d, sentences),
+            "evidence": sentence(d, sentences - 1),
+        }
+        for d in range(n)
+    ]
+
+
+def write(path: Path, some: list[dict[str, str]]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in some))
+    return str(path)
+
+
+@pytest.fixture(autouse=True)
+def unchanged_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
+    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    from poslens.compute import compute
+
+    made = compute.Compute(tmp_path / "home")
+    monkeypatch.setattr(compute, "service", lambda: made)
+    monkeypatch.setattr(poslens.api, "service", lambda: made)
+    return tmp_path
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["chunks", *arguments], catch_exceptions=False)
+
+
+def plan_and_settings(*asked: str) -> tuple[dict[str, Any], list[dict[str, Any]], str]:
+    done = run(*asked)
+    assert done.exit_code == 0, done.stderr
+    tables = {
+        name: json.loads(run(*asked, "--table", name).stdout)["rows"]
+        for name in ("plan", "settings")
+    }
+    (plan,) = tables["plan"]
+    return plan, tables["settings"], done.stderr
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a MiniLM that reads 32 tokens: the first sentence and some of the second."""
+    retriever = load(resolve("MiniLM"), device="cpu")
+    assert isinstance(retriever, DenseRetriever)
+    retriever.model.max_seq_length = 32
+    folder = tmp_path_factory.mktemp("models") / "short"
+    retriever.model.save_pretrained(str(folder))
+    return str(folder)
+
+
+def test_a_model_that_reads_the_first_sentence_alone_is_told_to_use_windows(
+    home: Path, short: str
+) -> None:
+    data = write(home / "mine.jsonl", rows())
+    asked = ("--model", short, "--dataset", data, "--windows", "24", "--top", "3")
+    plan, settings, stderr = plan_and_settings(*asked)
+    assert plan["recommended"] and plan["setting"].startswith("windows:24")
+    assert (plan["chunk_size"], plan["unit"], plan["late_chunking"]) == (24, "tokens", False)
+    assert "the share of unretrieved sentences is lower" in plan["reason"]
+    by_setting = {row["setting"]: row for row in settings}
+    whole, windows = by_setting["whole"], by_setting[plan["setting"]]
+    assert (whole["role"], windows["role"]) == ("reference", "chosen")
+    # The evidence is the last sentence, of which the model reads nothing in whole documents.
+    assert whole["cut"] == 1
+    assert windows["unretrieved"] < whole["unretrieved"] - 0.3
+    assert whole["vectors"] == N and windows["vectors"] > 3 * N
+    assert whole["documents"] == N // 2 and whole["seconds_per_document"] > 0
+    assert "use windows of 24 tokens" in stderr and "rather than whole documents" in stderr
+    assert "settings, " in stderr and "about" in stderr, "an estimate comes first"
+
+
+def test_documents_shorter_than_every_window_show_no_difference(
+    home: Path, tiny_folder: Callable[..., Path]
+) -> None:
+    data = write(home / "short.jsonl", rows(sentences=1))
+    asked = ("--model", str(tiny_folder("bert")), "--dataset", data, "--windows", "100,120")
+    plan, settings, stderr = plan_and_settings(*asked, "--top", "1")
+    assert not plan["recommended"] and plan["setting"] == "whole"
+    assert plan["chunk_size"] is None and plan["chunk_overlap"] is None
+    assert "no difference that this corpus can show" in stderr
+    assert {row["vectors"] for row in settings} == {N}
+    assert len({row["unretrieved"] for row in settings}) == 1
+
+
+def test_settings_that_do_not_fit_are_left_out_in_a_sentence(
+    home: Path, tiny_folder: Callable[..., Path]
+) -> None:
+    data = write(home / "mine.jsonl", rows(4, 12))
+    folder = str(tiny_folder("bert-cls"))
+    asked = ("--model", folder, "--dataset", data, "--windows", "30,500", "--top", "3")
+    done = run(*asked, "--table", "settings")
+    assert [row["setting"] for row in json.loads(done.stdout)["rows"]] == [
+        "whole",
+        "windows:30",
+        "windows:30:8",
+    ]
+    assert "Left out windows:500, windows:500:125: Windows of 500 tokens are more" in done.stderr
+    assert "Left out late:500, late:30: " in done.stderr and "cannot be chunked late" in done.stderr
+    assert "No document has a title" in done.stderr
+    words = run("--model", "BM25", *asked[2:])
+    assert json.loads(words.stdout)["rows"][0]["unit"] == "words"
+    assert "its windows count words" in words.stderr
+
+
+def test_titles_come_from_the_file(home: Path) -> None:
+    data = home / "titled.jsonl"
+    data.write_text(
+        "".join(
+            json.dumps({"_id": f"d{d}", "title": f"Log {d}", "text": text(d)}) + "\n"
+            for d in range(12)
+        )
+    )
+    first = next(iter(formats.corpus(data, "titled").documents()))
+    assert first.title == "Log 0" and first.text.startswith("Log 0 The ")
+    asked = ("--model", "BM25", "--dataset", str(data), "--windows", "20", "--overlaps", "0")
+    done = run(*asked, "--top", "1", "--table", "settings")
+    found = {row["setting"]: row for row in json.loads(done.stdout)["rows"]}
+    assert list(found) == ["whole", "windows:20", "windows:20+title"]
+    assert found["windows:20"]["vectors"] == found["windows:20+title"]["vectors"] > 12
+    assert found["whole"]["cut"] is None and found["whole"]["reciprocal_rank"] is None
+    assert "No query marks its evidence" in done.stderr
+
+
+def corpus(n: int = 12) -> Collection:
+    documents = [Document(f"d{d}", text(d), language="eng") for d in range(n)]
+    return Collection("set", "set", (), lambda: iter(documents))
+
+
+def test_a_stopped_plan_goes_on_and_encodes_queries_once(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retriever, settings = tiny("bert"), settings_of((30,), (0,), titled=False)
+    whole = ChunkPlanStore(tmp_path / "whole", corpus())
+    done = run_plan(whole, retriever, KEY, settings, device="cpu")
+    assert (done.total, done.done, done.computed) == (36, 36, 36)
+
+    encoded: list[str] = []
+    embed = embeddings.read_texts
+
+    def counted(reader: Any, texts: list[str], side: str, **options: Any) -> Any:
+        encoded.extend(texts if side == "query" else [])
+        return embed(reader, texts, side, **options)
+
+    monkeypatch.setattr(embeddings, "read_texts", counted)
+    parts, stop = ChunkPlanStore(tmp_path / "parts", corpus()), threading.Event()
+
+    def report(progress: Any) -> None:
+        if progress.done >= 24:
+            stop.set()
+
+    half = run_plan(
+        parts, retriever, KEY, settings, device="cpu", options=RunOptions(stop.is_set, report)
+    )
+    assert half.stopped and 12 <= half.done < 36
+    again = ChunkPlanStore(tmp_path / "parts", corpus())
+    n_missing = sum(len(again.missing(KEY, one)) for one in settings)
+    rest = run_plan(again, retriever, KEY, settings, device="cpu")
+    assert rest.computed == n_missing and rest.done == 36
+    assert len(encoded) == len(set(encoded)) == 12 * 8
+    ours, theirs = (store.tried(KEY, settings, "cpu")[0] for store in (again, whole))
+    for mine, other in zip(ours, theirs, strict=True):
+        assert list(mine.documents) == list(other.documents) and mine.time is not None
+        for key, document in mine.documents.items():
+            assert document.ranks.tolist() == other.documents[key].ranks.tolist()
+            assert document.vectors == other.documents[key].vectors
+
+
+def test_ranks_are_those_of_the_audit(home: Path, tiny_folder: Callable[..., Path]) -> None:
+    """Sentences, both ways: the audit encodes them on its own."""
+    data, folder = write(home / "mine.jsonl", rows(4, 12)), str(tiny_folder("bert"))
+    asked = ("--model", folder, "--dataset", data, "--top", "3")
+    chunks = poslens.chunks([folder], data, top=3, windows=[30], overlaps=[0], kinds=["windows"])
+    for tried in chunks.summaries[0].tried:
+        audit = CliRunner().invoke(
+            app, ["audit", *asked, "--chunks", str(tried.setting)], catch_exceptions=False
+        )
+        (row,) = json.loads(audit.stdout)["rows"]
+        ranks = [rank for one in tried.documents.values() for rank in one.ranks.tolist()]
+        lost = sum(rank > 3 for rank in ranks) / len(ranks)
+        assert lost == pytest.approx(row["unretrieved"]) and len(ranks) == row["sentences"] == 48
+
+
+# -- the export ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def exported(home: Path, short: str) -> dict[str, Any]:
+    """The setting in the file that docs/audit.md loads."""
+    data, out = write(home / "mine.jsonl", rows()), home / "plan.json"
+    asked = ("--model", short, "--dataset", data, "--windows", "24", "--overlaps", "20")
+    done = run(*asked, "--top", "3", "--kinds", "windows", "--out", str(out))
+    assert done.exit_code == 0, done.stderr
+    plan: dict[str, Any] = json.loads(out.read_text())["rows"][0]
+    return plan
+
+
+def test_the_export_is_what_splitters_take(exported: dict[str, Any]) -> None:
+    reason = exported.pop("reason")
+    assert exported == {
+        "model": "short",
+        "recommended": True,
+        "setting": "windows:24:5",
+        "chunk_size": 24,
+        "chunk_overlap": 5,  # 20% of 24 tokens are 4.8
+        "unit": "tokens",
+        "tokenizer": None,  # a folder has no name on the hub
+        "title_prefix": False,
+        "late_chunking": False,
+    }
+    assert reason.startswith("On held-out documents, ")
+
+
+def needs(module: str, package: str) -> pytest.MarkDecorator:
+    """Skip where the package is not installed."""
+    return pytest.mark.skipif(find_spec(module) is None, reason=f"{package} is not installed")
+
+
+@needs("langchain_text_splitters", "langchain-text-splitters")
+def test_the_export_loads_in_langchain(exported: dict[str, Any], short: str) -> None:
+    splitters = import_module("langchain_text_splitters")
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(short)
+    splitter = splitters.RecursiveCharacterTextSplitter.from_huggingface_tokenizer(
+        tokenizer, chunk_size=exported["chunk_size"], chunk_overlap=exported["chunk_overlap"]
+    )
+    parts = splitter.split_text(text(0))
+    assert len(parts) > 1 and max(len(tokenizer.tokenize(part)) for part in parts) <= 24
+
+
+@needs("llama_index", "llama-index-core")
+def test_the_export_loads_in_llamaindex(exported: dict[str, Any], short: str) -> None:
+    parsers = import_module("llama_index.core.node_parser")
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(short)
+    splitter = parsers.TokenTextSplitter(
+        chunk_size=exported["chunk_size"],
+        chunk_overlap=exported["chunk_overlap"],
+        tokenizer=tokenizer.tokenize,
+    )
+    parts = splitter.split_text(text(0))
+    assert len(parts) > 1 and max(len(tokenizer.tokenize(part)) for part in parts) <= 24
+
+
+# -- bad input, the figure and the page ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--windows", "2"], "from 4 to 100,000"),
+        (["--overlaps", "100"], "from 0 to 90"),
+        (["--kinds", "hexagons"], "choose from windows, titled, late"),
+        (["--top", "12"], "leaves none out"),
+    ],
+)
+def test_bad_input_is_one_sentence(home: Path, arguments: list[str], expected: str) -> None:
+    data = write(home / "mine.jsonl", rows(4, 12))
+    done = run("--dataset", data, "--model", "BM25", *arguments)
+    assert done.exit_code == 2 and done.stdout == ""
+    assert expected in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_figure_marks_the_setting_to_use(home: Path) -> None:
+    data = write(home / "mine.jsonl", rows())
+    result = poslens.chunks(["BM25"], data, top=3, windows=[10], overlaps=[0])
+    (summary,) = result.summaries
+    figure = CHUNKS.figures[0].draw([summary], Style(), [CHUNKS.provenance(summary)])
+    names = [trace.name for trace in figure.data]
+    assert names == ["BM25, whole documents", "BM25, windows", "BM25, setting to use"]
+    ring = figure.data[-1]
+    assert list(ring.x) == [summary.plan.n_vectors / N]
+    assert "windows of 10 words" in str(figure.data[1].customdata)
+
+
+def test_the_page_has_a_tab_that_computes_nothing_unasked(home: Path) -> None:
+    data = home / "mine.jsonl"
+    write(data, rows(4, 12))
+    datasets.register("mine", data)
+    asked = {"dataset": "mine", "models": ["BM25"], "top": "2", "tab": "Chunk planner"}
+    page = open_page("audit", **asked, windows="10").run()
+    assert not page.exception and not page.error
+    assert "No results have been computed" in page.info[0].value
+    done = run("--dataset", "mine", "--model", "BM25", "--top", "2", "--windows", "10")
+    assert done.exit_code == 0, done.stderr
+    page = open_page("audit", **asked, windows="10").run()
+    assert not page.exception and not page.error
+    assert any("held-out documents" in one.value.replace("\\", "") for one in page.markdown)
+    columns = [set(one.value.columns) for one in page.dataframe]
+    assert any("cut evidence" in some for some in columns)
