@@ -10,7 +10,7 @@ from poslens.attribution.batching import estimated_tokens
 from poslens.attribution.datasets.corpus import Collection
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.audit import Frequent, document_queries, frequent_words
-from poslens.attribution.evaluation.chunk_plan import Setting
+from poslens.attribution.evaluation.chunk_plan import IndexSetting
 from poslens.attribution.evaluation.chunks import Chunks
 
 SURVEYED = 200
@@ -55,7 +55,7 @@ def chunked(length: int, chunks: Chunks, limit: int | None) -> tuple[int, int]:
 
 
 def plan_workload(
-    collection: Collection, settings: Sequence[Setting], limit: int | None
+    collection: Collection, settings: Sequence[IndexSetting], limit: int | None
 ) -> Workload:
     """What a chunk plan of the collection reads: the documents in each setting, and every sentence
     and query once.

@@ -30,7 +30,7 @@ UNKNOWN = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class IndexSetting:
     """A way to chunk documents; with `titled`, windows after the first begin with the title."""
 
     chunks: Chunks
@@ -60,17 +60,17 @@ def settings_of(
     windows: bool = True,
     titled: bool = True,
     late: bool = True,
-) -> tuple[Setting, ...]:
+) -> tuple[IndexSetting, ...]:
     """Whole documents, windows of these sizes (tokens) and overlaps (percent of the size), the same
     with titles, and late chunks of these sizes. Settings with fewer vectors come first."""
-    tried = [Setting(WHOLE)]
+    tried = [IndexSetting(WHOLE)]
     for size in sorted(sizes, reverse=True):
         tokens = sorted({min(size - 1, round(size * percent / 100)) for percent in overlaps})
         if late:
-            tried.append(Setting(Chunks("late", size)))
+            tried.append(IndexSetting(Chunks("late", size)))
         for overlap in tokens:
             chunks = Chunks("windows", size, overlap)
-            tried += [Setting(chunks)] * windows + [Setting(chunks, titled=True)] * titled
+            tried += [IndexSetting(chunks)] * windows + [IndexSetting(chunks, titled=True)] * titled
     return tuple(tried)
 
 
@@ -110,7 +110,7 @@ class EncodingTime:
 class Tried:
     """The results of one setting by document."""
 
-    setting: Setting
+    setting: IndexSetting
     documents: Mapping[str, DocumentChunks]
     time: EncodingTime | None = None
 
@@ -135,7 +135,7 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
+class ChunkMeasure:
     """A share over the sentences or queries of documents: `count(document, top)` is the sum and how
     many it is over. `wanted` is the better direction, and up to `margin` two shares are
     equivalent."""
@@ -186,14 +186,14 @@ def _cut(document: DocumentChunks, top: int) -> tuple[float, int]:
 
 
 Name = Literal["unretrieved", "reciprocal_rank", "cut"]
-MEASURES: Mapping[Name, Measure] = {
-    "unretrieved": Measure(
+MEASURES: Mapping[Name, ChunkMeasure] = {
+    "unretrieved": ChunkMeasure(
         "the share of unretrieved sentences", "lower", SHARE_MARGIN, _unretrieved
     ),
-    "reciprocal_rank": Measure(
+    "reciprocal_rank": ChunkMeasure(
         "the mean reciprocal rank of the queries", "higher", MARGIN, _reciprocal_rank
     ),
-    "cut": Measure("the share of cut evidence", "lower", SHARE_MARGIN, _cut),
+    "cut": ChunkMeasure("the share of cut evidence", "lower", SHARE_MARGIN, _cut),
 }
 
 
@@ -201,7 +201,7 @@ MEASURES: Mapping[Name, Measure] = {
 
 
 @dataclass(frozen=True)
-class Choice:
+class SettingChoice:
     """The setting `chosen` on half of the documents, and the one to compare it with on the other
     half, `held_out`: whole documents, or the best other setting if whole documents were chosen."""
 
@@ -227,7 +227,7 @@ def loss(tried: Tried, documents: Sequence[str], top: int) -> float:
     return float(np.mean(losses)) if losses else 0.0
 
 
-def choose(tried: Sequence[Tried], top: int) -> Choice | None:
+def choose(tried: Sequence[Tried], top: int) -> SettingChoice | None:
     """Choose the setting with the fewest vectors among those whose loss on half of the documents is
     within 0.02 of the smallest; the first of equals. None for fewer than two settings or
     documents. The first setting is whole documents."""
@@ -250,4 +250,4 @@ def choose(tried: Sequence[Tried], top: int) -> Choice | None:
 
     chosen = cheapest(tried)
     reference = tried[0] if chosen is not tried[0] else cheapest(tried[1:])
-    return Choice(chosen, reference, held_out)
+    return SettingChoice(chosen, reference, held_out)

@@ -11,7 +11,7 @@ from poslens.attribution.datasets.corpus import Collection, Query
 from poslens.attribution.evaluation.chunk_plan import (
     DocumentChunks,
     EncodingTime,
-    Setting,
+    IndexSetting,
     Tried,
 )
 from poslens.cache.kinds.rankings import fingerprint
@@ -66,7 +66,7 @@ class ChunkPlanStore:
                 answered.setdefault(self.keys[numbers[0]], []).append((query, numbers))
         return answered
 
-    def missing(self, model: ModelKey, setting: Setting, *, retry: bool = False) -> list[Key]:
+    def missing(self, model: ModelKey, setting: IndexSetting, *, retry: bool = False) -> list[Key]:
         """Documents that have neither a result nor a reason."""
         return self.documents.missing(model, setting.method, self.items, retry=retry)
 
@@ -75,7 +75,7 @@ class ChunkPlanStore:
         return Key(self.collection.name, device, self.fingerprint)
 
     def tried(
-        self, model: ModelKey, settings: Sequence[Setting], device: str
+        self, model: ModelKey, settings: Sequence[IndexSetting], device: str
     ) -> tuple[list[Tried], dict[str, str]]:
         """The results of each setting, and why others have none."""
         results, left_out = [], {}

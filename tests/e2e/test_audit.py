@@ -35,3 +35,29 @@ def test_from_nothing_stored_to_the_sentences_of_a_document(run_app: App, visit:
     press(link, lambda: "pair=row-" in page.url)
     expect(page.locator(".hm-pane[data-side=document]")).to_be_visible()
     no_error(page)
+
+
+def test_plan_chunks_and_download_the_setting(run_app: App, visit: Visit) -> None:
+    page = visit(f"{run_app.url}/audit?dataset=small&models=BM25&top=1&windows=8")
+    idle(page)
+    tab = page.get_by_role("tab", name="Chunk planner")
+    press(tab, lambda: "tab=Chunk" in page.url)
+    expect(page.get_by_text("No results have been computed")).to_be_visible()
+    expect(page.get_by_text("No document has a title")).to_be_visible()
+    idle(page)
+    page.get_by_role("button", name="Compute").click()
+    figure = page.get_by_role("figure", name="Unretrieved sentences by size of the index")
+    expect(figure).to_be_visible()
+    expect(page.get_by_text(re.compile("BM25: .* whole documents"))).to_be_visible()
+    expect(page.get_by_text("Left out late:8: BM25 cannot be chunked late")).to_be_visible()
+    expect(page.get_by_text("Setting for text splitters", exact=True)).to_be_visible()
+    no_error(page)
+    idle(page)
+    page.get_by_text("Download", exact=True).first.click()
+    no_error(page)
+    # The address alone brings the tab back, with its results.
+    again = visit(page.url)
+    expect(
+        again.get_by_role("figure", name="Unretrieved sentences by size of the index")
+    ).to_be_visible()
+    no_error(again)

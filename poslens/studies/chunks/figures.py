@@ -8,7 +8,7 @@ from html import escape
 import plotly.graph_objects as go
 
 from poslens.attribution.curves.bootstrap import Estimate
-from poslens.attribution.evaluation.chunk_plan import MEASURES, Setting, Tried
+from poslens.attribution.evaluation.chunk_plan import MEASURES, IndexSetting, Tried
 from poslens.figures.figure_base import (
     Provenances,
     canvas,
@@ -29,7 +29,7 @@ _KINDS = {
 }
 
 
-def kind_of(setting: Setting) -> str:
+def kind_of(setting: IndexSetting) -> str:
     """What the legend calls its marker."""
     names = {"whole": "whole documents", "late": "late chunks", "windows": "windows"}
     return "windows with the title" if setting.titled else names[setting.chunks.kind]

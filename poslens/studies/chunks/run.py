@@ -19,7 +19,7 @@ from poslens.attribution.evaluation.chunk_plan import (
     UNKNOWN,
     DocumentChunks,
     EncodingTime,
-    Setting,
+    IndexSetting,
 )
 from poslens.attribution.evaluation.chunks import (
     late_vectors,
@@ -52,7 +52,7 @@ def run_plan(
     store: ChunkPlanStore,
     retriever: Retriever,
     model: ModelKey,
-    settings: Sequence[Setting],
+    settings: Sequence[IndexSetting],
     *,
     device: str,
     options: RunOptions = RunOptions(),
@@ -132,7 +132,7 @@ def _time(
     store: ChunkPlanStore,
     retriever: Retriever,
     model: ModelKey,
-    setting: Setting,
+    setting: IndexSetting,
     device: str,
     options: RunOptions,
 ) -> None:
@@ -167,7 +167,7 @@ def _time(
         store.times.put(model, setting.method, [(item, EncodingTime(tuple(seconds[1:])))])
 
 
-def _parts(retriever: Retriever, document: Document, setting: Setting) -> list[str]:
+def _parts(retriever: Retriever, document: Document, setting: IndexSetting) -> list[str]:
     """The texts of a document that are encoded."""
     if setting.chunks.kind != "windows":
         return [document.text]
@@ -246,7 +246,7 @@ class _Search:
         self,
         store: ChunkPlanStore,
         retriever: Retriever,
-        setting: Setting,
+        setting: IndexSetting,
         index: SearchIndex,
         queries: _Queries,
     ) -> None:

@@ -10,7 +10,7 @@ from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.audit import TOP, require_top
 from poslens.attribution.evaluation.audit_workload import Workload, plan_workload
-from poslens.attribution.evaluation.chunk_plan import MEASURES, Setting, settings_of
+from poslens.attribution.evaluation.chunk_plan import MEASURES, IndexSetting, settings_of
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
@@ -45,7 +45,7 @@ class ChunkCorpus:
     """The documents and queries that settings are tried on, and the settings."""
 
     collection: Collection
-    settings: tuple[Setting, ...]
+    settings: tuple[IndexSetting, ...]
     notes: tuple[str, ...]
 
 

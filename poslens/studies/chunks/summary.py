@@ -9,9 +9,9 @@ from functools import cached_property
 from poslens.attribution.datasets import Collection
 from poslens.attribution.evaluation.chunk_plan import (
     MEASURES,
-    Choice,
+    IndexSetting,
     Name,
-    Setting,
+    SettingChoice,
     Tried,
     choose,
 )
@@ -36,7 +36,7 @@ class ChunkPlan:
 
     spec: RetrieverSpec
     collection: Collection
-    settings: tuple[Setting, ...]
+    settings: tuple[IndexSetting, ...]
     top: int
 
     @property
@@ -55,7 +55,7 @@ class ChunkSummary:
     model: ModelIdentity
     tried: tuple[Tried, ...]
     left_out: Mapping[str, str]
-    choice: Choice | None
+    choice: SettingChoice | None
     changes: Changes
 
     @property

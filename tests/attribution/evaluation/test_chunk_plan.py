@@ -12,7 +12,7 @@ from poslens.attribution.evaluation.chunk_plan import (
     MEASURES,
     DocumentChunks,
     EncodingTime,
-    Setting,
+    IndexSetting,
     Tried,
     choose,
     loss,
@@ -55,7 +55,7 @@ def test_settings_are_whole_documents_and_every_size_and_overlap() -> None:
     only = settings_of((4,), (0, 1, 90), windows=True, titled=False, late=False)
     # 1% of 4 tokens is none, and 90% are 3.6 tokens: a window shares at most 3.
     assert list(map(str, only)) == ["whole", "windows:4", "windows:4:3"]
-    assert Setting(chunks_of("windows:64:16"), titled=True).title() == (
+    assert IndexSetting(chunks_of("windows:64:16"), titled=True).title() == (
         "windows of 64 tokens, overlap 16, with the title"
     )
 
@@ -137,7 +137,7 @@ def tried(
         )
         for i in range(n)
     }
-    return Tried(Setting(chunks_of(setting)), documents, EncodingTime((0.5,) * 12))
+    return Tried(IndexSetting(chunks_of(setting)), documents, EncodingTime((0.5,) * 12))
 
 
 def lost(n: int, of: int = 10) -> Callable[[int], list[int]]:
