@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from playwright.sync_api import expect
 
 from tests.e2e.conftest import App, Visit, idle, pick_row, press
-from tests.e2e.test_app import no_error
+from tests.e2e.test_app import choose, no_error, select
 
 
 def test_from_nothing_stored_to_the_sentences_of_a_document(run_app: App, visit: Visit) -> None:
@@ -52,8 +53,19 @@ def test_plan_chunks_and_download_the_setting(run_app: App, visit: Visit) -> Non
     expect(page.get_by_text("Left out late:8: BM25 cannot be chunked late")).to_be_visible()
     expect(page.get_by_text("Setting for text splitters", exact=True)).to_be_visible()
     no_error(page)
+    # A run's last tick draws the page anew, and would close what is opened before it.
+    expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
     idle(page)
-    page.get_by_text("Download", exact=True).first.click()
+    page.get_by_role("button", name="Export").first.click()
+    select(page, "What", "Setting for text splitters")
+    choose(page.get_by_test_id("stPopoverBody"), "json")
+    page.get_by_role("button", name="Prepare").click()
+    button = page.get_by_role("button", name="Download JSON")
+    expect(button).to_be_visible()
+    with page.expect_download() as download:
+        button.click()
+    (row,) = json.loads(download.value.path().read_text())["rows"]
+    assert (row["setting"], row["chunk_size"], row["unit"]) == ("whole", None, "words")
     no_error(page)
     # The address alone brings the tab back, with its results.
     again = visit(page.url)
