@@ -1,1 +1,1 @@
-"""Audit: which passages can the index not find?"""
+"""Audit: what an index cannot retrieve, and how to chunk its documents."""

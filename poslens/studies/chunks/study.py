@@ -257,9 +257,12 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
                 reasons.setdefault(reason, []).append(setting)
             remarks += [f"Left out {', '.join(names)}: {why}" for why, names in reasons.items()]
             if one.asked.unit == "words":
+                why = (
+                    "has no tokens" if not one.asked.spec.remote else "has its tokenizer elsewhere"
+                )
                 remarks.append(
-                    f"The tokenizer of {one.name} is not on this machine, so its windows count "
-                    "words: give a token splitter the model's own tokenizer, or split by words."
+                    f"{one.name} {why}, so its windows count words: choose a splitter that counts "
+                    "words."
                 )
         return remarks
 
@@ -271,22 +274,24 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
         unit = summary.asked.unit
         chosen, reference = (one.setting.title(unit) for one in (choice.chosen, choice.reference))
         changes = "; ".join(
-            f"{MEASURES[name].title} {change.text()}"
+            f"{MEASURES[name].title.removeprefix('the ')} {change.text()}"
             for name, change in summary.changes.items()
             if change is not None
         )
-        told = f"{advice.reason} Changes: {changes or 'none'}."
         if not advice.recommended:
             head = (
                 f"held-out documents don't confirm that {chosen} are better than {reference}"
                 if summary.decided
                 else f"no difference that this corpus can show between {chosen} and {reference}"
             )
-            return f"{summary.name}: {head}: keep whole documents. {told}"
+            return (
+                f"{summary.name}: {head}: keep whole documents. {advice.reason} Changes: "
+                f"{changes or 'none'}."
+            )
         sizes = [f"{one.vectors.value:.1f}" for one in (plan, choice.reference) if one.vectors]
         return (
-            f"{summary.name}: use {chosen} rather than {reference}. {told} The index holds "
-            f"{' vectors per document instead of '.join(sizes)}."
+            f"{summary.name}: use {chosen} rather than {reference}. Changes on held-out documents: "
+            f"{changes}. The index holds {' vectors per document instead of '.join(sizes)}."
         )
 
     def provenance(self, summary: ChunkSummary) -> Provenance:

@@ -44,7 +44,9 @@ class SettingRow:
 
     model: str = column(MODEL)
     setting: str = column(SETTING)
-    role: str = column("chosen, reference (what it is compared with), or empty.")
+    role: str = column(
+        "chosen, reference (what it is compared with), or empty.", title="compared as"
+    )
     unretrieved: Estimate | None = column(
         "Share of sentences that don't retrieve their own document in the top k, 0 to 1."
     )
