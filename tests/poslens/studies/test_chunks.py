@@ -14,7 +14,6 @@ import pytest
 from typer.testing import CliRunner
 
 import poslens
-import poslens.api
 from poslens.attribution import datasets
 from poslens.attribution.datasets import Collection, formats
 from poslens.attribution.datasets.corpus import Document
@@ -65,19 +64,9 @@ def write(path: Path, some: list[dict[str, str]]) -> str:
     return str(path)
 
 
-@pytest.fixture(autouse=True)
-def unchanged_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
-    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
-
-
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    from poslens.compute import compute
-
-    made = compute.Compute(tmp_path / "home")
-    monkeypatch.setattr(compute, "service", lambda: made)
-    monkeypatch.setattr(poslens.api, "service", lambda: made)
+def home(tmp_path: Path, own_service: None) -> Path:
+    """A folder for files; what is computed is stored in one of this test's."""
     return tmp_path
 
 
