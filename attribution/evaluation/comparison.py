@@ -199,19 +199,29 @@ def _verdict(
     return "equivalent" if max(-narrow[0], narrow[1]) <= margin else "too few documents"
 
 
-def _sentence(one: Comparison) -> str:
-    verdict, margin = one.verdict, f"the margin of {one.margin:g}"
+def _sentence(comparison: Comparison) -> str:
+    verdict, margin = comparison.verdict, f"the margin of {comparison.margin:g}"
     if verdict == "equivalent":
         return f"Equivalent within {margin}."
+    interval = comparison.difference.interval
     if verdict == "too few documents":
-        if one.difference.interval is None:
+        if interval is None:
             return f"Too few documents to decide: an interval needs {MIN_DOCUMENTS}."
-        needed = "" if one.needed is None else f"; about {one.needed:,} would decide"
-        return f"Too few documents to decide{needed}."
-    low, high = one.difference.interval or (0.0, 0.0)
-    small = f", by less than {margin}" if max(-low, high) <= one.margin else ""
-    p = "p < 0.001" if (one.p_holm or 0) < 0.001 else f"p = {one.p_holm:.2g}"
-    return f"{verdict.capitalize()}{small} ({p})."
+        needed = comparison.needed
+        would = "" if needed is None else f"; about {needed:,} would decide"
+        # Otherwise an interval that excludes 0 would contradict the verdict.
+        p = f" ({_p_value(comparison)})" if interval[0] > 0 or interval[1] < 0 else ""
+        return f"Too few documents to decide{p}{would}."
+    low, high = interval or (0.0, 0.0)
+    small = f", by less than {margin}" if max(-low, high) <= comparison.margin else ""
+    return f"{verdict.capitalize()}{small} ({_p_value(comparison)})."
+
+
+def _p_value(comparison: Comparison) -> str:
+    """The adjusted p, and that it is adjusted where that changed it."""
+    p = comparison.p_holm or 0.0
+    value = "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
+    return value if comparison.p == comparison.p_holm else f"{value} after Holm's adjustment"
 
 
 def _needed(value: float, margin: float, error: float | None, n: int) -> int | None:

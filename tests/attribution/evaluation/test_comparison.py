@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -72,6 +74,16 @@ def test_verdicts(mean: float, spread: float, n: int, verdict: str, words: str) 
     found = compared(normal(mean, spread, n), None, 0.02)
     assert found is not None
     assert found.verdict == verdict and found.sentence.startswith(words)
+
+
+def test_a_verdict_that_the_adjustment_changed_says_so() -> None:
+    found = compared(normal(0.05, 0.1, 30), None, 0.02)
+    assert found is not None and found.verdict == "higher" and "Holm" not in found.sentence
+    open_ = replace(found, p=0.03, p_holm=0.06, needed=40)
+    assert open_.verdict == "too few documents"
+    assert open_.sentence == (
+        "Too few documents to decide (p = 0.06 after Holm's adjustment); about 40 would decide."
+    )
 
 
 def test_equivalence_is_two_one_sided_tests() -> None:
