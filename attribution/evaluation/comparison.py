@@ -220,8 +220,9 @@ def _sentence(comparison: Comparison) -> str:
 def _p_value(comparison: Comparison) -> str:
     """The adjusted p, and that it is adjusted where that changed it."""
     p = comparison.p_holm or 0.0
-    value = "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
-    return value if comparison.p == comparison.p_holm else f"{value} after Holm's adjustment"
+    if p < 0.001:
+        return "p < 0.001"
+    return f"p = {p:.2g}" + " after Holm's adjustment" * (comparison.p != comparison.p_holm)
 
 
 def _needed(value: float, margin: float, error: float | None, n: int) -> int | None:
