@@ -17,7 +17,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, Provenance, TextPair
 from poslens.compute.provenance import of_faithfulness_set
 from poslens.compute.runs import Job
-from poslens.dashboard.methods.pair import PARAMETERS
+from poslens.dashboard.methods.pair import MEASURES, PARAMETERS
 from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.widgets import choices, panels
 from poslens.dashboard.widgets.guard import fragment
@@ -121,6 +121,7 @@ def _results(
         "Gain of each method over random order",
     )
     show_table(frame)
+    st.caption(MEASURES)
     st.caption(
         panels.plain(
             f"Means over pairs, with 95% bootstrap intervals over documents; {PARAMETERS!r}; "

@@ -77,6 +77,15 @@ def _tested(
     return results, provenance
 
 
+MEASURES = (
+    "Areas are under the curves: a faithful method has a small deletion area and a large insertion "
+    "area. Comprehensiveness (higher is better) is the share of the score lost without the top "
+    "words, sufficiency (lower is better) the share lost with only the top words; both are averages "
+    "over the top 1% to 50%. Enrichment is the evidence's share of the attribution divided by its "
+    "share of the tokens."
+)
+
+
 def _frame(results: Mapping[str, Faithfulness]) -> pd.DataFrame:
     """A row for each method: areas, comprehensiveness and sufficiency with their gains."""
     rows = []
@@ -125,6 +134,7 @@ def _curves(
     table = _frame(results)
     four = st.column_config.NumberColumn(format="%.4f")
     show_table(table, column_config=dict.fromkeys(table.columns[1:], four))
+    st.caption(MEASURES)
     panels.caption(provenance)
     panels.downloads(
         "faithfulness.pair",

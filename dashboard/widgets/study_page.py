@@ -141,7 +141,7 @@ def study_section(
         with panels.guarded():
             jobs = planned().jobs
             results = st.container()
-            run_board(jobs, prefix, unit=f"{study.unit}s")
+            done = run_board(jobs, prefix, unit=f"{study.unit}s")
             if any_active(jobs) != ticking:
                 st.rerun()
             if not ticking:
@@ -150,7 +150,11 @@ def study_section(
                 if summaries := stored(study, compute, first.subjects):
                     _results(study, data, summaries, on_click)
                 else:
-                    st.info("No results have been computed. Press Compute.")
+                    st.info(
+                        "No result is complete yet. Press Compute remaining."
+                        if done
+                        else "No results have been computed. Press Compute."
+                    )
             for job in jobs:
                 if not job.active:
                     failed_items(job, job.failures(), prefix, unit=study.unit)
