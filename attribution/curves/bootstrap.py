@@ -298,11 +298,16 @@ def standard_error(
     documents (Efron and Tibshirani 1993, "An Introduction to the Bootstrap", equation 11.5); None
     of fewer than two documents, or where the statistic is not defined without one of them."""
     draws = _draws(np.asarray(rows, dtype=np.float64), groups, SEED, lambda some: some)
-    n = len(draws.sizes)
-    if n < 2:
+    if len(draws.sizes) < 2:
         return None
-    without = statistic(draws.all_but_one)
-    if not np.isfinite(without).all():
+    return jackknife_error(statistic(draws.all_but_one))
+
+
+def jackknife_error(without: Values) -> float | None:
+    """Standard error by the jackknife, of a statistic without each of n documents in turn [n]; None
+    of fewer than two, or where the statistic is not defined without one of them."""
+    n = len(without)
+    if n < 2 or not np.isfinite(without).all():
         return None
     return float(np.sqrt((n - 1) / n * ((without - without.mean()) ** 2).sum()))
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtri
+from scipy.special import ndtri, stdtr, stdtrit
 
 from poslens.attribution.curves.bootstrap import (
     MIN_DOCUMENTS,
@@ -115,6 +115,20 @@ def compared(
     if _verdict(difference, margin, narrow, p) == "too few documents":
         error = standard_error(values, groups, statistic)
         needed = _needed(difference.value, margin, error, difference.n_resampled)
+    return Comparison(difference, margin, narrow, p, p, needed)
+
+
+def by_standard_error(difference: Estimate, error: float | None, margin: float) -> Comparison:
+    """Compare by a difference and its standard error: intervals and p are those of Student's t with
+    one degree of freedom less than documents. For statistics that resampling cannot be used for."""
+    n, value = difference.n_resampled, difference.value
+    narrow = p = needed = None
+    if error is not None and difference.interval is not None:
+        reach = float(stdtrit(n - 1, 1 - LEVEL)) * error
+        narrow = (value - reach, value + reach)
+        p = float(2 * stdtr(n - 1, -abs(value) / error)) if error else float(value == 0)
+    if _verdict(difference, margin, narrow, p) == "too few documents":
+        needed = _needed(value, margin, error, n)
     return Comparison(difference, margin, narrow, p, p, needed)
 
 

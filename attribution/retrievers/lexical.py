@@ -125,10 +125,10 @@ def _fingerprint(documents: tuple[str, ...]) -> str:
 
 def terms_of(text: str) -> tuple[str, ...]:
     """The words of a text as BM25 compares them, in order."""
-    return tuple(_term(text, span) for span in _word_spans(text))
+    return tuple(_term(text, span) for span in word_spans(text))
 
 
-def _word_spans(text: str) -> list[tuple[int, int]]:
+def word_spans(text: str) -> list[tuple[int, int]]:
     """Words without punctuation marks, as the rest of the program cuts them: also in scripts
     that put no spaces between them."""
     return [(a, b) for a, b in words(text) if any(c.isalnum() for c in text[a:b])]
@@ -199,7 +199,7 @@ class LexicalRetriever:
         """
         tokenized, found = [], []
         for text in texts:
-            spans = _word_spans(text)
+            spans = word_spans(text)
             if not spans:
                 raise UserError(
                     f"The {side} has no token that {self.name} reads as text: type a word."

@@ -18,6 +18,7 @@ from poslens.attribution.types import Provenance
 from poslens.compute.compute import DataSetCurve
 from poslens.compute.runs import Job
 from poslens.dashboard.ranking import groups as ranking_groups
+from poslens.dashboard.ranking import hubs as ranking_hubs
 from poslens.dashboard.ranking import published as published_results
 from poslens.dashboard.ranking import queries as ranking_queries
 from poslens.dashboard.ranking.run_choice import notes as run_notes
@@ -39,15 +40,26 @@ from poslens.studies.ranking import tables
 from poslens.studies.ranking.figures import evidence_bins, length_buckets
 from poslens.studies.ranking.service import Measured, Ranked, RankingSetup
 
+TABS = ("Rankings", "Hubs")
 WHOLE, OWN = "all documents", "the query's own corpus"
 LANGUAGE = "documents in the query's language"
 
 st.markdown("# Ranking: do rankings depend on where the evidence is?")
-setup = None
+setup = hubs_asked = None
+judged = False
 moved: Settings = POSITIONS.parameters.settings()
 with st.sidebar, panels.guarded():
     data = choices.data_set()
     names = choices.models(["MiniLM-primacy", "MiniLM", "MiniLM-recency", "BM25"])
+    hubs_asked = ranking_hubs.hub_settings(data)
+    judged = ranking_service.is_judged(data)
+if hubs_asked is None:
+    st.stop()
+if not judged:  # no ranking can be measured, but its documents can be searched
+    with panels.guarded():
+        ranking_hubs.section(data, names, hubs_asked, choices.spec)
+    st.stop()
+with st.sidebar, panels.guarded():
     collection = ranking_service.collection_of(data)
     runs = run_choice(collection)
     settings = st.expander("Search settings")
@@ -399,22 +411,28 @@ def board() -> None:
         languages_table(found)
 
 
-if names and any(pair.evidence is not None for pair in data.pairs):
-    with panels.guarded():
-        position_section()
-    st.markdown("## Rankings of the corpus as it is")
-board()
-complete: list[Measured] = []
-for each in names:
-    with panels.guarded():
-        if (
-            known := ranking_service.ranked(service_for(data.name), spec_of(each), the_setup)
-        ) is not None:
-            complete.append(known)
-complete += given
-if complete:
-    with panels.guarded():
-        note = "Explain reads with each model's own prompt and lengths." if posir else ""
-        ranking_queries.section(complete, data.name, names, note)
-    with panels.guarded():
-        published_results.section(complete, data.name)
+rankings_tab, hubs_tab = st.tabs(TABS, key="tab", bind="query-params")
+if hubs_tab.open:
+    with hubs_tab, panels.guarded():
+        ranking_hubs.section(data, names, hubs_asked, lambda name, _: spec_of(name))
+    st.stop()
+with rankings_tab:
+    if names and any(pair.evidence is not None for pair in data.pairs):
+        with panels.guarded():
+            position_section()
+        st.markdown("## Rankings of the corpus as it is")
+    board()
+    complete: list[Measured] = []
+    for each in names:
+        with panels.guarded():
+            if (
+                known := ranking_service.ranked(service_for(data.name), spec_of(each), the_setup)
+            ) is not None:
+                complete.append(known)
+    complete += given
+    if complete:
+        with panels.guarded():
+            note = "Explain reads with each model's own prompt and lengths." if posir else ""
+            ranking_queries.section(complete, data.name, names, note)
+        with panels.guarded():
+            published_results.section(complete, data.name)

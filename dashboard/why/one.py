@@ -20,8 +20,9 @@ from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.run_board import any_active, run_board, start_once
 from poslens.dashboard.widgets.study_page import Chosen, Opened, study_section
 from poslens.dashboard.widgets.tables import chosen_row, show_table
+from poslens.studies.ranking.service import searched
 from poslens.studies.why.ranking import QueryRanking, known_ranking, ranking, search_job
-from poslens.studies.why.study import WHY, searched
+from poslens.studies.why.study import WHY
 from poslens.studies.why.summary import WhySummary
 
 SHOWN = 10

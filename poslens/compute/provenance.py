@@ -420,6 +420,32 @@ def of_why(
     )
 
 
+def of_hubs(
+    model: ModelIdentity,
+    method: Method,
+    dataset: str,
+    n_queries: int,
+    n_documents: int,
+    selection: str,
+    control: str,
+    skewness: Estimate | None,
+) -> Provenance:
+    """In-degrees of `n_documents` in the top k of `n_queries`, and in the index of the control."""
+    made = of_model(
+        model,
+        repr(method),
+        dataset,
+        n_queries=n_queries,
+        n_documents=n_documents,
+        max_length=model.spec.max_length,
+        selection=selection,
+        control=control,
+    )
+    if skewness is None or skewness.interval is None:
+        return made
+    return replace(made, interval=f"95%, jackknife over {skewness.n_resampled:,} documents")
+
+
 def of_bias(
     model: ModelIdentity, method: Method, found: Sequence[BiasResult], dataset: str, source: str
 ) -> Provenance:

@@ -146,6 +146,36 @@ def collection_of(data: DataSet) -> Collection:
     return _uploads.get(data.name, lambda: datasets.from_pairs(data))
 
 
+def read_searched(name: str) -> DataSet:
+    """A data set of a name; without pairs if it judges nothing.
+
+    Raises:
+        UserError: its files cannot be read.
+    """
+    if datasets.judged(name):
+        return datasets.read(name)
+    return DataSet(name, datasets.corpus_of(name).title, ())
+
+
+def is_judged(data: DataSet) -> bool:
+    """Whether the data set is in a format that says which documents answer a query, as every upload
+    is.
+
+    Raises:
+        UserError: its files cannot be read.
+    """
+    return data.name not in datasets.names() or datasets.judged(data.name)
+
+
+def searched(data: DataSet) -> Collection:
+    """The corpus of a data set and its queries, judged or not.
+
+    Raises:
+        UserError: its files cannot be read.
+    """
+    return collection_of(data) if is_judged(data) else datasets.corpus_of(data.name)
+
+
 def monolingual(collection: Collection) -> Collection:
     """The collection with each query put to the documents of its own language, made once.
 
@@ -328,6 +358,21 @@ def stored_ranking(
     method = method_for(compute, spec, RankingSetup(collection))
     stored = _store(compute, collection).select(compute.identify(spec).key, method, [query])
     return stored[0] if stored else None
+
+
+def stored_rankings(
+    compute: Compute, spec: RetrieverSpec, setup: RankingSetup
+) -> dict[str, Ranking] | None:
+    """The stored rankings of all queries by id; None while one is missing.
+
+    Raises:
+        UserError: as `method_for`, or the corpus cannot be read.
+    """
+    method = method_for(compute, spec, setup)
+    stored = _store(compute, setup.collection).select(compute.identify(spec).key, method)
+    if not complete(stored, setup.collection):
+        return None
+    return {one.query_id: one for one in stored}
 
 
 def _store(compute: Compute, collection: Collection) -> RankingStore:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from poslens.attribution import datasets
 from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.datasets.corpus import Document, Query
 from poslens.attribution.datasets.types import spread_evenly
@@ -23,7 +22,7 @@ from poslens.compute.item_job import stored_job
 from poslens.compute.runs import Job, Report, Run
 from poslens.inputs import evidence_span
 from poslens.parameters import Integer, Parameters, Settings, Text
-from poslens.studies.ranking.service import collection_of
+from poslens.studies.ranking.service import read_searched, searched
 from poslens.studies.why.figures import chart
 from poslens.studies.why.search import Searcher, opened, require_ranking
 from poslens.studies.why.summary import Misses, WhyCorpus, WhySummary, verdict
@@ -92,9 +91,7 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
         Raises:
             UserError: its files cannot be read.
         """
-        if datasets.judged(dataset):
-            return datasets.read(dataset)
-        return DataSet(dataset, datasets.corpus_of(dataset).title, ())
+        return read_searched(dataset)
 
     def corpus(self, data: DataSet, settings: Settings) -> WhyCorpus:
         """All queries with their relevant documents, or what the settings name.
@@ -131,6 +128,11 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
             for document in query.pairs
             if settings.document in ("", document)
         )
+        if not items:
+            raise UserError(
+                f"The corpus of {data.title} has none of the documents that are judged relevant: "
+                "add them, or name a query and a document with --query and --document."
+            )
         words = "" if len(some) == len(named) else f"{len(some):,} queries, spread evenly"
         typed = len(items) == 1 and bool(settings.query or settings.document)
         return WhyCorpus(collection, items, words, typed)
@@ -220,7 +222,8 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
         if len(found.results) + len(found.failed) < len({item.name for item in items}):
             return None
         if not found.results:
-            raise UserError(f"{subject.spec.name}: {next(iter(found.failed.values()))}")
+            reason = next(iter(found.failed.values()), "there is no document to explain.")
+            raise UserError(f"{subject.spec.name}: {reason}")
         base = earlier[0] if earlier else None
         key = (
             str(compute.root),
@@ -265,17 +268,6 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
 
 
 _summaries: LRUCache[WhySummary] = LRUCache(32)
-
-
-def searched(data: DataSet) -> Collection:
-    """The corpus of a data set and its queries, judged or not.
-
-    Raises:
-        UserError: its files cannot be read.
-    """
-    if data.name in datasets.names() and not datasets.judged(data.name):
-        return datasets.corpus_of(data.name)
-    return collection_of(data)
 
 
 def _item(data: DataSet, corpus: str, query: Query, document: str) -> WhyItem:

@@ -1,0 +1,271 @@
+"""Hubs: documents that are in the top k of many queries that they do not answer.
+
+N_k of a document is the number of queries that have it among their first k documents after those
+judged relevant to the query, and the document that a sentence comes from, are taken out. A skewed
+distribution of N_k is hubness (Radovanović et al. 2010, "Hubs in space", JMLR 11). The control is
+the same index with the words of each document in random order: what a document is about and how
+long it is stay, the order of its content goes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import zlib
+from collections.abc import Collection as Keys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+from poslens.attribution.curves.bootstrap import (
+    MIN_DOCUMENTS,
+    SEED,
+    Estimate,
+    Values,
+    estimate,
+    jackknife_error,
+    numbered,
+    with_ends,
+)
+from poslens.attribution.datasets.corpus import Collection, Document, Query
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.audit import MIN_WORDS
+from poslens.attribution.evaluation.comparison import Comparison, by_standard_error
+from poslens.attribution.evaluation.search import DEPTH, Ranking
+from poslens.attribution.retrievers.lexical import word_spans
+from poslens.attribution.text import sentences, starts_unspaced
+
+Counts = NDArray[np.int64]
+
+SKEW_MARGIN = 0.5
+"""Difference of two skewnesses up to which they are equivalent: a distribution within 0.5 of 0 is
+approximately symmetric (Bulmer 1979, "Principles of Statistics", chapter 4)."""
+MOST_TOP = DEPTH // 2
+"""Largest k: a ranking has DEPTH documents, and the relevant ones are taken out of it."""
+CONTROL = "words of each document in random order"
+
+
+# -- the control -----------------------------------------------------------------------------------
+
+
+def shuffled_words(text: str) -> str:
+    """The text's words in random order, seeded by the text. A word takes the position of another
+    one; punctuation and white space stay where they are. In scripts without spaces a word is one
+    character, as in `poslens.attribution.text.words`."""
+    spans = word_spans(text)
+    generator = np.random.default_rng([SEED, zlib.crc32(text.encode("utf-8", "replace"))])
+    words = [text[a:b] for a, b in spans]
+    parts: list[str] = []
+    end = 0
+    for (start, stop), number in zip(spans, generator.permutation(len(words)), strict=True):
+        word, between = words[number], text[end:start]
+        # Between scripts there may be no space, which would make one word of two.
+        if parts and not between and not starts_unspaced(word):
+            between = " "
+        parts += [between, word]
+        end = stop
+    return "".join([*parts, text[end:]])
+
+
+def control(collection: Collection) -> Collection:
+    """The same queries and judgments over documents with their words in random order. Evidence has
+    no position there. It has a name of its own, under which its rankings are stored."""
+    words = ", ".join(filter(None, (collection.drawn, CONTROL)))
+    return replace(
+        collection,
+        name=f"{collection.name}, random word order",
+        queries=tuple(
+            replace(one, evidence=None, span=None, evidence_pair="") for one in collection.queries
+        ),
+        stream=lambda: (
+            replace(one, text=shuffled_words(one.text)) for one in collection.documents()
+        ),
+        files=(),
+        drawn=words,
+    )
+
+
+def sentence_queries(collection: Collection, n: int, seed: int = SEED) -> Collection:
+    """The same corpus with `n` of its sentences as queries, drawn at random; each is judged to be
+    answered by its own document. Sentences of fewer than MIN_WORDS words are left out.
+
+    Raises:
+        UserError: the corpus cannot be read, or no document has a sentence.
+    """
+
+    def lot(query: Query) -> bytes:
+        return hashlib.sha256(f"{seed}\0{query.query_id}".encode("utf-8", "replace")).digest()
+
+    every = (query for one in collection.documents() for query in _sentences(one))
+    drawn = heapq.nsmallest(n, every, key=lot)
+    if not drawn:
+        raise UserError(
+            f"{collection.title} has no sentence of {MIN_WORDS} words or more to search for: add "
+            "documents, or a data set that has queries."
+        )
+    words = f"{len(drawn):,} sentences as queries"
+    return replace(
+        collection,
+        name=f"{collection.name}, {words}",
+        queries=tuple(drawn),
+        drawn=", ".join(filter(None, (collection.drawn, words))),
+    )
+
+
+def _sentences(document: Document) -> Iterator[Query]:
+    for number, (start, end) in enumerate(sentences(document.text, document.language)):
+        text = document.text[start:end]
+        if len(word_spans(text)) >= MIN_WORDS:
+            yield Query(
+                f"{document.key} {number}",
+                text,
+                document.part,
+                document.language,
+                {document.key: 1},
+                {},
+                None,
+                None,
+            )
+
+
+# -- in-degrees ------------------------------------------------------------------------------------
+
+
+def retrieved(ranking: Ranking, relevant: Keys[str], top: int) -> tuple[str, ...]:
+    """The first `top` documents of a ranking that are not `relevant`, best first; fewer if the
+    ranking ends before."""
+    others = (key for key in ranking.document_ids if key not in relevant)
+    return tuple(key for key, _ in zip(others, range(top), strict=False))
+
+
+def in_degrees(
+    rankings: Mapping[str, Ranking], queries: Sequence[Query], documents: Sequence[str], top: int
+) -> InDegrees:
+    """N_k for k = `top` of each of `documents`, by the rankings of the queries by id."""
+    number_of = {key: number for number, key in enumerate(documents)}
+    tops = tuple(
+        np.array(
+            [number_of[key] for key in retrieved(rankings[one.query_id], one.relevant, top)],
+            dtype=np.int64,
+        )
+        for one in queries
+    )
+    return InDegrees(tops, tuple(one.document for one in queries), len(documents))
+
+
+@dataclass(frozen=True)
+class InDegrees:
+    """N_k of each document: `counts` [D], from the numbers of the documents that each query
+    retrieves, `tops` [Q]. Queries of one document, `groups` [Q], are not independent.
+
+    Intervals are those of the jackknife over these documents (each leaves with all its queries),
+    with the index as it is: what other queries would give. Resampling with replacement would add
+    the noise of the counts a second time, and raise the skewness.
+    """
+
+    tops: tuple[Counts, ...]
+    groups: tuple[str, ...]
+    n_documents: int
+
+    @cached_property
+    def counts(self) -> Counts:
+        """N_k of each document [D]."""
+        return np.bincount(np.concatenate(self.tops), minlength=self.n_documents)
+
+    @property
+    def n_queries(self) -> int:
+        """Queries, also those that retrieve nothing."""
+        return len(self.tops)
+
+    @property
+    def n_groups(self) -> int:
+        """Documents that the queries belong to."""
+        return len(set(self.groups))
+
+    @cached_property
+    def _sums(self) -> Values:
+        """Documents without a query and powers 1 to 3 of the counts, summed over documents, of all
+        queries and then without those of each group in turn [1 + G, 4]."""
+        at = numbered(self.groups)
+        order = np.argsort(at, kind="stable")
+        parts = np.split(order, np.searchsorted(at[order], np.arange(1, self.n_groups)))
+        counts = self.counts.astype(np.float64)
+        total = _powers(counts).sum(0)
+        rows = [total]
+        for part in parts:
+            gone, times = np.unique(
+                np.concatenate([self.tops[i] for i in part]), return_counts=True
+            )
+            before, after = counts[gone], counts[gone] - times
+            rows.append(total + (_powers(after) - _powers(before)).sum(0))
+        return np.array(rows)
+
+    @cached_property
+    def _skewness(self) -> Values:
+        """Skewness of all queries, and without each group [1 + G]; NaN where all counts are
+        equal."""
+        first, second, third = self._sums[:, 1:].T / self.n_documents
+        variance = second - first**2
+        moment = third - 3 * first * second + 2 * first**3
+        return np.asarray(moment / np.where(variance > 1e-9, variance, np.nan) ** 1.5)
+
+    @cached_property
+    def skewness(self) -> Estimate | None:
+        """Third central moment of N_k over the 1.5th power of the second, over documents; None if
+        all are equal."""
+        return self._estimate(self._skewness)
+
+    @cached_property
+    def never(self) -> Estimate | None:
+        """Share of documents with N_k = 0 (antihubs)."""
+        found = self._estimate(self._sums[:, 0] / self.n_documents)
+        if found is None or found.low is None or found.high is None:
+            return found
+        return replace(found, low=max(found.low, 0.0), high=min(found.high, 1.0))
+
+    @property
+    def random_skewness(self) -> float | None:
+        """Skewness if every query retrieved documents at random: that of a binomial distribution.
+        None if nothing or everything is retrieved."""
+        share = self.counts.mean() / self.n_queries
+        variance = self.n_queries * share * (1 - share)
+        return float((1 - 2 * share) / np.sqrt(variance)) if variance > 0 else None
+
+    def share(self, document: int) -> Estimate | None:
+        """Share of the queries that retrieve a document."""
+        rows = np.array([document in top for top in self.tops], dtype=np.float64)
+        return estimate(rows[:, None], self.groups)
+
+    def minus(self, other: InDegrees) -> Comparison | None:
+        """Skewness minus that of the same queries in another index. None where one of them is not
+        defined.
+
+        Raises:
+            ValueError: other queries.
+        """
+        if self.groups != other.groups:
+            raise ValueError("in-degrees of other queries")
+        values = self._skewness - other._skewness
+        difference = self._estimate(values)
+        if difference is None:
+            return None
+        return by_standard_error(difference, jackknife_error(values[1:]), SKEW_MARGIN)
+
+    def _estimate(self, values: Values) -> Estimate | None:
+        """A value with the interval of its values without each group [1 + G]."""
+        value, n = float(values[0]), self.n_groups
+        if not np.isfinite(value):
+            return None
+        error = jackknife_error(values[1:])
+        reach = None if error is None or n < MIN_DOCUMENTS else error * float(stdtrit(n - 1, 0.975))
+        ends = None if reach is None else (value - reach, value + reach)
+        return with_ends(value, ends, self.n_queries, n)
+
+
+def _powers(counts: Values) -> Values:
+    """Whether a count [n] is 0, and its powers 1 to 3 [n, 4]."""
+    return np.stack([counts == 0, counts, counts**2, counts**3], axis=1).astype(np.float64)

@@ -1,0 +1,102 @@
+"""The Ranking page's tab about hubs: in-degrees, the words of a hub, and the way to Explain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pandas as pd
+import streamlit as st
+
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.methods import METHODS
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.dashboard.ranking.queries import explain_texts
+from poslens.dashboard.widgets import panels
+from poslens.dashboard.widgets.study_page import study_section, study_settings
+from poslens.dashboard.widgets.tables import chosen_row, number_columns, show_table
+from poslens.parameters import Settings
+from poslens.studies.hubs.study import HUBS
+from poslens.studies.hubs.summary import HubSummary
+
+
+def hub_settings(data: DataSet) -> Settings:
+    """The settings in the sidebar."""
+    with st.expander("Hub settings"):
+        return study_settings(HUBS, data)
+
+
+def section(
+    data: DataSet,
+    names: Sequence[str],
+    settings: Settings,
+    spec_of: Callable[[str, str], RetrieverSpec],
+) -> None:
+    """In-degrees under these models, and the hubs of one of them. `spec_of` as in `study_section`.
+
+    Raises:
+        UserError: the data set cannot be read, or is too small.
+    """
+    st.markdown(f"**{panels.plain(HUBS.question)}** {panels.plain(HUBS.reads)}")
+    opened = study_section(HUBS, data, names, settings, spec_of=spec_of)
+    if opened is not None and opened.summaries:
+        _hubs(opened.summaries)
+
+
+def _hubs(summaries: Sequence[HubSummary]) -> None:
+    """The hubs of a model, the largest in-degree first."""
+    by_name = {one.name: one for one in summaries}
+    left, _ = st.columns([1, 2])
+    name = left.selectbox("Hubs of", list(by_name), key="hubs.of")
+    summary = by_name[name or summaries[0].name]
+    table = HUBS.tables["hubs"]
+    frame = table.text_frame([summary])
+    if frame.empty:
+        st.caption("No document is retrieved by a query that it does not answer.")
+        return
+    st.caption(f"Choose a hub to see its words and queries; the first {len(frame):,} are listed.")
+    row = chosen_row(
+        frame.drop(columns="model"),
+        f"hubs.documents.{summary.name}",
+        "document",
+        height=280,
+        column_config=number_columns(table.formats()),
+    )
+    if row is not None:
+        _hub(summary, summary.hubs[row], list(by_name))
+
+
+def _hub(summary: HubSummary, number: int, models: Sequence[str]) -> None:
+    """The words of a hub and the queries that retrieve it, with a link that explains one."""
+    key = summary.ids[number]
+    _words(summary, key)
+    collection = summary.asked.corpus.collection
+    st.markdown(f"**Queries that retrieve {panels.plain(key)}**")
+    frame = _of_hub("queries", summary, key)
+    row = chosen_row(
+        frame,
+        f"hubs.queries.{summary.name}.{key}",
+        "id",
+        height=280,
+        column_config={"query": st.column_config.TextColumn(width="large")},
+    )
+    query = str(frame["query"].iloc[row or 0])
+    st.caption(f"Explain it with: {panels.plain(query)}")
+    # The models that every method fits, where there are any.
+    opened = [name for name in models if name != "BM25"] or list(models)
+    explain_texts(query, collection.texts([key]).get(key, ""), opened)
+
+
+def _words(summary: HubSummary, key: str) -> None:
+    """The words that carry the hub's scores."""
+    method = summary.words_method
+    if method is None or key not in summary.words:
+        return
+    st.markdown(f"**Words of {panels.plain(key)}: {METHODS[method.name].title}**")
+    show_table(_of_hub("words", summary, key), key=f"hubs.words.{summary.name}")
+
+
+def _of_hub(table: str, summary: HubSummary, key: str) -> pd.DataFrame:
+    """The rows of a table that are about a hub."""
+    frame = HUBS.tables[table].text_frame([summary])
+    rows = frame[frame["document"] == key].drop(columns=["model", "document"])
+    return rows.reset_index(drop=True)

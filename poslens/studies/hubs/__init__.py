@@ -1,0 +1,1 @@
+"""Hubs: documents that many queries retrieve and do not ask for."""

@@ -1,0 +1,262 @@
+"""Hubs: which documents do many queries retrieve that they do not answer?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from poslens.attribution.datasets import Collection, DataSet
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.comparison import adjusted
+from poslens.attribution.evaluation.hubs import (
+    CONTROL,
+    MOST_TOP,
+    SKEW_MARGIN,
+    control,
+    sentence_queries,
+)
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Provenance, TextPair
+from poslens.cache.jobs.loop import Progress
+from poslens.cache.lru_cache import LRUCache
+from poslens.compute import provenance
+from poslens.compute.compute import Compute, run_key
+from poslens.compute.runs import Job, Report, Run
+from poslens.parameters import Integer, Parameters, Settings
+from poslens.studies.hubs.figures import sorted_in_degrees
+from poslens.studies.hubs.summary import HubCorpus, HubIndex, HubSummary, degrees, verdict
+from poslens.studies.hubs.tables import TABLES
+from poslens.studies.hubs.words import explained_hubs, hub_words, words_method
+from poslens.studies.ranking import service as ranking
+from poslens.studies.ranking.service import RankingSetup, read_searched, searched
+from poslens.studies.why.search import require_ranking
+from poslens.study import Figure, Study, register
+
+TOP, SENTENCES, EXPLAINED = 10, 1000, 3
+
+
+class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
+    """In-degrees of documents in the top k of queries that they do not answer."""
+
+    name = "hubs"
+    title = "Hubs"
+    question = "Which documents do many queries retrieve that they do not answer, and why?"
+    unit = "query"
+    reads = (
+        "The in-degree of a document is the number of queries that have it in their top k and that "
+        "it does not answer. A skewed distribution means that a few documents, the hubs, take the "
+        "positions of many others. Dotted lines show the index with the words of each document in "
+        "random order."
+    )
+    limits = (
+        "Documents that are judged relevant to a query are taken out of its ranking before its top "
+        "k is counted, so unjudged relevant documents count as hubs. The control keeps each "
+        "document's words, how often it has them, punctuation and length. It destroys word order, "
+        "sentences and the position of content; of a truncated document, other words are read. "
+        "What remains under the control comes from words and length alone. Intervals of the "
+        "skewness are those of the jackknife over the documents that the queries belong to, for "
+        f"this index. Equivalent: the 90% interval of the difference is within {SKEW_MARGIN:g} of "
+        "0."
+    )
+    parameters = Parameters(
+        top=Integer(
+            title="Top",
+            default=TOP,
+            low=1,
+            high=MOST_TOP,
+            help="k of the in-degrees: a query counts for the first k documents of its ranking "
+            "that are not relevant to it.",
+        ),
+        sentences=Integer(
+            title="Sentences as queries",
+            default=SENTENCES,
+            low=10,
+            high=100_000,
+            help="If the data set has no queries: how many sentences of its documents are drawn at "
+            "random as queries. A sentence does not count for its own document.",
+        ),
+        explained=Integer(
+            title="Hubs explained",
+            default=EXPLAINED,
+            low=0,
+            high=20,
+            help="Compute which words carry the scores of this many hubs; 0 computes none.",
+        ),
+    )
+    compared = ("MiniLM", "BM25")
+    tables = TABLES
+    figures = (Figure("Sorted in-degrees", sorted_in_degrees),)
+
+    def read(self, dataset: str) -> DataSet:
+        """The data set; without pairs if it judges nothing.
+
+        Raises:
+            UserError: its files cannot be read.
+        """
+        return read_searched(dataset)
+
+    def corpus(self, data: DataSet, settings: Settings) -> HubCorpus:
+        """The corpus with its queries, or with sentences of its documents as queries, and the
+        control.
+
+        Raises:
+            UserError: the corpus cannot be read, is empty or too small for the top k.
+        """
+        collection = searched(data)
+        n = collection.survey.n
+        if not n:
+            raise UserError(f"{collection.title} has no documents: add some to its corpus.")
+        key = (collection.digest, 0 if collection.queries else settings.sentences)
+        corpus = _corpora.get(key, lambda: _corpus(collection, settings.sentences))
+        others = n - min(len(one.relevant) for one in corpus.collection.queries)
+        if others <= settings.top:
+            raise UserError(
+                f"{collection.title} has {n:,} documents, so the top {settings.top:,} has all that "
+                "do not answer a query: choose a smaller top or add documents."
+            )
+        return corpus
+
+    def notes(self, data: DataSet, corpus: HubCorpus) -> list[str]:
+        """What serves as queries, if the data set has none."""
+        drawn = corpus.collection.drawn
+        return [f"Queries: {drawn}."] if drawn else []
+
+    def subjects(
+        self, compute: Compute, spec: RetrieverSpec, corpus: HubCorpus, settings: Settings
+    ) -> list[HubIndex]:
+        """One index of the whole corpus.
+
+        Raises:
+            UserError: the model has no ranking of the whole corpus.
+        """
+        require_ranking(spec)
+        return [HubIndex(spec, corpus, settings.top, settings.explained)]
+
+    def job(self, compute: Compute, subject: HubIndex) -> Job:
+        """Rank the corpus and its control, and attribute the scores of the first hubs; progress
+        counts what its stage names.
+
+        Raises:
+            UserError: the model's files are not here.
+        """
+        model, corpus, spec = compute.identify(subject.spec), subject.corpus, subject.spec
+        total = len(corpus.collection.queries)
+
+        def work(run: Run, report: Report) -> Progress:
+            for collection in (corpus.collection, corpus.control):
+                setup = RankingSetup(collection)
+                if ranking.stored_rankings(compute, spec, setup) is None:
+                    progress = ranking.job(compute, spec, setup).work(run, report)
+                    if progress.stopped:
+                        return progress
+            if subject.explained and not spec.remote:
+                run.stage = "Attributing the scores of hubs"
+                compute.retriever(model)  # some methods are known not to fit once it is loaded
+                if (pairs := _missing(compute, subject)) is not None:
+                    method = words_method(compute, spec)
+                    assert method is not None  # or nothing is missing
+                    scope = f"hubs of {corpus.collection.name}"
+                    job = compute.attribution_job(spec, method, pairs, scope)
+                    return job.work(run, report)
+            return Progress(total, total, 0, 0, 0.0)
+
+        def n_done() -> int:
+            done = _summary(compute, subject) is not None and _missing(compute, subject) is None
+            return total if done else 0
+
+        scope = f"{corpus.collection.name} {corpus.collection.drawn} {subject.explained}"
+        return compute.job(
+            run_key(model, subject.method, scope),
+            spec.name,
+            total,
+            work,
+            n_done=n_done,
+            can_start=not model.stored_only,
+            doing="hubs",
+            sending=compute.sending(spec, lambda other: self.job(other, subject)),
+        )
+
+    def summarize(
+        self, compute: Compute, subject: HubIndex, earlier: Sequence[HubSummary] = ()
+    ) -> HubSummary | None:
+        """The in-degrees, once both indexes are ranked; with the words of hubs once these are
+        there.
+
+        Raises:
+            UserError: the corpus cannot be read.
+        """
+        summary = _summary(compute, subject)
+        method = words_method(compute, subject.spec)
+        if summary is None or method is None or not subject.explained:
+            return summary
+        words = hub_words(compute, summary, method)
+        return summary if words is None else replace(summary, words=words, words_method=method)
+
+    def together(self, summaries: Sequence[HubSummary]) -> list[HubSummary]:
+        """The results with p adjusted for the number of models."""
+        comparisons = adjusted([one.comparison for one in summaries])
+        return [
+            replace(one, comparison=comparison)
+            for one, comparison in zip(summaries, comparisons, strict=True)
+        ]
+
+    def verdict(self, summary: HubSummary) -> str:
+        """Skewness with and without word order, and the top hub."""
+        return verdict(summary)
+
+    def provenance(self, summary: HubSummary) -> Provenance:
+        """Everything needed to count the in-degrees again."""
+        collection = summary.asked.corpus.collection
+        return provenance.of_hubs(
+            summary.model,
+            summary.asked.method,
+            collection.name,
+            summary.original.n_queries,
+            len(summary.ids),
+            collection.drawn,
+            CONTROL,
+            summary.original.skewness,
+        )
+
+
+_corpora: LRUCache[HubCorpus] = LRUCache(8)
+_summaries: LRUCache[HubSummary] = LRUCache(32)
+
+
+def _corpus(collection: Collection, n_sentences: int) -> HubCorpus:
+    asked = collection if collection.queries else sentence_queries(collection, n_sentences)
+    return HubCorpus(asked, control(asked))
+
+
+def _summary(compute: Compute, subject: HubIndex) -> HubSummary | None:
+    """The in-degrees without words of hubs; None while a ranking is missing."""
+    corpus, model = subject.corpus, compute.identify(subject.spec)
+    ids = tuple(one.key for one in corpus.collection.documents())
+    found = [
+        degrees(compute, subject.spec, one, ids, subject.top)
+        for one in (corpus.collection, corpus.control)
+    ]
+    original, shuffled = found
+    if original is None or shuffled is None:
+        return None
+    key = (str(compute.root), model.key, subject.spec.name, corpus.collection.digest, subject.top)
+    made = _summaries.get(
+        (*key, subject.explained),
+        lambda: HubSummary(
+            subject, model, ids, original, shuffled, original.minus(shuffled), {}, None
+        ),
+    )
+    return made
+
+
+def _missing(compute: Compute, subject: HubIndex) -> list[TextPair] | None:
+    """The pairs of the first hubs, if the attribution of one is missing."""
+    summary, method = _summary(compute, subject), words_method(compute, subject.spec)
+    if summary is None or method is None or not subject.explained:
+        return None
+    pairs = [pair for hub in explained_hubs(summary) for pair in hub.pairs(summary)]
+    return pairs if compute.store.missing(summary.model.key, method, pairs) else None
+
+
+HUBS = Hubs()
+register(HUBS)

@@ -1,0 +1,164 @@
+"""In-degrees of one model's index and of its control: what is asked, and the result in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from poslens.attribution.curves.bootstrap import Estimate, estimate
+from poslens.attribution.datasets import Collection
+from poslens.attribution.datasets.corpus import Query
+from poslens.attribution.evaluation.comparison import Comparison
+from poslens.attribution.evaluation.hubs import InDegrees, in_degrees
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Method
+from poslens.cache.lru_cache import LRUCache
+from poslens.compute.compute import Compute
+from poslens.compute.provenance import ModelIdentity
+from poslens.studies.ranking.service import RankingSetup, stored_rankings
+
+LISTED = 50
+"""Documents that the table of hubs lists."""
+
+
+@dataclass(frozen=True)
+class HubCorpus:
+    """A corpus with its queries, and the same with the words of each document in random order."""
+
+    collection: Collection
+    control: Collection
+
+
+@dataclass(frozen=True)
+class HubIndex:
+    """What is asked of one model: N_k for k = `top`, and the words of the first `explained`
+    hubs."""
+
+    spec: RetrieverSpec
+    corpus: HubCorpus
+    top: int
+    explained: int
+
+    @property
+    def method(self) -> Method:
+        """What captions call it."""
+        return Method("hubs", {"top": self.top, "version": 1})
+
+
+@dataclass(frozen=True)
+class HubWord:
+    """A word of a hub: its share of the score, summed over its occurrences, mean over some queries
+    that retrieve the hub and over as many that do not."""
+
+    word: str
+    occurrences: int
+    retrieving: Estimate
+    others: Estimate | None
+
+
+@dataclass(frozen=True)
+class HubSummary:
+    """In-degrees of a model's index and of the control, over the documents `ids` [D]. `words` are
+    those of the first hubs by document, under the method `words_method`; `comparison` is of the
+    skewness with that of the control."""
+
+    asked: HubIndex
+    model: ModelIdentity
+    ids: tuple[str, ...]
+    original: InDegrees
+    control: InDegrees
+    comparison: Comparison | None
+    words: dict[str, tuple[HubWord, ...]]
+    words_method: Method | None
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.asked.spec.name
+
+    @property
+    def queries(self) -> tuple[Query, ...]:
+        """The queries, in the order of the in-degrees."""
+        return self.asked.corpus.collection.queries
+
+    @cached_property
+    def hubs(self) -> list[int]:
+        """The numbers of the documents that are retrieved, the largest in-degree first; the first
+        of equal ones in the corpus."""
+        counts = self.original.counts
+        order = np.argsort(-counts, kind="stable")
+        return [int(number) for number in order[:LISTED] if counts[number]]
+
+    @cached_property
+    def answered(self) -> dict[str, int]:
+        """How many queries each document is relevant to, where it is to any."""
+        found: dict[str, int] = {}
+        for query in self.queries:
+            for key in query.relevant:
+                found[key] = found.get(key, 0) + 1
+        return found
+
+    def others(self, number: int) -> list[int]:
+        """The rows of the queries that a document does not answer."""
+        key = self.ids[number]
+        return [row for row, query in enumerate(self.queries) if key not in query.relevant]
+
+    def retrieving(self, number: int) -> list[int]:
+        """The rows of the queries that have a document in their top k and that it does not
+        answer."""
+        return [row for row, top in enumerate(self.original.tops) if number in top]
+
+    def share(self, number: int) -> Estimate | None:
+        """Share of the queries that a document does not answer that retrieve it."""
+        asked, tops = self.others(number), self.original.tops
+        rows = np.array([number in tops[row] for row in asked], dtype=np.float64)
+        return estimate(rows[:, None], [self.queries[row].document for row in asked])
+
+
+_degrees: LRUCache[InDegrees] = LRUCache(32)
+
+
+def degrees(
+    compute: Compute, spec: RetrieverSpec, collection: Collection, ids: Sequence[str], top: int
+) -> InDegrees | None:
+    """In-degrees of the documents `ids` by the stored rankings; None while some are missing.
+
+    Raises:
+        UserError: the corpus cannot be read, or the model has no ranking of all of it.
+    """
+    rankings = stored_rankings(compute, spec, RankingSetup(collection))
+    if rankings is None:
+        return None
+    key = (str(compute.root), compute.identify(spec).key, spec.name, collection.digest, top)
+    return _degrees.get(key, lambda: in_degrees(rankings, collection.queries, ids, top))
+
+
+def verdict(one: HubSummary) -> str:
+    """Skewness with and without word order, whether they differ, and the top hub."""
+    top, degrees = one.asked.top, one.original
+    skewness, shuffled = degrees.skewness, one.control.skewness
+    head = f"{one.name}: over {degrees.n_queries:,} queries and {len(one.ids):,} documents, "
+    if skewness is None or shuffled is None or one.comparison is None:
+        return f"{head}every document is in the top {top:,} of equally many queries."
+    random = degrees.random_skewness
+    by_chance = "" if random is None else f" (random retrieval: {random:.2f})"
+    sentences = [
+        f"{head}the skewness of in-degrees in the top {top:,} is {skewness.text('.2f')}"
+        f"{by_chance}, and {shuffled.text('.2f')} with the words of each document in random order. "
+        f"Difference {one.comparison.difference.text('+.2f')}: {_lower(one.comparison.sentence)}"
+    ]
+    if one.hubs:
+        hub = one.hubs[0]
+        sentences.append(
+            f"The top hub, {one.ids[hub]}, is in the top {top:,} of {degrees.counts[hub]:,} of the "
+            f"{len(one.others(hub)):,} queries that it does not answer "
+            f"({one.control.counts[hub]:,} with random word order)."
+        )
+    return " ".join(sentences)
+
+
+def _lower(sentence: str) -> str:
+    return sentence[0].lower() + sentence[1:]

@@ -1,0 +1,159 @@
+"""The tables of in-degrees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.evaluation.comparison import Comparison
+from poslens.studies.hubs.summary import HubSummary
+from poslens.study import Table, column
+
+MODEL = "Name of the model."
+DOCUMENT = "Id of the document."
+CONTROL = "The same with the words of each document in random order."
+INTERVAL = " The interval resamples the documents that the queries belong to."
+
+
+@dataclass(frozen=True)
+class HubnessRow:
+    """One model's index and its control."""
+
+    model: str = column(MODEL)
+    queries: int = column("Queries.")
+    documents: int = column("Documents of the corpus.")
+    top: int = column("k of the in-degrees.", shown=False)
+    skewness: Estimate | None = column(
+        "Skewness of the in-degrees over the documents; the interval is that of the jackknife over "
+        "the documents that the queries belong to.",
+        form=".2f",
+    )
+    skewness_random_order: Estimate | None = column(
+        CONTROL, title="skewness, random word order", form=".2f"
+    )
+    difference: Comparison | None = column(
+        "Skewness minus that with random word order, paired by query.", form="+.2f"
+    )
+    skewness_random_retrieval: float | None = column(
+        "Skewness of a binomial distribution: every query retrieves documents at random.",
+        title="skewness, random retrieval",
+        form=".2f",
+    )
+    never: Estimate | None = column(
+        "Share of documents that no query retrieves, 0 to 1.", title="never retrieved"
+    )
+    never_random_order: Estimate | None = column(
+        CONTROL, title="never retrieved, random word order"
+    )
+
+
+@dataclass(frozen=True)
+class HubRow:
+    """A document that other documents' queries retrieve."""
+
+    model: str = column(MODEL)
+    document: str = column(DOCUMENT)
+    in_degree: int = column("Queries that have it in their top k and that it does not answer.")
+    in_degree_random_order: int = column(CONTROL, title="in-degree, random word order")
+    mean_in_degree: float = column("Mean in-degree of all documents.", form=".1f", shown=False)
+    share: Estimate | None = column(
+        "In-degree divided by the number of queries that it does not answer." + INTERVAL
+    )
+    answers: int = column("Queries that it is relevant to; they do not count.")
+
+
+@dataclass(frozen=True)
+class HubQueryRow:
+    """A query that retrieves a hub and that the hub does not answer."""
+
+    model: str = column(MODEL)
+    document: str = column(DOCUMENT)
+    rank: int = column("Rank of the document among those that do not answer the query, from 1.")
+    query: str = column("The query.")
+    id: str = column("Id of the query.")
+
+
+@dataclass(frozen=True)
+class HubWordRow:
+    """A word of a hub."""
+
+    model: str = column(MODEL)
+    document: str = column(DOCUMENT)
+    word: str = column("The word, case folded.")
+    occurrences: int = column("How often the document has it.")
+    share: Estimate | None = column(
+        "Its share of the score, summed over its occurrences: mean over up to 12 queries that "
+        "retrieve the document and that it does not answer. The interval resamples the documents "
+        "that the queries belong to; it does not account for the choice of the largest shares.",
+        form="+.4f",
+    )
+    share_other_queries: Estimate | None = column(
+        "The same over up to 12 queries that do not retrieve it.", form="+.4f"
+    )
+    method: str = column("Method that the shares are of.", shown=False)
+
+
+def _hubness(one: HubSummary) -> Iterator[HubnessRow]:
+    original, control = one.original, one.control
+    yield HubnessRow(
+        model=one.name,
+        queries=original.n_queries,
+        documents=len(one.ids),
+        top=one.asked.top,
+        skewness=original.skewness,
+        skewness_random_order=control.skewness,
+        difference=one.comparison,
+        skewness_random_retrieval=original.random_skewness,
+        never=original.never,
+        never_random_order=control.never,
+    )
+
+
+def _hubs(one: HubSummary) -> Iterator[HubRow]:
+    mean = float(one.original.counts.mean())
+    for number in one.hubs:
+        yield HubRow(
+            model=one.name,
+            document=one.ids[number],
+            in_degree=int(one.original.counts[number]),
+            in_degree_random_order=int(one.control.counts[number]),
+            mean_in_degree=mean,
+            share=one.share(number),
+            answers=one.answered.get(one.ids[number], 0),
+        )
+
+
+def _queries(one: HubSummary) -> Iterator[HubQueryRow]:
+    for number in one.hubs:
+        ranked = sorted(
+            (one.original.tops[row].tolist().index(number) + 1, row)
+            for row in one.retrieving(number)
+        )
+        for rank, row in ranked:
+            query = one.queries[row]
+            yield HubQueryRow(one.name, one.ids[number], rank, query.text, query.query_id)
+
+
+def _words(one: HubSummary) -> Iterator[HubWordRow]:
+    method = "" if one.words_method is None else one.words_method.name
+    for document, words in one.words.items():
+        for word in words:
+            yield HubWordRow(
+                one.name,
+                document,
+                word.word,
+                word.occurrences,
+                word.retrieving,
+                word.others,
+                method,
+            )
+
+
+TABLES: Mapping[str, Table[Any]] = {
+    "hubness": Table(HubnessRow, _hubness, "By model"),
+    "hubs": Table(HubRow, _hubs, "Hubs", on_page=False),
+    "queries": Table(HubQueryRow, _queries, "Queries of each hub", on_page=False),
+    "words": Table(HubWordRow, _words, "Words of the first hubs", on_page=False),
+}

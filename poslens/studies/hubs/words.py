@@ -1,0 +1,136 @@
+"""Which words make a document a hub: their shares of its scores with the queries that retrieve it,
+and with others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from poslens.attribution.curves.bootstrap import Estimate, Values, estimate
+from poslens.attribution.curves.positions import unit_scores
+from poslens.attribution.datasets.types import spread_evenly
+from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.retrievers.lexical import folded, word_spans
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Attribution, Method, TextPair
+from poslens.compute.compute import Compute
+from poslens.studies.bias.contrast_view import fitting
+from poslens.studies.hubs.summary import HubSummary, HubWord
+
+EACH = 12
+"""Queries that retrieve a hub, and as many others, over which shares are averaged."""
+LISTED = 8
+"""Words that are listed of a hub."""
+
+
+def words_method(compute: Compute, spec: RetrieverSpec) -> Method | None:
+    """The method whose shares are averaged: the first that fits and whose shares add up to the
+    score, unless it is slow. None where there is none, and of a model behind an endpoint, which
+    would get hundreds of texts for each query."""
+    if spec.remote:
+        return None
+    for name in fitting(compute, spec):
+        if METHODS[name].additive and not METHODS[name].slow:
+            return make_method(name)
+    return None
+
+
+@dataclass(frozen=True)
+class ExplainedHub:
+    """A hub with some of the queries that retrieve it, and as many others that it does not answer
+    either, by row; both are spread evenly over the queries."""
+
+    key: str
+    text: str
+    retrieving: tuple[int, ...]
+    others: tuple[int, ...]
+
+    def pairs(self, summary: HubSummary) -> list[TextPair]:
+        """Pairs of the document with these queries, those that retrieve it first."""
+        asked = [summary.queries[row] for row in (*self.retrieving, *self.others)]
+        dataset = summary.asked.corpus.collection.name
+        return [
+            TextPair(
+                f"hub {self.key} {one.query_id}",
+                one.text,
+                self.text,
+                language=one.language,
+                dataset=dataset,
+            )
+            for one in asked
+        ]
+
+
+def explained_hubs(summary: HubSummary) -> list[ExplainedHub]:
+    """The first hubs, with queries."""
+    hubs = summary.hubs[: summary.asked.explained]
+    texts = summary.asked.corpus.collection.texts(summary.ids[number] for number in hubs)
+    found = []
+    for number in hubs:
+        key, rows = summary.ids[number], summary.retrieving(number)
+        others = sorted(set(summary.others(number)) - set(rows))
+        some, other = (tuple(spread_evenly(group, EACH)) for group in (rows, others))
+        found.append(ExplainedHub(key, texts[key], some, other))
+    return found
+
+
+def hub_words(
+    compute: Compute, summary: HubSummary, method: Method
+) -> dict[str, tuple[HubWord, ...]] | None:
+    """The words of the first hubs by document, the largest share first; None while attributions
+    are missing."""
+    found = {}
+    for hub in explained_hubs(summary):
+        pairs, n = hub.pairs(summary), len(hub.retrieving)
+        if compute.store.missing(summary.model.key, method, pairs):
+            return None
+        stored = compute.store.get_many(summary.model.key, method, pairs)
+        documents = [summary.queries[row].document for row in (*hub.retrieving, *hub.others)]
+        rows = list(zip(stored, documents, strict=True))
+        found[hub.key] = _words(hub.text, rows[:n], rows[n:])
+    return found
+
+
+def _words(
+    text: str,
+    retrieving: list[tuple[Attribution | None, str]],
+    others: list[tuple[Attribution | None, str]],
+) -> tuple[HubWord, ...]:
+    """The words of a text by its attributions, each with the document of its query."""
+    spans = word_spans(text)
+    names = [folded(text[a:b]) for a, b in spans]
+    counts = Counter(names)
+    listed = list(counts)  # in the order in which they appear
+    order = {name: number for number, name in enumerate(listed)}
+    at = np.array([order[name] for name in names], dtype=np.int64)
+
+    def shares(rows: list[tuple[Attribution | None, str]]) -> tuple[Values, list[str]]:
+        """Shares [n, words], and the documents of the queries [n]."""
+        computed = [(one, document) for one, document in rows if one is not None]
+        found = np.zeros((len(computed), len(order)))
+        for row, (one, _) in enumerate(computed):
+            scores = np.nan_to_num(unit_scores(one.document, one.document_scores, spans, "sum"))
+            np.add.at(found[row], at, scores)
+        return found, [document for _, document in computed]
+
+    own, documents = shares(retrieving)
+    other, other_documents = shares(others)
+
+    def mean(column: int) -> Estimate | None:
+        return estimate(own[:, [column]], documents)
+
+    if not len(own):
+        return ()
+    first = np.argsort(-own.mean(0), kind="stable")[:LISTED]
+    return tuple(
+        HubWord(
+            listed[column],
+            counts[listed[column]],
+            share,
+            estimate(other[:, [column]], other_documents),
+        )
+        for column in map(int, first)
+        if (share := mean(column)) is not None
+    )

@@ -1,0 +1,186 @@
+"""In-degrees and skewness against values derived by hand and scipy; what the control keeps."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+
+from poslens.attribution.datasets.corpus import Collection, Document, Query
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.hubs import (
+    InDegrees,
+    control,
+    in_degrees,
+    retrieved,
+    sentence_queries,
+    shuffled_words,
+)
+from poslens.attribution.evaluation.search import Ranking
+from poslens.attribution.retrievers.lexical import terms_of
+from poslens.attribution.text import words
+
+
+def ranking(query: str, documents: str) -> Ranking:
+    scores = np.arange(len(documents), 0, -1, dtype=np.float32)
+    return Ranking(query, tuple(documents), scores, (None,) * len(documents))
+
+
+def query(name: str, relevant: str = "") -> Query:
+    return Query(name, name, "", None, dict.fromkeys(relevant, 1), {}, None, None)
+
+
+QUERIES = (query("q1", "a"), query("q2", "b"), query("q3"))
+RANKINGS = {"q1": ranking("q1", "abcd"), "q2": ranking("q2", "bacd"), "q3": ranking("q3", "cb")}
+
+
+def degrees(seed: int, *, n: int = 60, k: int = 5, size: int = 40, each: int = 3) -> InDegrees:
+    generator = np.random.default_rng(seed)
+    weights = generator.gamma(1, size=size)
+    tops = tuple(
+        generator.choice(size, k, replace=False, p=weights / weights.sum()) for _ in range(n)
+    )
+    return InDegrees(tops, tuple(str(row // each) for row in range(n)), size)
+
+
+def test_in_degrees_by_hand() -> None:
+    assert retrieved(RANKINGS["q1"], {"a"}, 2) == ("b", "c")
+    found = in_degrees(RANKINGS, QUERIES, "abcd", 2)
+    # q1: b c; q2: a c; q3: c b.
+    assert found.counts.tolist() == [1, 2, 3, 0]
+    assert found.skewness is not None and found.never is not None
+    assert found.skewness.value == pytest.approx(0, abs=1e-12)  # symmetric around 1.5
+    assert found.never.value == 0.25
+    assert found.groups == ("a", "b", "q3")
+    # Mean 2, squares 1 + 0 + 1 + 4, cubes -1 + 0 - 1 + 8: (6/4) / (6/4) ** 1.5.
+    three = InDegrees(tuple(np.array(top) for top in ([0, 3], [1, 3], [1, 3], [2, 3])), "wxyz", 4)
+    assert three.counts.tolist() == [1, 2, 1, 4]
+    assert three.skewness is not None
+    assert three.skewness.value == pytest.approx(6 / 4 / (6 / 4) ** 1.5)
+    share = three.share(1)
+    assert share is not None and share.value == 0.5
+
+
+def test_skewness_and_jackknife_against_scipy() -> None:
+    found = degrees(1)
+    assert found.skewness is not None and found.skewness.interval is not None
+    assert found.skewness.value == pytest.approx(scipy.stats.skew(found.counts))
+    without = [
+        scipy.stats.skew(
+            np.bincount(
+                np.concatenate(
+                    [t for t, g in zip(found.tops, found.groups, strict=True) if g != str(group)]
+                ),
+                minlength=40,
+            )
+        )
+        for group in range(20)
+    ]
+    error = np.sqrt(19 / 20 * ((np.array(without) - np.mean(without)) ** 2).sum())
+    reach = scipy.stats.t.ppf(0.975, 19) * error
+    value = found.skewness.value
+    assert found.skewness.interval == pytest.approx((value - reach, value + reach))
+    assert (found.skewness.n, found.skewness.n_resampled) == (60, 20)
+
+
+@given(st.integers(0, 1000), st.integers(1, 5), st.integers(1, 30))
+def test_the_sum_of_in_degrees_is_queries_times_k(seed: int, k: int, n: int) -> None:
+    found = degrees(seed, n=n, k=k)
+    assert found.counts.sum() == n * k
+    order = np.random.default_rng(seed).permutation(n)
+    mixed = InDegrees(
+        tuple(found.tops[row] for row in order), tuple(found.groups[row] for row in order), 40
+    )
+    assert mixed.counts.tolist() == found.counts.tolist()
+    assert found.skewness is not None and mixed.skewness is not None
+    assert mixed.skewness.value == pytest.approx(found.skewness.value, abs=1e-9)
+    if found.skewness.interval is not None:
+        assert mixed.skewness.interval == pytest.approx(found.skewness.interval, abs=1e-9)
+
+
+def test_random_retrieval_is_binomial() -> None:
+    expected = scipy.stats.binom.stats(60, 5 / 40, moments="s")
+    assert degrees(2).random_skewness == pytest.approx(float(expected))
+    assert InDegrees((np.array([0, 1]),), ("x",), 2).random_skewness is None
+
+
+def test_the_verdict_of_two_indexes_of_the_same_queries() -> None:
+    even = InDegrees(tuple(np.arange(row, row + 5) % 40 for row in range(80)), tuple("ab" * 40), 40)
+    groups = tuple(str(row // 2) for row in range(80))
+    hub = InDegrees(tuple(np.array([0, *(np.arange(4) + 4 * row) % 39 + 1]) for row in range(80)),
+                    groups, 40)  # fmt: skip
+    spread = InDegrees(
+        tuple(
+            np.random.default_rng(row).choice(40, 5, replace=False, p=np.arange(1, 41) / 820)
+            for row in range(80)
+        ),
+        groups,
+        40,
+    )
+    higher, lower, same = hub.minus(spread), spread.minus(hub), hub.minus(hub)
+    assert higher is not None and lower is not None and same is not None
+    assert (higher.verdict, lower.verdict, same.verdict) == ("higher", "lower", "equivalent")
+    assert higher.difference.value == pytest.approx(
+        scipy.stats.skew(hub.counts) - scipy.stats.skew(spread.counts)
+    )
+    few = [InDegrees(one.tops[:9], tuple("abcdefghi"), 40) for one in (hub, spread)]
+    undecided = few[0].minus(few[1])
+    assert undecided is not None and undecided.verdict == "too few documents"
+    assert undecided.difference.interval is None and undecided.needed == 10
+    # Each document is retrieved by as many queries: no skewness.
+    assert even.skewness is None and InDegrees(even.tops, groups, 40).minus(spread) is None
+    with pytest.raises(ValueError, match="other queries"):
+        even.minus(spread)
+
+
+# -- the control -----------------------------------------------------------------------------------
+
+TEXT = "The old heron's nest (3.5 m) is here, at last. 汉字abc和def。 Wait!"
+
+
+def test_words_change_places_and_nothing_else_does() -> None:
+    found = shuffled_words(TEXT)
+    assert found == shuffled_words(TEXT) != TEXT
+    assert Counter(terms_of(found)) == Counter(terms_of(TEXT))
+    kinds = [[any(map(str.isalnum, text[a:b])) for a, b in words(text)] for text in (TEXT, found)]
+    assert kinds[0] == kinds[1]  # punctuation marks stay in the sequence where they were
+    assert shuffled_words("- !") == "- !"
+
+
+@given(st.text("ab é.,'-’ 3\n", max_size=40) | st.text("汉字。， ทก\n", max_size=40))
+def test_the_control_keeps_the_words_of_any_text(text: str) -> None:
+    assert Counter(terms_of(shuffled_words(text))) == Counter(terms_of(text))
+
+
+def collection(*texts: str) -> Collection:
+    documents = tuple(Document(str(n), text) for n, text in enumerate(texts))
+    return Collection("mine", "mine", (), lambda: iter(documents))
+
+
+def test_sentences_are_queries_that_their_document_answers() -> None:
+    whole = collection("One two three. Four five six! No.", "Seven eight nine ten.")
+    found = sentence_queries(whole, 10)
+    assert {one.text: tuple(one.relevant) for one in found.queries} == {
+        "One two three.": ("0",),
+        "Four five six!": ("0",),
+        "Seven eight nine ten.": ("1",),
+    }
+    assert found.drawn == "3 sentences as queries"
+    fewer = sentence_queries(whole, 2)
+    assert [one.text for one in fewer.queries] == [one.text for one in found.queries][:2]
+    with pytest.raises(UserError, match="has no sentence of 3 words or more"):
+        sentence_queries(collection("No.", "Nor this."), 10)
+
+
+def test_the_control_has_the_same_queries_and_other_texts() -> None:
+    whole = sentence_queries(collection("One two three four five. Six seven eight nine."), 5)
+    shuffled = control(whole)
+    assert [one.text for one in shuffled.queries] == [one.text for one in whole.queries]
+    (before,), (after,) = whole.documents(), shuffled.documents()
+    assert before.key == after.key and after.text == shuffled_words(before.text) != before.text
+    assert shuffled.digest != whole.digest
+    assert shuffled.drawn.endswith("words of each document in random order")

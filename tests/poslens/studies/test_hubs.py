@@ -1,0 +1,230 @@
+"""Hubs: planted truth, an independent count, what is computed once, the words, bad input."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+from typer.testing import CliRunner
+
+import poslens
+from poslens.attribution import datasets
+from poslens.attribution.datasets import Collection, DataSet
+from poslens.attribution.errors import UserError
+from poslens.cache.kinds.rankings import RankingStore
+from poslens.commands.command_options import data_name
+from poslens.dashboard.__main__ import app
+from poslens.studies.hubs.study import HUBS
+from tests.support import tiny_families
+from tests.support.nouns import NOUNS
+
+COLOURS = ("red", "green", "blue", "grey", "white", "black", "brown", "pink")
+N = 48
+
+
+@pytest.fixture(autouse=True)
+def apart(own_service: None) -> None:
+    """A store of this test's own."""
+
+
+def document_of(number: int) -> str:
+    noun, colour = NOUNS[number % 12], COLOURS[number % 8]
+    return f"The {noun} of {colour} house {number} is old. Nobody ever saw it in the {colour} rain."
+
+
+def written(path: Path, rows: Sequence[dict[str, str]]) -> str:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> str:
+    rows = [
+        {"pair_id": f"d{n}", "query": f"which {NOUNS[n % 12]} is {n}", "document": document_of(n)}
+        for n in range(N)
+    ]
+    rows.append(
+        {
+            "pair_id": "hub",
+            "query": "what of everything",
+            "document": "Which which which is is is it. " + " ".join(NOUNS) + ".",
+        }
+    )
+    return written(tmp_path / "mine.jsonl", rows)
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["hubs", *arguments], catch_exceptions=False)
+
+
+class Planted:
+    """Queries around one direction, documents anywhere, and `hub` at the mean of all queries. Texts
+    that it does not know, those of the control, are anywhere too."""
+
+    def __init__(self) -> None:
+        generator = np.random.default_rng(0)
+        queries = generator.normal(size=(N + 1, 32)) + 1
+        documents = generator.normal(size=(N, 32))
+        self._vectors = {f"query {n}": queries[n] for n in range(N + 1)}
+        self._vectors |= {f"text {n} has some words": documents[n] for n in range(N)}
+        self._vectors["the hub of them"] = queries.mean(0)
+
+    def rows(self) -> list[dict[str, str]]:
+        texts = [text for text in self._vectors if not text.startswith("query")]
+        return [
+            {"pair_id": "hub" if "hub" in text else f"d{n}", "query": f"query {n}",
+             "document": text}
+            for n, text in enumerate(texts)
+        ]  # fmt: skip
+
+    def encode(self, texts: list[str]) -> np.ndarray:
+        vectors = [self._vectors.get(text, self._other(text)) for text in texts]
+        return np.array([one / np.linalg.norm(one) for one in vectors], dtype=np.float32)
+
+    def _other(self, text: str) -> np.ndarray:
+        seed = int.from_bytes(text.encode()[:200], "big") % (1 << 60)
+        made: np.ndarray = np.random.default_rng(seed).normal(size=32)
+        return made
+
+
+def test_the_document_at_the_mean_of_all_queries_is_the_top_hub(tmp_path: Path) -> None:
+    planted = Planted()
+    found = poslens.hubs(
+        planted, dataset=written(tmp_path / "planted.jsonl", planted.rows()), top=5
+    )
+    (summary,) = found.summaries
+    hubs = found.to_frame("hubs")
+    assert hubs["document"].iloc[0] == "hub"
+    # It answers one query itself, which does not count.
+    assert hubs["in_degree"].iloc[0] == N and hubs["answers"].iloc[0] == 1
+    assert hubs["share"].iloc[0] == 1
+    assert hubs["in_degree_random_order"].iloc[0] < N / 2
+    (row,) = found.to_frame("hubness").to_dict("records")
+    assert row["difference_verdict"] == "higher" and row["difference_low"] > 0
+    assert row["skewness"] == pytest.approx(scipy.stats.skew(summary.original.counts))
+    assert row["skewness_random_order"] == pytest.approx(scipy.stats.skew(summary.control.counts))
+    assert summary.original.counts.sum() == summary.control.counts.sum() == 5 * (N + 1)
+    assert "The top hub, hub, is in the top 5 of 48 of the 48 queries" in found.verdicts[0]
+    assert ": higher" in found.verdicts[0]
+    assert len(found.to_frame("words")) == 0  # shares of the score need more than vectors
+
+
+def test_in_degrees_are_those_of_the_rankings(
+    corpus: str, tiny_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(tiny_folder("bert"))
+    rankings = poslens.rank(folder, corpus).ranked.rankings
+    queries = {one.query_id: one for one in datasets.collection(data_name(corpus)).queries}
+    counts = Counter(
+        key
+        for one in rankings
+        for key in [k for k in one.document_ids if k not in queries[one.query_id].relevant][:3]
+    )
+    found = poslens.hubs(folder, dataset=corpus, top=3)
+    hubs = found.to_frame("hubs")
+    assert dict(zip(hubs["document"], hubs["in_degree"], strict=True)) == counts
+    assert hubs["in_degree"].is_monotonic_decreasing
+    # Everything is stored, and another k needs no other ranking.
+    monkeypatch.setattr(RankingStore, "search", lambda *_, **__: pytest.fail("ranked again"))
+    again = poslens.hubs(folder, dataset=corpus, top=3)
+    assert again.to_frame("words").equals(found.to_frame("words"))
+    other = poslens.hubs(folder, dataset=corpus, top=4, explained=0)
+    assert other.summaries[0].original.counts.sum() == 4 * (N + 1)
+    assert other.to_frame("words").empty
+
+
+def test_word_order_means_nothing_to_bm25_and_its_words_make_the_hub(
+    corpus: str, tmp_path: Path
+) -> None:
+    asked = ("--model", "BM25", "--dataset", corpus, "--top", "3")
+    result = run(*asked)
+    (row,) = json.loads(result.stdout)["rows"]
+    assert row["skewness"] == row["skewness_random_order"] > 2
+    assert row["difference"] == 0 and row["difference_verdict"] == "equivalent"
+    assert "equivalent within the margin of 0.5" in result.stderr
+    assert "The top hub, hub, is in the top 3 of 48 of the 48 queries" in result.stderr
+    (provenance,) = json.loads(result.stdout)["provenance"]
+    assert provenance["control"] == "words of each document in random order"
+    assert (provenance["n_queries"], provenance["n_documents"]) == (N + 1, N + 1)
+    words = [
+        one
+        for one in json.loads(run(*asked, "--table", "words").stdout)["rows"]
+        if one["document"] == "hub"
+    ]
+    assert words[0]["word"] == "which" and words[0]["occurrences"] == 3
+    assert words[0]["method"] == "terms" and words[0]["share"] > 0
+    # Only words that some query has carry a share.
+    queries = [f"which {NOUNS[n % 12]} is {n}" for n in range(N)]
+    asked_for = {word for query in queries for word in query.split()}
+    assert {one["word"] for one in words if one["share"]} <= asked_for
+    file = tmp_path / "hubs.json"
+    run(*asked, "--figure", str(file))
+    drawn = json.loads(file.read_text())
+    assert drawn["layout"]["meta"]["figure"] == "hubs"
+    assert [one["name"] for one in drawn["data"]] == ["BM25", "BM25, random word order"]
+    assert drawn["data"][0]["y"][0] == N and drawn["data"][0]["customdata"][0] == ["hub"]
+
+
+def test_a_corpus_without_queries_asks_its_own_sentences(tmp_path: Path) -> None:
+    path = written(
+        tmp_path / "texts.jsonl", [{"_id": f"d{n}", "text": document_of(n)} for n in range(N)]
+    )
+    found = poslens.hubs("BM25", dataset=path, top=3, sentences=30)
+    (summary,) = found.summaries
+    assert summary.original.n_queries == 30 and summary.original.counts.sum() == 90
+    texts = {f"d{n}": document_of(n) for n in range(N)}
+    for query, top in zip(summary.queries, summary.original.tops, strict=True):
+        (own,) = query.relevant
+        assert query.text in texts[own] and own not in {summary.ids[n] for n in top}
+
+
+@pytest.mark.parametrize(
+    ("n", "arguments", "sentence"),
+    [
+        (8, [], "has 8 documents, so the top 10 has all that do not answer a query"),
+        (4, ["--top", "3"], "choose a smaller top or add documents"),
+        (12, ["--top", "0"], "give a whole number from 1"),
+        (12, ["--top", "51"], "give a whole number from 1 to 50"),
+    ],
+)
+def test_too_little_data_is_one_sentence(
+    tmp_path: Path, n: int, arguments: list[str], sentence: str
+) -> None:
+    rows = [
+        {"pair_id": f"d{i}", "query": f"what is {i}", "document": document_of(i)} for i in range(n)
+    ]
+    path = written(tmp_path / "mine.jsonl", rows)
+    result = run("--model", "BM25", "--dataset", path, *arguments)
+    assert result.exit_code == 2 and sentence in result.stderr and "Traceback" not in result.stderr
+
+
+def test_an_empty_corpus_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = Collection("mine", "Mine", (), lambda: iter(()))
+    monkeypatch.setattr("poslens.studies.hubs.study.searched", lambda _: empty)
+    with pytest.raises(UserError, match="Mine has no documents: add some to its corpus"):
+        HUBS.corpus(DataSet("mine", "Mine", ()), HUBS.parameters.settings())
+
+
+def test_few_queries_have_no_interval_and_no_verdict(tmp_path: Path) -> None:
+    rows = [
+        {"pair_id": f"d{i}", "query": f"what is {i} red", "document": document_of(i)}
+        for i in range(8)
+    ]
+    found = poslens.hubs("BM25", dataset=written(tmp_path / "few.jsonl", rows), top=2)
+    (row,) = found.to_frame("hubness").to_dict("records")
+    assert row["difference_verdict"] == "too few documents" and row["skewness_low"] is None
+    assert "too few documents to decide" in found.verdicts[0]
+
+
+def test_a_reranker_has_no_in_degrees(
+    corpus: str, tiny_folder: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = tiny_families.cross_encoder(tiny_folder("bert").parent / "raw", tmp_path)
+    with pytest.raises(UserError, match="reranks what another model retrieves"):
+        poslens.hubs(str(folder), dataset=corpus)
