@@ -20,6 +20,7 @@ from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.run_board import any_active, run_board, start_once
 from poslens.dashboard.widgets.study_page import Chosen, Opened, study_section
 from poslens.dashboard.widgets.tables import chosen_row, show_table
+from poslens.studies.hubs.summary import known_in_degrees
 from poslens.studies.ranking.service import searched
 from poslens.studies.why.ranking import QueryRanking, known_ranking, ranking, search_job
 from poslens.studies.why.study import WHY
@@ -253,7 +254,20 @@ def _behind(
             "words": [one.n_words for one in found.above],
         }
     )
-    row = chosen_row(frame, f"why.above.{under.name}", "document")
+    known = known_in_degrees(opened.compute, under.asked.spec, collection, found.top)
+    if known:  # the data set is ranked
+        frame["in-degree"] = [known[one.document_id] for one in found.above]
+    row = chosen_row(
+        frame,
+        f"why.above.{under.name}",
+        "document",
+        column_config={
+            "in-degree": st.column_config.NumberColumn(
+                help=f"Queries of the data set that have it in their top {found.top:,} and that it "
+                "does not answer. Hubs, on the Ranking page, compares all documents."
+            )
+        },
+    )
     if row is None:  # nothing is computed until it is asked for
         return
     other = found.above[row].document_id

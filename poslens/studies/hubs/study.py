@@ -24,7 +24,14 @@ from poslens.compute.compute import Compute, run_key
 from poslens.compute.runs import Job, Report, Run
 from poslens.parameters import Integer, Parameters, Settings
 from poslens.studies.hubs.figures import sorted_in_degrees
-from poslens.studies.hubs.summary import HubCorpus, HubIndex, HubSummary, degrees, verdict
+from poslens.studies.hubs.summary import (
+    HubCorpus,
+    HubIndex,
+    HubSummary,
+    degrees,
+    document_ids,
+    verdict,
+)
 from poslens.studies.hubs.tables import TABLES
 from poslens.studies.hubs.words import explained_hubs, hub_words, words_method
 from poslens.studies.ranking import service as ranking
@@ -231,22 +238,20 @@ def _corpus(collection: Collection, n_sentences: int) -> HubCorpus:
 def _summary(compute: Compute, subject: HubIndex) -> HubSummary | None:
     """The in-degrees without words of hubs; None while a ranking is missing."""
     corpus, model = subject.corpus, compute.identify(subject.spec)
-    ids = tuple(one.key for one in corpus.collection.documents())
-    found = [
-        degrees(compute, subject.spec, one, ids, subject.top)
+    original, shuffled = (
+        degrees(compute, subject.spec, one, subject.top)
         for one in (corpus.collection, corpus.control)
-    ]
-    original, shuffled = found
+    )
     if original is None or shuffled is None:
         return None
     key = (str(compute.root), model.key, subject.spec.name, corpus.collection.digest, subject.top)
-    made = _summaries.get(
+    ids = document_ids(corpus.collection)
+    return _summaries.get(
         (*key, subject.explained),
         lambda: HubSummary(
             subject, model, ids, original, shuffled, original.minus(shuffled), {}, None
         ),
     )
-    return made
 
 
 def _missing(compute: Compute, subject: HubIndex) -> list[TextPair] | None:

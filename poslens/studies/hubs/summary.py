@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +11,7 @@ from poslens.attribution.curves.bootstrap import Estimate, estimate
 from poslens.attribution.datasets import Collection
 from poslens.attribution.datasets.corpus import Query
 from poslens.attribution.evaluation.comparison import Comparison
-from poslens.attribution.evaluation.hubs import InDegrees, in_degrees
+from poslens.attribution.evaluation.hubs import MOST_TOP, InDegrees, in_degrees
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method
 from poslens.cache.lru_cache import LRUCache
@@ -119,21 +118,51 @@ class HubSummary:
 
 
 _degrees: LRUCache[InDegrees] = LRUCache(32)
+_ids: LRUCache[tuple[str, ...]] = LRUCache(8)
+
+
+def document_ids(collection: Collection) -> tuple[str, ...]:
+    """The ids of all documents, in the order of the corpus.
+
+    Raises:
+        UserError: the corpus cannot be read.
+    """
+    return _ids.get(collection.digest, lambda: tuple(one.key for one in collection.documents()))
 
 
 def degrees(
-    compute: Compute, spec: RetrieverSpec, collection: Collection, ids: Sequence[str], top: int
+    compute: Compute, spec: RetrieverSpec, collection: Collection, top: int
 ) -> InDegrees | None:
-    """In-degrees of the documents `ids` by the stored rankings; None while some are missing.
+    """In-degrees of the documents of a corpus, by the stored rankings; None while some are missing.
 
     Raises:
         UserError: the corpus cannot be read, or the model has no ranking of all of it.
     """
+    key = (str(compute.root), compute.identify(spec).key, spec.name, collection.digest, top)
+    if (found := _degrees.find(key)) is not None:
+        return found
     rankings = stored_rankings(compute, spec, RankingSetup(collection))
     if rankings is None:
         return None
-    key = (str(compute.root), compute.identify(spec).key, spec.name, collection.digest, top)
-    return _degrees.get(key, lambda: in_degrees(rankings, collection.queries, ids, top))
+    ids = document_ids(collection)
+    return _degrees.keep(key, in_degrees(rankings, collection.queries, ids, top))
+
+
+def known_in_degrees(
+    compute: Compute, spec: RetrieverSpec, collection: Collection, top: int
+) -> dict[str, int]:
+    """In-degree of each document of a corpus by its id, by rankings that are stored; empty where
+    one is missing, where there are no queries or where k is too large for rankings.
+
+    Raises:
+        UserError: as `degrees`.
+    """
+    if not collection.queries or top > MOST_TOP:
+        return {}
+    found = degrees(compute, spec, collection, top)
+    if found is None:
+        return {}
+    return dict(zip(document_ids(collection), found.counts.tolist(), strict=True))
 
 
 def verdict(one: HubSummary) -> str:

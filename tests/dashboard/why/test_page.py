@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+import poslens
 from poslens.attribution import datasets
 from poslens.compute.compute import service
 from tests.support.pages import open_page
@@ -63,8 +64,17 @@ def test_a_query_its_ranking_and_the_wanted_document(mine: str) -> None:
     assert above["document"].tolist() == ["short"]
     charts = [chart.proto.spec for chart in page.get("plotly_chart")]
     assert any("why_ladder" in spec for spec in charts)
+    assert "in-degree" not in above  # until the data set is ranked
     # The contrast is computed once a document is chosen, not before.
     assert "d1: short." not in words(page)
+
+
+def test_documents_above_have_their_in_degree_once_the_data_set_is_ranked(mine: str) -> None:
+    poslens.rank("BM25", mine)
+    page = settled(dataset=mine, models=["BM25"], top="1")
+    above = next(one.value for one in page.dataframe if "near-duplicate" in one.value)
+    # `short` answers one query, and is in the top 1 of another, the one that is asked.
+    assert above["in-degree"].tolist() == [1]
 
 
 def test_a_typed_query_and_any_document(mine: str) -> None:

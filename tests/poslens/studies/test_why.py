@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from poslens.dashboard.__main__ import app
 from poslens.studies.why import study as why_study
 from poslens.studies.why.ranking import QueryRanking, known_ranking, ranking, search_job
 from poslens.studies.why.study import WHY
-from poslens.studies.why.summary import WhySummary
+from poslens.studies.why.summary import Misses, WhyCorpus, WhySummary
 from tests.support import tiny_families
 
 GULLS = "Gulls rest on the old pier today. "
@@ -195,6 +196,24 @@ def test_two_models_over_the_same_documents(corpus: str) -> None:
 def test_bad_input_is_one_sentence(corpus: str, arguments: list[str], words: str) -> None:
     result = run("--model", "BM25", "--dataset", corpus, *arguments)
     assert result.exit_code == 2 and words in result.stderr and "Traceback" not in result.stderr
+
+
+def test_an_empty_corpus_is_one_sentence(corpus: str) -> None:
+    collection = replace(datasets.collection(data_name(corpus)), stream=lambda: iter(()))
+    nothing = Misses(resolve("BM25"), WhyCorpus(collection, (), ""), 10)
+    with pytest.raises(UserError, match=r"^BM25: there is no document to explain\.$"):
+        WHY.summarize(service(), nothing)
+
+
+def test_judged_documents_that_the_corpus_lacks_are_one_sentence(
+    corpus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = WHY.read(data_name(corpus))
+    whole = datasets.collection(data.name)
+    lost = tuple(replace(query, pairs={}) for query in whole.queries)
+    monkeypatch.setattr(why_study, "searched", lambda _: replace(whole, queries=lost))
+    with pytest.raises(UserError, match="has none of the documents that are judged relevant"):
+        WHY.corpus(data, WHY.parameters.settings())
 
 
 def test_a_reranker_has_no_ranking_to_explain(
