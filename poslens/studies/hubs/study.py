@@ -48,7 +48,7 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
     name = "hubs"
     title = "Hubs"
     question = "Which documents do many queries retrieve that they do not answer, and why?"
-    unit = "query"
+    unit = "document"
     reads = (
         "The in-degree of a document is the number of queries that have it in their top k and that "
         "it does not answer. A skewed distribution means that a few documents, the hubs, take the "
@@ -147,7 +147,7 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
             UserError: the model's files are not here.
         """
         model, corpus, spec = compute.identify(subject.spec), subject.corpus, subject.spec
-        total = len(corpus.collection.queries)
+        total = corpus.collection.survey.n
 
         def work(run: Run, report: Report) -> Progress:
             for collection in (corpus.collection, corpus.control):

@@ -55,7 +55,9 @@ class HubRow:
 
     model: str = column(MODEL)
     document: str = column(DOCUMENT)
-    in_degree: int = column("Queries that have it in their top k and that it does not answer.")
+    in_degree: int = column(
+        "Queries that have it in their top k and that it does not answer.", title="in-degree"
+    )
     in_degree_random_order: int = column(CONTROL, title="in-degree, random word order")
     mean_in_degree: float = column("Mean in-degree of all documents.", form=".1f", shown=False)
     share: Estimate | None = column(
@@ -90,7 +92,9 @@ class HubWordRow:
         form="+.4f",
     )
     share_other_queries: Estimate | None = column(
-        "The same over up to 12 queries that do not retrieve it.", form="+.4f"
+        "The same over up to 12 queries that do not retrieve it.",
+        title="share, other queries",
+        form="+.4f",
     )
     method: str = column("Method that the shares are of.", shown=False)
 
