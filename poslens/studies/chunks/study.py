@@ -34,7 +34,7 @@ from poslens.studies.chunks.summary import (
     with_holm,
 )
 from poslens.studies.chunks.tables import TABLES
-from poslens.studies.why.study import searched
+from poslens.studies.ranking.service import searched
 from poslens.study import Figure, Study, register
 
 KINDS = ("windows", "titled", "late")
