@@ -18,6 +18,7 @@ from poslens.attribution.datasets import SAMPLE, SAMPLE_BIAS
 from poslens.attribution.datasets.types import DataSet
 from poslens.attribution.errors import Unavailable, UserError
 from poslens.attribution.evaluation.bias_pairs import pairs_for
+from poslens.attribution.evaluation.chunk_plan import settings_of
 from poslens.attribution.interventions.null_controls import CONTROLS
 from poslens.attribution.interventions.relocation import relocation_method
 from poslens.attribution.interventions.segments import segments_method
@@ -40,6 +41,8 @@ from poslens.studies.bias.tables import Asked
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause.figures import relocation_scores
 from poslens.studies.cause.tables import relocation_frame
+from poslens.studies.chunks.study import CHUNKS
+from poslens.studies.chunks.summary import ChunkPlan
 from poslens.studies.explain import heads
 from poslens.studies.ranking import service as rankings
 from poslens.studies.ranking.figures import evidence_bins
@@ -405,6 +408,30 @@ def test_ranking_audit_and_reranking_work_on_it(server: EndpointServer, tmp_path
     (refused,) = AUDIT.subjects(compute, reranker, corpus, settings)
     with pytest.raises(UserError, match="doesn't have a single vector per text"):
         AUDIT.job(compute, refused)
+
+
+def test_chunks_behind_an_endpoint_are_windows_of_words(
+    server: EndpointServer, tmp_path: Path
+) -> None:
+    spec, compute = resolve.register_endpoint(f"E5={server.url}"), Compute(tmp_path)
+    collection = datasets.from_pairs(DataSet("set", "set", tuple(pair(n) for n in range(12))))
+    settings = settings_of((8,), (0,), titled=False)
+    subject = ChunkPlan(spec, collection, settings, 2)
+    job = CHUNKS.job(compute, subject)
+    assert job.cost() is not None
+    assert finished(job) == ""
+    done = CHUNKS.summarize(compute, subject, [])
+    assert done is not None and list(done.left_out) == ["late:8"]
+    whole, windows = done.tried
+    # No endpoint says where it truncates, and none is timed.
+    assert set(whole.documents["p3"].cut.tolist()) == {-1} and whole.seconds is None
+    assert set(windows.documents["p3"].cut.tolist()) == {1}
+    (remark, words) = CHUNKS.remarks([done])
+    assert "cannot be chunked late" in remark
+    assert words == (
+        "E5 has its tokenizer elsewhere, so its windows count words: choose a splitter that counts "
+        "words."
+    )
 
 
 def test_the_key_is_in_no_file(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,12 +16,14 @@ from typer.testing import CliRunner
 
 import poslens
 from poslens.attribution import datasets
-from poslens.attribution.datasets import Collection, formats
+from poslens.attribution.datasets import Collection, DataSet, formats
 from poslens.attribution.datasets.corpus import Document
-from poslens.attribution.evaluation.chunk_plan import settings_of
+from poslens.attribution.evaluation.chunk_plan import IndexSetting, settings_of
+from poslens.attribution.evaluation.chunks import chunks_of
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.types import EvidenceSpan, TextPair
 from poslens.cache.jobs.loop import RunOptions
 from poslens.cache.kinds import embeddings
 from poslens.cache.kinds.chunk_plan import ChunkPlanStore
@@ -172,6 +175,51 @@ def test_titles_come_from_the_file(home: Path) -> None:
 def corpus(n: int = 12) -> Collection:
     documents = [Document(f"d{d}", text(d), language="eng") for d in range(n)]
     return Collection("set", "set", (), lambda: iter(documents))
+
+
+def answered(n: int, text: Callable[[int], str], query: str, span: tuple[int, int]) -> Collection:
+    """Documents with a query each, whose evidence is at the same place in all."""
+    rows = [
+        TextPair(f"d{d}", query.format(d), text(d), evidence=EvidenceSpan(*span), dataset="set")
+        for d in range(n)
+    ]
+    return datasets.from_pairs(DataSet("set", "set", tuple(rows)))
+
+
+def test_evidence_is_cut_where_no_window_holds_all_of_it(tmp_path: Path) -> None:
+    # "c d e" is characters 4 to 9: not in a-d, d-g or g-j, but in a-e.
+    found = answered(3, lambda d: f"a b c d e f g h i j{d}", "j{}", (4, 9))
+    settings = [IndexSetting(chunks_of(name)) for name in ("windows:4:1", "windows:5", "whole")]
+    store = ChunkPlanStore(tmp_path, found)
+    run_plan(store, load(resolve("BM25"), device="cpu"), KEY, settings, device="cpu")
+    tried, _ = store.tried(KEY, settings, "cpu")
+    assert [one.documents["d1"].cut.tolist() for one in tried] == [[1], [0], [0]]
+    assert [one.documents["d1"].vectors for one in tried] == [3, 2, 1]
+    assert [one.documents["d1"].query_ranks.tolist() for one in tried] == [[1]] * 3
+
+
+def test_titles_tell_windows_apart(tmp_path: Path) -> None:
+    """Four titles times three facts: a fact's window has the title only if it is put there."""
+    names = [(title, fact) for title in NOUNS[:4] for fact in ("red", "green", "blue")]
+    documents = [
+        Document(f"d{d}", f"{title} one two three four {fact} six seven", title=title)
+        for d, (title, fact) in enumerate(names)
+    ]
+    plain = answered(12, lambda d: documents[d].text, "{}", (0, 3)).queries
+    queries = tuple(
+        replace(query, text=" ".join(pair)) for query, pair in zip(plain, names, strict=True)
+    )
+    found = Collection("set", "set", queries, lambda: iter(documents))
+    chunks = chunks_of("windows:5")
+    settings = [IndexSetting(chunks), IndexSetting(chunks, titled=True)]
+    store = ChunkPlanStore(tmp_path, found)
+    run_plan(store, load(resolve("BM25"), device="cpu"), KEY, settings, device="cpu")
+    (without, titled), _ = store.tried(KEY, settings, "cpu")
+    ranks = [
+        [rank for one in each.documents.values() for rank in one.query_ranks.tolist()]
+        for each in (without, titled)
+    ]
+    assert len(ranks[0]) == 12 and max(ranks[0]) > 1 and ranks[1] == [1] * 12
 
 
 def test_a_stopped_plan_goes_on_and_encodes_queries_once(
