@@ -98,7 +98,7 @@ def spoiled(own_service: None) -> None:
         ("methods", {"methods": ["saliency"]}, "0 of 1 tests of this pair are stored"),
         ("cause", {"tab": "A data set"}, "Nothing is computed for these pairs"),
         ("passport", {}, "Not computed yet"),
-        ("audit", {}, "No results have been computed"),
+        ("audit", {}, "No result is complete yet"),  # the reasons of two documents stay
         ("ranking", {}, "Not ranked yet"),
         ("map", {}, "of 68 are not computed yet"),
     ],
