@@ -65,7 +65,7 @@ def out_of_memory(error: BaseException) -> bool:
     """Whether a computation ended because its device has too little memory."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
-    return isinstance(error, RuntimeError) and any(said in str(error) for said in _OUT_OF_MEMORY)
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY)
 
 
 class Halving:

@@ -59,12 +59,12 @@ def coverage(retriever: Retriever, pairs: Sequence[TextPair]) -> Iterator[list[C
         yield _batch(retriever, pairs[start : start + _BATCH])
 
 
-def of_attribution(found: Attribution, evidence: EvidenceSpan | None) -> Coverage:
+def of_attribution(attribution: Attribution, evidence: EvidenceSpan | None) -> Coverage:
     """As far as a stored result tells: a SentencePiece vocabulary does not name its unknown tokens
     there."""
-    names = compress(found.document.texts, found.document.content)
+    names = compress(attribution.document.texts, attribution.document.content)
     unknown = sum(name in UNKNOWN_NAMES for name in names)
-    return _coverage(found.document, unknown, evidence)
+    return _coverage(attribution.document, unknown, evidence)
 
 
 def _batch(retriever: Retriever, pairs: Sequence[TextPair]) -> list[Coverage]:
@@ -79,17 +79,17 @@ def _batch(retriever: Retriever, pairs: Sequence[TextPair]) -> list[Coverage]:
         if len(pairs) == 1:
             span = pairs[0].evidence
             return [Coverage(0, 0, None if span is None else 0.0)]
-        return [one for pair in pairs for one in _batch(retriever, [pair])]
+        return [coverage for pair in pairs for coverage in _batch(retriever, [pair])]
     unknown = _unknown_id(retriever)
     ids = encoded.features.get("input_ids") if unknown is not None else None
-    found = []
+    coverages = []
     for b, (pair, text) in enumerate(zip(pairs, encoded.texts, strict=True)):
         count = 0
         if ids is not None:
             own = ids[b][encoded.offsets[b] :][: len(text)].cpu().numpy()
             count = int(np.sum((own == unknown) & text.content[: len(own)]))
-        found.append(_coverage(text, count, pair.evidence))
-    return found
+        coverages.append(_coverage(text, count, pair.evidence))
+    return coverages
 
 
 def _unknown_id(retriever: Retriever) -> int | None:

@@ -112,15 +112,15 @@ class Reader:
             child.stdin.write(json.dumps(asked).encode() + b"\n")
             child.stdin.write(data)
             child.stdin.flush()
-            answer, said = _answer(child.stdout, self.limits.answer)
+            answer, text = _answer(child.stdout, self.limits.answer)
         except (OSError, EOFError) as error:
             self._end()
             raise UserError(damaged) from error
         finally:
             if timer is not None:
                 timer.cancel()
-        if said:
-            raise UserError(said)
+        if text:
+            raise UserError(text)
         return answer
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -202,15 +202,15 @@ def serve() -> None:
             _limit_this_process(memory)
             limited = True
         _limit_time(seconds)
-        said = ""
+        text = ""
         try:
             for part in function(data, *asked["arguments"]):
                 for start in range(0, len(part), _PART):
                     piece = part[start : start + _PART]
                     answers.write(len(piece).to_bytes(4, "big") + piece)
         except UserError as error:
-            said = str(error)
-        answers.write(bytes(4) + json.dumps(said).encode() + b"\n")
+            text = str(error)
+        answers.write(bytes(4) + json.dumps(text).encode() + b"\n")
         answers.flush()
 
 

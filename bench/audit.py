@@ -45,11 +45,11 @@ def corpus(n_sentences: int) -> Collection:
     def sentence() -> str:
         return " ".join(chance.choices(words, k=chance.randint(8, 20))).capitalize() + "."
 
-    found = [
+    documents = [
         Document(f"d{d}", " ".join(sentence() for _ in range(PER_DOCUMENT)), language="eng")
         for d in range(max(2, n_sentences // PER_DOCUMENT))
     ]
-    return Collection("bench", "bench", (), lambda: iter(found))
+    return Collection("bench", "bench", (), lambda: iter(documents))
 
 
 def compare(width: int) -> float:
@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    found = corpus(options.sentences)
+    collection = corpus(options.sentences)
     retriever = load(resolve(options.model))
     stages: list[tuple[str, float, float]] = []
 
@@ -80,7 +80,7 @@ def main() -> None:
         stages.append((stage, time.perf_counter(), time.process_time()))
 
     with tempfile.TemporaryDirectory() as root:
-        store = AuditStore(Path(root), found)
+        store = AuditStore(Path(root), collection)
         done = run_audit(store, retriever, ModelKey("bench", "0" * 16), WHOLE, on_stage=mark)
         mark("end")
         size = sum(path.stat().st_size for path in Path(root).rglob("*") if path.is_file())

@@ -91,12 +91,12 @@ class Population:
             at = np.concatenate([parts[k] for k in chosen])
             groups = np.repeat(np.arange(n), [len(parts[k]) for k in chosen]).tolist()
             drawn.clear()
-            found = estimate(self.rows[at], groups, watched, kind=self.kind)
+            interval = estimate(self.rows[at], groups, watched, kind=self.kind)
             low, high = np.nanpercentile(max(drawn, key=len), [2.5, 97.5])
             hit[0] = low <= true <= high
-            hit[1] = found is not None and found.interval is not None
-            if found is not None and found.interval is not None:
-                hit[1] = found.interval[0] <= true <= found.interval[1]
+            hit[1] = interval is not None and interval.interval is not None
+            if interval is not None and interval.interval is not None:
+                hit[1] = interval.interval[0] <= true <= interval.interval[1]
         return tuple(hits.mean(0).tolist())
 
 
@@ -117,8 +117,8 @@ def index_difference(means: Values) -> Values:
 
 def psi_change(means: Values) -> Values:
     """PSI of one model less that of another."""
-    one, other = (psi_of_bins(group_means(side)) for side in np.split(means, 2, axis=1))
-    return one - other
+    values, other = (psi_of_bins(group_means(side)) for side in np.split(means, 2, axis=1))
+    return values - other
 
 
 def rank_agreement(means: Values) -> Values:
@@ -150,9 +150,9 @@ def populations(compute: Compute) -> Iterator[Population]:
     method, magnitudes = make_method("saliency"), {}
     for name in MODELS:
         key = compute.identify(resolve(name)).key
-        found = compute.store.curves(key, method, list(data.pairs))
-        of_pairs = numbered([document[pair_id] for pair_id in found.pair_ids])
-        magnitudes[name] = np.asarray(found.magnitudes, np.float64)
+        curves = compute.store.curves(key, method, list(data.pairs))
+        of_pairs = numbered([document[pair_id] for pair_id in curves.pair_ids])
+        magnitudes[name] = np.asarray(curves.magnitudes, np.float64)
         yield Population(f"index, {name}", magnitudes[name], of_pairs, index)
     both = np.concatenate([magnitudes["MiniLM"], magnitudes["MiniLM-primacy"]], axis=1)
     yield Population("index, difference of two models", both, of_pairs, index_difference)
@@ -210,8 +210,8 @@ def false_alarms(make: Callable[[np.random.Generator], Null], rounds: int) -> tu
         noise = generator.normal(0, 0.7, len(documents))
         scores = 1 / (1 + np.exp(-1 - 1.5 * generator.normal(0, 1, 68)[documents] - noise))
         for k, groups in enumerate((None, documents.tolist())):
-            found = evidence_profile(scores, positions.tolist(), groups)
-            hit[k] = found is not None and found.p is not None and found.p <= 0.05
+            profile = evidence_profile(scores, positions.tolist(), groups)
+            hit[k] = profile is not None and profile.p is not None and profile.p <= 0.05
     each, blocks = hits.mean(0).tolist()
     return each, blocks
 
@@ -226,11 +226,11 @@ def main() -> None:
     print("| documents | " + " | ".join(map(str, SIZES)) + " |")
     print("|---" * (1 + len(SIZES)) + "|")
     with tempfile.TemporaryDirectory() as folder:
-        for one in populations(Compute(Path(folder))):
+        for population in populations(Compute(Path(folder))):
             generator = np.random.default_rng(SEED)
-            cells = (one.covered(n, rounds, generator) for n in SIZES)
+            cells = (population.covered(n, rounds, generator) for n in SIZES)
             words = (" / ".join(format(share, ".3f") for share in cell) for cell in cells)
-            print(f"| {one.name} | " + " | ".join(words) + " |", flush=True)
+            print(f"| {population.name} | " + " | ".join(words) + " |", flush=True)
     print(f"\np <= 0.05 without a position effect, {rounds:,} data sets\n")
     print("| queries of a document | each query | documents as blocks |\n|---|---|---|")
     for make in (apart, half, shared, uneven):

@@ -78,7 +78,9 @@ def eager(retriever: DenseRetriever) -> Iterator[None]:
 
 def settings(tokens: int, n_threads: int) -> dict[str, tuple[Callable[[int], object], Setting]]:
     """A gradient of so many documents, and what it runs in."""
-    float32, bfloat16 = (load(resolve("MiniLM"), "cpu", one) for one in ("float32", "bfloat16"))
+    float32, bfloat16 = (
+        load(resolve("MiniLM"), "cpu", literal) for literal in ("float32", "bfloat16")
+    )
     assert isinstance(float32, DenseRetriever) and isinstance(bfloat16, DenseRetriever)
     own = contenders(float32, SIZES[0], tokens, compiled=True)
     short = contenders(bfloat16, SIZES[0], tokens, compiled=True)
@@ -109,11 +111,11 @@ def numbers(found: object) -> Tensor:
     return values.float()
 
 
-def moved(found: Tensor, reference: Tensor) -> float:
+def moved(values: Tensor, reference: Tensor) -> float:
     """The largest difference over the largest number; infinite where one is not finite."""
-    if not found.isfinite().all():
+    if not values.isfinite().all():
         return float("inf")
-    return float((found - reference).abs().max() / reference.abs().max())
+    return float((values - reference).abs().max() / reference.abs().max())
 
 
 def main() -> None:
@@ -138,12 +140,12 @@ def main() -> None:
                 return run(options.batch)
 
         try:
-            found = numbers(within())
+            array = numbers(within())
         except Exception as error:  # no compiler, say: the others go on
             print(f"{name}: left out ({type(error).__name__})")
             continue
-        reference = found if reference is None else reference
-        distance[name] = moved(found, reference)
+        reference = array if reference is None else reference
+        distance[name] = moved(array, reference)
         timed[name] = within
     seconds = interleaved(timed, options.rounds)
     print(

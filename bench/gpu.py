@@ -160,14 +160,14 @@ def case_lines(cases: Iterable[Case]) -> list[str]:
         "| model | method | precision | how | distance | score | completeness | |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    said = {True: "as on the CPU", False: "NOT as on the CPU", None: "–"}
+    answer = {True: "as on the CPU", False: "NOT as on the CPU", None: "–"}
     for case in cases:
         numbers = (
             "–" if number is None else f"{number:.0e}"
             for number in (case.distance, case.score, case.completeness)
         )
         cells = (case.model, case.method, case.precision, case.how, *numbers)
-        verdict = said[case.passed] + (f": {case.note}" if case.note else "")
+        verdict = answer[case.passed] + (f": {case.note}" if case.note else "")
         lines.append(f"| {' | '.join(cells)} | {verdict} |")
     return lines
 
@@ -183,17 +183,17 @@ def speed_lines(speeds: Iterable[Speed]) -> list[str]:
     def shown(number: float | None, form: str) -> str:
         return "–" if number is None else format(number, form)
 
-    for one in speeds:
+    for speed in speeds:
         cells = (
-            one.model,
-            one.precision,
-            str(one.tokens),
-            one.contender,
-            str(one.batch or "–"),
-            one.note or shown(one.pairs_per_second, ".3g"),
-            shown(one.over_loop, ".2f"),
-            shown(one.teraflops, ".3g"),
-            shown(one.of_peak, ".1%"),
+            speed.model,
+            speed.precision,
+            str(speed.tokens),
+            speed.contender,
+            str(speed.batch or "–"),
+            speed.note or shown(speed.pairs_per_second, ".3g"),
+            shown(speed.over_loop, ".2f"),
+            shown(speed.teraflops, ".3g"),
+            shown(speed.of_peak, ".1%"),
         )
         lines.append(f"| {' | '.join(cells)} |")
     return lines

@@ -201,7 +201,9 @@ def compare(
         abs(a.score - b.score) / max(1.0, abs(b.score))
         for a, b in zip(found, expected, strict=True)
     )
-    missed = [_missed(one) for one in found if one.completeness_error is not None]
+    missed = [
+        _missed(attribution) for attribution in found if attribution.completeness_error is not None
+    ]
     completeness = max(missed) if missed else None
     passed = method.name not in EXACT or (
         completeness is not None and completeness <= COMPLETE[precision]
@@ -216,16 +218,19 @@ def compare(
     return Case(label, name, precision, how, distance, score, completeness, bool(passed), note)
 
 
-def _distance(one: Attribution, other: Attribution) -> float:
-    sides = [(one.document_scores, other.document_scores), (one.query_scores, other.query_scores)]
-    if one.matrix is not None and other.matrix is not None:
-        sides.append((one.matrix, other.matrix))
+def _distance(attribution: Attribution, other: Attribution) -> float:
+    sides = [
+        (attribution.document_scores, other.document_scores),
+        (attribution.query_scores, other.query_scores),
+    ]
+    if attribution.matrix is not None and other.matrix is not None:
+        sides.append((attribution.matrix, other.matrix))
     return max(float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-12)) for a, b in sides)
 
 
-def _missed(one: Attribution) -> float:
-    parts = float(np.abs(one.document_scores).sum()) + abs(one.bias_share or 0.0)
-    return abs(one.completeness_error or 0.0) / max(parts, 1e-12)
+def _missed(attribution: Attribution) -> float:
+    parts = float(np.abs(attribution.document_scores).sum()) + abs(attribution.bias_share or 0.0)
+    return abs(attribution.completeness_error or 0.0) / max(parts, 1e-12)
 
 
 # -- kernels of attention -----------------------------------------------------------------------
@@ -267,11 +272,11 @@ def kernels(
                         yield _without_verdict(case) if missing else case
 
 
-def _is_missing(kernel: str, method: Method, said: str) -> bool:
+def _is_missing(kernel: str, method: Method, text: str) -> bool:
     # Decomposition sees attention where torch's own function computes it, so another package's
     # kernel is refused with a sentence.
-    foreign = kernel == FLASH2 and method.name == "decomposition" and not said.startswith("!")
-    return foreign or "No available kernel" in said or "No viable backend" in said
+    foreign = kernel == FLASH2 and method.name == "decomposition" and not text.startswith("!")
+    return foreign or "No available kernel" in text or "No viable backend" in text
 
 
 def _without_verdict(case: Case) -> Case:
@@ -332,7 +337,7 @@ def halves(
         return compute(retriever, method, part)
 
     with less():
-        found = Halving()(run, list(pairs))
+        attributions = Halving()(run, list(pairs))
     sentence = ""
     with least():
         try:
@@ -341,7 +346,7 @@ def halves(
             sentence = str(error)
     # The device works on after that.
     (again,) = compute(retriever, method, [pairs[0]])
-    both = zip([*found, again], [*expected, expected[0]], strict=True)
+    both = zip([*attributions, again], [*expected, expected[0]], strict=True)
     return Halved(tuple(attempts), max(_distance(a, b) for a, b in both), sentence)
 
 

@@ -116,13 +116,13 @@ def _at_length(
         {name: _finished(run, retriever.device) for name, run in timed.items()}, rounds
     )
     work = size.work(tokens, QUERY_TOKENS)
-    product = [2 * matrix**3 / one for one in seconds[PRODUCT]]
+    product = [2 * matrix**3 / second for second in seconds[PRODUCT]]
     yield Speed(size.name, precision, tokens, PRODUCT, teraflops=statistics.median(product) / 1e12)
     loop = [one / LOOP_PAIRS for one in seconds.get(LOOP, [])]
     for name in timed:
         if name == PRODUCT:
             continue
-        each = [one / fitted[name] for one in seconds[name]]
+        each = [second / fitted[name] for second in seconds[name]]
         operations = [work / one for one in each]
         whole = name in (SALIENCY, LOOP)
         yield Speed(
@@ -177,8 +177,8 @@ def contenders(
             many = encoded.repeated(n)
             inputs = retriever.input_embeddings(many).requires_grad_()
             vectors = pooled(run, inputs, many.features["attention_mask"], size.pooling)
-            (found,) = torch.autograd.grad((vectors * other).sum(), inputs)
-            norms: Tensor = found.float().norm(dim=-1).cpu()
+            (values,) = torch.autograd.grad((vectors * other).sum(), inputs)
+            norms: Tensor = values.float().norm(dim=-1).cpu()
             return norms
 
         return run_core

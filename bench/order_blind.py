@@ -40,14 +40,16 @@ def measured(
     retriever: Retriever, method: Method, pairs: Sequence[TextPair]
 ) -> tuple[Values, Values]:
     """Curves [n, 100] of pairs and the magnitudes [n, 100] that indices are made of."""
-    found = [
-        one
+    attributions = [
+        attribution
         for at in range(0, len(pairs), BATCH)
-        for one in METHODS[method.name].compute(retriever, method, pairs[at : at + BATCH])
+        for attribution in METHODS[method.name].compute(retriever, method, pairs[at : at + BATCH])
     ]
     return (
-        np.array([document_curve(one, method) for one in found], np.float64),
-        np.array([document_magnitudes(one, method) for one in found], np.float64),
+        np.array([document_curve(attribution, method) for attribution in attributions], np.float64),
+        np.array(
+            [document_magnitudes(attribution, method) for attribution in attributions], np.float64
+        ),
     )
 
 

@@ -208,12 +208,12 @@ def table(inputs: Inputs, gpus: Sequence[int]) -> str:
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     totals = [0.0] * len(gpus)
     for model in MODELS:
-        found = [forecast(inputs, model, n) for n in gpus]
-        hours = [one.seconds / 3600 for one in found]
+        forecasts = [forecast(inputs, model, n) for n in gpus]
+        hours = [forecast.seconds / 3600 for forecast in forecasts]
         totals = [a + b for a, b in zip(totals, hours, strict=True)]
         cells = [
             f"{h:.2f}" + (" (writer)" if e.writing else "")
-            for h, e in zip(hours, found, strict=True)
+            for h, e in zip(hours, forecasts, strict=True)
         ]
         lines.append(f"| {model} | {inputs.rate(model):.1f} | " + " | ".join(cells) + " |")
     free = replace(inputs, writes_per_second=math.inf)
@@ -252,11 +252,11 @@ def check(inputs: Inputs, gpus: Sequence[int]) -> str:
     ):
         for n in gpus:
             said = forecast(inputs, model, n).seconds
-            found = simulate(inputs, model, n)
-            assert set(found.stored) == {1}
+            simulated = simulate(inputs, model, n)
+            assert set(simulated.stored) == {1}
             lines.append(
-                f"| {model} | {n} | {said / 3600:.2f} | {found.seconds / 3600:.2f} | "
-                f"{said / found.seconds:.3f} | {found.deaths} |"
+                f"| {model} | {n} | {said / 3600:.2f} | {simulated.seconds / 3600:.2f} | "
+                f"{said / simulated.seconds:.3f} | {simulated.deaths} |"
             )
     return "\n".join(lines)
 
@@ -321,7 +321,7 @@ def measure() -> dict[str, float]:
                 together = [given.popleft() for _ in range(min(4, len(given)))]
                 given += islice(batches, len(together))
                 parts = [batch.at(range(len(pairs))) for pairs in together]
-                yield Computed([pair for one in together for pair in one], joined(parts), [])
+                yield Computed([pair for pairs in together for pair in pairs], joined(parts), [])
 
     document = " ".join(words) * 80
     writing = []

@@ -146,10 +146,10 @@ class Bench:
             for strength in STRENGTHS:
                 name = base if strength == "1" else f"{base}@{strength}"
                 lean = self.relocate(name).last_minus_first
-                found = [self.index(name, make_method(m, METHODS[m])) for m in DOSED]
+                estimates = [self.index(name, make_method(m, METHODS[m])) for m in DOSED]
                 rows.append(
                     f"| {base} x {strength} | {lean.text('+.4f') if lean else '–'} | "
-                    + " | ".join(map(signed, found))
+                    + " | ".join(map(signed, estimates))
                     + " |"
                 )
                 print(rows[-1], flush=True)

@@ -50,9 +50,9 @@ def contenders(
         retriever.model.encode(texts, show_progress_bar=False)
 
     def shared(intervention: Callable[..., object]) -> None:
-        known = known_texts()
+        cache = known_texts()
         for pair in pairs:
-            intervention(retriever, pair, known=known)
+            intervention(retriever, pair, cached=cache)
 
     return {
         "relocation": lambda: shared(relocation),

@@ -152,7 +152,7 @@ def appends(folder: Path, n: int) -> None:
     """Single puts, the last against the first."""
     store, results = Store(folder), [result(k) for k in range(n)]
     store.put(MODEL, METHOD, [result(n)])
-    took = [seconds(partial(store.put, MODEL, METHOD, [one])) for one in results]
+    took = [seconds(partial(store.put, MODEL, METHOD, [result])) for result in results]
     tenth = n // 10
     first, last = sum(took[:tenth]), sum(took[-tenth:])
     print(
@@ -241,12 +241,12 @@ def memory(folder: Path, n: int) -> None:
     store, made = Store(folder / "many"), [result(k, 250) for k in range(256)]
     batch, words = encoded(made, METHOD), made[0][0].document[:1000]
     pairs: list[TextPair] = []
-    said: list[str] = []
+    sentences: list[str] = []
 
     def step(name: str, run: Callable[[], object]) -> None:
         most[0] = 0
         took = seconds(run)
-        said.append(f"{name} {most[0] / 2**20:,.0f} MiB, {took:.0f} s")
+        sentences.append(f"{name} {most[0] / 2**20:,.0f} MiB, {took:.0f} s")
 
     def put() -> None:
         first = len(pairs)
@@ -263,16 +263,16 @@ def memory(folder: Path, n: int) -> None:
         assert sum(file.results for file in listing(store)) == len(pairs)
 
     def averaged() -> None:
-        found = store.curves(MODEL, METHOD, asked)
+        curves = store.curves(MODEL, METHOD, asked)
         summarize(
-            found.curves,
+            curves.curves,
             [pair.document for pair in pairs],
             model="bench",
             dataset="bench",
             method=METHOD,
-            n_truncated=found.n_truncated,
+            n_truncated=curves.n_truncated,
             n_failed=0,
-            magnitudes=found.magnitudes,
+            magnitudes=curves.magnitudes,
         )
 
     def exported() -> None:
@@ -288,8 +288,8 @@ def memory(folder: Path, n: int) -> None:
         if len(pairs) >= n or len(pairs) == 100_000:
             step("exported", exported)
         now = process.memory_info().rss / 2**20
-        print(f"{len(pairs):,}: {'; '.join(said)}; then {now:,.0f} MiB", flush=True)
-        said.clear()
+        print(f"{len(pairs):,}: {'; '.join(sentences)}; then {now:,.0f} MiB", flush=True)
+        sentences.clear()
     store.release()
 
 

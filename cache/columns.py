@@ -58,12 +58,12 @@ class PairColumns:
     def _once(self) -> PairColumns | None:
         # None and not this one: what holds itself stays until garbage is searched for.
         # Names alone where that is enough: a million tuples take 70 MB.
-        found: tuple[TextPair, ...]
+        pairs: tuple[TextPair, ...]
         if len(self.places) < 2:
-            found = tuple({pair.pair_id: pair for pair in self.pairs}.values())
+            pairs = tuple({pair.pair_id: pair for pair in self.pairs}.values())
         else:
-            found = tuple({(pair.dataset, pair.pair_id): pair for pair in self.pairs}.values())
-        return None if len(found) == len(self) else PairColumns(found, kept=self._kept)
+            pairs = tuple({(pair.dataset, pair.pair_id): pair for pair in self.pairs}.values())
+        return None if len(pairs) == len(self) else PairColumns(pairs, kept=self._kept)
 
 
 def columns_of(pairs: Sequence[TextPair]) -> PairColumns:

@@ -36,8 +36,8 @@ def file_digest(path: Path) -> str:
         if found := _digests.get(key):
             return found
     large = key[1] >= _WORTH_KEEPING
-    kept = Digests(data_folder() / "cache" / "digests.json")
-    digest = kept.get(key) if large else None
+    digests = Digests(data_folder() / "cache" / "digests.json")
+    digest = digests.get(key) if large else None
     if digest is None:
         with open_regular(path) as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
@@ -46,7 +46,7 @@ def file_digest(path: Path) -> str:
         if key_of(path) != key or time.time_ns() - key[3] <= 2_000_000_000:
             return digest
         if large:
-            kept.put(key, digest)
+            digests.put(key, digest)
     with _lock:
         _digests[key] = digest
     return digest
@@ -146,12 +146,12 @@ def used_model(spec: RetrieverSpec, device: str, precision: str) -> UsedModel:
     if (probe := detect.family_of(spec).probe) is not None and spec.without_files:
         from poslens.cache.probes import exact_weights, probed_weights
 
-        found = probe(spec)
+        values = probe(spec)
         # What is in this process repeats its answers, and a server does only nearly.
         weights = (
-            probed_weights(spec.name, spec.source, found)
+            probed_weights(spec.name, spec.source, values)
             if spec.remote
-            else exact_weights(spec.source, found)
+            else exact_weights(spec.source, values)
         )
         kind = "unknown"
         named = model_fingerprint(weights, f"{spec.settings}, precision={kind}")

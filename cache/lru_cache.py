@@ -103,6 +103,6 @@ class StampedCache(Generic[V]):
 
 def forget_made() -> None:
     """Clear every `LRUCache` of values that can be made again: results, figures, averages."""
-    for kept in list(_all):
-        if kept.made_again:
-            kept.clear()
+    for cache in list(_all):
+        if cache.made_again:
+            cache.clear()

@@ -33,41 +33,41 @@ _guard = threading.Lock()
 _known: dict[tuple[Path, str, bytes], str] = {}
 
 
-def probed_weights(name: str, source: str, found: Array) -> str:
+def probed_weights(name: str, source: str, values: Array) -> str:
     """16 hexadecimal digits that stand for the weights behind `source`, which answered its probe
-    by `found` [H]. Says in the log where another model answered before."""
+    by `values` [H]. Says in the log where another model answered before."""
     place = data_folder() / "cache" / "endpoints.json"
-    key = (place, source, found.tobytes())
+    key = (place, source, values.tobytes())
     with _guard:
         if key not in _known:
-            _known[key] = _looked_up(place, name, source, found)
+            _known[key] = _looked_up(place, name, source, values)
         return _known[key]
 
 
-def _looked_up(place: Path, name: str, source: str, found: Array) -> str:
+def _looked_up(place: Path, name: str, source: str, values: Array) -> str:
     # What cannot be locked or written is not remembered: a later start then knows this model only
     # by the very same answer.
     with suppress(OSError, Timeout, UserError):
         place.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{place}.lock", timeout=_WAIT_S):
-            return _remembered(place, name, source, found)
-    return exact_weights(source, found)
+            return _remembered(place, name, source, values)
+    return exact_weights(source, values)
 
 
-def _remembered(place: Path, name: str, source: str, found: Array) -> str:
+def _remembered(place: Path, name: str, source: str, values: Array) -> str:
     known = _read(place)
     models = known.get(source, [])
     for weights, vector in models:
-        if not far(found, vector):
+        if not far(values, vector):
             return weights
-    weights = exact_weights(source, found)
+    weights = exact_weights(source, values)
     if models:
         logging.getLogger(__name__).warning(
             "%s answers differently than when its results were stored: another model is now at its "
             "address, so its results are computed again.",
             name,
         )
-    known[source] = [*models, (weights, found)][-_MAX_MODELS:]
+    known[source] = [*models, (weights, values)][-_MAX_MODELS:]
     packed = {
         one: [{"weights": weights, "probe": [float(x) for x in v]} for weights, v in rows]
         for one, rows in known.items()
@@ -77,9 +77,9 @@ def _remembered(place: Path, name: str, source: str, found: Array) -> str:
     return weights
 
 
-def exact_weights(source: str, found: Array) -> str:
+def exact_weights(source: str, values: Array) -> str:
     """16 hexadecimal digits that stand for what answered by just these numbers [H]."""
-    return hashlib.sha256(source.encode() + b"\0" + found.tobytes()).hexdigest()[:16]
+    return hashlib.sha256(source.encode() + b"\0" + values.tobytes()).hexdigest()[:16]
 
 
 def _read(place: Path) -> dict[str, list[tuple[str, Array]]]:

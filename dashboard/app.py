@@ -78,8 +78,8 @@ links.arrive()
 
 def runs_at_work() -> list[Run]:
     """The runs that this reader may see and stop."""
-    found = service().runs.active(own_texts.owners(), upkeep=rights.may_change())
-    return [run for run in found if people.may_stop(run)]
+    runs = service().runs.active(own_texts.owners(), upkeep=rights.may_change())
+    return [run for run in runs if people.may_stop(run)]
 
 
 with guarded():

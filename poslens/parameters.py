@@ -134,14 +134,14 @@ class Numbers(Parameter[tuple[float, ...]]):
             numbers = [float(part) for part in parts if str(part).strip()]
         except ValueError:
             numbers = []
-        allowed = all(self.low <= one <= self.high for one in numbers)
-        if not numbers or not allowed or (self.whole and any(one % 1 for one in numbers)):
+        allowed = all(self.low <= number <= self.high for number in numbers)
+        if not numbers or not allowed or (self.whole and any(number % 1 for number in numbers)):
             kind = "whole numbers" if self.whole else "numbers"
             raise UserError(
                 f"{self.title or 'The list'} is {str(value)[:60]!r}: give {kind} from "
                 f"{self.low:,.10g} to {self.high:,.10g} with commas between them."
             )
-        return tuple(int(one) if self.whole else one for one in sorted(set(numbers)))
+        return tuple(int(number) if self.whole else number for number in sorted(set(numbers)))
 
     def text(self) -> str:
         """The default as it is typed."""
@@ -177,8 +177,10 @@ class Parameters(Mapping[str, Parameter[Any]]):
             )
         return Settings(
             {
-                name: one.parse(given[name]) if given.get(name) is not None else one.default
-                for name, one in self._declared.items()
+                name: parameter.parse(given[name])
+                if given.get(name) is not None
+                else parameter.default
+                for name, parameter in self._declared.items()
             }
         )
 

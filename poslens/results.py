@@ -54,7 +54,7 @@ class Explanation:
     @property
     def scores(self) -> dict[str, float]:
         """Each model's score."""
-        return {one.model.spec.name: one.attribution.score for one in self.results}
+        return {result.model.spec.name: result.attribution.score for result in self.results}
 
     @property
     def score(self) -> float:
@@ -69,14 +69,14 @@ class Explanation:
     @property
     def provenance(self) -> list[Provenance]:
         """Everything needed to compute this again, an entry for each model."""
-        return [one.provenance() for one in self.results]
+        return [result.provenance() for result in self.results]
 
     def to_frame(self) -> pd.DataFrame:
         """A row for each token of each model."""
         frames = []
-        for one in self.results:
-            frame = attribution_frame(one.attribution, one.pair)
-            frame.insert(0, "model", one.model.spec.name)
+        for result in self.results:
+            frame = attribution_frame(result.attribution, result.pair)
+            frame.insert(0, "model", result.model.spec.name)
             frames.append(frame)
         return pd.concat(frames, ignore_index=True)
 
@@ -84,12 +84,12 @@ class Explanation:
         """The document's curves, a line for each model."""
         evidence = {
             name: span
-            for name, one in zip(self.scores, self.results, strict=True)
-            if (span := explaining.evidence_range(one)) is not None
+            for name, explained in zip(self.scores, self.results, strict=True)
+            if (span := explaining.evidence_range(explained)) is not None
         }
         curves = {
-            name: document_curve(one.attribution)
-            for name, one in zip(self.scores, self.results, strict=True)
+            name: document_curve(explained.attribution)
+            for name, explained in zip(self.scores, self.results, strict=True)
         }
         title = quantity(self.results[0].attribution.method)
         return pair_curves(curves, evidence, style or Style(), title, provenance=self.provenance)
@@ -123,7 +123,7 @@ class Explanation:
         return Heatmap(data=payload(*self._panes()))
 
     def _panes(self) -> tuple[list[Pane], View]:
-        drawn = panes(self.results, self.rails, [head(one) for one in self.results])
+        drawn = panes(self.results, self.rails, [head(result) for result in self.results])
         return drawn, View(aggregate=METHODS[self.results[0].attribution.method.name].aggregate)
 
     def _heatmap(self, fmt: str) -> bytes:
@@ -284,7 +284,7 @@ class Passport:
         Raises:
             UserError: there is no such part, or it has no figure.
         """
-        drawn = {one.key: one.draw for one in self.cards[0].parts if one.draw is not None}
+        drawn = {part.key: part.draw for part in self.cards[0].parts if part.draw is not None}
         if part not in drawn:
             raise UserError(
                 f"{self.cards[0].name}'s passport has no figure of {part[:40]!r}: it has "
@@ -305,6 +305,8 @@ class Passport:
         return framed(document_bytes(self.cards, "html"))
 
     def __repr__(self) -> str:
-        names = ", ".join(one.name for one in self.cards)
-        found = "; ".join(part.finding for one in self.cards for part in one.parts if part.finding)
+        names = ", ".join(card.name for card in self.cards)
+        found = "; ".join(
+            part.finding for card in self.cards for part in card.parts if part.finding
+        )
         return f"<Passport of {names}: {found or 'nothing is computed yet'}>"

@@ -99,10 +99,10 @@ def _write(model: SentenceTransformer) -> Path:
 
 def _drop_old(root: Path) -> None:
     """Remove the folders used least lately, and what was left behind half written."""
-    kept = sorted(root.glob("model-*"), key=_age_s)[:KEPT]
+    paths = sorted(root.glob("model-*"), key=_age_s)[:KEPT]
     for pattern, stays_s in (("model-*", IN_USE_S), ("new-*", WRITTEN_S)):
         for path in root.glob(pattern):
-            if path not in kept and _age_s(path) > stays_s:
+            if path not in paths and _age_s(path) > stays_s:
                 shutil.rmtree(path, ignore_errors=True)
 
 

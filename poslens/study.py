@@ -141,9 +141,9 @@ class Table(Generic[Summary]):
         """The format of each number without an interval, by its heading on a page."""
         hints = get_type_hints(self.row)
         return {
-            _heading(one): one.metadata["form"]
-            for one in fields(self.row)
-            if float in (get_args(hints[one.name]) or (hints[one.name],))
+            _heading(field): field.metadata["form"]
+            for field in fields(self.row)
+            if float in (get_args(hints[field.name]) or (hints[field.name],))
         }
 
     def frame(self, summaries: Sequence[Summary]) -> pd.DataFrame:
@@ -156,12 +156,12 @@ class Table(Generic[Summary]):
             if hints.get(name) == int | None or name.endswith("_documents_needed")
         }
         return pd.DataFrame(
-            [entries(row) for one in summaries for row in self.rows(one)], columns=names
+            [entries(row) for summary in summaries for row in self.rows(summary)], columns=names
         ).astype(whole)
 
     def text_frame(self, summaries: Sequence[Summary]) -> pd.DataFrame:
         """All rows, as pages show them."""
-        return pd.DataFrame([shown(row) for one in summaries for row in self.rows(one)])
+        return pd.DataFrame([shown(row) for summary in summaries for row in self.rows(summary)])
 
 
 def _names(row: type) -> Iterable[str]:
@@ -375,9 +375,9 @@ def stored(
     study: Study[Any, Subject, Summary], compute: Compute, subjects: Iterable[Subject]
 ) -> list[Summary]:
     """The results that can be shown, in order."""
-    found: list[Summary] = []
+    summaries: list[Summary] = []
     for subject in subjects:
-        summary = study.summarize(compute, subject, found)
+        summary = study.summarize(compute, subject, summaries)
         if summary is not None:
-            found.append(summary)
-    return study.together(found)
+            summaries.append(summary)
+    return study.together(summaries)

@@ -27,12 +27,12 @@ class StudyResult:
     @property
     def verdicts(self) -> list[str]:
         """One sentence for each model."""
-        return [self.study.verdict(one) for one in self.summaries]
+        return [self.study.verdict(summary) for summary in self.summaries]
 
     @property
     def provenance(self) -> list[Provenance]:
         """Everything needed to compute this again, an entry for each summary."""
-        return [self.study.provenance(one) for one in self.summaries]
+        return [self.study.provenance(summary) for summary in self.summaries]
 
     def to_frame(self, table: str | None = None) -> pd.DataFrame:
         """A table by name, the study's first one by default; an estimate has three columns.

@@ -127,9 +127,10 @@ class Schema:
         return {
             "type": "object",
             "properties": {
-                one.name: {"description": one.meaning, **self.of(one.kind)} for one in fields
+                field.name: {"description": field.meaning, **self.of(field.kind)}
+                for field in fields
             },
-            "required": [one.name for one in fields if one.required],
+            "required": [field.name for field in fields if field.required],
         }
 
 

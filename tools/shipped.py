@@ -198,8 +198,8 @@ def write_all(store: Store, folder: Path) -> tuple[ShippedFile, ...]:
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.parquet"):
         old.unlink()
-    files = [one for one in listing(store) if not left_out(one)]
-    made = tuple(write(store, one, folder) for one in sorted(files, key=_name))
+    files = [file for file in listing(store) if not left_out(file)]
+    made = tuple(write(store, file, folder) for file in sorted(files, key=_name))
     if (total := sum(file.bytes for file in made)) > MAX_BYTES:
         raise UserError(f"{total:,} bytes are more than the {MAX_BYTES:,} that may ship.")
     write_manifest(made, folder)
@@ -267,11 +267,11 @@ def main() -> int:
     compute = Compute(work)
     try:
         compute_all(compute)
-        made = write_all(compute.store, FOLDER)
+        files = write_all(compute.store, FOLDER)
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
-    print(f"{len(made)} files, {sum(file.bytes for file in made):,} bytes")
+    print(f"{len(files)} files, {sum(file.bytes for file in files):,} bytes")
     return 0
 
 

@@ -64,9 +64,9 @@ def _values(data: object, dtype: object, shape: object, order: str) -> NDArray[n
         and order in ("C", "F")
     ):
         raise NotArrays
-    found = np.frombuffer(data, dtype.name)
+    values = np.frombuffer(data, dtype.name)
     try:
-        return found.reshape(shape, order="C" if order == "C" else "F")
+        return values.reshape(shape, order="C" if order == "C" else "F")
     except ValueError as error:
         raise NotArrays from error
 
@@ -78,9 +78,9 @@ def _reconstruct(kind: object, shape: object, code: object) -> _Array:
 
 
 def _from_buffer(data: object, dtype: object, shape: object, order: object) -> _Array:
-    found = _Array()
-    found.values = _values(data, dtype, shape, str(order))
-    return found
+    array = _Array()
+    array.values = _values(data, dtype, shape, str(order))
+    return array
 
 
 def _latin_1(text: object, encoding: object = "latin1") -> bytes:
@@ -134,9 +134,9 @@ def arrays(data: bytes, limit: int | None = None) -> list[NDArray[np.float64]]:
         raise NotArrays from error
     listed = found if isinstance(found, list | tuple) else [found]
     values = [one.values for one in listed if isinstance(one, _Array)]
-    known = [one for one in values if one is not None]
-    if not listed or len(known) != len(listed):
+    arrays = [array for array in values if array is not None]
+    if not listed or len(arrays) != len(listed):
         raise NotArrays
-    if limit is not None and sum(max(1, one.size) for one in known) > limit:
+    if limit is not None and sum(max(1, values.size) for values in arrays) > limit:
         raise NotArrays
-    return [one.astype(np.float64) for one in known]
+    return [values.astype(np.float64) for values in arrays]

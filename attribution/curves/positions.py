@@ -143,11 +143,11 @@ def _places(
     """Where the points of a curve lie between the tokens of a text of n: the indices to their left
     and right, how far those are apart, and how far the point is past the left one."""
     wanted = np.linspace(0, 1, bins if how == "point" else bins + 1)
-    known = np.linspace(0, 1, n) if how == "point" else np.arange(n + 1) / n
-    left = np.searchsorted(known, wanted, "right") - 1
-    right = np.minimum(left + 1, len(known) - 1)
-    width = known[right] - known[left]
-    return left, right, np.where(width == 0, 1.0, width), wanted - known[left]
+    values = np.linspace(0, 1, n) if how == "point" else np.arange(n + 1) / n
+    left = np.searchsorted(values, wanted, "right") - 1
+    right = np.minimum(left + 1, len(values) - 1)
+    width = values[right] - values[left]
+    return left, right, np.where(width == 0, 1.0, width), wanted - values[left]
 
 
 CURVE_VERSION = 1
@@ -193,7 +193,7 @@ def content_scores(attribution: Attribution) -> NDArray[np.float32]:
 
 def score_curves(scores: Sequence[NDArray[np.floating]], method: Method) -> Array:
     """Curves [N, 100] of documents' scores, each [D]."""
-    params, lengths = method.curve_params, np.array([len(one) for one in scores], np.int64)
+    params, lengths = method.curve_params, np.array([len(score) for score in scores], np.int64)
     curves = np.zeros((len(scores), N_BINS))
     # Of like length together: rows are as long as the longest.
     order = np.argsort(lengths, kind="stable")
@@ -250,18 +250,18 @@ def aggregated(
     `unit_of` [T] is each token's unit, -1 for none. `max` is the score of largest magnitude, with
     its sign; the first of equal ones.
     """
-    kept = unit_of >= 0
-    values, units = np.asarray(scores, dtype=np.float64)[kept], unit_of[kept]
+    array = unit_of >= 0
+    values, units = np.asarray(scores, dtype=np.float64)[array], unit_of[array]
     counts = np.bincount(units, minlength=n)
-    found = np.zeros(n)
+    numbers = np.zeros(n)
     if how == "max":
         rising = np.lexsort((-np.arange(len(values)), np.abs(values)))
-        found[units[rising]] = values[rising]  # the last one written stays
+        numbers[units[rising]] = values[rising]  # the last one written stays
     else:
-        np.add.at(found, units, values)
+        np.add.at(numbers, units, values)
         if how == "mean":
-            found /= np.maximum(counts, 1)
-    return np.where(counts > 0, found, np.nan)
+            numbers /= np.maximum(counts, 1)
+    return np.where(counts > 0, numbers, np.nan)
 
 
 def unit_scores(
@@ -299,9 +299,9 @@ def rank_correlations(a: NDArray[np.floating], b: NDArray[np.floating]) -> NDArr
     ranks = (pd.DataFrame(side).rank(axis=1).to_numpy() for side in (a, b))
     x, y = (of_row - of_row.mean(1, keepdims=True) for of_row in ranks)
     lengths = np.sqrt((x * x).sum(1) * (y * y).sum(1))
-    found = np.full(len(x), np.nan)
-    np.divide((x * y).sum(1), lengths, out=found, where=lengths > 0)
-    return found
+    values = np.full(len(x), np.nan)
+    np.divide((x * y).sum(1), lengths, out=values, where=lengths > 0)
+    return values
 
 
 BANDS = ("95% interval of the mean", "standard deviation", "quartiles")

@@ -40,7 +40,7 @@ def shapes(vectors: NDArray[np.floating], metric: str) -> NDArray[np.float32]:
     Raises:
         UserError: values that are not finite.
     """
-    kept = comparable(vectors, metric)[:, None]
+    array = comparable(vectors, metric)[:, None]
     values = np.asarray(vectors, dtype=np.float64)
     # The largest value first: the square of 1e200 is no number any more.
     largest = np.abs(values).max(1, keepdims=True, initial=0.0)
@@ -49,7 +49,7 @@ def shapes(vectors: NDArray[np.floating], metric: str) -> NDArray[np.float32]:
         values = values - values.mean(1, keepdims=True)
     lengths = np.linalg.norm(values, axis=1, keepdims=True)
     shaped: NDArray[np.float64] = np.zeros_like(values)
-    np.divide(values, lengths, out=shaped, where=kept)
+    np.divide(values, lengths, out=shaped, where=array)
     return shaped.astype(np.float32)
 
 
@@ -135,8 +135,8 @@ class _Epochs:
         self._report = report
 
     def write(self, text: str) -> None:
-        if found := re.search(r"(\d+)/(\d+)", text):
-            self._report(int(found[1]), int(found[2]))
+        if match := re.search(r"(\d+)/(\d+)", text):
+            self._report(int(match[1]), int(match[2]))
 
     def flush(self) -> None:
         """tqdm asks for it."""

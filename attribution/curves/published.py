@@ -80,12 +80,12 @@ def figure_5() -> tuple[PublishedCurves, ...]:
     """The two models of PosIR's figure 5, as numbers that ship with PosLens."""
     with FIGURE_5.open(encoding="utf-8") as stream:
         rows = list(csv.DictReader(line for line in stream if not line.startswith("#")))
-    found = []
+    published = []
     for model in dict.fromkeys(row["model"] for row in rows):
         own = [row for row in rows if row["model"] == model]
         mean, std = (np.array([float(row[name]) for row in own]) for name in ("mean", "std"))
-        found.append(PublishedCurves(model, mean, std, int(own[0]["n"]), FIGURE_5_SOURCE))
-    return tuple(found)
+        published.append(PublishedCurves(model, mean, std, int(own[0]["n"]), FIGURE_5_SOURCE))
+    return tuple(published)
 
 
 def read_curves(model: str, name: str, data: bytes) -> PublishedCurves:
@@ -125,25 +125,25 @@ def curves_of(data: bytes, name: str, suffix: str) -> Iterator[bytes]:
         UserError: as `read_curves`.
     """
     try:
-        found = _curves(data, suffix)
+        values = _curves(data, suffix)
         good = (
-            found.ndim == 2
-            and found.shape[1] == N_BINS
-            and 2 <= len(found) <= MAX_CURVES
-            and bool((np.abs(found) <= np.finfo(np.float32).max).all())
+            values.ndim == 2
+            and values.shape[1] == N_BINS
+            and 2 <= len(values) <= MAX_CURVES
+            and bool((np.abs(values) <= np.finfo(np.float32).max).all())
         )
         if not good:
-            raise ValueError(found.shape)
+            raise ValueError(values.shape)
     except (array_pickle.NotArrays, ValueError, MemoryError) as error:
         raise UserError(_not_curves(name)) from error
-    for start in range(0, len(found), _ROWS):
-        yield np.ascontiguousarray(found[start : start + _ROWS], dtype="<f8").tobytes()
+    for start in range(0, len(values), _ROWS):
+        yield np.ascontiguousarray(values[start : start + _ROWS], dtype="<f8").tobytes()
 
 
 def _curves(data: bytes, suffix: str) -> NDArray[np.float64]:
     if suffix in PICKLES:
         return np.stack(
-            [np.atleast_1d(one) for one in array_pickle.arrays(data, MAX_CURVES * N_BINS)]
+            [np.atleast_1d(array) for array in array_pickle.arrays(data, MAX_CURVES * N_BINS)]
         )
     try:
         limit = _MAX_HEADER + MAX_CURVES * N_BINS * 8

@@ -160,8 +160,8 @@ def _over_text(document: TokenizedText, scores: Array, method: Method, n_charact
     sums = np.diff(np.interp(at, np.arange(n + 1) / n, filled))
     widths = np.diff(at) * n
     centres = (np.arange(N_BINS) + 0.5) / N_BINS
-    found: Floats = np.divide(sums, widths, out=np.full(N_BINS, np.nan), where=centres <= read)
-    return found
+    array: Floats = np.divide(sums, widths, out=np.full(N_BINS, np.nan), where=centres <= read)
+    return array
 
 
 def _read(document: TokenizedText, n_characters: int) -> float:

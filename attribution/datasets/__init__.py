@@ -128,7 +128,7 @@ def _stamp(place: Path) -> _Stamp:
     try:
         files = sorted(place.rglob("*")) if place.is_dir() else [place]
         looked = ((str(file), file.stat()) for file in files)
-        return tuple((file, one.st_mtime_ns, one.st_size) for file, one in looked)
+        return tuple((file, status.st_mtime_ns, status.st_size) for file, status in looked)
     except OSError:
         return ()
 

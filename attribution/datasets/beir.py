@@ -157,15 +157,15 @@ def _chosen(path: Path) -> tuple[Path, list[tuple[Path, list[Path]]]]:
     if path.is_file():
         split = [path]
         path = path.parent.parent if path.parent.name == "qrels" else path.parent
-    found = folders(path)
+    paths = folders(path)
     if split:
-        found = found[: found[:1] == [path]]
-    if not found:
+        paths = paths[: paths[:1] == [path]]
+    if not paths:
         raise UserError(
             f"{path.name} holds no data set in the BEIR layout: it needs corpus.jsonl, "
             "queries.jsonl and qrels/<split>.tsv, each with or without .gz, or Parquet files."
         )
-    return path, [(folder, split or _split(folder)) for folder in found]
+    return path, [(folder, split or _split(folder)) for folder in paths]
 
 
 def _judged(
@@ -199,13 +199,13 @@ def judgement_files(folder: Path) -> list[Path]:
     # On the hub the judgements lie beside the texts, or come as a set of their own.
     for place in (folder / "qrels", folder / "data", folder):
         for kind in JUDGEMENTS:
-            found: dict[str, list[Path]] = {}
+            paths: dict[str, list[Path]] = {}
             for file in sorted(place.glob("*")):
                 if suffix(file.name) == kind and _stem(file) not in ("corpus", "queries"):
-                    found.setdefault(_stem(file), []).append(file)
-            for split in (*_SPLITS, *found):
-                if split in found:
-                    return found[split]
+                    paths.setdefault(_stem(file), []).append(file)
+            for split in (*_SPLITS, *paths):
+                if split in paths:
+                    return paths[split]
     return []
 
 
@@ -223,11 +223,11 @@ def _read_folder(
 ) -> Iterator[Judgement | Rejection]:
     shown = "/".join((*inner, ""))
     judgements = [
-        found
+        judgement
         for file in qrels
-        for found in _judgements(File(f"{shown}{file.relative_to(folder)}", file))
+        for judgement in _judgements(File(f"{shown}{file.relative_to(folder)}", file))
     ]
-    wanted = [found for found in judgements if isinstance(found, _Line)]
+    wanted = [judgement for judgement in judgements if isinstance(judgement, _Line)]
     queries = _texts(folder, "queries", shown, {j.query for j in wanted})
     # Judgements whose query is missing need no document.
     documents = _texts(

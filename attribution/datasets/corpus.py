@@ -129,7 +129,7 @@ class Collection:
     @property
     def n_lost(self) -> int:
         """Judgements of documents that the corpus lacks."""
-        return sum(isinstance(one, LostDocument) for one in self.rejected)
+        return sum(isinstance(rejection, LostDocument) for rejection in self.rejected)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -182,21 +182,25 @@ class Collection:
         Raises:
             UserError: a file of the corpus cannot be read.
         """
-        for one in self.stream():
+        for document in self.stream():
             try:
-                if not one.document_id:
+                if not document.document_id:
                     raise UserError("the row cannot be read, has no id, or its id is there twice")
-                checked_id(one.document_id, "id")
-                text = clean(one.text, "document").text
+                checked_id(document.document_id, "id")
+                text = clean(document.text, "document").text
             except UserError as error:
                 reject(
-                    Rejection(one.file, one.row, f"{one.document_id[:80]}: {error}".lstrip(": "))
+                    Rejection(
+                        document.file,
+                        document.row,
+                        f"{document.document_id[:80]}: {error}".lstrip(": "),
+                    )
                 )
                 continue
-            title = one.title.strip()
+            title = document.title.strip()
             if len(title) >= len(text) or not text.startswith(title):
                 title = ""
-            yield replace(one, text=text, title=title)
+            yield replace(document, text=text, title=title)
 
     @cached_property
     def survey(self) -> Survey:
@@ -208,9 +212,9 @@ class Collection:
         rejected: list[Rejection] = []
         counts: Counter[tuple[str, str | None]] = Counter()
         own_ids = 0
-        for one in self.documents(rejected.append):
-            counts[one.part, one.language] += 1
-            own_ids += self.own_query(one) is not None
+        for document in self.documents(rejected.append):
+            counts[document.part, document.language] += 1
+            own_ids += self.own_query(document) is not None
         return Survey(counts.total(), counts, tuple(rejected), own_ids)
 
     @property
@@ -227,10 +231,18 @@ class Collection:
             UserError: no query has a relevant document in its language.
         """
         held: dict[str, list[Document]] = {language: [] for language in self.languages}
-        for one in self.documents():
-            if one.language in held:
-                held[one.language].append(replace(one, document_id=one.key, part=one.language))
-        known = {one.document_id: one.key for ones in held.values() for one in ones}
+        for text_document in self.documents():
+            if text_document.language in held:
+                held[text_document.language].append(
+                    replace(
+                        text_document, document_id=text_document.key, part=text_document.language
+                    )
+                )
+        known = {
+            document.document_id: document.key
+            for documents in held.values()
+            for document in documents
+        }
         rejected = list(self.rejected)
         queries = []
         for row, query in enumerate(self.queries, start=1):
@@ -256,7 +268,7 @@ class Collection:
                 f"{self.title} has no query with a relevant document in its own language: search "
                 "all documents."
             )
-        asked = tuple(one for language in held for one in held[language])
+        asked = tuple(document for language in held for document in held[language])
         return replace(
             self,
             queries=tuple(queries),
@@ -309,12 +321,14 @@ class Collection:
                 return b""
             return hashlib.sha256(f"{seed}\0{key}".encode("utf-8", "replace")).digest()
 
-        smallest = heapq.nsmallest(n, ((lot(one.key), one.key) for one in self.documents()))
+        smallest = heapq.nsmallest(
+            n, ((lot(document.key), document.key) for document in self.documents())
+        )
         kept = frozenset(key for _, key in smallest)
         words = f"{n:,} of {total:,} documents, drawn with seed {seed}"
         return replace(
             self,
-            stream=lambda: (one for one in self.stream() if one.key in kept),
+            stream=lambda: (document for document in self.stream() if document.key in kept),
             files=(),
             drawn=", ".join(filter(None, (self.drawn, words))),
         )
@@ -420,7 +434,7 @@ def gather(
 
 def _query(query_id: str, judged: Sequence[Judgement | LostDocument]) -> Query:
     paired = [one for one in judged if isinstance(one, Judgement)]
-    first = next((one for one in paired if one.pair.evidence is not None), None)
+    first = next((judgement for judgement in paired if judgement.pair.evidence is not None), None)
     first = first or (paired[0] if paired else None)
     pair = None if first is None else first.pair
     span = None if pair is None else pair.evidence
@@ -430,7 +444,10 @@ def _query(query_id: str, judged: Sequence[Judgement | LostDocument]) -> Query:
         judged[0].part,
         judged[0].query_language,
         {_key(one.part, one.document_id): one.relevance for one in judged},
-        {_key(one.part, one.document_id): one.pair.pair_id for one in paired},
+        {
+            _key(judgement.part, judgement.document_id): judgement.pair.pair_id
+            for judgement in paired
+        },
         None if pair is None or span is None else (span.start + span.end) / 2 / len(pair.document),
         None if pair is None else pair.document_tokens,
         span,

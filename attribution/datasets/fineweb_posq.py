@@ -90,8 +90,8 @@ def _classes(value: Any) -> tuple[str, ...]:
 
 def _files(path: Path) -> list[File]:
     """The files at a path, all of which have the columns; none where one has not."""
-    found = files_below(path, lambda name: bool(tables.suffix(name)))
-    return found if all(map(_fits, found)) else []
+    files = files_below(path, lambda name: bool(tables.suffix(name)))
+    return files if all(map(_fits, files)) else []
 
 
 def _fits(file: File) -> bool:

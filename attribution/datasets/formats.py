@@ -57,9 +57,9 @@ def register(entry: Format) -> Format:
     """Make a format known. Called once by its module."""
     if entry.name in FORMATS:
         raise ValueError(f"two formats are named {entry.name}")
-    ordered = sorted([*FORMATS.values(), entry], key=lambda known: known.order)
+    ordered = sorted([*FORMATS.values(), entry], key=lambda data_format: data_format.order)
     FORMATS.clear()
-    FORMATS.update((known.name, known) for known in ordered)
+    FORMATS.update((data_format.name, data_format) for data_format in ordered)
     return entry
 
 
@@ -69,10 +69,10 @@ def split_variant(source: str) -> tuple[str, str]:
     `PATH@eng` and `PATH@eng-Latn` are its English part; `PATH@eng-pol` and
     `PATH@eng-Latn-pol-Latn` are English queries with the Polish corpus.
     """
-    found = _VARIANT.fullmatch(source)
-    if found is None or exists(source):
+    match = _VARIANT.fullmatch(source)
+    if match is None or exists(source):
         return source, ""
-    return found["path"], found["variant"]
+    return match["path"], match["variant"]
 
 
 def detect(path: Path) -> str:
@@ -138,9 +138,9 @@ def _asked(entry: Format, path: Path, name: str, title: str, variant: str) -> tu
 
 def files_of(path: Path, suffixes: tuple[str, ...], prefix: str = "") -> list[File]:
     """The tables among a folder's files, or the one at `path`, with these endings."""
-    found = [path] if path.is_file() else sorted(path.glob("*"))
+    paths = [path] if path.is_file() else sorted(path.glob("*"))
     return [
-        File(prefix + p.name, p) for p in found if p.is_file() and tables.suffix(p.name) in suffixes
+        File(prefix + p.name, p) for p in paths if p.is_file() and tables.suffix(p.name) in suffixes
     ]
 
 

@@ -86,8 +86,8 @@ def iso_639_3(code: str | None) -> str | None:
     if code is None or not code.strip():
         return None
     code = code.strip()
-    if found := _SUBTAGS.fullmatch(code):
-        code = found[1].lower()
+    if match := _SUBTAGS.fullmatch(code):
+        code = match[1].lower()
     return _TWO_LETTERS.get(code.lower(), code)
 
 
@@ -114,8 +114,8 @@ def of_folder(names: tuple[str, ...]) -> tuple[str | None, str]:
 
 
 def _ending(name: str) -> tuple[str, str | None]:
-    found = re.fullmatch(r"(.+)[-_.]([a-z]{2,3})", name)
-    if found is None:
+    match = re.fullmatch(r"(.+)[-_.]([a-z]{2,3})", name)
+    if match is None:
         return name, None
-    code = _TWO_LETTERS.get(found[2]) or (found[2] if found[2] in _THREE_LETTERS else None)
-    return (found[1], code) if code else (name, None)
+    code = _TWO_LETTERS.get(match[2]) or (match[2] if match[2] in _THREE_LETTERS else None)
+    return (match[1], code) if code else (name, None)

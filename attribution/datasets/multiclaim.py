@@ -68,13 +68,13 @@ class _Found:
 
 def files(root: Path) -> dict[str, Path] | None:
     """The three files by name, with or without .gz; None where one is missing."""
-    found = {
+    paths = {
         name: path
         for name in (POSTS, CLAIMS, MAPPING)
         for path in (root / f"{name}.gz", root / name)
         if path.is_file()
     }
-    return found if len(found) == 3 else None
+    return paths if len(paths) == 3 else None
 
 
 def read(root: Path, name: str, title: str = "", version: Version = "original") -> DataSet:
@@ -102,10 +102,10 @@ def collection(root: Path, name: str, title: str = "", version: Version = "origi
     Raises:
         UserError: as `read`.
     """
-    found = _files(root)
+    paths = _files(root)
 
     def stream() -> Iterator[Document]:
-        path = found[CLAIMS]
+        path = paths[CLAIMS]
         seen: set[str] = set()
         for row in csv_rows(File(path.name, path), ("fact_check_id", "claim")):
             at = (path.name, row.number)
@@ -121,18 +121,18 @@ def collection(root: Path, name: str, title: str = "", version: Version = "origi
             yield Document(identity, claim.of(version), "", claim.language, *at)
 
     title = title or f"{name} (MultiClaim, {version})"
-    return gather(name, title, _judged(found, name, version, {}), stream, [found[CLAIMS]])
+    return gather(name, title, _judged(paths, name, version, {}), stream, [paths[CLAIMS]])
 
 
 def _files(root: Path) -> dict[str, Path]:
-    found = files(root)
-    if found is None:
+    paths = files(root)
+    if paths is None:
         raise UserError(f"{root.name} is not MultiClaim: it needs {POSTS}, {CLAIMS}, {MAPPING}.")
-    return found
+    return paths
 
 
 def _judged(
-    found: Mapping[str, Path], name: str, version: Version, others: dict[str, TextPair]
+    paths: Mapping[str, Path], name: str, version: Version, others: dict[str, TextPair]
 ) -> Iterator[Judgement | Rejection]:
     """Every line of the mapping; the pairs' other version goes into `others`."""
     other: Version = "original" if version == "english" else "english"
@@ -149,17 +149,17 @@ def _judged(
             query_type=post.kind,
         )
 
-    mapping = File(found[MAPPING].name, found[MAPPING])
+    mapping = File(paths[MAPPING].name, paths[MAPPING])
     rows = list(csv_rows(mapping, ("fact_check_id", "post_id")))
     posts = _texts(
-        found[POSTS],
+        paths[POSTS],
         "post_id",
         {_id(r.cells, "post_id") for r in rows},
         _post,
         ("text", "ocr"),
     )
     claims = _texts(
-        found[CLAIMS],
+        paths[CLAIMS],
         "fact_check_id",
         {_id(r.cells, "fact_check_id") for r in rows},
         _claim,

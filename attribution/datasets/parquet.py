@@ -86,10 +86,10 @@ _State = tuple[str, int, int, int, int]
 def _state(path: Path) -> _State | None:
     """Where a file lies, and what differs once it has changed; None where it cannot be seen."""
     try:
-        found, place = path.stat(), str(path.resolve())
+        status, place = path.stat(), str(path.resolve())
     except OSError:
         return None
-    return place, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return place, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 @lru_cache(maxsize=256)

@@ -94,7 +94,7 @@ def _language_folder(root: Path, language: str) -> str:
         UserError: no folder is of this language, or several are.
     """
     names = sorted({p.parent.parent.name for p in root.glob("*/*/queries.parquet")})
-    same = [one for one in names if iso_639_3(one) == iso_639_3(language)]
+    same = [name for name in names if iso_639_3(name) == iso_639_3(language)]
     found = [language] if language in names else same
     if len(found) != 1:
         lacks = f"is in several scripts in {root.name}" if found else f"is not in {root.name}"
@@ -318,10 +318,10 @@ def _read_domain(
 def _languages(variant: str) -> tuple[str, str]:
     """The languages of queries and documents that a variant names; both empty where it is empty,
     both the same where it names one."""
-    found = _PARTS.fullmatch(variant)
-    if found is None:
+    match = _PARTS.fullmatch(variant)
+    if match is None:
         return "", ""
-    return found["queries"], found["documents"] or found["queries"]
+    return match["queries"], match["documents"] or match["queries"]
 
 
 register(

@@ -41,7 +41,7 @@ def register(source: Source) -> Source:
 
 def source_of(name: str) -> Source | None:
     """The source that a data set's name begins with; None of a path."""
-    return next((one for prefix, one in SOURCES.items() if name.startswith(prefix)), None)
+    return next((source for prefix, source in SOURCES.items() if name.startswith(prefix)), None)
 
 
 def folder_of(name: str) -> Path:
@@ -76,9 +76,9 @@ def not_installed(library: str) -> UserError:
 
 def unreachable(name: str, error: Exception) -> UserError:
     """The sentence for a data set whose library could not get it, whatever it raised."""
-    said = printable(" ".join(str(error).split()))[:200] or type(error).__name__
+    text = printable(" ".join(str(error).split()))[:200] or type(error).__name__
     return UserError(
-        f"{name} cannot be fetched ({said}): fetch it where there is a network, and give its "
+        f"{name} cannot be fetched ({text}): fetch it where there is a network, and give its "
         "folder instead."
     )
 

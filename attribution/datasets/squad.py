@@ -224,9 +224,9 @@ def _is_parquet(name: str) -> bool:
 
 def _files(path: Path) -> list[File]:
     """The files in this layout at a path; none where one of that kind is in another layout."""
-    found = files_below(path, lambda name: name.endswith(SUFFIXES) or _is_parquet(name))
+    files = files_below(path, lambda name: name.endswith(SUFFIXES) or _is_parquet(name))
     # JSON beside Parquet is the hub's own account of the same questions, or the other way round.
-    chosen = [file for file in found if not _is_parquet(file.name)] or found
+    chosen = [file for file in files if not _is_parquet(file.name)] or files
     return chosen if all(map(_fits, chosen)) else []
 
 

@@ -306,8 +306,8 @@ def _nothing_judged(_path: Path, name: str, title: str = "") -> Collection:
 
 def _files(path: Path) -> list[File]:
     """The files of spans at a path; none where one of that kind holds something else."""
-    found = files_below(path, lambda name: name.endswith(SUFFIXES))
-    return found if all(map(_fits, found)) else []
+    files = files_below(path, lambda name: name.endswith(SUFFIXES))
+    return files if all(map(_fits, files)) else []
 
 
 def _fits(file: File) -> bool:

@@ -129,13 +129,13 @@ class DataSet:
         Raises:
             UserError: there is none.
         """
-        found = self.by_id.get(pair_id)
-        if found is None:
+        pair = self.by_id.get(pair_id)
+        if pair is None:
             raise UserError(
                 f"{self.name} has no pair {pair_id[:80]!r}: choose one of its own, such as "
                 f"{next(iter(self.by_id), '')!r}."
             )
-        return found
+        return pair
 
     def version_of(self, pair: TextPair) -> TextPair | None:
         """The other version of one of its pairs, where the data set has it."""

@@ -62,7 +62,12 @@ class Checkpoint:
         for path, named in moments.items():
             for name, value in named.items():
                 tensors[f"{name}/{path}"] = value.detach().cpu().contiguous()
-        about = {"step": step, "end": end, "checks": [asdict(one) for one in checks], "loss": loss}
+        about = {
+            "step": step,
+            "end": end,
+            "checks": [asdict(check) for check in checks],
+            "loss": loss,
+        }
         self._path.parent.mkdir(parents=True, exist_ok=True)
         new = self._path.with_suffix(f".{os.getpid()}.new")
         save_file(tensors, new, {"owner": owner, "state": json.dumps(about)})

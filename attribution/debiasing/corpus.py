@@ -55,8 +55,8 @@ class TrainingCorpus:
         """Fingerprint of the sentences, in order."""
         total = hashlib.blake2b(digest_size=8)
         for part in (self.train, self.validate):
-            for one in part:
-                total.update(f"{one.language}\0{one.text}\0".encode())
+            for sentence in part:
+                total.update(f"{sentence.language}\0{sentence.text}\0".encode())
             total.update(b"\1")
         return total.hexdigest()
 
@@ -118,8 +118,8 @@ def by_language(pool: Sequence[Sentence], least: int) -> list[list[int]]:
     """Numbers of the sentences of each language that has at least `least` of them: a training text
     is in one language."""
     groups: dict[str | None, list[int]] = {}
-    for number, one in enumerate(pool):
-        groups.setdefault(one.language, []).append(number)
+    for number, sentence in enumerate(pool):
+        groups.setdefault(sentence.language, []).append(number)
     return [group for group in groups.values() if len(group) >= least]
 
 

@@ -69,14 +69,14 @@ def root() -> Path:
 
 def debiased_models() -> dict[str, RetrieverSpec]:
     """Every debiased model by name."""
-    found = {}
+    specs = {}
     try:
         folders = sorted(path for path in root().iterdir() if not path.name.startswith("."))
     except OSError:
         return {}
     for folder in folders:
         if (manifest := read_manifest(folder)) is not None:
-            found[folder.name] = RetrieverSpec(
+            specs[folder.name] = RetrieverSpec(
                 name=folder.name,
                 title=f"{manifest.base}, debiased on {manifest.corpus}",
                 family="dense",
@@ -85,7 +85,7 @@ def debiased_models() -> dict[str, RetrieverSpec]:
                 note=f"Debiased by self-distillation on half of {manifest.corpus}.",
                 query_max_length=manifest.query_max_length,
             )
-    return found
+    return specs
 
 
 def find(training: str) -> RetrieverSpec | None:

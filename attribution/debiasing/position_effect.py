@@ -32,7 +32,7 @@ def validation_texts(
         return []
     texts = []
     for _ in range(n):
-        (group,) = rng.choices(groups, [len(one) for one in groups])
+        (group,) = rng.choices(groups, [len(group) for group in groups])
         drawn = rng.sample(group, min(SENTENCES, len(group)))
         texts.append(tuple(within(teacher, [pool[i].text for i in drawn], limit)))
     return [text for text in texts if len(text) >= _MIN_SENTENCES]
@@ -42,11 +42,11 @@ def within(teacher: Teacher, sentences: Sequence[str], limit: int) -> list[str]:
     """The first of `sentences` that fit `limit` tokens together; always at least two."""
     chosen: list[str] = []
     tokens = 0
-    for one in sentences:
-        tokens += teacher.reading(one).tokens
+    for sentence in sentences:
+        tokens += teacher.reading(sentence).tokens
         if tokens > limit and len(chosen) >= 2:
             break
-        chosen.append(one)
+        chosen.append(sentence)
     return chosen
 
 
@@ -64,7 +64,7 @@ def position_effect(
     differences: list[list[float]] = []
     for sentences in texts:
         with slot():
-            alone = torch.stack([teacher.reading(one).vector for one in sentences])
+            alone = torch.stack([teacher.reading(sentence).vector for sentence in sentences])
             both = embed_documents(retriever, [joined(sentences), joined(sentences[::-1])])
         cosines = (both @ alone.T).double().cpu().numpy()
         differences.append([_last_minus_first(np.stack([cosines[0], cosines[1, ::-1]]))])

@@ -46,7 +46,7 @@ class Teacher:
         """
         self._retriever, self._frozen = retriever, frozen
         modules = list(retriever.model)
-        places = [place for place, one in enumerate(modules) if isinstance(one, Pooling)]
+        places = [place for place, module in enumerate(modules) if isinstance(module, Pooling)]
         if len(places) != 1 or not isinstance(modules[places[0]].pooling_mode, str):
             raise UserError(
                 f"{retriever.name} does not pool its tokens in one way, so it cannot be debiased: "
@@ -92,14 +92,18 @@ class Teacher:
     @torch.no_grad()
     def target(self, sentences: Sequence[str]) -> Tensor:
         """The order-blind vector [D] of a text of these sentences, not of length 1."""
-        readings = [self.reading(one) for one in sentences]
+        readings = [self.reading(sentence) for sentence in sentences]
         weights = torch.tensor(
-            [one.tokens for one in readings], dtype=torch.float32, device=readings[0].parts.device
+            [reading.tokens for reading in readings],
+            dtype=torch.float32,
+            device=readings[0].parts.device,
         )
         weights /= weights.sum()
-        combined = (weights[:, None] * torch.stack([one.parts for one in readings])).sum(0)
+        combined = (weights[:, None] * torch.stack([reading.parts for reading in readings])).sum(0)
         if not self._sums_states:
-            norm = sum(w * one.norm for w, one in zip(weights.tolist(), readings, strict=True))
+            norm = sum(
+                w * reading.norm for w, reading in zip(weights.tolist(), readings, strict=True)
+            )
             target: Tensor = nn.functional.normalize(combined, dim=0) * norm
             return target
         features = {"sentence_embedding": combined[None]}

@@ -218,9 +218,9 @@ class Training:
 
     def _step(self, step: int, end: int) -> float:
         """One step of the optimizer; its loss."""
-        found = self.batch_losses(step)
+        losses = self.batch_losses(step)
         self._optimizer.zero_grad()
-        found.total.backward()
+        losses.total.backward()
         weights = list(self.adapter.weights.values())
         torch.nn.utils.clip_grad_norm_(weights, GRADIENT_NORM)
         rate, momentum = one_cycle(step, self._recipe.steps, self._recipe.learning_rate)
@@ -229,14 +229,14 @@ class Training:
         for group in self._optimizer.param_groups:
             group["lr"], group["betas"] = rate, (momentum, group["betas"][1])
         self._optimizer.step()
-        return float(found.total.detach())
+        return float(losses.total.detach())
 
     def _batch(self, step: int) -> tuple[list[list[str]], list[str]]:
         """The texts of a step, as sentences, and a query for each. What is drawn depends on the
         seed and the step alone, so that a training can go on at any step."""
         recipe, pool = self._recipe, self._corpus.train
         rng = random.Random(f"step {recipe.seed} {step}")
-        (group,) = rng.choices(self._groups, [len(one) for one in self._groups])
+        (group,) = rng.choices(self._groups, [len(group) for group in self._groups])
         low, high = recipe.sentences_min, min(recipe.sentences_max, len(group))
         n = max(2, round(low * (high / low) ** rng.random()))
         texts: list[list[str]] = []
@@ -252,16 +252,16 @@ class Training:
         """Checks, steps done, last step and losses since the last check, as in the checkpoint; of
         a new training where there is none that fits."""
         new: tuple[list[ValidationCheck], int, int, float] = ([], 0, self._recipe.steps, 0.0)
-        found = self._checkpoint.read(self._owner) if self._checkpoint is not None else None
-        if found is None:
+        state = self._checkpoint.read(self._owner) if self._checkpoint is not None else None
+        if state is None:
             return new
-        self.adapter.load(found.weights)
+        self.adapter.load(state.weights)
         for path, weight in self.adapter.weights.items():
             self._optimizer.state[weight] = {
                 name: value.to(weight.device) if name != "step" else value
-                for name, value in found.moments[path].items()
+                for name, value in state.moments[path].items()
             }
-        return list(found.checks), found.step, found.end, found.loss
+        return list(state.checks), state.step, state.end, state.loss
 
     def _write(self, step: int, end: int, checks: list[ValidationCheck], loss: float) -> None:
         if self._checkpoint is not None:

@@ -60,8 +60,8 @@ def audit_method(chunks: Chunks = WHOLE) -> Method:
 def frequent_words(documents: Iterable[Document]) -> Frequent:
     """The words that questions leave out, by language."""
     counts: dict[str | None, Counter[str]] = {}
-    for one in documents:
-        counts.setdefault(one.language, Counter()).update(_plain_words(one.text))
+    for document in documents:
+        counts.setdefault(document.language, Counter()).update(_plain_words(document.text))
     found: dict[str | None, frozenset[str]] = {}
     for language, counted in counts.items():
         total, seen, kept = counted.total(), 0, set()
@@ -90,8 +90,8 @@ def question(sentence: str, frequent: frozenset[str]) -> str:
 
 
 def _plain_words(text: str) -> list[str]:
-    found = (text[a:b] for a, b in words(text))
-    return [word.casefold() for word in found if any(map(str.isalnum, word))]
+    parts = (text[a:b] for a, b in words(text))
+    return [word.casefold() for word in parts if any(map(str.isalnum, word))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +357,7 @@ def groups(
         by_language.setdefault(document.language or "unknown", []).append(document)
         by_length.setdefault(sum(document.n_words >= n for n in LENGTHS[1:]), []).append(document)
     ordered = sorted(by_language.items(), key=lambda item: (-len(item[1]), item[0]))
-    result = [_group("language", name, ones, query_form, top) for name, ones in ordered]
+    result = [_group("language", name, rank_lists, query_form, top) for name, rank_lists in ordered]
     for at, ones in sorted(by_length.items()):
         last = at + 1 == len(LENGTHS)
         name = (

@@ -96,18 +96,18 @@ def workload(collection: Collection, chunks: Chunks, limit: int | None) -> Workl
     documents = list(collection.sampled_documents(SURVEYED, 0).documents())
     frequent: Frequent = frequent_words(documents)
     texts = tokens = queries = query_tokens = 0
-    for one in documents:
-        n, length = chunked(estimated_tokens(one.text), chunks, limit)
+    for text_document in documents:
+        n, length = chunked(estimated_tokens(text_document.text), chunks, limit)
         texts, tokens = texts + n, tokens + length
         try:
-            made = document_queries(one, frequent)
+            own_queries = document_queries(text_document, frequent)
         except UserError:
             continue
-        asked = [text for text in (*made.sentences, *made.questions) if text]
+        asked = [text for text in (*own_queries.sentences, *own_queries.questions) if text]
         queries += len(asked)
         query_tokens += sum(map(estimated_tokens, asked))
     scale = total / max(1, len(documents))
-    whole = sum(estimated_tokens(one.text) for one in documents)
+    whole = sum(estimated_tokens(document.text) for document in documents)
     trial = min(limit or _MOST_TOKENS, _MOST_TOKENS, whole)
     return Workload(
         total,

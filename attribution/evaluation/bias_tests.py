@@ -248,10 +248,10 @@ def paired_test(
             "documents that differ."
         )
     own = range(len(scores)) if groups is None else groups
-    unread = [one.difference for one in scores if one.read < 1]
+    unread = [score.difference for score in scores if score.read < 1]
     lost = float(np.mean(unread)) if unread else None
     kept = [(one, group) for one, group in zip(scores, own, strict=True) if one.read >= 1]
-    scores = [one for one, _ in kept]
+    scores = [scores for scores, _ in kept]
     remarks = []
     if n_identical:
         remarks.append(f"{_pairs(n_identical)} with identical documents left out.")
@@ -327,8 +327,8 @@ def _documents(n: int) -> str:
 
 def _of_documents(values: ArrayLike, index: NDArray[np.int64]) -> NDArray[np.float64]:
     """Means [G] of values [n] over the documents that `index` [n] numbers."""
-    found = np.asarray(values, dtype=np.float64)
-    return np.bincount(index, found) / np.bincount(index) if len(found) else found
+    array = np.asarray(values, dtype=np.float64)
+    return np.bincount(index, array) / np.bincount(index) if len(array) else array
 
 
 def _flat(

@@ -242,9 +242,9 @@ def choose(tried: Sequence[Tried], top: int) -> SettingChoice | None:
     losses = {str(one.setting): loss(one, choosing, top) for one in tried}
 
     def cheapest(some: Sequence[Tried]) -> Tried:
-        limit = min(losses[str(one.setting)] for one in some) + SHARE_MARGIN
+        limit = min(losses[str(tried.setting)] for tried in some) + SHARE_MARGIN
         return min(
-            (one for one in some if losses[str(one.setting)] <= limit),
+            (tried for tried in some if losses[str(tried.setting)] <= limit),
             key=lambda one: one.n_vectors,
         )
 

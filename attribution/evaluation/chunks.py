@@ -57,13 +57,13 @@ def chunks_of(text: str) -> Chunks:
     """
     if text == "whole":
         return WHOLE
-    found = _FORM.fullmatch(text)
-    if found is None or (found[1] == "late" and found[3]):
+    match = _FORM.fullmatch(text)
+    if match is None or (match[1] == "late" and match[3]):
         raise UserError(
             f"There are no chunks {text[:40]!r}: give whole, windows:128:32 (tokens and overlap) "
             "or late:128."
         )
-    size, overlap = int(found[2]), int(found[3] or 0)
+    size, overlap = int(match[2]), int(match[3] or 0)
     if size < 1:
         raise UserError("A window has at least 1 token.")
     if overlap >= size:
@@ -71,7 +71,7 @@ def chunks_of(text: str) -> Chunks:
             f"A window of {size} tokens cannot overlap the next one by {overlap}: give an overlap "
             f"below {size}."
         )
-    return Chunks("windows" if found[1] == "windows" else "late", size, overlap)
+    return Chunks("windows" if match[1] == "windows" else "late", size, overlap)
 
 
 def require_fit(retriever: Any, chunks: Chunks) -> None:
@@ -87,7 +87,7 @@ def require_fit(retriever: Any, chunks: Chunks) -> None:
         )
 
         modes = (
-            [one.pooling_mode for one in retriever.model if isinstance(one, Pooling)]
+            [module.pooling_mode for module in retriever.model if isinstance(module, Pooling)]
             if isinstance(retriever, DenseRetriever)
             else []
         )

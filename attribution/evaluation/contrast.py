@@ -39,7 +39,7 @@ def contrast(first: Attribution, second: Attribution) -> Contrast:
     """
     if (first.model, first.method) != (second.model, second.method):
         raise ValueError("a contrast is of one model under one method")
-    parts = [_parts(one) for one in (first, second)]
+    parts = [_parts(attribution) for attribution in (first, second)]
     if parts[0] is None or parts[1] is None:
         raise UserError(
             f"{first.method.name} gives no shares that add up to the score, so there is no "

@@ -46,9 +46,9 @@ class Ranks:
     def documents(self, scores: NDArray[np.floating]) -> NDArray[np.floating]:
         """The score of every document [P, m] by scores of vectors [P, C]; minus infinity where a
         document has none."""
-        found = np.full((len(scores), len(self._column_of)), -np.inf, dtype=scores.dtype)
-        found[:, self._known] = self._best(scores)[:, self._at]
-        return found
+        values = np.full((len(scores), len(self._column_of)), -np.inf, dtype=scores.dtype)
+        values[:, self._known] = self._best(scores)[:, self._at]
+        return values
 
     def _best(self, scores: NDArray[np.floating]) -> NDArray[np.floating]:
         best: NDArray[np.floating] = np.maximum.reduceat(scores, self._starts, axis=1)
@@ -82,19 +82,19 @@ class VectorIndex:
 
     def ranks(self, queries: Tensor, own: Sequence[int]) -> Ints:
         """Ranks [P] of the own documents for query vectors [P, H]."""
-        found = [
+        arrays = [
             self._ranks.of(
                 self._similarity(queries[a : a + self._rows], self._vectors).float().numpy(),
                 own[a : a + self._rows],
             )
             for a in range(0, len(queries), self._rows)
         ]
-        return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+        return np.concatenate(arrays) if arrays else np.zeros(0, dtype=np.int64)
 
     def scores(self, query: Tensor) -> NDArray[np.floating]:
         """Scores [m] of every document for a query vector [H]."""
-        found = self._similarity(query[None], self._vectors).float().numpy()
-        scores: NDArray[np.floating] = self._ranks.documents(found)[0]
+        values = self._similarity(query[None], self._vectors).float().numpy()
+        scores: NDArray[np.floating] = self._ranks.documents(values)[0]
         return scores
 
 
@@ -112,10 +112,10 @@ class LexicalIndex:
 
     def ranks(self, queries: Sequence[Sequence[str]], own: Sequence[int]) -> Ints:
         """Ranks [P] of the own documents for queries as words."""
-        found = np.full(len(queries), NOT_FOUND, dtype=np.int64)
+        values = np.full(len(queries), NOT_FOUND, dtype=np.int64)
         for row, (asked, document) in enumerate(zip(queries, own, strict=True)):
-            found[row] = self._ranks.of(self._scores(asked), [document])[0]
-        return found
+            values[row] = self._ranks.of(self._scores(asked), [document])[0]
+        return values
 
     def scores(self, query: Sequence[str]) -> NDArray[np.floating]:
         """Scores [m] of every document for a query as words."""

@@ -158,9 +158,9 @@ def _kept_orders(n: int) -> NDArray[np.uint16]:
     """The same N_SHUFFLES permutations [N_SHUFFLES, n], which depend on n alone. Read-only."""
     generator = np.random.default_rng(SEED)
     places = np.arange(n, dtype=np.uint16)
-    found = np.array([generator.permutation(places) for _ in range(N_SHUFFLES)])
-    found.flags.writeable = False
-    return found
+    values = np.array([generator.permutation(places) for _ in range(N_SHUFFLES)])
+    values.flags.writeable = False
+    return values
 
 
 def _by_bin(member: Values, read: Sequence[float] | None) -> tuple[float | None, ...]:

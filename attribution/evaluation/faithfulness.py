@@ -98,22 +98,22 @@ class ErasureParameters:
         )
 
     @classmethod
-    def parse(cls, said: str) -> ErasureParameters:
+    def parse(cls, text: str) -> ErasureParameters:
         """The parameters that have this repr.
 
         Raises:
             UserError: none have.
         """
-        found = _PARAMETERS.fullmatch(said)
+        match = _PARAMETERS.fullmatch(text)
         try:
-            if found is None:
+            if match is None:
                 raise ValueError("no parameters")
-            fractions = tuple(map(float, found["fractions"].split("/")))
-            unit, n_random, seed = found["unit"], int(found["n_random"]), int(found["seed"])
+            fractions = tuple(map(float, match["fractions"].split("/")))
+            unit, n_random, seed = match["unit"], int(match["n_random"]), int(match["seed"])
             parameters = cls(fractions, unit, n_random, seed)  # type: ignore[arg-type]  # it checks
         except ValueError:
             raise UserError("These are no parameters of a faithfulness test.") from None
-        if repr(parameters) != said:
+        if repr(parameters) != text:
             raise UserError("These are parameters of another version's faithfulness test.")
         return parameters
 
@@ -369,11 +369,11 @@ class _Document:
         return self.perturbed.encoded.texts[0]
 
     def scores(
-        self, kept: NDArray[np.bool_], should_stop: Callable[[], bool]
+        self, present: NDArray[np.bool_], should_stop: Callable[[], bool]
     ) -> NDArray[np.float32]:
-        """Scores [M] with the units `kept` [M, U] in place and padding for the others; equal rows
-        are scored once."""
-        distinct, where = np.unique(kept, axis=0, return_inverse=True)
+        """Scores [M] with the units `present` [M, U] in place and padding for the others; equal
+        rows are scored once."""
+        distinct, where = np.unique(present, axis=0, return_inverse=True)
         positions = np.where(self.unit_of >= 0, distinct[:, self.unit_of], True)
         text = self.perturbed
 

@@ -137,9 +137,9 @@ def _numbers(result: Faithfulness) -> list[float]:
 
 
 def _mean(values: ArrayLike, groups: Sequence[Hashable]) -> Estimate:
-    found = estimate(np.asarray(values, dtype=np.float64)[:, None], groups)
-    assert found is not None  # there are values, and they are finite
-    return found
+    interval = estimate(np.asarray(values, dtype=np.float64)[:, None], groups)
+    assert interval is not None  # there are values, and they are finite
+    return interval
 
 
 def _curve(values: NDArray[np.float64]) -> Array:

@@ -95,16 +95,16 @@ def needles(n: int, seed: int = 0) -> tuple[Needle, ...]:
         raise UserError(f"A grid has {MIN_NEEDLES} to {MAX_NEEDLES} needles a cell, not {n:,}.")
     codes = random.Random(seed).sample(range(10_000, 100_000), n)
     many = len(_FIRST)
-    found = []
+    needles = []
     for number, code in enumerate(codes):
         name = f"{_FIRST[number % many]} {_SECOND[(number + number // many) % many]}"
-        found.append(
+        needles.append(
             Needle(
                 f"The access code of the {name} is {code}.",
                 f"What is the access code of the {name}?",
             )
         )
-    return tuple(found)
+    return tuple(needles)
 
 
 def needle_method(n: int = NEEDLES, seed: int = 0) -> Method:
@@ -273,12 +273,12 @@ class NeedleGrid:
     @property
     def n(self) -> int:
         """Needles of a cell."""
-        return max((len(one.ranks) for one in self.cells.values()), default=0)
+        return max((len(cell.ranks) for cell in self.cells.values()), default=0)
 
     def accuracy(self, length: int, depth: float) -> Estimate | None:
         """Share of a cell's needles that are found, with its Agresti-Coull interval."""
-        one = self.cells.get((length, depth))
-        return None if one is None else agresti_coull(sum(one.found), len(one.ranks))
+        cell = self.cells.get((length, depth))
+        return None if cell is None else agresti_coull(sum(cell.found), len(cell.ranks))
 
     def mean(self, length: int | None = None) -> Estimate | None:
         """Share of all needles that are found, in texts of `length` or of any; the interval
@@ -298,5 +298,7 @@ class NeedleGrid:
 
     def _rows(self, wanted: Callable[[int, float], bool]) -> np.ndarray | None:
         """Which needles were found in the cells that are wanted [needles, cells]."""
-        found = [one.found for (length, depth), one in self.cells.items() if wanted(length, depth)]
+        found = [
+            cell.found for (length, depth), cell in self.cells.items() if wanted(length, depth)
+        ]
         return np.array(found, dtype=np.float64).T if found else None

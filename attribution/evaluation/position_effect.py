@@ -170,10 +170,10 @@ def position_effect(
     difference of nDCG@10 up to which two positions are equivalent."""
     if not queries:
         return None
-    documents = [one.pair.document for one in queries]
-    gains = np.array([one.gains for one in queries])
-    reciprocal = np.array([one.reciprocal for one in queries])
-    ranks = np.array([one.ranks for one in queries], dtype=np.float64)
+    documents = [query.pair.document for query in queries]
+    gains = np.array([query.gains for query in queries])
+    reciprocal = np.array([query.reciprocal for query in queries])
+    ranks = np.array([query.ranks for query in queries], dtype=np.float64)
     k = gains.shape[1]
     thirds = [gains[:, part].mean(1) for part in third_parts(k)]
     centred = gains - gains.mean(1, keepdims=True)

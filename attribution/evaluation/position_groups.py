@@ -67,7 +67,7 @@ def grouped(
     documents = np.array([query.document for query in placed])
     member = np.array([[float(name in query.groups) for name in groups.names] for query in placed])
     scores = np.asarray(per_query[NDCG], dtype=np.float64)[at]
-    shares = [read[one.query_id] for one in placed if one.query_id in read] if read else []
+    shares = [read[query.query_id] for query in placed if query.query_id in read] if read else []
     harmonic = estimate(group_rows(scores, member), documents.tolist(), harmonic_of_groups)
     assert harmonic is not None  # a group is filled, and nDCG is finite
     every = np.stack([np.asarray(per_query[name], np.float64)[at] for name in CUTOFF_MEASURES], 1)

@@ -79,15 +79,18 @@ class Change:
 def with_holm(changes: Sequence[Change | None]) -> list[Change | None]:
     """The changes with Holm's p over all of their comparisons."""
     parts = [
-        part for one in changes if one is not None for part in (one.mean, one.harmonic, one.psi)
+        part
+        for change in changes
+        if change is not None
+        for part in (change.mean, change.harmonic, change.psi)
     ]
     together = iter(adjusted(parts))
 
-    def again(one: Change) -> Change:
+    def again(change: Change) -> Change:
         mean, harmonic, psi = next(together), next(together), next(together)
-        return Change(mean or one.mean, harmonic or one.harmonic, psi)
+        return Change(mean or change.mean, harmonic or change.harmonic, psi)
 
-    return [None if one is None else again(one) for one in changes]
+    return [None if change is None else again(change) for change in changes]
 
 
 def quality(
@@ -148,7 +151,7 @@ def candidate(scores: Sequence[Scores], positions: Sequence[float]) -> int:
     Raises:
         ValueError: there is no point, or no query.
     """
-    return int(np.argmax([harmonic_mean(one, positions) for one in scores]))
+    return int(np.argmax([harmonic_mean(score, positions) for score in scores]))
 
 
 def harmonic_mean(scores: Scores, positions: Sequence[float]) -> float:

@@ -67,10 +67,10 @@ def measure(
         for key, relevance in query.relevant.items()
     ]
     run = [
-        ir_measures.ScoredDoc(one.query_id, key, -float(rank))
-        for one in rankings
-        if one.query_id in rows
-        for rank, key in enumerate(one.document_ids)
+        ir_measures.ScoredDoc(ranking.query_id, key, -float(rank))
+        for ranking in rankings
+        if ranking.query_id in rows
+        for rank, key in enumerate(ranking.document_ids)
     ]
     values = {name: np.zeros(len(queries)) for name in measures}
     if run:
@@ -78,7 +78,7 @@ def measure(
         wanted = [ir_measures.parse_measure(m) for m in measures.values()]
         for found in ir_measures.iter_calc(wanted, qrels, run):
             values[names[repr(found.measure)]][rows[found.query_id]] = found.value
-    return {name: as_array(one, (len(queries),), "a measure") for name, one in values.items()}
+    return {name: as_array(array, (len(queries),), "a measure") for name, array in values.items()}
 
 
 def agresti_coull(successes: int, n: int) -> Estimate:
@@ -105,10 +105,10 @@ def mean_over_queries(values: NDArray[np.floating], documents: Sequence[Hashable
     Raises:
         ValueError: no query, or a value is not finite.
     """
-    found = estimate(np.asarray(values, dtype=np.float64)[:, None], documents)
-    if found is None:
+    interval = estimate(np.asarray(values, dtype=np.float64)[:, None], documents)
+    if interval is None:
         raise ValueError(f"no mean of {len(values)} queries")
-    return found
+    return interval
 
 
 def success_of_pairs(rankings: Sequence[Ranking], queries: Sequence[Query]) -> Estimate:
@@ -119,7 +119,7 @@ def success_of_pairs(rankings: Sequence[Ranking], queries: Sequence[Query]) -> E
     Raises:
         ValueError: no query has a relevant document.
     """
-    tops = {one.query_id: set(one.document_ids[:TOP]) for one in rankings}
+    tops = {ranking.query_id: set(ranking.document_ids[:TOP]) for ranking in rankings}
     found = sum(len(tops.get(query.query_id, set()) & set(query.relevant)) for query in queries)
     return agresti_coull(found, sum(len(query.relevant) for query in queries))
 
@@ -142,7 +142,7 @@ def same_language(
 ) -> SameLanguage | None:
     """The same-language bias of rankings of `queries`, else of all the collection's; None where no
     query or no document tells its language."""
-    by_query = {one.query_id: one for one in rankings}
+    by_query = {ranking.query_id: ranking for ranking in rankings}
     counts = collection.survey.languages
     totals: dict[str, int] = {}
     own: dict[tuple[str, str], int] = {}
@@ -154,7 +154,11 @@ def same_language(
     shares, expected, documents = [], [], []
     for query in collection.queries if queries is None else queries:
         ranking, where = by_query.get(query.query_id), query.part if own_corpus else ""
-        top = [one for one in ranking.languages[:TOP] if one is not None] if ranking else []
+        top = (
+            [language for language in ranking.languages[:TOP] if language is not None]
+            if ranking
+            else []
+        )
         if query.language is None or not top:
             continue
         shares.append(sum(one == query.language for one in top) / len(top))
@@ -208,7 +212,7 @@ def evaluate(
     queries = collection.queries if queries is None else queries
     more = CUTOFF_MEASURES if collection.groups else {}
     values = measure(rankings, queries, {**MEASURES, **more})
-    found = {one.query_id for one in rankings if one.document_ids}
+    found = {ranking.query_id for ranking in rankings if ranking.document_ids}
     documents = [query.document for query in queries]
     estimates = {name: mean_over_queries(values[name], documents) for name in MEASURES}
     estimates[SUCCESS] = agresti_coull(int(values[SUCCESS].sum()), len(queries))

@@ -120,14 +120,14 @@ class Dense:
         self._queries[known] = vectors
 
     def _embed(self, texts: Sequence[str], side: Side) -> Tensor:
-        found: dict[int, Tensor] = {}
+        arrays: dict[int, Tensor] = {}
         for numbers, vectors in _read(
             self._retriever, texts, side, self._device_slot, self._on_batch
         ):
-            found |= dict(zip(numbers, vectors.float().cpu(), strict=True))
-        if len(found) < len(texts):
+            arrays |= dict(zip(numbers, vectors.float().cpu(), strict=True))
+        if len(arrays) < len(texts):
             raise UserError(f"{self._retriever.name} reads no token of a text: leave it out.")
-        return torch.stack([found[number] for number in range(len(texts))])
+        return torch.stack([arrays[number] for number in range(len(texts))])
 
     def _vectors(self, texts: Sequence[str], side: Side) -> tuple[list[int], Tensor]:
         """Vectors [n, H] of those texts that the model can read, and their numbers."""
@@ -167,10 +167,12 @@ class Sparse:
     ) -> None:
         self._read = partial(_read, retriever, device_slot=device_slot, on_batch=on_batch)
         self._retriever = retriever
-        found: dict[int, Tensor] = {}
+        arrays: dict[int, Tensor] = {}
         for numbers, weights in self._read(queries, "query"):
-            found |= {n: w.float().cpu().to_sparse() for n, w in zip(numbers, weights, strict=True)}
-        self._queries = found
+            arrays |= {
+                n: w.float().cpu().to_sparse() for n, w in zip(numbers, weights, strict=True)
+            }
+        self._queries = arrays
 
     def __call__(self, rows: Sequence[int], documents: Sequence[str]) -> Tensor:
         """Dot products."""
@@ -209,14 +211,14 @@ class LateInteraction:
         known = [at for at, row in enumerate(rows) if row in self._queries]
         for numbers, read in self._read(documents, "document"):
             for at, number in enumerate(numbers):
-                one = Vectors(read.tokens[at : at + 1], read.mask[at : at + 1])
-                if not bool(one.mask.any()):
+                vectors = Vectors(read.tokens[at : at + 1], read.mask[at : at + 1])
+                if not bool(vectors.mask.any()):
                     continue
                 for start in range(0, len(known), _QUERIES_AT_ONCE):
                     some = known[start : start + _QUERIES_AT_ONCE]
                     asked = self._padded([rows[i] for i in some])
-                    found = self._retriever.similarity(asked, one)
-                    scores[some, number] = found.float().cpu()
+                    values = self._retriever.similarity(asked, vectors)
+                    scores[some, number] = values.float().cpu()
         return scores
 
     def _padded(self, rows: Sequence[int]) -> Vectors:

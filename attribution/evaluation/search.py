@@ -111,7 +111,7 @@ def search(
         asked = rows.get(part, [])
         if asked:
             try:
-                scores = scorer(asked, [one.text for one in documents])
+                scores = scorer(asked, [document.text for document in documents])
                 best.add(asked, _without_own(collection, asked, documents, scores), place)
             except Unavailable:
                 raise
@@ -137,7 +137,7 @@ def _blocks(
     """The corpus without its first `seen` documents in blocks, none across two parts where each
     query has its own."""
     left = islice(collection.documents(), seen, None)
-    for part, documents in groupby(left, key=lambda one: one.part if own_corpus else ""):
+    for part, documents in groupby(left, key=lambda document: document.part if own_corpus else ""):
         while block := tuple(islice(documents, size)):
             yield part, block
 
@@ -146,8 +146,8 @@ def _without_own(
     collection: Collection, rows: Sequence[int], documents: Sequence[Document], scores: Tensor
 ) -> Tensor:
     """Scores [len(rows), len(documents)] without the documents that a query's own id leaves out."""
-    for number, one in enumerate(documents):
-        row = collection.own_query(one)
+    for number, document in enumerate(documents):
+        row = collection.own_query(document)
         if row is not None and row in rows:
             scores[rows.index(row), number] = float("-inf")
     return scores
@@ -155,11 +155,11 @@ def _without_own(
 
 def rankings(collection: Collection, best: TopK) -> list[Ranking]:
     """What a search found, by ids; one ranking a query, in the collection's order."""
-    known = [(one.key, one.language) for one in collection.documents()]
-    found = []
+    known = [(document.key, document.language) for document in collection.documents()]
+    rankings = []
     for row, query in enumerate(collection.queries):
         places, scores = best.found(row)
-        found.append(
+        rankings.append(
             Ranking(
                 query.query_id,
                 tuple(known[place][0] for place in places),
@@ -167,7 +167,7 @@ def rankings(collection: Collection, best: TopK) -> list[Ranking]:
                 tuple(known[place][1] for place in places),
             )
         )
-    return found
+    return rankings
 
 
 def search_lexical(
@@ -188,16 +188,18 @@ def search_lexical(
 
     best = TopK(len(collection.queries))
     rows = _rows(collection, own_corpus)
-    parts = groupby(collection.documents(), key=lambda one: one.part if own_corpus else "")
+    parts = groupby(
+        collection.documents(), key=lambda document: document.part if own_corpus else ""
+    )
     for part, documents in parts:
         words = []
         own: dict[int, int] = {}
-        for number, one in enumerate(documents):
+        for number, text_document in enumerate(documents):
             if should_stop():
                 return None
-            words.append(list(terms_of(one.text)))
+            words.append(list(terms_of(text_document.text)))
             on_text()
-            if (row := collection.own_query(one)) is not None:
+            if (row := collection.own_query(text_document)) is not None:
                 own[row] = number
         first, best.seen = best.seen, best.seen + len(words)
         if part not in rows or not any(words):
@@ -245,10 +247,10 @@ def rerank(retriever: Joint, query: str, candidates: Ranking, texts: Sequence[st
         scores[0, numbers] = torch.tensor(logits)
     best = TopK(1, max(1, len(pairs)))
     best.add([0], scores, 0)
-    places, found = best.found(0)
+    places, values = best.found(0)
     return Ranking(
         candidates.query_id,
         tuple(candidates.document_ids[place] for place in places),
-        as_array(found.numpy(), (len(places),), "a score"),
+        as_array(values.numpy(), (len(places),), "a score"),
         tuple(candidates.languages[place] for place in places),
     )

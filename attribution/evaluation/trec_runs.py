@@ -138,7 +138,11 @@ def placed(run: TrecRun, collection: Collection) -> PlacedRun:
             f"data set's is {ours[:80]!r}."
         )
     wanted = {document for found in asked.values() for _, document in found}
-    languages = {one.key: one.language for one in collection.documents() if one.key in wanted}
+    languages = {
+        document.key: document.language
+        for document in collection.documents()
+        if document.key in wanted
+    }
     rankings, n_lost = [], 0
     for query in collection.row_of:
         found = asked.get(query, ())

@@ -67,10 +67,10 @@ def last_word(embed: Embed, text: str) -> LastWord:
 
 
 def _vector(embed: Embed, text: str) -> NDArray[np.float64]:
-    found = np.asarray(embed(text), dtype=np.float64)
-    if not np.isfinite(found).all():
+    values = np.asarray(embed(text), dtype=np.float64)
+    if not np.isfinite(values).all():
         raise UserError("The model gave a vector that is not finite: load it in float32.")
-    return found
+    return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ def truncation(retriever: Separate, embed: Embed, text: str, documents: int = 1)
 def long_texts(documents: Sequence[str], enough: int) -> list[tuple[str, int]]:
     """Texts to try, with how many documents were joined to each: the longest documents as they are
     where they have `enough` characters, or all of them joined until they do."""
-    long = [(one, 1) for one in documents if len(one) >= enough]
+    long = [(document, 1) for document in documents if len(document) >= enough]
     if long:
         return long
     joined, n = "", 0

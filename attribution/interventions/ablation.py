@@ -74,8 +74,8 @@ class Ablation:
     seconds: float
 
     def __post_init__(self) -> None:
-        found = as_array(self.effects, (len(self.spans),), "a score")
-        object.__setattr__(self, "effects", found)
+        values = as_array(self.effects, (len(self.spans),), "a score")
+        object.__setattr__(self, "effects", values)
         edges = as_array(self.edges, (len(self.spans) + 1,), "a position")
         object.__setattr__(self, "edges", edges)
         require_edges(self.edges)
@@ -130,10 +130,10 @@ def ablation(
     bins: int = N_BINS,
     *,
     should_stop: Callable[[], bool] = lambda: False,
-    known: Known | None = None,
+    cached: Known | None = None,
 ) -> Ablation:
-    """What each part of the pair's document does to its score. What is `known` of the texts, and of
-    the document without its parts, is not computed again.
+    """What each part of the pair's document does to its score. What is `cached` of the texts, and
+    of the document without its parts, is not computed again.
 
     Raises:
         UserError: the document has one word, or a text cannot be scored.
@@ -150,7 +150,7 @@ def ablation(
         )
     notes = [] if len(spans) == bins else [f"the document has {len(spans)} parts, not {bins}"]
     if by == "mask":
-        score, changed = _masked(retriever, pair, spans, should_stop, known)
+        score, changed = _masked(retriever, pair, spans, should_stop, cached)
     else:
         if by == "filler":
             notes += filter(None, [filler_note(pair.language)])
@@ -158,7 +158,7 @@ def ablation(
         else:
             texts = [without(pair.document[:until], span) for span in spans]
         asked = [(pair.query, text) for text in (pair.document[:until], *texts)]
-        scores = score_texts(retriever, asked, should_stop=should_stop, known=known)
+        scores = score_texts(retriever, asked, should_stop=should_stop, cached=cached)
         score, changed = float(scores[0]), scores[1:]
     return Ablation(
         model=retriever.name,
@@ -186,7 +186,7 @@ def _masked(
     pair: TextPair,
     spans: tuple[Span, ...],
     should_stop: Callable[[], bool],
-    known: Known | None,
+    cached: Known | None,
 ) -> tuple[float, Array]:
     """Scores with the padding token's embedding in place of each part's tokens. A token belongs
     to the part that it begins in."""
@@ -194,9 +194,9 @@ def _masked(
         document = perturbed(retriever, pair, "document")
         text = document.encoded.texts[0]
         begin = document.encoded.offsets[0]
-        kept = np.ones((len(spans) + 1, document.inputs.shape[1]), dtype=bool)
+        values = np.ones((len(spans) + 1, document.inputs.shape[1]), dtype=bool)
         content = np.flatnonzero(text.content)
-        kept[unit_of(text, spans)[content] + 1, begin + content] = False
+        values[unit_of(text, spans)[content] + 1, begin + content] = False
 
         def embed(rows: list[Any]) -> Representation:
             stays = torch.from_numpy(np.array(rows)).to(document.inputs.device)[..., None]
@@ -204,11 +204,11 @@ def _masked(
 
         key = ("masked", pair.document, spans)
         # Read together with the query, a document is another one for each query.
-        shared = None if reads_jointly(retriever) else known
+        shared = None if reads_jointly(retriever) else cached
         made: list[Representation] = [] if shared is None else shared.find(key) or []
         if not made:
             # Copies of one document: so many at a time, in their order.
-            parts = batches(list(kept), lambda copy: 1, document.batch)
+            parts = batches(list(values), lambda copy: 1, document.batch)
             made = [one for _, one in run_batches(embed, parts, should_stop)]
             if shared is not None:
                 shared.keep(key, made)

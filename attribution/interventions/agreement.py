@@ -51,31 +51,31 @@ def cells(positions: NDArray[np.floating]) -> Values:
     return np.concatenate(([0.0], (at[1:] + at[:-1]) / 2, [1.0]))
 
 
-def with_relocation(curve: NDArray[np.floating], found: Relocation) -> float | None:
+def with_relocation(curve: NDArray[np.floating], relocation: Relocation) -> float | None:
     """Spearman correlation of a curve [100] with the causal curve, over the places where the
     evidence was read whole; None for under 3 places or where either is constant."""
-    at = averaged(curve, cells(found.positions), found.read_share)
-    return rank_correlation(at[found.whole], found.changes)
+    at = averaged(curve, cells(relocation.positions), relocation.read_share)
+    return rank_correlation(at[relocation.whole], relocation.changes)
 
 
-def with_ablation(curve: NDArray[np.floating], found: Ablation) -> float | None:
+def with_ablation(curve: NDArray[np.floating], ablation: Ablation) -> float | None:
     """Spearman correlation of a curve [100] with the effects of the parts."""
-    return rank_correlation(averaged(curve, found.edges), found.effects.astype(np.float64))
+    return rank_correlation(averaged(curve, ablation.edges), ablation.effects.astype(np.float64))
 
 
-def relocation_curve(found: Relocation, places: int = 100) -> Array | None:
+def relocation_curve(relocation: Relocation, places: int = 100) -> Array | None:
     """A causal curve in the middle of `places` bins of what the model read, as differences from
     its mean: what a place adds, in the score's units. Linear between the places where the evidence
     was read whole, constant beyond the first and the last; None of fewer than two such places."""
-    if found.whole.sum() < 2:
+    if relocation.whole.sum() < 2:
         return None
-    curve = np.interp((np.arange(places) + 0.5) / places, found.within, found.changes)
+    curve = np.interp((np.arange(places) + 0.5) / places, relocation.within, relocation.changes)
     return as_array(curve - curve.mean(), (places,), "a curve")
 
 
-def ablation_curve(found: Ablation) -> Array:
+def ablation_curve(ablation: Ablation) -> Array:
     """Effects at 100 points of what was read."""
-    return found.curve(100)
+    return ablation.curve(100)
 
 
 @dataclass(frozen=True, slots=True)

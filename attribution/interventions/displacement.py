@@ -34,8 +34,8 @@ VERSION = 1
 
 def displacement_method(way: Way, lengths: Sequence[int] = PREFIXES) -> Method:
     """The name under which results are kept and shown."""
-    said = "/".join(map(str, lengths))
-    return Method("displacement", {"by": way, "tokens": said, "version": VERSION})
+    text = "/".join(map(str, lengths))
+    return Method("displacement", {"by": way, "tokens": text, "version": VERSION})
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class Displacement:
 
     def __post_init__(self) -> None:
         for name in ("scores", "read"):
-            found = as_array(getattr(self, name), (len(self.tokens),), "a score")
-            object.__setattr__(self, name, found)
+            values = as_array(getattr(self, name), (len(self.tokens),), "a score")
+            object.__setattr__(self, name, values)
         require_shares(self.read)
 
 
@@ -64,7 +64,7 @@ def behind_prefix(
     lengths: Sequence[int] = PREFIXES,
     *,
     should_stop: Callable[[], bool] = lambda: False,
-    known: Known | None = None,
+    cached: Known | None = None,
 ) -> Displacement:
     """Score the document behind neutral text of each length. The prefix is content too: compare
     with `shifted_positions`, which adds none, where that is offered."""
@@ -74,7 +74,7 @@ def behind_prefix(
     ]
     texts = [prefix + pair.document for prefix in prefixes]
     asked = [(pair.query, text) for text in texts]
-    scores = score_texts(retriever, asked, should_stop=should_stop, known=known)
+    scores = score_texts(retriever, asked, should_stop=should_stop, cached=cached)
     read = []
     for prefix, text in zip(prefixes, texts, strict=True):
         reached = read_share(tokens_of(retriever, pair.query, text), text) * len(text)

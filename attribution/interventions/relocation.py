@@ -83,12 +83,12 @@ def movable(pairs: Sequence[TextPair]) -> tuple[list[TextPair], str]:
     those that are left out for want of such sentences (empty where there are none)."""
     marked = [pair for pair in pairs if pair.evidence is not None]
     scripts = Counter(script_without_sentences(pair.document) for pair in marked)
-    found = [pair for pair in marked if not script_without_sentences(pair.document)]
+    chosen_pairs = [pair for pair in marked if not script_without_sentences(pair.document)]
     del scripts[""]
     if not scripts:
-        return found, ""
+        return chosen_pairs, ""
     names = ", ".join(f"{n:,} in {script}" for script, n in sorted(scripts.items()))
-    return found, (
+    return chosen_pairs, (
         f"{scripts.total():,} of {len(marked):,} pairs with evidence are left out ({names}): "
         "PosLens cannot split these scripts into sentences."
     )
@@ -150,13 +150,13 @@ def relocated(pair: TextPair, positions: int = N_POSITIONS) -> Variants:
             "mark a shorter passage."
         )
     places = sorted({round(k * len(others) / (positions - 1)) for k in range(positions)})
-    found = []
+    variants = []
     for place in places:
         order = [*others[:place], *touched, *others[place:]]
         text = parts.joined(order)
         last = place + len(touched) - 1
         end = parts.start(order, last) + len(parts.sentences[touched[-1]])
-        found.append(Variant(text, EvidenceSpan(parts.start(order, place), end)))
+        variants.append(Variant(text, EvidenceSpan(parts.start(order, place), end)))
     notes = []
     if len(touched) > 1:
         notes.append(f"the evidence touches {len(touched)} sentences, which were moved together")
@@ -164,7 +164,7 @@ def relocated(pair: TextPair, positions: int = N_POSITIONS) -> Variants:
         notes.append("the evidence is not exactly one sentence; the sentence was moved whole")
     if len(places) < positions:
         notes.append(f"{len(spans)} sentences have {len(places)} places, not {positions}")
-    return Variants(tuple(found), "; ".join(notes))
+    return Variants(tuple(variants), "; ".join(notes))
 
 
 def require_shares(*found: ArrayLike) -> None:
@@ -268,16 +268,16 @@ def relocation(
     positions: int = N_POSITIONS,
     *,
     should_stop: Callable[[], bool] = lambda: False,
-    known: Known | None = None,
+    cached: Known | None = None,
 ) -> Relocation:
-    """Score `pair` with its evidence at each place. What is `known` of the texts is not computed
+    """Score `pair` with its evidence at each place. What is `cached` of the texts is not computed
     again.
 
     Raises:
         UserError: see `relocated`, or a text cannot be scored.
         Stopped: `should_stop` said so.
     """
-    return relocations(retriever, [pair], positions, should_stop=should_stop, known=known)[0]
+    return relocations(retriever, [pair], positions, should_stop=should_stop, cached=cached)[0]
 
 
 def relocations(
@@ -286,17 +286,17 @@ def relocations(
     positions: int = N_POSITIONS,
     *,
     should_stop: Callable[[], bool] = lambda: False,
-    known: Known | None = None,
+    cached: Known | None = None,
 ) -> list[Relocation]:
     """`relocation` of many pairs, their variants scored together: faster than one by one."""
     started = time.perf_counter()
     moved = [relocated(pair, positions) for pair in pairs]
     texts = [
         (pair.query, text)
-        for pair, found in zip(pairs, moved, strict=True)
-        for text in (pair.document, *(v.text for v in found.variants))
+        for pair, variants in zip(pairs, moved, strict=True)
+        for text in (pair.document, *(v.text for v in variants.variants))
     ]
-    scores = iter(score_texts(retriever, texts, should_stop=should_stop, known=known).tolist())
+    scores = iter(score_texts(retriever, texts, should_stop=should_stop, cached=cached).tolist())
     results = []
     for pair, found in zip(pairs, moved, strict=True):
         assert pair.evidence is not None

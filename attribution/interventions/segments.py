@@ -88,12 +88,12 @@ def edits_method(by: Edit = "insertion") -> Method:
 
 def documents_of(pairs: Sequence[TextPair]) -> list[TextPair]:
     """Each document of the pairs once, without a query, in order of first appearance."""
-    found: dict[tuple[str, str | None], TextPair] = {}
+    chosen_pairs: dict[tuple[str, str | None], TextPair] = {}
     for pair in pairs:
-        number = f"document-{len(found) + 1}"
+        number = f"document-{len(chosen_pairs) + 1}"
         blank = replace(pair, pair_id=number, query="", evidence=None, query_type=None)
-        found.setdefault((pair.document, pair.language), blank)
-    return list(found.values())
+        chosen_pairs.setdefault((pair.document, pair.language), blank)
+    return list(chosen_pairs.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,14 +176,14 @@ def segment_curve(
         )
     note = "" if len(parts) == n else f"the text has {len(parts)} segments, not {n}"
     order = list(range(len(parts)))
-    found = pieces_of(text, parts)
+    pieces = pieces_of(text, parts)
     if cut == "shuffled":
         lot = np.random.default_rng([SEED, zlib.crc32(text.encode("utf-8", "replace"))])
         order = lot.permutation(len(parts)).tolist()
-        text = found.joined(order)
+        text = pieces.joined(order)
         tokens = model.encode_texts([text], "document").texts[0]
-    spans = placed(found, order, len(text))
-    cosines = _cosines(model, [text, *(found.sentences[i] for i in order)], should_stop)
+    spans = placed(pieces, order, len(text))
+    cosines = _cosines(model, [text, *(pieces.sentences[i] for i in order)], should_stop)
     return SegmentCurve(
         model=retriever.name,
         pair_id=pair.pair_id,
@@ -279,9 +279,9 @@ def pieces_of(text: str, spans: Sequence[Span]) -> Pieces:
     )
 
 
-def placed(found: Pieces, order: Sequence[int], length: int) -> tuple[Span, ...]:
+def placed(pieces: Pieces, order: Sequence[int], length: int) -> tuple[Span, ...]:
     """Where the parts stand in that order: each up to where the next one begins."""
-    starts = [found.start(order, place) for place in range(len(order))]
+    starts = [pieces.start(order, place) for place in range(len(order))]
     return tuple(pairwise([0, *starts[1:], length]))
 
 

@@ -106,7 +106,7 @@ def register(entry: MethodEntry) -> MethodEntry:
     METHODS[entry.name] = entry
     ordered = sorted(METHODS.values(), key=lambda one: one.order)
     METHODS.clear()
-    METHODS.update((one.name, one) for one in ordered)
+    METHODS.update((entry.name, entry) for entry in ordered)
     return entry
 
 

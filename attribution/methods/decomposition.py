@@ -101,11 +101,11 @@ def attribute(
             of_queries = shares_of(query, of_documents.directions)
         tokens = {"document": of_documents.tokens, "query": of_queries.tokens}
         if not whole:
-            for own, found, other in (
+            for own, shares, other in (
                 (document, of_documents, of_queries),
                 (query, of_queries, of_documents),
             ):
-                tokens[own.encoded.side] = _part(retriever, own, other.directions, found, part)
+                tokens[own.encoded.side] = _part(retriever, own, other.directions, shares, part)
     for b in range(len(pairs)):
         for side in (of_documents, of_queries):
             _require_complete(retriever, side, b)
@@ -142,22 +142,22 @@ def _attribute_jointly(
             linearised(retriever.backbone, bias_scale),
             retriever.override_embeddings(inputs, retriever.entry),
         ):
-            found = retriever.embed(queries)
-        seen["scores"] = found.detach()
-        scores: Tensor = found + 0 * (bias_scale + inputs.flatten(1).sum(1))
+            values = retriever.embed(queries)
+        seen["scores"] = values.detach()
+        scores: Tensor = values + 0 * (bias_scale + inputs.flatten(1).sum(1))
         return scores
 
     seen: dict[str, Tensor] = {}
     with retriever.lock:
         queries, documents = retriever.encode_pairs(pairs)
         inputs = retriever.entering(queries, retriever.entry).clone().requires_grad_()
-        ones = inputs.new_ones(len(pairs)).requires_grad_()
-        products, bias = times_gradient(score, (inputs, ones))
+        array = inputs.new_ones(len(pairs)).requires_grad_()
+        products, bias = times_gradient(score, (inputs, array))
     tokens = products.sum(-1, dtype=torch.float32).cpu()
     scores = seen["scores"].float().cpu()
-    found = Shares(tokens, bias.float().cpu(), scores, seen["scores"])
+    shares = Shares(tokens, bias.float().cpu(), scores, seen["scores"])
     for b in range(len(pairs)):
-        _require_complete(retriever, found, b)
+        _require_complete(retriever, shares, b)
     return build_batch(
         retriever,
         method,
@@ -168,8 +168,8 @@ def _attribute_jointly(
         documents=documents,
         query_scores=tokens,
         document_scores=tokens,
-        bias_shares=found.bias,
-        completeness_errors=found.error,
+        bias_shares=shares.bias,
+        completeness_errors=shares.error,
     )
 
 
@@ -183,20 +183,20 @@ def spread_vectors(retriever: DenseRetriever, encoded: Encoded) -> Tensor:
     hidden, vectors = propagate(retriever, encoded, spread=True)
     last = bert_layers(retriever, encoded.side)[-1]
     leaf = hidden[None].clone().requires_grad_()
-    ones = leaf.new_ones(1).requires_grad_()
+    values = leaf.new_ones(1).requires_grad_()
     with (
-        linearised(retriever.backbone_of(encoded.side), ones),
+        linearised(retriever.backbone_of(encoded.side), values),
         retriever.override_embeddings(leaf, last),
     ):
         directions = retriever.directions(retriever.embed(encoded))
-    directions = directions + 0 * ones[:, None]  # most models have no constants so late
+    directions = directions + 0 * values[:, None]  # most models have no constants so late
     probe = torch.zeros_like(directions).requires_grad_()
-    gradient, bias = torch.autograd.grad(directions, (leaf, ones), probe, create_graph=True)
+    gradient, bias = torch.autograd.grad(directions, (leaf, values), probe, create_graph=True)
     products = torch.cat([torch.einsum("th,tkh->k", gradient[0], vectors), bias])
     rows = []
     for each in torch.eye(len(products), device=products.device).to(products.dtype).split(32):
-        (found,) = many_gradients(products, (probe,), each, keep=True)
-        rows.append(found[:, 0].detach())
+        (array,) = many_gradients(products, (probe,), each, keep=True)
+        rows.append(array[:, 0].detach())
     return torch.cat(rows)
 
 
@@ -241,14 +241,14 @@ def position_shares(
     return shares_of(read, other).tokens
 
 
-def _part(retriever: DenseRetriever, own: Read, other: Tensor, found: Shares, part: str) -> Tensor:
+def _part(retriever: DenseRetriever, own: Read, other: Tensor, shares: Shares, part: str) -> Tensor:
     positions = position_shares(retriever, own.encoded, other, own.rounds)
     if positions is None:
         raise UserError(
             f"{retriever.name} adds no position embeddings to its words, so shares have no "
             "position part: choose part = whole."
         )
-    return positions if part == "position" else found.tokens - positions
+    return positions if part == "position" else shares.tokens - positions
 
 
 def _require_complete(retriever: Retriever, side: Shares, row: int) -> None:

@@ -114,15 +114,15 @@ def _along(
     pairs_of: dict[_Text, list[int]] = {}
     for pair, text in enumerate(own):
         pairs_of.setdefault(text, []).append(pair)
-    found: dict[int, _Found] = {}
+    founds: dict[int, _Found] = {}
     for text, left in pairs_of.items():
         for n_steps in STEPS if steps == "auto" else (int(steps),):
             constants = [others[pair].whole for pair in left]
-            found |= zip(left, _integrated(retriever, text, constants, side, n_steps), strict=True)
-            left = [p for p in left if abs(found[p].error) > DELTA * abs(found[p].score)]
+            founds |= zip(left, _integrated(retriever, text, constants, side, n_steps), strict=True)
+            left = [p for p in left if abs(founds[p].error) > DELTA * abs(founds[p].score)]
             if not left:
                 break
-    return [found[pair] for pair in range(len(own))]
+    return [founds[pair] for pair in range(len(own))]
 
 
 def _integrated(

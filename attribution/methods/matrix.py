@@ -89,10 +89,10 @@ def share_matrices(
         steps.done(1)
         mine = [pair for pair, at in enumerate(known_at) if at == place]
         each = [vectors[asked_at[pair]] for pair in mine]
-        for found, parts in zip(
+        for arrays, parts in zip(
             (rows, columns), _rows(document, torch.cat(each), steps), strict=True
         ):
-            found.update(zip(mine, parts.split([len(one) for one in each]), strict=True))
+            arrays.update(zip(mine, parts.split([len(values) for values in each]), strict=True))
         documents.append(document.detached())
     n = range(len(pairs))
     query_vectors = torch.cat([queries[at].vectors for at in asked_at])
@@ -123,7 +123,10 @@ def _padded(rows: list[Tensor]) -> Tensor:
 
 def _joined(each: list[Encoded]) -> Encoded:
     """What people read of texts that were run one by one."""
-    texts, offsets = [one.texts[0] for one in each], [one.offsets[0] for one in each]
+    texts, offsets = (
+        [encoded.texts[0] for encoded in each],
+        [encoded.offsets[0] for encoded in each],
+    )
     return Encoded({}, tuple(texts), tuple(offsets), each[0].side)
 
 

@@ -35,23 +35,23 @@ def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) ->
     for number, pair in enumerate(pairs):
         # Where sentences end depends on the language.
         by_document.setdefault((pair.document, pair.language), []).append(number)
-    found: dict[int, Attribution] = {}
+    attributions: dict[int, Attribution] = {}
     for numbers in by_document.values():
         shared = len(numbers) > 1 and not reads_jointly(retriever)
-        kept = Kept() if shared else None
+        state = Kept() if shared else None
         for number in numbers:
-            found[number] = _attribute(retriever, method, pairs[number], kept)
-    return [found[number] for number in range(len(pairs))]
+            attributions[number] = _attribute(retriever, method, pairs[number], state)
+    return [attributions[number] for number in range(len(pairs))]
 
 
 def _attribute(
-    retriever: Embedded, method: Method, pair: TextPair, kept: Kept | None
+    retriever: Embedded, method: Method, pair: TextPair, state: Kept | None
 ) -> Attribution:
-    """One pair's; `kept` as for `perturbed`, of the document."""
+    """One pair's; `state` as for `perturbed`, of the document."""
     level = str(method.params["level"])
     clock = Clock()
     with retriever.lock:
-        document = perturbed(retriever, pair, "document", kept)
+        document = perturbed(retriever, pair, "document", state)
         query = perturbed(retriever, pair, "query")
         with torch.no_grad():
             score = float(document.score(document.inputs))

@@ -32,14 +32,14 @@ class Rounds:
     ) -> tuple[Tensor, ...]:
         """Numbers of all pairs [P, ...] from what `explain` gives for the pairs of each round
         [p, ...]; it is called with their numbers and their rows."""
-        found: list[tuple[Tensor, ...]] = []
+        arrays: list[tuple[Tensor, ...]] = []
         for pairs in self.rounds:
-            if found:
+            if arrays:
                 checkpoint()
-            found.append(explain(pairs, [self.rows[pair] for pair in pairs]))
+            arrays.append(explain(pairs, [self.rows[pair] for pair in pairs]))
         place = torch.tensor([pair for pairs in self.rounds for pair in pairs]).argsort()
         return tuple(
-            torch.cat(parts)[place.to(parts[0].device)] for parts in zip(*found, strict=True)
+            torch.cat(parts)[place.to(parts[0].device)] for parts in zip(*arrays, strict=True)
         )
 
 

@@ -84,10 +84,12 @@ def varied(retriever: Embedded, encoded: Encoded) -> Varied:
     return Varied(encoded, inputs, retriever.baseline(encoded), embed, batch)
 
 
-def perturbed(loaded: Retriever, pair: TextPair, side: Side, kept: Kept | None = None) -> Perturbed:
+def perturbed(
+    loaded: Retriever, pair: TextPair, side: Side, state: Kept | None = None
+) -> Perturbed:
     """`pair`'s query or document to be perturbed, the other one held constant; hold the lock.
 
-    `kept` takes what the model makes of each call's copies, for another pair with this very text:
+    `state` takes what the model makes of each call's copies, for another pair with this very text:
     its calls, which have to be the same ones, find it there.
     """
     retriever = embedded(loaded)
@@ -95,7 +97,7 @@ def perturbed(loaded: Retriever, pair: TextPair, side: Side, kept: Kept | None =
     encoded, other = (query, document) if side == "query" else (document, query)
     constant = constant_side(retriever, other)
     text = varied(retriever, encoded)
-    again = iter(tuple(kept.made if kept else ()))
+    again = iter(tuple(state.made if state else ()))
 
     def scores(vectors: Representation) -> Tensor:
         return compare(retriever, vectors, constant, side)
@@ -104,8 +106,8 @@ def perturbed(loaded: Retriever, pair: TextPair, side: Side, kept: Kept | None =
         vectors = next(again, None)
         if vectors is None:
             vectors = text.embed(inputs)
-            if kept is not None:
-                kept.add(vectors)
+            if state is not None:
+                state.add(vectors)
         return scores(vectors)
 
     return Perturbed(

@@ -82,9 +82,9 @@ def _queries(
         )
     texts, places = distinct([pairs[b].query for b in rows])
     encoded = retriever.encode_texts(texts, "query")
-    found, _, own = profile(retriever, encoded)
-    values = torch.zeros(len(pairs), found.shape[1])
-    values[rows] = found[places]
+    array, _, own = profile(retriever, encoded)
+    values = torch.zeros(len(pairs), array.shape[1])
+    values[rows] = array[places]
     query_vectors = vectors.clone()
     query_vectors[rows] = own[places]
     for b, place in zip(rows, places, strict=True):

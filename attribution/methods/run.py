@@ -53,28 +53,28 @@ def pair_batches(
     for number, pair in enumerate(pairs):
         of_document.setdefault(number if jointly else pair.document, []).append(pair)
     length_of = {
-        key: min(estimated_tokens(found[0].document), max_length)
-        for key, found in of_document.items()
+        key: min(estimated_tokens(pairs[0].document), max_length)
+        for key, pairs in of_document.items()
     }
     groups = [
-        (length_of[key], found[start : start + most])
-        for key, found in of_document.items()
+        (length_of[key], pairs[start : start + most])
+        for key, pairs in of_document.items()
         for most in [max(SHARING, 2 * max_tokens // length_of[key] - 1)]
-        for start in range(0, len(found), most)
+        for start in range(0, len(pairs), most)
     ]
 
     def cost(group: tuple[int, list[TextPair]]) -> int:
-        length, found = group
-        return length * (1 + len(found)) // 2
+        length, chosen_pairs = group
+        return length * (1 + len(chosen_pairs)) // 2
 
     def alike(group: tuple[int, list[TextPair]]) -> tuple[int, int, int]:
         # Documents of about one length (an eighth of an octave, 9%) with as many pairs: little is
         # padded, and few wait for the document that has the most.
-        length, found = group
-        return int(8 * math.log2(length)), len(found), length
+        length, chosen_pairs = group
+        return int(8 * math.log2(length)), len(chosen_pairs), length
 
     for batch in batches(groups, cost, max_tokens, alike):
-        yield [pair for _, found in batch for pair in found]
+        yield [pair for _, pairs in batch for pair in pairs]
 
 
 def attribute_batch(
@@ -108,7 +108,7 @@ def attribute_batch(
 
 
 def _no_query(entry: MethodEntry) -> str:
-    others = " or ".join(one.title for one in METHODS.values() if not one.needs_query)
+    others = " or ".join(entry.title for entry in METHODS.values() if not entry.needs_query)
     return (
         f"{entry.title} asks for a query, and this document has none: choose {others}, or search "
         "the documents for their own sentences with Audit."
@@ -134,5 +134,5 @@ def attribute_batches(
         if should_stop():
             return
         with stoppable(should_stop):
-            found = attribute_batch(retriever, method, batch, halving)
-        yield found
+            outcomes = attribute_batch(retriever, method, batch, halving)
+        yield outcomes

@@ -80,8 +80,8 @@ def _leaves(retriever: DenseRetriever, encoded: Encoded, biases: str) -> tuple[T
     """What the output is affine in: the tokens [B, T, H], ones [B] for the constants and, with
     `biases=decompx`, ones [B, T] for the first layer's value bias at each token."""
     inputs = retriever.entering(encoded, retriever.entry_of(encoded.side))
-    ones = inputs.new_ones(inputs.shape[:2])
-    scales = (ones[:, 0].clone(), ones) if biases == "decompx" else (ones[:, 0].clone(),)
+    values = inputs.new_ones(inputs.shape[:2])
+    scales = (values[:, 0].clone(), values) if biases == "decompx" else (values[:, 0].clone(),)
     return tuple(leaf.requires_grad_() for leaf in (inputs, *scales))
 
 

@@ -107,8 +107,8 @@ formats or repositories."""
 def is_activation(name: str) -> bool:
     """Whether `name` is the full name of an activation that may be imported, or one that
     transformers has in a table (`gelu`)."""
-    if found := _ACTIVATION.fullmatch(name):
-        return (found[1] or found[2]) in ACTIVATIONS | {"Identity"}
+    if match := _ACTIVATION.fullmatch(name):
+        return (match[1] or match[2]) in ACTIVATIONS | {"Identity"}
     return re.fullmatch(r"\w*", name, re.ASCII) is not None
 
 
@@ -116,5 +116,5 @@ def is_module(name: str) -> bool:
     """Whether `name` is a module of sentence-transformers that PosLens reads, or our one."""
     if name == CALIBRATED_TRANSFORMER:
         return True
-    found = _MODULE.fullmatch(name)
-    return found is not None and found[1] in MODULES
+    match = _MODULE.fullmatch(name)
+    return match is not None and match[1] in MODULES

@@ -91,11 +91,11 @@ def redistribute(weights: Tensor, real: Tensor, rows: Rows, calibration: Calibra
     member = member[:, None].to(weights.dtype)  # [B, 1, S, N]
     sums = weights @ member  # [B, A, R, N]
     seen = (sums > 0).to(weights.dtype)
-    target, kept = _left(weights, real, rows, -(-count // block))
+    target, values = _left(weights, real, rows, -(-count // block))
     share = target / seen.sum(-1, keepdim=True).clamp_min(1)  # [B, A, R, 1]
     # A block whose weights are all 0 takes no share, whatever they are multiplied with.
     factor = share / torch.where(sums > 0, sums, 1.0)
-    changed = weights * (factor @ member.transpose(-1, -2)) + kept
+    changed = weights * (factor @ member.transpose(-1, -2)) + values
     changed = changed / _or_one(changed.sum(-1, keepdim=True))
     mixed = strength * changed + (1 - strength) * weights
     short = (count < block)[:, None, None, None]
@@ -108,15 +108,15 @@ def _left(weights: Tensor, real: Tensor, rows: Rows, blocks: Tensor) -> tuple[Te
     if rows == "mean":
         return weights.sum(-1, keepdim=True), nothing
     first = _at_row(_row_of(real, "first"), real.shape[1])[:, None, None]
-    kept = torch.where(first, weights, nothing)
-    target = 1 - kept.sum(-1, keepdim=True)
+    values = torch.where(first, weights, nothing)
+    target = 1 - values.sum(-1, keepdim=True)
     if rows == "last":
         last = _at_row(_row_of(real, "last"), real.shape[1])[:, None, None]
         own = (1 / (blocks + 2)).to(weights.dtype)[:, None, None, None]
-        kept = kept + torch.where(last, own, nothing)
+        values = values + torch.where(last, own, nothing)
         # A first token that has nearly everything leaves less than the last one gets.
         target = (target - own).clamp_min(0)
-    return target, kept
+    return target, values
 
 
 def _or_one(total: Tensor) -> Tensor:
@@ -184,8 +184,8 @@ _at_work: ContextVar[_Pass | None] = ContextVar("calibrated_pass", default=None)
 
 def calibrator_of(backbone: object) -> Calibrator | None:
     """What was attached to a transformer; None of a plain one."""
-    found: Calibrator | None = getattr(backbone, _ATTACHED, None)
-    return found
+    calibrator: Calibrator | None = getattr(backbone, _ATTACHED, None)
+    return calibrator
 
 
 def attach(module: Any, calibration: Calibration, rows: Rows, name: str) -> Calibrator:
@@ -278,8 +278,8 @@ def _attention(
     causal = rest.pop("is_causal", None)
     causal = getattr(module, "is_causal", True) if causal is None else causal
     if attention_mask is None and causal:
-        ones = torch.ones(query.shape[2], length, dtype=torch.bool, device=key.device)
-        attention_mask = ones.tril()[None, None]
+        values = torch.ones(query.shape[2], length, dtype=torch.bool, device=key.device)
+        attention_mask = values.tril()[None, None]
     if calibrator.rows == "mean":
         changed = _by_basket(module, query, key, value, attention_mask, real, calibrator, rest)
         strength = calibrator.calibration.strength
@@ -340,7 +340,7 @@ def _by_basket(
     for begin in range(0, length, calibrator.calibration.block):
         part = slice(begin, min(begin + calibrator.calibration.block, length))
         allowed, own, seen = _part_of_mask(mask, part)
-        found = _plain_attention(
+        values = _plain_attention(
             module,
             query,
             key[:, :, part],
@@ -352,11 +352,11 @@ def _by_basket(
         )
         if seen is not None:
             # [B, 1 or A, T, 1] as outputs stand: [B, T, 1 or A, 1].
-            weight = seen.transpose(1, 2).to(found.dtype)
-            found, count = found * weight, count + weight
+            weight = seen.transpose(1, 2).to(values.dtype)
+            values, count = values * weight, count + weight
         else:
             count = count + 1.0
-        total = found if total is None else total + found
+        total = values if total is None else total + values
     assert total is not None
     return total / (count.clamp_min(1) if isinstance(count, Tensor) else count)
 

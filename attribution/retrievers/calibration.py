@@ -64,14 +64,14 @@ class Calibration:
     @property
     def suffix(self) -> str:
         """What stands behind a model's name: `@calibrated`, with what is not the default."""
-        said = []
+        sentences = []
         if self.strength != STRENGTH:
-            said.append(f"strength={decimals(self.strength)}")
+            sentences.append(f"strength={decimals(self.strength)}")
         if self.block != BLOCK:
-            said.append(f"block={self.block}")
+            sentences.append(f"block={self.block}")
         if self.layers is not None:
-            said.append(f"layers={self.layers}")
-        return f"@{WORD}" + (f"({', '.join(said)})" if said else "")
+            sentences.append(f"layers={self.layers}")
+        return f"@{WORD}" + (f"({', '.join(sentences)})" if sentences else "")
 
     @property
     def words(self) -> str:
@@ -109,10 +109,10 @@ def split(name: str) -> tuple[str, Calibration] | None:
     Raises:
         UserError: what stands in the brackets is no calibration.
     """
-    found = _FORM.fullmatch(name)
-    if found is None:
+    match = _FORM.fullmatch(name)
+    if match is None:
         return None
-    base, inside = found[1], found[2]
+    base, inside = match[1], match[2]
     given: dict[str, str] = {}
     for part in (inside or "").split(","):
         if not part.strip():

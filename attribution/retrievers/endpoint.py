@@ -140,9 +140,9 @@ class EmbeddingEndpoint(_Endpoint):
             texts = texts * len(encoded.texts)
         asked = [prompt + text for text in self._sent(texts, encoded)]
         each = list(dict.fromkeys(asked))
-        found = torch.from_numpy(self._answers.vectors(each).copy())
+        values = torch.from_numpy(self._answers.vectors(each).copy())
         place = {text: row for row, text in enumerate(each)}
-        return found[[place[text] for text in asked]]
+        return values[[place[text] for text in asked]]
 
     def similarity(self, queries: Tensor, documents: Tensor) -> Tensor:
         """Scores [B] of queries [B, H] with documents [B, H]."""
@@ -211,12 +211,12 @@ class RerankEndpoint(_Endpoint):
         rows: dict[str, list[int]] = {}
         for row, query in enumerate(queries):
             rows.setdefault(query, []).append(row)
-        found = torch.zeros(len(pairs))
+        values = torch.zeros(len(pairs))
         for query, at in rows.items():
             asked = [(spec.document_prompt or "") + documents[row] for row in at]
             scores = self._answers.scores((spec.query_prompt or "") + query, asked)
-            found[at] = torch.from_numpy(np.array(scores))
-        return found
+            values[at] = torch.from_numpy(np.array(scores))
+        return values
 
     def check(self, pair: TextPair) -> LibraryCheck:
         """Distance of a document's score in a request by itself from that beside another, relative

@@ -226,10 +226,10 @@ def address_of(spec: RetrieverSpec) -> Address:
     Raises:
         UserError: it was not named at the start.
     """
-    found = _named.get(spec.name)
-    if found is None or found.spec.source != spec.source:
+    address = _named.get(spec.name)
+    if address is None or address.spec.source != spec.source:
         raise UserError(
             f"{spec.name} is an endpoint that was not named at the start: start with "
             f"--endpoint {spec.name}=URL."
         )
-    return found
+    return address

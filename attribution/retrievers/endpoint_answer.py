@@ -61,13 +61,13 @@ class Bound:
         """The answer with the number of each list of numbers in the list's place; `vectors` gets
         the lists. Other threads run between two of them."""
         parts, end = [], 0
-        for found in _NUMBERS.finditer(body):
-            numbers = found[0]
+        for match in _NUMBERS.finditer(body):
+            numbers = match[0]
             if len(numbers) > self.width * _NUMBER or numbers.count(b",") >= self.width:
                 raise ValueError("a vector that is too long")
-            parts += [body[end : found.start()], b"[%d]" % len(vectors)]
+            parts += [body[end : match.start()], b"[%d]" % len(vectors)]
             vectors.append(json.loads(numbers))
-            end = found.end()
+            end = match.end()
         return b"".join([*parts, body[end:]])
 
 

@@ -64,12 +64,12 @@ class Scores(Protocol):
         ...
 
 
-def far(found: Array, known: Array) -> bool:
+def far(values: Array, array: Array) -> bool:
     """Whether two answers to the probe [H] come from different models."""
-    if found.shape != known.shape:
+    if values.shape != array.shape:
         return True
-    distance = float(np.linalg.norm(found.astype(np.float64) - known))
-    return distance > TOLERANCE * max(float(np.linalg.norm(known)), 1e-12)
+    distance = float(np.linalg.norm(values.astype(np.float64) - array))
+    return distance > TOLERANCE * max(float(np.linalg.norm(array)), 1e-12)
 
 
 class EndpointClient:
@@ -124,12 +124,12 @@ class EndpointClient:
         parts = []
         for start in range(0, len(texts), size):
             checkpoint()
-            found = self._vectors([*along, *texts[start : start + size]])
+            values = self._vectors([*along, *texts[start : start + size]])
             if along:
-                self._require_same(found[0])
+                self._require_same(values[0])
             else:
                 self._check_now_and_then()
-            parts.append(found[len(along) :])
+            parts.append(values[len(along) :])
         return np.concatenate(parts) if parts else np.zeros((0, len(self.probe)), np.float32)
 
     def scores(self, query: str, documents: Sequence[str]) -> Array:
@@ -155,11 +155,11 @@ class EndpointClient:
         self._since_check = 0
         if self.address.reranks:
             return self._scores(PROBE, [PROBE, _PROBE_OTHER])
-        found: Array = self._vectors([PROBE])[0]
-        return found
+        values: Array = self._vectors([PROBE])[0]
+        return values
 
-    def _require_same(self, found: Array) -> None:
-        if far(found, self.probe):
+    def _require_same(self, values: Array) -> None:
+        if far(values, self.probe):
             forget(self.address.name)
             raise Unavailable(
                 f"{self.address.name} answers differently than before: another model is now at "
@@ -203,12 +203,12 @@ class EndpointClient:
             raise self._wrong(f"gives a {what} that is no number")
         try:
             with np.errstate(over="ignore"):
-                found = np.array(values, dtype=np.float32)
+                array = np.array(values, dtype=np.float32)
         except (OverflowError, ValueError):
             raise self._wrong(f"gives a {what} that is no number") from None
-        if not np.isfinite(found).all():
+        if not np.isfinite(array).all():
             raise UserError(f"{self.address.name} gives a {what} of a text that is not finite.")
-        return found
+        return array
 
     def _wrong(self, what: str) -> Unavailable:
         kind = "a /rerank endpoint" if self.address.reranks else "an /embeddings endpoint"
@@ -367,12 +367,12 @@ def _backoff(attempt: int) -> float:
     return min(_FIRST_WAIT_S * float(2**attempt), _LAST_WAIT_S) * random.uniform(0.75, 1.25)
 
 
-def _retry_after(said: str) -> float | None:
+def _retry_after(text: str) -> float | None:
     """Seconds that a `Retry-After` header asks for, as a number or a date."""
     with suppress(ValueError, TypeError, OverflowError):
-        if said.strip()[:1].isdigit():
-            return float(said)
-        return max(0.0, parsedate_to_datetime(said).timestamp() - time.time())
+        if text.strip()[:1].isdigit():
+            return float(text)
+        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
     return None
 
 

@@ -19,10 +19,10 @@ class Connection(httpx2.Client):
         self._stream: Any = None
         self._ended = False
 
-    def _traced(self, event: str, said: Mapping[str, Any]) -> None:
+    def _traced(self, event: str, answer: Mapping[str, Any]) -> None:
         """Told of each step of a request."""
         if event.endswith(("connect_tcp.complete", "start_tls.complete")):
-            self._stream = said["return_value"]
+            self._stream = answer["return_value"]
             if self._ended:  # it was still connecting
                 self._shut()
 

@@ -43,22 +43,24 @@ class Cost:
         ]
         if self.price is not None:
             money = self.tokens * self.price / 1e6
-            said = f"{money:,.2f}" if money >= 0.01 or not money else "less than 0.01"
-            parts.append(f"{said} at {self.price:g} per million tokens")
+            text = f"{money:,.2f}" if money >= 0.01 or not money else "less than 0.01"
+            parts.append(f"{text} at {self.price:g} per million tokens")
         return f"{self.bound} {', '.join(parts)}".strip()
 
     @staticmethod
     def sum(costs: Iterable[Cost | None]) -> Cost | None:
         """All of them together; None where there is none, at least so much where one is unknown."""
         every = list(costs)
-        known = [one for one in every if one is not None]
+        known = [cost for cost in every if cost is not None]
         if not known:
             return None
-        bounds = {one.bound for one in known} | ({"at least"} if len(known) < len(every) else set())
+        bounds = {cost.bound for cost in known} | (
+            {"at least"} if len(known) < len(every) else set()
+        )
         return Cost(
-            sum(one.texts for one in known),
-            sum(one.tokens for one in known),
-            sum(one.requests for one in known),
+            sum(cost.texts for cost in known),
+            sum(cost.tokens for cost in known),
+            sum(cost.requests for cost in known),
             known[0].price,
             "at least" if "at least" in bounds else max(bounds),
         )
@@ -86,8 +88,8 @@ class Counter:
     def vectors(self, texts: Sequence[str]) -> Array:
         """Numbers [n, H] made of the texts alone."""
         self._count(len(texts), sum(map(estimated_tokens, texts)), estimated_tokens(PROBE))
-        made = [_numbers(text, self._width) for text in texts]
-        return np.array(made, dtype=np.float32).reshape(len(texts), self._width)
+        arrays = [_numbers(text, self._width) for text in texts]
+        return np.array(arrays, dtype=np.float32).reshape(len(texts), self._width)
 
     def scores(self, query: str, documents: Sequence[str]) -> Array:
         """Numbers [n] made of the texts alone."""

@@ -95,5 +95,5 @@ def register(family: Family) -> Family:
         raise ValueError(f"two families are named {family.name}")
     ordered = sorted([*FAMILIES.values(), family], key=lambda known: known.order)
     FAMILIES.clear()
-    FAMILIES.update((known.name, known) for known in ordered)
+    FAMILIES.update((family.name, family) for family in ordered)
     return family

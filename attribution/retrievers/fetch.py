@@ -168,22 +168,22 @@ def _build(name: str, recipe: Recipe, folder: Path, on_progress: OnProgress) -> 
         payload = work / "payload"
         download(recipe.parts, payload, on_progress)
         check(payload, recipe.sha256, on_progress)
-        made = work / "made"
-        made.mkdir()
-        recipe.build(payload, made, on_progress)
-        if not _complete(made):
+        path = work / "made"
+        path.mkdir()
+        recipe.build(payload, path, on_progress)
+        if not _complete(path):
             raise UserError(
                 f"{name} came out incomplete: install the versions in requirements.txt and fetch "
                 "it again."
             )
         # safetensors writes for its owner alone; a data folder may be shared.
-        mode = stat.S_IMODE((made / "modules.json").stat().st_mode)
-        (made / "model.safetensors").chmod(mode)
-        _flush(made)
+        mode = stat.S_IMODE((path / "modules.json").stat().st_mode)
+        (path / "model.safetensors").chmod(mode)
+        _flush(path)
         if folder.exists():
             # Not complete, so nothing of use: out of the way, and deleted with the rest.
             folder.replace(work / "incomplete")
-        made.replace(folder)
+        path.replace(folder)
         _flush_folder(folder.parent)
 
 

@@ -92,12 +92,12 @@ class LateInteractionRetriever(DenseRetriever):
         encoded = super().encode_texts(texts, side)
         features = {**encoded.features, "side": side}
         expansion = features.get("query_expansion_positions")
-        known: tuple[TokenizedText, ...] = encoded.texts
+        token_lists: tuple[TokenizedText, ...] = encoded.texts
         if expansion is not None:
             tokenizer = self.model.tokenizer
             # Off the device at once: each number alone would wait for it.
             ids, added = features["input_ids"].tolist(), expansion.tolist()
-            known = tuple(
+            token_lists = tuple(
                 TokenizedText.of(
                     (
                         *text.tokens,
@@ -112,7 +112,7 @@ class LateInteractionRetriever(DenseRetriever):
                 )
                 for b, text in enumerate(encoded.texts)
             )
-        return Encoded(features, known, encoded.offsets, encoded.side)
+        return Encoded(features, token_lists, encoded.offsets, encoded.side)
 
     def encode_plain(self, texts: Sequence[str], side: Side) -> Encoded:
         """As for dense models."""

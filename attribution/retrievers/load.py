@@ -89,12 +89,12 @@ def _check(spec: RetrieverSpec, folder: Path, code: bool) -> None:
         raise UserError(
             f"{spec.name} is not in its folder any more: give the folder that holds it."
         )
-    found = contents_of(spec.name, folder)
-    if has_code(found) and not spec.bidirectional and not code:
+    files = contents_of(spec.name, folder)
+    if has_code(files) and not spec.bidirectional and not code:
         raise _needs_code(spec)
-    _require_weights(spec, found)
+    _require_weights(spec, files)
     try:
-        require_known(found, code=code)
+        require_known(files, code=code)
     except DamagedFolder as error:
         raise UserError(f"{spec.name} {error}") from error
 
@@ -140,12 +140,12 @@ def load(spec: RetrieverSpec, device: str = "auto", precision: str = "auto") -> 
         ) from error
 
 
-def _require_weights(spec: RetrieverSpec, found: Contents) -> None:
-    if found.weights:
+def _require_weights(spec: RetrieverSpec, files: Contents) -> None:
+    if files.weights:
         return
-    if found.pickles:
+    if files.pickles:
         raise UserError(
-            f"{spec.name} has its weights only as a pickle ({found.pickles[0]}), which can run any "
+            f"{spec.name} has its weights only as a pickle ({files.pickles[0]}), which can run any "
             "code: convert them to safetensors first."
         )
     if spec.source.startswith("hub:"):

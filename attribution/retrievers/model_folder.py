@@ -134,32 +134,32 @@ def entries(folder: Path) -> list[os.DirEntry[str]]:
     Raises:
         DamagedFolder: it cannot be listed, or holds too much.
     """
-    found: list[os.DirEntry[str]] = []
+    dir_entrys: list[os.DirEntry[str]] = []
     try:
         with os.scandir(folder) as listing:
             for entry in listing:
-                if len(found) >= MAX_ENTRIES:
+                if len(dir_entrys) >= MAX_ENTRIES:
                     raise DamagedFolder(
                         f"has more than {MAX_ENTRIES} files in its folder: give the folder of one "
                         "model."
                     )
-                found.append(entry)
+                dir_entrys.append(entry)
     except OSError as error:
         raise DamagedFolder(
             f"has a folder that cannot be listed ({type(error).__name__}): restore it."
         ) from error
-    return sorted(found, key=lambda entry: entry.name)
+    return sorted(dir_entrys, key=lambda entry: entry.name)
 
 
 def _regular(entry: os.DirEntry[str]) -> os.stat_result:
     """The state of a file that is read; links are followed, as a hub's download is made of them."""
     try:
-        found = entry.stat()
+        status = entry.stat()
     except OSError as error:
         raise DamagedFolder(irregular(entry.name)) from error
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise DamagedFolder(irregular(entry.name))
-    return found
+    return status
 
 
 class _Reader:
@@ -185,8 +185,8 @@ class _Reader:
             limit = limit_of(name)
             if limit is None:
                 continue
-            found = _regular(entry)
-            if found.st_size > limit:
+            status = _regular(entry)
+            if status.st_size > limit:
                 raise DamagedFolder(too_large(name, limit))
             if name == _CARD:
                 continue
@@ -220,8 +220,8 @@ class _Reader:
             _regular(here[name])
             self.weights.append(self.root / place / name)
         if not names:
-            found = (name for name in here if name.lower().endswith(PICKLES))
-            self.pickles += [str(PurePosixPath(place, name)) for name in found]
+            parts = (name for name in here if name.lower().endswith(PICKLES))
+            self.pickles += [str(PurePosixPath(place, name)) for name in parts]
 
     def named(self, found: Any, name: str) -> Iterator[tuple[str, str]]:
         """(type, place) of each module in a `modules.json`."""
@@ -324,25 +324,25 @@ def contents(folder: Path) -> Contents:
         known = _known.get(folder)
     if known is not None and _state(folder, known[1]) == known[0]:
         return known[1]
-    found = _read(folder)
-    state = _state(folder, found)
+    contents = _read(folder)
+    state = _state(folder, contents)
     # Changed so lately that it could change again within the clock tick of the file system: read
     # anew the next time.
     if state and time.time_ns() - max(s for s in state if isinstance(s, int)) > 2_000_000_000:
         with _lock:
-            _known[folder] = (state, found)
+            _known[folder] = (state, contents)
             _known.move_to_end(folder)
             while len(_known) > _KNOWN:
                 _known.popitem(last=False)
-    return found
+    return contents
 
 
-def _state(folder: Path, found: Contents) -> tuple[object, ...]:
+def _state(folder: Path, contents: Contents) -> tuple[object, ...]:
     """What changes when a file that is read changes, or one comes or goes."""
     try:
-        places = {folder, *(folder / place for _, place in found.modules)}
-        places |= {path.parent for path in found.files}
-        stats = [p.stat() for p in (*sorted(p for p in places if p.is_dir()), *found.files)]
+        places = {folder, *(folder / place for _, place in contents.modules)}
+        places |= {path.parent for path in contents.files}
+        stats = [p.stat() for p in (*sorted(p for p in places if p.is_dir()), *contents.files)]
     except OSError:
         return ()
     return tuple(n for s in stats for n in (s.st_ctime_ns, (s.st_dev, s.st_ino, s.st_size)))

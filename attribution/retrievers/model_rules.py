@@ -132,8 +132,8 @@ def _require_names(place: str, config: dict[str, Any]) -> None:
     if PurePosixPath(place).name == "tokenizer_config.json":
         versions = config.get("fast_tokenizer_files", [])
         if not isinstance(versions, list) or not all(
-            isinstance(one, str) and re.fullmatch(r"tokenizer(\.[\w-]+)*\.json", one)
-            for one in versions
+            isinstance(version, str) and re.fullmatch(r"tokenizer(\.[\w-]+)*\.json", version)
+            for version in versions
         ):
             raise DamagedFolder(_unknown(place, "fast_tokenizer_files"))
 

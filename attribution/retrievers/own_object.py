@@ -144,35 +144,39 @@ def _encoded(name: str, model: Any, texts: Sequence[str], width: int | None = No
             "to see why."
         ) from error
     try:
-        found = _numbers(given)
+        values = _numbers(given)
     except (TypeError, ValueError, OverflowError) as error:
         raise Unavailable(
             f"{name}'s encode gives {type(given).__name__}, which is no array of numbers: let it "
             "give one vector of one length for each text."
         ) from error
     wanted = f"[{len(texts)}, {width or 'dimensions'}]"
-    shape = f"[{', '.join(map(str, found.shape))}]"
-    if found.ndim != 2 or len(found) != len(texts) or found.shape[1] != (width or found.shape[1]):
+    shape = f"[{', '.join(map(str, values.shape))}]"
+    if (
+        values.ndim != 2
+        or len(values) != len(texts)
+        or values.shape[1] != (width or values.shape[1])
+    ):
         raise Unavailable(
             f"{name}'s encode gives an array of shape {shape} for {len(texts)} "
             f"text{'' if len(texts) == 1 else 's'}: let it give one of shape {wanted}."
         )
-    if not found.shape[1]:
+    if not values.shape[1]:
         raise Unavailable(f"{name}'s encode gives vectors without a number: shape {shape}.")
-    if not np.isfinite(found).all():
+    if not np.isfinite(values).all():
         raise UserError(f"{name}'s encode gives a vector of a text that is not finite.")
-    return found
+    return values
 
 
 def _numbers(given: Any) -> Array:
     """`given` as float32: an array, a tensor on any device, or a list of either or of numbers."""
     rows = list(given) if isinstance(given, (list, tuple)) else given
     plain = [_off_device(row) for row in rows] if isinstance(rows, list) else _off_device(rows)
-    found = np.asarray(plain)
-    if found.dtype.kind not in "fiu":
-        raise TypeError(f"{found.dtype} is no number")
+    values = np.asarray(plain)
+    if values.dtype.kind not in "fiu":
+        raise TypeError(f"{values.dtype} is no number")
     with np.errstate(over="ignore"):
-        return np.array(found, dtype=np.float32)
+        return np.array(values, dtype=np.float32)
 
 
 def _off_device(row: Any) -> Any:

@@ -188,14 +188,14 @@ def configured_limit(spec: RetrieverSpec) -> int | None:
     """Tokens, special ones included, at which the sentence-transformers configuration in the
     model's folder truncates; None where it says nothing, or the files are not here."""
     try:
-        found = None if spec.without_files else contents(locate(spec).folder)
+        files = None if spec.without_files else contents(locate(spec).folder)
     except (UserError, DamagedFolder):
         return None
-    if found is None:
+    if files is None:
         return None
-    places = {place for _, place in found.modules} | {""}
-    configs = (found.config(str(PurePosixPath(place, _LENGTHS))) for place in places)
-    said = (one.get("max_seq_length") for one in configs if isinstance(one, dict))
+    places = {place for _, place in files.modules} | {""}
+    configs = (files.config(str(PurePosixPath(place, _LENGTHS))) for place in places)
+    said = (config.get("max_seq_length") for config in configs if isinstance(config, dict))
     limits = {limit for limit in said if type(limit) is int and limit > 0}
     # Encoders of queries and of documents may differ: then there is no one limit.
     return limits.pop() if len(limits) == 1 else None

@@ -126,8 +126,8 @@ def header(path: Path) -> dict[str, Any]:
                 raise damaged
             found = json.loads(file.read(length))
             tensors = {key: dict(value) for key, value in found.items() if key != "__metadata__"}
-            for one in tensors.values():
-                shape, (start, end) = one["shape"], one["data_offsets"]
+            for tensor in tensors.values():
+                shape, (start, end) = tensor["shape"], tensor["data_offsets"]
                 whole = all(type(n) is int and n >= 0 for n in (*shape, start, end))
                 if not whole or not start <= end <= size - 8 - length:
                     raise damaged

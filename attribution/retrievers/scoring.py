@@ -70,13 +70,13 @@ def score_texts(
     pairs: Sequence[Text],
     *,
     should_stop: Callable[[], bool] = lambda: False,
-    known: Known | None = None,
+    cached: Known | None = None,
 ) -> Array:
     """Scores [n] of `pairs` (query, document), in their order, for a retriever of any family.
 
     Equal pairs are scored once. Where query and document are read apart, queries are embedded
     first and kept; a document's vectors are compared with every query that asks for it and
-    dropped. What is `known` of either is not embedded again. `retriever.lock` is held for a batch
+    dropped. What is `cached` of either is not embedded again. `retriever.lock` is held for a batch
     at a time, and `should_stop` is asked before each.
 
     Raises:
@@ -90,7 +90,7 @@ def score_texts(
     if reads_jointly(retriever):
         scored = _joint(retriever, list(wanted), should_stop)
     else:
-        scored = _separate(separate(retriever), list(wanted), should_stop, known)
+        scored = _separate(separate(retriever), list(wanted), should_stop, cached)
     scores: NDArray[np.float64] = np.empty(len(pairs))
     for pair, value in scored:
         scores[wanted[pair]] = value
@@ -134,30 +134,30 @@ def read_texts(
     *,
     should_stop: Callable[[], bool] = lambda: False,
     device_slot: DeviceSlot = nullcontext,
-    known: Known | None = None,
+    cached: Known | None = None,
 ) -> Iterator[tuple[list[str], Representation]]:
     """What the model makes of each distinct text of one side, batch by batch and without
-    gradients: first what is `known`, then the others, which are known from then on.
+    gradients: first what is `cached`, then the others, which are cached from then on.
 
     Raises:
         Stopped, UserError: as `score_texts`.
     """
     limit = None
     if retriever.family == "lexical":
-        limit, known = 1, None  # it counts one text at a time, and runs no model
+        limit, cached = 1, None  # it counts one text at a time, and runs no model
 
     def embed(batch: list[str]) -> Representation:
         return retriever.embed(retriever.encode_plain(batch, side))
 
     # All are looked up before the first is read: what is kept then may take the place of others.
-    found = {text: None if known is None else known.find((side, text)) for text in texts}
+    found = {text: None if cached is None else cached.find((side, text)) for text in texts}
     yield from (([text], made) for text, made in found.items() if made is not None)
     new = [text for text, made in found.items() if made is None]
     read = in_batches(retriever, embed, new, estimated_tokens, should_stop, device_slot, limit)
     for batch, made in read:
-        if known is not None:
+        if cached is not None:
             for row, text in enumerate(batch):
-                known.keep((side, text), rows_of(made, [row]))
+                cached.keep((side, text), rows_of(made, [row]))
         yield batch, made
 
 
@@ -185,12 +185,12 @@ def _separate(
     retriever: Separate,
     pairs: list[Text],
     should_stop: Callable[[], bool],
-    known: Known | None,
+    cached: Known | None,
 ) -> Iterator[tuple[Text, float]]:
     queries_of: dict[str, list[str]] = defaultdict(list)
     for query, document in pairs:
         queries_of[document].append(query)
-    read = partial(read_texts, retriever, should_stop=should_stop, known=known)
+    read = partial(read_texts, retriever, should_stop=should_stop, cached=cached)
     held = {
         query: rows_of(made, [row])
         for batch, made in read([query for query, _ in pairs], "query")

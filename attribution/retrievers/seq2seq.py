@@ -119,7 +119,7 @@ class Seq2SeqRetriever(CrossEncoderRetriever):
             UserError: a side has no token that is text, or the query leaves no room.
         """
         rows: list[list[int]] = []
-        found: dict[Side, list[TokenizedText]] = {"query": [], "document": []}
+        token_lists: dict[Side, list[TokenizedText]] = {"query": [], "document": []}
         for pair in pairs:
             ids, sides, full = self._row(pair)
             names = self.model.tokenizer.convert_ids_to_tokens(ids)
@@ -135,17 +135,17 @@ class Seq2SeqRetriever(CrossEncoderRetriever):
                         "shorten the other text."
                     )
                 side: Side = "query" if part == "query" else "document"
-                found[side].append(TokenizedText.of(tokens, full[side], self.max_length))
+                token_lists[side].append(TokenizedText.of(tokens, full[side], self.max_length))
         longest = max(map(len, rows))
         padding = self.model.tokenizer.pad_token_id or 0
         padded = torch.tensor([row + [padding] * (longest - len(row)) for row in rows])
         require_vectors(self.name, padded, self.embeddings)
         mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
         features = {"input_ids": padded.to(self.device), "attention_mask": mask.to(self.device)}
-        offsets = tuple(len(text) for text in found["query"])
+        offsets = tuple(len(text) for text in token_lists["query"])
         return (
-            Encoded(features, tuple(found["query"]), (0,) * len(rows)),
-            Encoded(features, tuple(found["document"]), offsets),
+            Encoded(features, tuple(token_lists["query"]), (0,) * len(rows)),
+            Encoded(features, tuple(token_lists["document"]), offsets),
         )
 
     def _row(

@@ -81,13 +81,13 @@ class SparseRetriever(DenseRetriever):
 
     def _shared(self, query: _Weights, document: _Weights) -> list[Term]:
         """The terms of two texts that both have, the largest share first."""
-        (asked, i), (found, j) = query, document
-        product = asked * found
+        (asked, i), (values, j) = query, document
+        product = asked * values
         shared = product.nonzero()[:, 0]
         shared = shared[product[shared].argsort(descending=True, stable=True)]
         names = self.model.tokenizer.convert_ids_to_tokens(shared.tolist())
         return [
-            Term(str(name), float(asked[t]), float(found[t]), int(i[t]), int(j[t]))
+            Term(str(name), float(asked[t]), float(values[t]), int(i[t]), int(j[t]))
             for name, t in zip(names, shared.tolist(), strict=True)
         ]
 

@@ -94,23 +94,23 @@ class RetrieverSpec:
     @property
     def settings(self) -> str:
         """What besides the files decides the numbers; `None` means as the files say."""
-        said = (
+        text = (
             f"pooling={self.pooling}, max_length={self.max_length}, "
             f"query_max_length={self.query_max_length}, query_prompt={self.query_prompt!r}, "
             f"document_prompt={self.document_prompt!r}"
         )
         # Named only where they are set, so that keys of models without them stay what they were.
         if self.similarity is not None:
-            said += f", similarity={self.similarity}"
+            text += f", similarity={self.similarity}"
         if runs_bidirectional(self):
-            said += ", bidirectional"
+            text += ", bidirectional"
         if self.answers is not None:
-            said += f", answers={'/'.join(self.answers)}"
+            text += f", answers={'/'.join(self.answers)}"
         if self.strength is not None:
-            said += f", strength={decimals(self.strength)}"
+            text += f", strength={decimals(self.strength)}"
         if self.calibration is not None:
-            said += f", calibrated: {self.calibration.key}"
-        return said
+            text += f", calibrated: {self.calibration.key}"
+        return text
 
     @property
     def terms(self) -> str:
@@ -181,12 +181,12 @@ class ModelFiles:
         Raises:
             DamagedFolder: a folder could not be read safely.
         """
-        found: list[Path] = []
+        paths: list[Path] = []
         for root in (self.folder, self.adapter, self.query):
             if root is not None:
                 programs = root.rglob("*.py") if self.code else ()
-                found += sorted({*contents(root).files, *programs})
-        return found
+                paths += sorted({*contents(root).files, *programs})
+        return paths
 
     def places(self) -> list[tuple[str, Path]]:
         """The same with each file's place in its folder, such as `1_Pooling/config.json`."""

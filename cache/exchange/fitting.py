@@ -36,8 +36,8 @@ def fitting(data: bytes, name: str, path: str) -> Iterator[bytes]:
         Path(path).open("rb") if path else io.BytesIO(data) as stream,
         opened(stream, name) as sealed,
     ):
-        found = [fits(source, rows) for source, rows in sealed.batches()]
-    yield np.packbits(np.concatenate(found) if found else np.zeros(0, np.bool_)).tobytes()
+        arrays = [fits(source, rows) for source, rows in sealed.batches()]
+    yield np.packbits(np.concatenate(arrays) if arrays else np.zeros(0, np.bool_)).tobytes()
 
 
 def fits(source: RowSource, rows: pa.RecordBatch) -> NDArray[np.bool_]:

@@ -129,7 +129,7 @@ def _is_entry(row: dict[str, Any], decoded: bool) -> bool:
     names = [row[name] for name in ("dataset", "pair_id", "language", "domain")]
     if None in (*names[:2], row["text"]) or not _TEXT.fullmatch(row["text"]):
         return False
-    if any(len(one) > _MAX_NAME for one in names if one is not None):
+    if any(len(name) > _MAX_NAME for name in names if name is not None):
         return False
     if any(row[name] is not None and row[name] < 0 for name in _NUMBERS):
         return False

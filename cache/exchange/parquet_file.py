@@ -204,7 +204,7 @@ class Sealed:
         Raises:
             UserError: a part of the file is damaged.
         """
-        known = {source.key: source for source in self.sources}
+        row_sources = {source.key: source for source in self.sources}
         seen = 0
         for number in range(self._file.num_row_groups):
             with _explained(self._name):
@@ -221,7 +221,7 @@ class Sealed:
                         strict=True,
                     )
                 }
-                source = known[key]
+                source = row_sources[key]
                 parts = table.select(ROW.names).combine_chunks().to_batches()
             for part in parts:
                 seen += part.num_rows
@@ -259,8 +259,8 @@ def opened(stream: BinaryIO, name: str) -> Iterator[Sealed]:
         footer = int.from_bytes(stream.read(4), "little")
         if seal["bytes"] + footer + 8 != size or seal["sha256"] != _digest(stream, seal["bytes"]):
             raise _damaged(name)
-        found = Sealed(file, said, seal["rows"], size, name)
-    yield found
+        sealed = Sealed(file, said, seal["rows"], size, name)
+    yield sealed
 
 
 def _of_today(table: pa.Table) -> pa.Table:
@@ -283,20 +283,20 @@ def _digest(stream: BinaryIO, n: int) -> str:
     return digest.hexdigest()
 
 
-def _source(said: dict[str, Any]) -> RowSource:
-    name, params = said["method"]
+def _source(answer: dict[str, Any]) -> RowSource:
+    name, params = answer["method"]
     method = Method(name, params)
-    model, fingerprint = said["model"], said["fingerprint"]
+    model, fingerprint = answer["model"], answer["fingerprint"]
     # Both become names of files.
     if not _METHOD.fullmatch(name) or not _FINGERPRINT.fullmatch(fingerprint):
         raise ValueError("not a name that PosLens gives")
     if not isinstance(model, str) or not 0 < len(model) <= _MAX_NAME or not model.isprintable():
         raise ValueError("not a model's name")
-    if method.core != said["core"] or not are_plain(params):
+    if method.core != answer["core"] or not are_plain(params):
         raise ValueError("not a method's parameters")
-    if not are_plain(said["about"], nested=True):
+    if not are_plain(answer["about"], nested=True):
         raise ValueError("not a description of a model")
-    about = json.dumps(said["about"], ensure_ascii=False) if said["about"] else ""
+    about = json.dumps(answer["about"], ensure_ascii=False) if answer["about"] else ""
     return RowSource(ModelKey(model, fingerprint, about), method)
 
 

@@ -283,8 +283,8 @@ def _keys_of(rows: pa.RecordBatch) -> dict[Key, bool]:
 
 def _entry(pair: TextPair, method: Method) -> dict[str, object]:
     span = pair.evidence
-    said: dict[str, object] = dict.fromkeys(ENTRY.names)
-    return said | {
+    answer: dict[str, object] = dict.fromkeys(ENTRY.names)
+    return answer | {
         "dataset": pair.dataset,
         "pair_id": pair.pair_id,
         "text": text_fingerprint(pair),
@@ -390,8 +390,11 @@ def ingest(
             new += 1
     report(len(names), len(names))
     if names:
-        said = {"format": 1, "parts": {name: manifest[name] for name in names if name in manifest}}
-        place.write(MANIFEST, json.dumps(said, indent=1, sort_keys=True).encode())
+        answer = {
+            "format": 1,
+            "parts": {name: manifest[name] for name in names if name in manifest},
+        }
+        place.write(MANIFEST, json.dumps(answer, indent=1, sort_keys=True).encode())
     return Ingested(len(names), new, taken, tuple(problems))
 
 
@@ -415,8 +418,8 @@ def verify(place: PartFolder, report: Report = lambda done, total: None) -> tupl
         for done, name in enumerate(names):
             report(done, len(names))
             data = place.read(name) or b""
-            said = manifest.get(name)
-            if said is not None and said.get("sha256") != hashlib.sha256(data).hexdigest():
+            answer = manifest.get(name)
+            if answer is not None and answer.get("sha256") != hashlib.sha256(data).hexdigest():
                 problems.append(f"{name} is not what the manifest says: publish it again.")
                 continue
             try:

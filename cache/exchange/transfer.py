@@ -64,17 +64,17 @@ class Taken:
     def sentence(self) -> str:
         """In words."""
         known = self.rows - self.added - self.conflicts - self.rejected
-        said = f"{self.added:,} of {self.rows:,} rows are new and were added"
+        text = f"{self.added:,} of {self.rows:,} rows are new and were added"
         if known:
-            said += f", {known:,} were there already"
+            text += f", {known:,} were there already"
         if self.conflicts:
-            said += (
+            text += (
                 f", {self.conflicts:,} were left out: the cache holds another text under the same "
                 "data set and pair"
             )
         if self.rejected:
-            said += f", {self.rejected:,} were rejected: they are not valid results of their kind"
-        return said + "."
+            text += f", {self.rejected:,} were rejected: they are not valid results of their kind"
+        return text + "."
 
 
 def method_of(file: StoredFile) -> Method:

@@ -128,8 +128,8 @@ class OneDevice:
         halving = Halving()
         for batch in batches:
             with self._device_slot():
-                found = attribute_batch(self._retriever, self._method, batch, halving)
-            yield computed(found, self._method)
+                outcomes = attribute_batch(self._retriever, self._method, batch, halving)
+            yield computed(outcomes, self._method)
 
 
 def precompute(

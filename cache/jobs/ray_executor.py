@@ -269,9 +269,9 @@ class RayExecutor:
                     found.append(answer)
             if found:
                 yield Computed(
-                    [pair for one in found for pair in one.pairs],
-                    joined([one.results for one in found]),
-                    [failure for one in found for failure in one.failures],
+                    [pair for computed in found for pair in computed.pairs],
+                    joined([computed.results for computed in found]),
+                    [failure for computed in found for failure in computed.failures],
                 )
 
     def _give(self, work: _Work, batches: Iterator[list[TextPair]]) -> None:

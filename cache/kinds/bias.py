@@ -43,23 +43,23 @@ def score(
     retriever: Retriever,
     items: Sequence[DocumentPair],
     should_stop: Callable[[], bool] = lambda: False,
-    known: Known | None = None,
+    cached: Known | None = None,
 ) -> list[PairScores]:
     """Both scores of each of `items`, and how much of the evidence was read for them. What is
-    `known` of their texts is not computed again.
+    `cached` of their texts is not computed again.
 
     Raises:
         Stopped: `should_stop` said so.
         UserError: a text cannot be scored.
     """
-    texts = [one for item in items for one in (item.first, item.second)]
-    asked = [(one.query, one.document) for one in texts]
-    scores = score_texts(retriever, asked, should_stop=should_stop, known=known).tolist()
+    texts = [pair for item in items for pair in (item.first, item.second)]
+    asked = [(text.query, text.document) for text in texts]
+    scores = score_texts(retriever, asked, should_stop=should_stop, cached=cached).tolist()
     with retriever.lock:
         read = encode(retriever, texts)[1].texts
     shares = [
-        1.0 if one.evidence is None else evidence_read(tokens, one.evidence)
-        for one, tokens in zip(texts, read, strict=True)
+        1.0 if pair.evidence is None else evidence_read(tokens, pair.evidence)
+        for pair, tokens in zip(texts, read, strict=True)
     ]
     return [
         PairScores(

@@ -48,15 +48,15 @@ class EmbeddingStore:
     ) -> dict[str, Array]:
         """The stored vector [H] of each of `texts` that has one. All have the same H: `width`, or
         else that of most vectors. Others are of another model and count as missing."""
-        found = _vectors(self._files, model, side, texts)
-        if lacking := [text for text in texts if text not in found]:
+        arrays = _vectors(self._files, model, side, texts)
+        if lacking := [text for text in texts if text not in arrays]:
             fallback = self._files.read_fallback(
                 model, EMBEDDING, lambda files: _vectors(files, model, side, lacking)
             )
-            found |= fallback or {}
-        if width is None and found:
-            width = Counter(map(len, found.values())).most_common(1)[0][0]
-        return {text: vector for text, vector in found.items() if len(vector) == width}
+            arrays |= fallback or {}
+        if width is None and arrays:
+            width = Counter(map(len, arrays.values())).most_common(1)[0][0]
+        return {text: vector for text, vector in arrays.items() if len(vector) == width}
 
     def put(self, model: ModelKey, side: Side, vectors: Iterable[tuple[str, Array]]) -> None:
         """Store vectors [H] of texts, all or none.
@@ -70,12 +70,12 @@ class EmbeddingStore:
 
     def get_map(self, model: ModelKey, key: str) -> Array | None:
         """The stored map [n, 2] of this key."""
-        found = _map(self._files, model, key)
-        if found is None:
-            found = self._files.read_fallback(
+        values = _map(self._files, model, key)
+        if values is None:
+            values = self._files.read_fallback(
                 model, EMBEDDING, lambda files: _map(files, model, key)
             )
-        return found
+        return values
 
     def put_map(self, model: ModelKey, key: str, points: Array) -> None:
         """Store a map [n, 2].
@@ -109,7 +109,7 @@ def _reading(files: Store, model: ModelKey) -> Iterator[sqlite3.Connection]:
 
 def _vectors(files: Store, model: ModelKey, side: Side, texts: Sequence[str]) -> dict[str, Array]:
     names = {text_digest(text): text for text in texts}
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     asked = list(names)
     with _reading(files, model) as db:
         # By name, some at a time: a corpus is asked for block by block, each of which would
@@ -123,8 +123,8 @@ def _vectors(files: Store, model: ModelKey, side: Side, texts: Sequence[str]) ->
             )
             for name, data in rows:
                 if (vector := unpack_floats(data)) is not None:
-                    found[names[name]] = vector
-    return found
+                    arrays[names[name]] = vector
+    return arrays
 
 
 def _map(files: Store, model: ModelKey, key: str) -> Array | None:
@@ -149,14 +149,14 @@ def embed(
         UserError: a text cannot be embedded, or the store cannot be written; what was stored
             before stays.
     """
-    known = store.select(model, side, texts, retriever.width)
-    todo = [text for text in dict.fromkeys(texts) if text not in known]
+    arrays = store.select(model, side, texts, retriever.width)
+    todo = [text for text in dict.fromkeys(texts) if text not in arrays]
     started, computed = time.perf_counter(), 0
 
     def progress(stopped: bool = False) -> Progress:
         return Progress(
-            len(known) + len(todo),
-            len(known) + computed,
+            len(arrays) + len(todo),
+            len(arrays) + computed,
             computed,
             0,
             time.perf_counter() - started,
@@ -194,8 +194,8 @@ def embedded(
         Stopped: `options` said so; vectors that were made are kept.
         UserError: as `embed`.
     """
-    known = store.select(model, side, texts, retriever.width)
-    missing = [text for text in texts if text not in known]
+    arrays = store.select(model, side, texts, retriever.width)
+    missing = [text for text in texts if text not in arrays]
     on_texts(len(texts) - len(missing), 0)
     if missing:
         told = 0
@@ -209,8 +209,8 @@ def embedded(
         done = embed(retriever, model, side, missing, store, options=counted)
         if done.stopped:
             raise Stopped("Stopped before all texts were embedded; vectors are kept.")
-        known |= store.select(model, side, missing, retriever.width)
-    return known, len(missing)
+        arrays |= store.select(model, side, missing, retriever.width)
+    return arrays, len(missing)
 
 
 def map_key(layout: Layout, vectors: Array) -> str:
@@ -233,8 +233,8 @@ def make_map(
         UserError: too few vectors, vectors that are not finite, or a store that cannot be written.
     """
     key = map_key(layout, vectors)
-    found = store.get_map(model, key)
-    if found is None or len(found) != len(vectors):
-        found = project(vectors, layout, report)
-        store.put_map(model, key, found)
-    return found
+    values = store.get_map(model, key)
+    if values is None or len(values) != len(vectors):
+        values = project(vectors, layout, report)
+        store.put_map(model, key, values)
+    return values

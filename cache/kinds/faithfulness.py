@@ -80,9 +80,13 @@ class FaithfulnessStore:
         self, model: ModelKey, parameters: ErasureParameters, pair: TextPair
     ) -> RandomOrders | None:
         """The random orders' scores that another method's test left."""
-        found = self._random_orders(parameters).get(model, RANDOM_ORDER, pair)
+        random_orders = self._random_orders(parameters).get(model, RANDOM_ORDER, pair)
         shape = (parameters.n_random, len(parameters.fractions))
-        return found if found is not None and found.deletion.shape == shape else None
+        return (
+            random_orders
+            if random_orders is not None and random_orders.deletion.shape == shape
+            else None
+        )
 
     def put_random_orders(
         self,

@@ -118,13 +118,13 @@ def intervene_all(
     Raises:
         UserError: the store cannot be written; what was stored before stays.
     """
-    known = known_texts()
+    cache = known_texts()
     return compute_missing(
         causes(root, method),
         model,
         method,
         pairs,
-        lambda pair: intervene(retriever, method, pair, options.should_stop, known),
+        lambda pair: intervene(retriever, method, pair, options.should_stop, cache),
         options=options,
     )
 
@@ -134,9 +134,9 @@ def intervene(
     method: Method,
     pair: TextPair,
     should_stop: ShouldStop = lambda: False,
-    known: Known | None = None,
+    cached: Known | None = None,
 ) -> Cause:
-    """Carry out the intervention that `method` names. What is `known` of texts that were read for
+    """Carry out the intervention that `method` names. What is `cached` of texts that were read for
     other pairs is not computed again.
 
     Raises:
@@ -144,7 +144,7 @@ def intervene(
         Stopped: `should_stop` said so.
     """
     params = method.params
-    given: dict[str, Any] = {"should_stop": should_stop, "known": known}
+    given: dict[str, Any] = {"should_stop": should_stop, "cached": cached}
     if method.name == "relocation":
         return relocation(retriever, pair, int(params["positions"]), **given)
     if method.name == "ablation":
@@ -229,8 +229,8 @@ def score_others(
         with options.device_slot():
             return score_texts(retriever, texts, should_stop=options.should_stop)
     pooled = cast(Pooled, retriever)
-    known, _ = embedded(pooled, model, "document", documents, EmbeddingStore(root), options)
-    vectors = torch.from_numpy(np.stack([known[text] for text in documents]))
+    arrays, _ = embedded(pooled, model, "document", documents, EmbeddingStore(root), options)
+    vectors = torch.from_numpy(np.stack([arrays[text] for text in documents]))
     with options.device_slot(), retriever.lock, torch.no_grad():
         query = pooled.embed(pooled.encode_plain([pair.query], "query")).float()
         scores = pooled.similarities(query, vectors.to(query.device))[0]

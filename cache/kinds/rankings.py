@@ -164,7 +164,7 @@ class RankingStore:
         """The stored shares of the evidence that a model read, by query id."""
         items = [self._evidence(query) for query in self._placed]
         found = self._reads.select(model, EVIDENCE_READ, items).results
-        return {query_id: one.share for query_id, one in found.items()}
+        return {query_id: evidence.share for query_id, evidence in found.items()}
 
     def evidence_missing(self, model: ModelKey) -> bool:
         """Whether a query with evidence lacks that share."""
@@ -231,8 +231,8 @@ class RankingStore:
             UserError: the corpus cannot be read.
         """
         items = [self._item(query) for query in queries or self.collection.queries]
-        found = self._rankings.select(model, method, items).results
-        return list(found.values())
+        ranked = self._rankings.select(model, method, items).results
+        return list(ranked.values())
 
     def search_of(self, model: ModelKey, method: Method) -> TopK | None:
         """A search that was stopped; None where there is none for this very collection."""
@@ -255,7 +255,7 @@ class RankingStore:
     @cached_property
     def _document_hashes(self) -> NDArray[np.int64]:
         """Hashes of the keys of all documents, of which there may be millions."""
-        hashes = (hash(one.key) for one in self.collection.documents())
+        hashes = (hash(document.key) for document in self.collection.documents())
         return np.unique(np.fromiter(hashes, np.int64))
 
     def _item(self, query: Query) -> Key:
@@ -348,8 +348,8 @@ class RankingStore:
         """A dense model's vectors [n, H], computed once and stored."""
 
         def vectorise(texts: Sequence[str], side: Side) -> Tensor:
-            known, _ = embedded(retriever, model, side, texts, self.embeddings, options, on_texts)
-            return torch.from_numpy(np.stack([known[text] for text in texts]))
+            arrays, _ = embedded(retriever, model, side, texts, self.embeddings, options, on_texts)
+            return torch.from_numpy(np.stack([arrays[text] for text in texts]))
 
         return vectorise
 
@@ -368,7 +368,7 @@ class RankingStore:
         Raises:
             UserError: the corpus cannot be read or the store cannot be written.
         """
-        candidates = {one.query_id: one for one in first}
+        candidates = {ranking.query_id: ranking for ranking in first}
         queries = {query.query_id: query for query in self.collection.queries}
         items = [self._item(query) for query in self.collection.queries]
         missing = self._rankings.missing(model, method, items, retry=True)
@@ -377,9 +377,9 @@ class RankingStore:
         )
 
         def compute(item: Key) -> Ranking:
-            known = candidates[item.item]
-            read = [texts[key] for key in known.document_ids]
-            return rerank(retriever, queries[item.item].text, known, read)
+            ranking = candidates[item.item]
+            read = [texts[key] for key in ranking.document_ids]
+            return rerank(retriever, queries[item.item].text, ranking, read)
 
         return compute_missing(
             self._rankings,
@@ -401,6 +401,6 @@ def fingerprint(collection: Collection) -> str:
     return total.hexdigest()[:16]
 
 
-def complete(found: Sequence[Ranking], collection: Collection) -> bool:
+def complete(ranked: Sequence[Ranking], collection: Collection) -> bool:
     """Whether every query has a ranking."""
-    return len(found) == len(collection.queries)
+    return len(ranked) == len(collection.queries)

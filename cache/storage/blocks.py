@@ -179,25 +179,25 @@ def remove(db: sqlite3.Connection, serials: Sequence[int]) -> None:
 
 def merge(db: sqlite3.Connection) -> None:
     """Make one block of all small ones; damaged ones are left alone."""
-    found = _whole(read_blocks(db, where=f"n < {SMALL}"))
-    if len(found) > 1:
-        dead = np.unique(np.concatenate([block.dead for block in found.values()]))
+    blocks = _whole(read_blocks(db, where=f"n < {SMALL}"))
+    if len(blocks) > 1:
+        dead = np.unique(np.concatenate([block.dead for block in blocks.values()]))
         # What they supersede may lie in other blocks, so it stays on record.
-        _write(db, _rows(found.values(), dead), dead)
-        db.executemany("DELETE FROM block WHERE id = ?", [(known,) for known in found])
+        _write(db, _rows(blocks.values(), dead), dead)
+        db.executemany("DELETE FROM block WHERE id = ?", [(known,) for known in blocks])
 
 
 def merge_all(db: sqlite3.Connection) -> None:
     """Write all blocks anew without anything superseded, curves of another version among that.
     Give the file another epoch after."""
-    found = _whole(read_blocks(db))
-    if not found:
+    blocks = _whole(read_blocks(db))
+    if not blocks:
         return
-    dead = np.unique(np.concatenate([block.dead for block in found.values()]))
-    rows = _rows(found.values(), dead)
+    dead = np.unique(np.concatenate([block.dead for block in blocks.values()]))
+    rows = _rows(blocks.values(), dead)
     for start in range(0, max(rows.num_rows, 1), LARGE):
         _write(db, rows.slice(start, LARGE), np.zeros(0, np.int64))
-    db.executemany("DELETE FROM block WHERE id = ?", [(known,) for known in found])
+    db.executemany("DELETE FROM block WHERE id = ?", [(known,) for known in blocks])
     live = _numbers(rows.column(0), np.int64)
     for params, variant in variants(db).items():
         if not is_current(params):
@@ -209,16 +209,16 @@ def merge_all(db: sqlite3.Connection) -> None:
         joined = joined.at(np.isin(joined.serials, live))
         for start in range(0, len(joined), LARGE):
             _write_curves(db, variant, joined.at(slice(start, start + LARGE)))
-        db.executemany("DELETE FROM curve WHERE id = ?", [(known,) for known in parts])
+        db.executemany("DELETE FROM curve WHERE id = ?", [(part,) for part in parts])
 
 
 def _whole(found: Iterable[tuple[int, T | None]]) -> dict[int, T]:
     return {known: part for known, part in found if part is not None}
 
 
-def _rows(found: Iterable[Block], dead: Serials) -> pa.RecordBatch:
+def _rows(blocks: Iterable[Block], dead: Serials) -> pa.RecordBatch:
     """The rows of blocks that are not dead, their offsets being their serials."""
-    parts = [with_offsets(block.rows, block.serials) for block in found]
+    parts = [with_offsets(block.rows, block.serials) for block in blocks]
     rows = pa.Table.from_batches(parts, ROW).combine_chunks().to_batches()
     joined = rows[0] if rows else batch_of([])
     keep = ~np.isin(_numbers(joined.column(0), np.int64), dead)
@@ -284,10 +284,10 @@ def _write_curves(db: sqlite3.Connection, variant: int, rows: CurveRows) -> int:
 def merge_curves(db: sqlite3.Connection) -> None:
     """Make one block of a variant's small ones."""
     for variant in variants(db).values():
-        found = _whole(read_curves(db, variant, where=f"n < {SMALL}"))
-        if len(found) > 1:
-            _write_curves(db, variant, _joined(found.values()))
-            db.executemany("DELETE FROM curve WHERE id = ?", [(known,) for known in found])
+        curve_rows = _whole(read_curves(db, variant, where=f"n < {SMALL}"))
+        if len(curve_rows) > 1:
+            _write_curves(db, variant, _joined(curve_rows.values()))
+            db.executemany("DELETE FROM curve WHERE id = ?", [(known,) for known in curve_rows])
 
 
 # -- reading ---------------------------------------------------------------------------------------

@@ -52,11 +52,11 @@ def pack_text(text: TokenizedText) -> PackedText:
     """The text as bytes. Many results share a text: pack it once."""
     spans = np.empty((len(text), 3), "<i4")
     spans[:, 0], spans[:, 1], spans[:, 2] = text.starts, text.ends, text.special
-    said = (
+    words = (
         f'{{"tokens": {_listed(text.texts)}, "n_tokens_full": {text.n_tokens_full}, '
         f'"max_length": {text.max_length}}}'
     )
-    return PackedText(said, spans.tobytes())
+    return PackedText(words, spans.tobytes())
 
 
 def _listed(tokens: Sequence[str]) -> str:
@@ -154,12 +154,12 @@ def _safetensors(
     if attribution.matrix is not None:
         floats["matrix"] = attribution.matrix
     floats["query_scores"] = attribution.query_scores
-    said, data, end = [], [], 0
+    sentences, data, end = [], [], 0
 
     def add(name: str, kind: str, shape: str, values: bytes) -> None:
         nonlocal end
         start, end = end, end + len(values)
-        said.append(
+        sentences.append(
             f'"{name}":{{"dtype":"{kind}","shape":[{shape}],"data_offsets":[{start},{end}]}}'
         )
         data.append(values)
@@ -170,7 +170,7 @@ def _safetensors(
     add("document_spans", "I32", f"{len(attribution.document)},3", document.spans)
     add("query_spans", "I32", f"{len(attribution.query)},3", query.spans)
     add("header", "U8", str(len(header)), header)
-    table = f"{{{','.join(said)}}}".encode()
+    table = f"{{{','.join(sentences)}}}".encode()
     table += b" " * (-len(table) % 8)
     return b"".join([len(table).to_bytes(8, "little"), table, *data])
 

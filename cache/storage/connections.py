@@ -105,7 +105,7 @@ def locked(path: Path, timeout: float | None = None) -> Iterator[None]:
             if place in _locks:
                 _locks.move_to_end(place)
             if len(_locks) > _IDLE_LOCKS:
-                idle = [path for path, one in _locks.items() if not one.users]
+                idle = [path for path, lock in _locks.items() if not lock.users]
                 for path in idle[: len(_locks) - _IDLE_LOCKS]:
                     del _locks[path]
 

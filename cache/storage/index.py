@@ -169,21 +169,21 @@ class BlockIndex:
         return column
 
     def _kept(self, db: sqlite3.Connection, variant: int) -> _Curves:
-        kept = self._curves.get(variant)
-        if kept is None:
+        curves = self._curves.get(variant)
+        if curves is None:
             size = len(self.state)
             values = np.zeros((size, N_BINS), np.float32)
-            kept = self._curves[variant] = _Curves(values, values, np.zeros(size, np.bool_))
-        for known, part in read_curves(db, variant, kept.last):
-            kept.last = known
+            curves = self._curves[variant] = _Curves(values, values, np.zeros(size, np.bool_))
+        for known, part in read_curves(db, variant, curves.last):
+            curves.last = known
             if part is None:
                 self.damaged_curves.add(known)
                 continue
             past = int(part.serials.max()) + 1
-            if past > len(kept.there):
-                kept.grow(max(past, len(self.state)))
-            kept.take(part)
-        return kept
+            if past > len(curves.there):
+                curves.grow(max(past, len(self.state)))
+            curves.take(part)
+        return curves
 
     # -- asking --------------------------------------------------------------------------------
 
@@ -195,11 +195,11 @@ class BlockIndex:
         inside = serials < len(kept.there)
         there = np.zeros(len(serials), np.bool_)
         there[inside] = kept.there[serials[inside]]
-        found = serials[there]
-        places = _places(found)
+        values = serials[there]
+        places = _places(values)
         curves = kept.values[places]
         same = kept.magnitudes is kept.values
-        return there, CurveRows(found, curves, curves if same else kept.magnitudes[places])
+        return there, CurveRows(values, curves, curves if same else kept.magnitudes[places])
 
     def column(self, name: str, serials: Serials) -> NDArray[Any]:
         """Values of one of the columns of numbers [n]."""
@@ -211,13 +211,13 @@ class BlockIndex:
         known = self._joined.get(pairs)
         if known is None or known[0] != self.last:
             self._join()
-            found = np.zeros(len(pairs), np.int64)
+            values = np.zeros(len(pairs), np.int64)
             for dataset, places in pairs.places.items():
                 ids = pairs.ids[places].tolist()
                 rows = self._rows.get(dataset, {})
-                found[places] = np.fromiter(map(rows.get, ids, repeat(0)), np.int64, len(ids))
-            found.flags.writeable = False
-            known = self._joined[pairs] = self.last, found
+                values[places] = np.fromiter(map(rows.get, ids, repeat(0)), np.int64, len(ids))
+            values.flags.writeable = False
+            known = self._joined[pairs] = self.last, values
         return known[1]
 
     def names(self, name: str, serials: Serials) -> list[str | None]:
@@ -261,7 +261,7 @@ class BlockIndex:
     @property
     def bytes(self) -> int:
         """About how much memory it takes; another thread may hold the lock and add curves."""
-        curves = sum(kept.nbytes for kept in list(self._curves.values()))
+        curves = sum(curve.nbytes for curve in list(self._curves.values()))
         return curves + 400 * len(self.state)
 
 
@@ -301,13 +301,13 @@ _guard = threading.Lock()
 def index_of(path: Path) -> BlockIndex:
     """This process's index of the file at `path`."""
     with _guard:
-        found = _kept.setdefault(path, BlockIndex())
+        block_index = _kept.setdefault(path, BlockIndex())
         _kept.move_to_end(path)
         total = sum(index.bytes for index in _kept.values())
         while total > KEPT_BYTES and len(_kept) > 1:
             _, dropped = _kept.popitem(last=False)
             total -= dropped.bytes
-        return found
+        return block_index
 
 
 def forget(path: Path) -> None:

@@ -86,7 +86,7 @@ def listing(store: Files) -> list[StoredFile]:
         if folder.name != LOCKS and folder.is_dir()
         for p in folder.glob("*.db")
     )
-    return [found for path in sorted(places) if (found := _stored_file(path)) is not None]
+    return [file for path in sorted(places) if (file := _stored_file(path)) is not None]
 
 
 def _stored_file(path: Path) -> StoredFile | None:
@@ -101,12 +101,12 @@ def _stored_file(path: Path) -> StoredFile | None:
     method = Method(path.stem.rpartition("-")[0])
     try:
         with open_for_reading(path) as db:
-            said = dict(db.execute("SELECT key, value FROM meta")) if db is not None else {}
-            if db is None or "core" not in said:
+            answer = dict(db.execute("SELECT key, value FROM meta")) if db is not None else {}
+            if db is None or "core" not in answer:
                 return None
-            name, params = json.loads(said["method"])
+            name, params = json.loads(answer["method"])
             method = Method(name, params)
-            model = ModelKey(said["model"], said["fingerprint"], said.get("about", ""))
+            model = ModelKey(answer["model"], answer["fingerprint"], answer.get("about", ""))
             ids = [row[0] for row in db.execute("SELECT DISTINCT variant FROM curve")]
             known = {
                 number: params
@@ -144,16 +144,16 @@ def older_layouts(store: Files) -> str:
 def models(store: Files) -> list[ModelKey]:
     """The models that the store's files are of, from the first file of each that says so. What
     cannot be read is left out: `listing` says why."""
-    found = []
+    model_keys = []
     for folder in sorted(store.folder.iterdir()) if store.folder.is_dir() else ():
         for path in sorted(folder.glob("*.db")) if folder.name != LOCKS else ():
-            said: dict[str, str] = {}
+            answer: dict[str, str] = {}
             with suppress(UserError, *_NONSENSE), open_for_reading(path) as db:
-                said = dict(db.execute("SELECT key, value FROM meta")) if db is not None else {}
-            if all(isinstance(said.get(key), str) for key in ("model", "fingerprint", "about")):
-                found.append(ModelKey(said["model"], said["fingerprint"], said["about"]))
+                answer = dict(db.execute("SELECT key, value FROM meta")) if db is not None else {}
+            if all(isinstance(answer.get(key), str) for key in ("model", "fingerprint", "about")):
+                model_keys.append(ModelKey(answer["model"], answer["fingerprint"], answer["about"]))
                 break
-    return found
+    return model_keys
 
 
 class Failure(NamedTuple):

@@ -249,11 +249,11 @@ def _array_reader(dtype: np.dtype[Any]) -> Read:
     def read(value: Any) -> np.ndarray:
         if type(value) is not list:
             raise Misfit("no array")
-        found = np.array(value)
-        if found.size and found.dtype.kind not in ("i" if whole else "if"):
+        values = np.array(value)
+        if values.size and values.dtype.kind not in ("i" if whole else "if"):
             raise Misfit("not numbers")
         with np.errstate(over="ignore"):
-            return _finite(found.astype(dtype))
+            return _finite(values.astype(dtype))
 
     return read
 

@@ -74,21 +74,23 @@ class Store(Files):
         self, model: ModelKey, method: Method, pairs: Sequence[TextPair]
     ) -> list[Attribution | None]:
         """The stored result of each pair [n], of one moment."""
-        found = self._get_own(model, method, pairs)
-        if None in found:
-            lacking = [place for place, one in enumerate(found) if one is None]
+        attributions = self._get_own(model, method, pairs)
+        if None in attributions:
+            lacking = [
+                place for place, attribution in enumerate(attributions) if attribution is None
+            ]
             asked = [pairs[place] for place in lacking]
             fallback = self.read_fallback(
                 model, method, lambda it: it.get_many(model, method, asked)
             )
             for place, one in zip(lacking, fallback or (), strict=False):
-                found[place] = one
-        return found
+                attributions[place] = one
+        return attributions
 
     def _get_own(
         self, model: ModelKey, method: Method, pairs: Sequence[TextPair]
     ) -> list[Attribution | None]:
-        found: list[Attribution | None] = []
+        attributions: list[Attribution | None] = []
         with self.reading(model, method) as db:
             if db is None:
                 return [None] * len(pairs)
@@ -102,8 +104,8 @@ class Store(Files):
                 if row is not None and row[0] is not None:
                     with suppress(DamagedPayload):
                         result = decode(row[0], model.name, method, pair.pair_id, identity_of(pair))
-                found.append(result)
-        return found
+                attributions.append(result)
+        return attributions
 
     def put(
         self,
@@ -202,14 +204,14 @@ class Store(Files):
             there, curves = index.curves(
                 db, blocks.variants(db).get(variant_params(method), 0), serials[places]
             )
-            kept = places[there]
+            values = places[there]
             failed = np.flatnonzero(state == FAILED).tolist()
             found = StoredCurves(
-                pair_ids=tuple(asked.ids[kept].tolist()),
+                pair_ids=tuple(asked.ids[values].tolist()),
                 curves=curves.curves,
                 magnitudes=curves.magnitudes,
-                scores=index.column("score", serials[kept]),
-                truncated=index.column("truncated", serials[kept]),
+                scores=index.column("score", serials[values]),
+                truncated=index.column("truncated", serials[values]),
                 positions=positions(method.curve_params["resampling"]),
                 failed={asked.ids[k]: index.reasons[int(serials[k])] for k in failed},
             )
@@ -268,9 +270,9 @@ class Store(Files):
                 )
                 # 0 is nobody's: of what somebody has just replaced or removed.
                 serials = np.array([serial_of(db, pair) or 0 for pair, _ in derived], np.int64)
-                made = blocks.curve_rows(serials, *curves)
+                curve_rows = blocks.curve_rows(serials, *curves)
                 number = blocks.variant_number(db, variant_params(method))
-                blocks.append_curves(db, number, made.at(serials > 0))
+                blocks.append_curves(db, number, curve_rows.at(serials > 0))
 
 
 def _nothing(method: Method) -> StoredCurves:

@@ -37,17 +37,17 @@ def behind(page: Opened) -> None:
     summaries: tuple[BiasSummary, ...] = page.summaries
     test = left.selectbox(
         "Test (or click a bar)",
-        list(dict.fromkeys(one.result.test for summary in summaries for one in summary.tests)),
+        list(dict.fromkeys(test.result.test for summary in summaries for test in summary.tests)),
         key="test",
         bind="query-params",
     )
     under = right.selectbox(
         "Under",
-        list(dict.fromkeys(one.model.spec.name for one in summaries)),
+        list(dict.fromkeys(summary.model.spec.name for summary in summaries)),
         key="under",
         bind="query-params",
     )
-    summary = next((one for one in summaries if one.model.spec.name == under), None)
+    summary = next((summary for summary in summaries if summary.model.spec.name == under), None)
     tested = summary.of(test or "") if summary else None
     if summary is None or tested is None:
         st.info("This model's scores for this test are not computed yet.")

@@ -128,7 +128,7 @@ def _segments(
             )
     if not results:
         return
-    provenance = [one.provenance() for one in results]
+    provenance = [result.provenance() for result in results]
 
     def draw(style: Style) -> go.Figure:
         return causal_curves(results, style)
@@ -164,16 +164,16 @@ def _edits(
             st.caption(panels.plain(str(reason)))
     if not results:
         return
-    provenance = [one.provenance() for one in results]
+    provenance = [result.provenance() for result in results]
 
     def draw(style: Style) -> go.Figure:
         return edit_means(results, style, provenance)
 
     panels.show(draw(panels.screen_style(height_px=340)), f"corpus.{what.name}", COSINE)
-    for one in results:
-        more = [f"{one.n_shortened} shortened to the context limit"] if one.n_shortened else []
-        more += [f"{one.n_failed} failed"] if one.n_failed else []
-        facts = [f"{one.model.spec.name}: {one.n} documents", *more, *one.notes]
+    for edits in results:
+        more = [f"{edits.n_shortened} shortened to the context limit"] if edits.n_shortened else []
+        more += [f"{edits.n_failed} failed"] if edits.n_failed else []
+        facts = [f"{edits.model.spec.name}: {edits.n} documents", *more, *edits.notes]
         st.caption(panels.plain(f"{'; '.join(facts)}."))
     panels.caption(provenance)
     panels.downloads(

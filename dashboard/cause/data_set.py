@@ -84,11 +84,11 @@ def _curves(choice: MovablePairs) -> None:
         return
     show_table(intervention_tables.cause_frame(results))
     st.caption(panels.plain(intervention_tables.READ_WHOLE))
-    notes = list(dict.fromkeys(note for one in results for note in one.notes))
+    notes = list(dict.fromkeys(note for result in results for note in result.notes))
     if notes:
         more = f"; and {len(notes) - 3} more" if len(notes) > 3 else ""
         st.caption(panels.plain(f"Notes on some pairs: {'; '.join(notes[:3])}{more}."))
-    provenance = [one.provenance() for one in results]
+    provenance = [result.provenance() for result in results]
     panels.caption(provenance)
     panels.downloads(
         "cause.set",

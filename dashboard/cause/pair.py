@@ -104,7 +104,7 @@ class CausePair:
         if not spec.remote or (model := compute.identify(spec)).stored_only:
             return True
         scope = f"pair {self.pair.pair_id}"
-        jobs = [interventions.job(compute, spec, one, [self.pair], scope) for one in methods]
+        jobs = [interventions.job(compute, spec, method, [self.pair], scope) for method in methods]
         if explain is not None:
             compute.require_fit(model, explain)
             jobs.append(compute.attribution_job(spec, explain, [self.pair], scope))
@@ -157,7 +157,9 @@ def _mover(subject: CausePair, moved: dict[str, Relocation], variants: tuple[Var
     at = _position(variants)
     _scores(moved, others, unknown, at)
     _text(variants[at])
-    provenance = [subject.provenance(name, RELOCATION, one) for name, one in moved.items()]
+    provenance = [
+        subject.provenance(name, RELOCATION, relocation) for name, relocation in moved.items()
+    ]
 
     def draw(style: Style, mark: int | None = None) -> go.Figure:
         return relocation_scores(moved, mark, style, provenance, unknown)
@@ -275,20 +277,20 @@ def _scores(
 ) -> None:
     """Each model's score, rank and share of evidence read at the selected position."""
     with st.container(horizontal=True, gap="medium"):
-        for name, one in moved.items():
+        for name, relocation in moved.items():
             # Numbers of one model stay in one line.
             with st.container(horizontal=True, gap="medium", wrap=False, width="content"):
-                change = float(one.scores[at]) - one.original
+                change = float(relocation.scores[at]) - relocation.original
                 st.metric(
                     panels.plain(name),
-                    f"{one.scores[at]:.4f}",
+                    f"{relocation.scores[at]:.4f}",
                     f"{change:+.4f}",
                     width="content",
                     help="The score at this position, and its difference from the unchanged "
                     "document's score.",
                 )
                 if name in others:
-                    rank = rank_among(float(one.scores[at]), others[name])
+                    rank = rank_among(float(relocation.scores[at]), others[name])
                     st.metric("Rank", f"{rank:,} of {len(others[name]) + 1:,}", width="content")
                 if name in unknown:
                     st.metric(
@@ -298,10 +300,10 @@ def _scores(
                         help="Endpoints truncate without reporting it. The Audit page measures "
                         "where.",
                     )
-                elif one.read[at] < 1:
+                elif relocation.read[at] < 1:
                     st.metric(
                         "Evidence read",
-                        f"{one.read[at]:.0%}",
+                        f"{relocation.read[at]:.0%}",
                         width="content",
                         help="The model truncates the document here, so this position says "
                         "nothing about position bias and is excluded.",
@@ -341,11 +343,13 @@ def _against_the_method(subject: CausePair, moved: dict[str, Relocation]) -> Non
                 removed[name] = subject.intervened(name, ablation)
 
     def sources(name: str) -> list[Provenance]:
-        made = [
+        provenance = [
             explained[name].provenance(),
             subject.provenance(name, ablation, removed[name]),
         ]
-        return made + ([subject.provenance(name, RELOCATION, moved[name])] if name in moved else [])
+        return provenance + (
+            [subject.provenance(name, RELOCATION, moved[name])] if name in moved else []
+        )
 
     def draw(name: str, style: Style) -> go.Figure:
         span, length = subject.pair.evidence, len(subject.pair.document)
@@ -389,7 +393,7 @@ def _against_the_method(subject: CausePair, moved: dict[str, Relocation]) -> Non
                 "A method's curve with relocation and ablation over it",
             )
     if removed:
-        panels.caption([one for name in removed for one in sources(name)])
+        panels.caption([source for name in removed for source in sources(name)])
         panels.downloads(
             "cause.against",
             [subject.pair.pair_id, subject.method.name, "ablation", str(ablation.params["by"])],
@@ -432,7 +436,9 @@ def _displaced(subject: CausePair) -> None:
         "cause.displacements",
         "Score against how far the text was moved",
     )
-    for note in dict.fromkeys(one.note for one in shifted.values() if one.note):
+    for note in dict.fromkeys(
+        displacement.note for displacement in shifted.values() if displacement.note
+    ):
         st.caption(panels.plain(f"{note[0].upper()}{note[1:]}."))
     panels.caption(provenance)
     panels.downloads(

@@ -62,11 +62,11 @@ data, selection, method = chosen_data, picked, chosen
 
 def specs() -> list[RetrieverSpec]:
     """The chosen models that there are."""
-    found = []
+    specs = []
     for name in names:
         with suppress(UserError):
-            found.append(choices.spec(name, data.name, posir=posir))
-    return found
+            specs.append(choices.spec(name, data.name, posir=posir))
+    return specs
 
 
 with narrowing, panels.guarded():
@@ -163,7 +163,7 @@ def axis_choice(curves: list[DataSetCurve]) -> str:
     of it. PosIR's protocol has one."""
     if posir:
         return AXES[0]
-    unlike = read_unlike([one.summary.curve for one in curves], limits(curves))
+    unlike = read_unlike([curve.summary.curve for curve in curves], limits(curves))
     usual = AXES[1] if unlike else AXES[0]
     # Results that come in may change it; a reader who has chosen otherwise keeps the choice.
     former = st.session_state.get("curves.usual_axis", usual)
@@ -190,7 +190,7 @@ def axis_choice(curves: list[DataSetCurve]) -> str:
 
 def limits(curves: list[DataSetCurve]) -> list[int | None]:
     """How many tokens the curves' models read at most."""
-    return [one.model.spec.max_length for one in curves]
+    return [curve.model.spec.max_length for curve in curves]
 
 
 def on_axis(curves: list[DataSetCurve], axis: str) -> list[DataSetCurve]:
@@ -199,26 +199,26 @@ def on_axis(curves: list[DataSetCurve], axis: str) -> list[DataSetCurve]:
         return curves
     return [
         service_for(data.name).curve(
-            one.model.spec, over_text(method), selection.pairs, data.name, selection.words
+            curve.model.spec, over_text(method), selection.pairs, data.name, selection.words
         )
-        for one in curves
+        for curve in curves
     ]
 
 
 def jobs() -> list[Job]:
     """A job for each model that there is."""
-    found = []
+    jobs = []
     for name in names:
         with suppress(UserError):
-            found.append(job_of(name))
-    return found
+            jobs.append(job_of(name))
+    return jobs
 
 
 def draw(curves: list[DataSetCurve], theirs: Sequence[PublishedCurves], style: Style) -> go.Figure:
     """Mean curves with their bands, and the published ones among them."""
     kind = st.session_state.get("band") or BANDS[0]
     return mean_curves(
-        [one.summary.curve for one in curves],
+        [curve.summary.curve for curve in curves],
         style,
         kind=kind,
         published=published_service.means(theirs, band=kind == BANDS[1]),
@@ -228,14 +228,14 @@ def draw(curves: list[DataSetCurve], theirs: Sequence[PublishedCurves], style: S
 
 def provenance(curves: list[DataSetCurve], theirs: Sequence[PublishedCurves]) -> list[Provenance]:
     """Where the curves of a figure come from."""
-    return [*(one.provenance() for one in curves), *map(of_published, theirs)]
+    return [*(curve.provenance() for curve in curves), *map(of_published, theirs)]
 
 
 def summary_frame(curves: list[DataSetCurve], theirs: Sequence[PublishedCurves]) -> pd.DataFrame:
     """A row for each model: n, center of mass and primacy-recency index with their intervals."""
     rows = []
-    for one in curves:
-        curve, summary = one.summary.curve, one.summary
+    for mean_curve in curves:
+        curve, summary = mean_curve.summary.curve, mean_curve.summary
         rows.append(
             {
                 "model": curve.model,
@@ -321,14 +321,17 @@ def board() -> None:
                 help="The uncertainty of the mean, or how much documents differ.",
             )
             shown = on_axis(curves, axis_choice(curves)) if curves else []
-        whole = any(one.summary.curve.n_read is not None for one in shown)
+        whole = any(curve.summary.curve.n_read is not None for curve in shown)
         theirs = [] if whole else published
-        made = provenance(shown, theirs)
-        content = tuple(one.content for one in shown), tuple(one.mean.tobytes() for one in theirs)
+        origin = provenance(shown, theirs)
+        content = (
+            tuple(curve.content for curve in shown),
+            tuple(published.mean.tobytes() for published in theirs),
+        )
         with figure:
             event = panels.show(
                 panels.drawn(
-                    (content, tuple(made), st.session_state.get("band")),
+                    (content, tuple(origin), st.session_state.get("band")),
                     lambda style: draw(shown, theirs, style),
                     panels.screen_style(),
                 ),
@@ -339,17 +342,17 @@ def board() -> None:
             )
         words = BAND_WORDS[st.session_state.get("band") or BANDS[0]]
         if shown:
-            over = over_what([one.summary.curve for one in shown], limits(shown))
+            over = over_what([curve.summary.curve for curve in shown], limits(shown))
             words += f" {panels.plain(over)}"
         if whole and published:
             words += " Published curves are over what each model read, not over whole texts."
         st.caption(words)
-        if said := small(len(selection.pairs)):
-            st.caption(panels.plain(said))
+        if text := small(len(selection.pairs)):
+            st.caption(panels.plain(text))
         null_controls.hint(method, control)
         what_is_read(specs(), selection.pairs, "curves")
         show_table(summary_frame(curves, theirs))
-        if missing := why_no_number([one.summary for one in curves]):
+        if missing := why_no_number([curve.summary for curve in curves]):
             st.caption(panels.plain(missing))
         custom = panels.clicked(event, "curves")
         bin_index = custom[0] if isinstance(custom, list) else custom
@@ -357,14 +360,14 @@ def board() -> None:
             st.session_state["curves.bin"] = int(bin_index)
         if shown:
             pairs_behind_bin(shown)
-        panels.caption(made)
-        tables = {"Numbers": lambda: curve_frame([one.summary.curve for one in shown])}
+        panels.caption(origin)
+        tables = {"Numbers": lambda: curve_frame([curve.summary.curve for curve in shown])}
         if theirs:
             tables["Published"] = lambda: published_service.curves_frame(theirs)
         panels.downloads(
             "curves",
             [data.name, method.name, *names],
-            made,
+            origin,
             figures={"Curves": lambda style: draw(shown, theirs, style)},
             tables=tables if shown else {"Published": tables["Published"]},
         )
@@ -377,7 +380,7 @@ def pairs_behind_bin(curves: list[DataSetCurve]) -> None:
         bin_index = left.number_input(
             "Bin (or click a point of a curve)", 0, 99, key="curves.bin", step=1
         )
-        by_name = {one.model.spec.name: one for one in curves}
+        by_name = {curve.model.spec.name: curve for curve in curves}
         name = right.selectbox("Model", list(by_name), key="curves.bin_model")
         stored = by_name[name or names[0]].stored
         values = stored.curves[:, int(bin_index)]

@@ -27,18 +27,18 @@ STRENGTHS = [number / 10 for number in range(1, 11)]
 BASKETS = [16, 32, 64, 128, 256]
 
 
-def front_section(found: DebiasResult) -> None:
+def front_section(result: DebiasResult) -> None:
     """What is recommended, the front, and every setting's numbers."""
-    st.markdown(panels.plain(debiasing.verdict(found)))
-    known = found.provenance()
+    st.markdown(panels.plain(debiasing.verdict(result)))
+    provenance = result.provenance()
 
     def draw_mean(style: Style) -> go.Figure:
         """Mean nDCG@10 against PSI."""
-        return front(found, "mean", style, provenance=known)
+        return front(result, "mean", style, provenance=provenance)
 
     def draw_harmonic(style: Style) -> go.Figure:
         """Harmonic mean of nDCG@10 over positions against PSI."""
-        return front(found, "harmonic", style, provenance=known)
+        return front(result, "harmonic", style, provenance=provenance)
 
     style = panels.screen_style(width_px=panels.BESIDE_PX, height_px=400)
     left, right = panels.side_by_side("debias.front")
@@ -48,7 +48,7 @@ def front_section(found: DebiasResult) -> None:
         panels.show(draw_harmonic(style), "debias.harmonic", "Harmonic mean against PSI")
     numbers = st.column_config.NumberColumn(format="%.3f")
     show_table(
-        tables.points_text(found),
+        tables.points_text(result),
         column_config={"PSI": numbers, "under permutation": numbers},
     )
     st.caption(
@@ -61,20 +61,20 @@ def front_section(found: DebiasResult) -> None:
         "queries in both PSI and nDCG@10. Verdicts have p adjusted by Holm for all changes of the "
         "table."
     )
-    panels.caption(known)
+    panels.caption(provenance)
     panels.downloads(
         "debias.front",
-        [found.setup.collection.name, "debias", found.plain.name],
-        known,
+        [result.setup.collection.name, "debias", result.plain.name],
+        provenance,
         figures={"Mean": draw_mean, "Harmonic mean": draw_harmonic},
-        frame=tables.points_frame(found),
+        frame=tables.points_frame(result),
     )
 
 
-def queries_section(found: DebiasResult, point: Point) -> None:
+def queries_section(result: DebiasResult, point: Point) -> None:
     """Which queries the setting helps and which it harms."""
     st.markdown(f"**Which queries {panels.plain(point.name)} helps, and which it harms**")
-    frame = tables.queries_frame(found, point)
+    frame = tables.queries_frame(result, point)
     helped, harmed = int((frame["change"] > 0).sum()), int((frame["change"] < 0).sum())
     st.caption(
         f"{NDCG} rises for {helped:,} of {len(frame):,} queries and falls for {harmed:,}; choose a "
@@ -97,14 +97,14 @@ def queries_section(found: DebiasResult, point: Point) -> None:
     if row is not None and frame["pair"].iloc[row]:
         links.explain_link(
             "Explain the pair under both models",
-            found.setup.collection.name,
+            result.setup.collection.name,
             str(frame["pair"].iloc[row]),
-            [found.plain.name, point.name],
+            [result.plain.name, point.name],
         )
     panels.downloads(
         "debias.queries",
-        [found.setup.collection.name, "debias", "queries"],
-        [found.plain.ranked.provenance(), point.ranked.provenance()],
+        [result.setup.collection.name, "debias", "queries"],
+        [result.plain.ranked.provenance(), point.ranked.provenance()],
         frame=frame,
     )
 
@@ -115,13 +115,13 @@ def curves_section(choice: CurveChoice) -> None:
     left, right = panels.side_by_side("debias.curves")
     style = panels.screen_style(width_px=panels.BESIDE_PX, height_px=340)
     if moved:
-        known = [one.provenance() for one in moved]
+        provenance = [cause.provenance() for cause in moved]
 
         def draw_moved(style: Style) -> go.Figure:
             """Score by the position of the evidence."""
-            curves = [one.summary.curve for one in moved]
+            curves = [cause.summary.curve for cause in moved]
             title = "Score by position, minus its mean"
-            return mean_curves(curves, style, y_title=title, provenance=known)
+            return mean_curves(curves, style, y_title=title, provenance=provenance)
 
         with left:
             st.markdown("**Relocation of the evidence**")
@@ -138,19 +138,19 @@ def curves_section(choice: CurveChoice) -> None:
                         f"{one.summary.curve.n} pairs"
                     )
                 )
-            panels.caption(known)
+            panels.caption(provenance)
             panels.downloads(
                 "debias.relocation",
                 [choice.dataset, "debias", "relocation"],
-                known,
+                provenance,
                 figures={"Relocation": draw_moved},
             )
     if seen:
-        of_saliency = [one.provenance() for one in seen]
+        of_saliency = [curve.provenance() for curve in seen]
 
         def draw_seen(style: Style) -> go.Figure:
             """Mean saliency."""
-            curves = [one.summary.curve for one in seen]
+            curves = [curve.summary.curve for curve in seen]
             return mean_curves(curves, style, provenance=of_saliency)
 
         with right:
@@ -214,8 +214,8 @@ def section() -> None:
         """Progress and the front; refreshed by itself while settings are ranked."""
         with panels.guarded():
             job = debiasing.job(compute, plain, points, the_setup)
-            found = debiasing.debias_result(compute, plain, points, the_setup)
-            missing = len(points) + 1 if found is None else len(found.missing)
+            result = debiasing.debias_result(compute, plain, points, the_setup)
+            missing = len(points) + 1 if result is None else len(result.missing)
             if missing or job.active:
                 run_board(
                     [job],
@@ -227,15 +227,15 @@ def section() -> None:
                 )
             if job.active != ticking:
                 st.rerun()
-            if found is not None:
-                front_section(found)
+            if result is not None:
+                front_section(result)
 
     board()
     with panels.guarded():
         ranked = debiasing.debias_result(compute, plain, points, the_setup)
         calibrated = [] if ranked is None else list(ranked.points[1:])
         if ranked is not None and calibrated:
-            names = [one.name for one in calibrated]
+            names = [point.name for point in calibrated]
             best = ranked.judgement.point.name if ranked.judgement else names[0]
             looked_at = st.selectbox(
                 "Look at",
@@ -244,7 +244,7 @@ def section() -> None:
                 key=f"debias.point.{best}",
                 help="The setting that was tested on the held-out queries comes first.",
             )
-            point = next(one for one in calibrated if one.name == looked_at)
+            point = next(point for point in calibrated if point.name == looked_at)
             queries_section(ranked, point)
             st.markdown("**Before and after, by position**")
             choice = debias_curves.curve_choice(compute, ranked, point, data, DEFAULT_PAIRS)

@@ -72,11 +72,11 @@ def differences(subject: ExplainedSubject, which: str, key: str) -> dict[str, pa
     names = (subject.labels[chosen[0]], subject.labels[chosen[1]])
     first, second = (curve_over_text(r.attribution, len(r.pair.document)) for r in (a, b))
     gap = subject.gap(*chosen)
-    made = [a.provenance(), b.provenance()]
+    provenance = [a.provenance(), b.provenance()]
     title = quantity(subject.method)
 
     def of_pair(style: Style) -> go.Figure:
-        return difference(first, second, names, style, y_title=title, provenance=made)
+        return difference(first, second, names, style, y_title=title, provenance=provenance)
 
     figures: dict[str, panels.Draw] = {}
     both = gap is not None and which == BOTH
@@ -137,7 +137,7 @@ def word_by_word(subject: ExplainedSubject, view: View) -> dict[str, panels.Draw
     both = np.flatnonzero(np.isfinite(scores[0]) & np.isfinite(scores[1])).tolist()
     names = (subject.labels[0], subject.labels[1])
     joined = f"words, the {how} of their tokens"
-    made = [in_units(result.provenance(), joined) for result in subject.results]
+    provenance = [in_units(result.provenance(), joined) for result in subject.results]
 
     def draw(style: Style) -> go.Figure:
         return rank_scatter(
@@ -147,7 +147,7 @@ def word_by_word(subject: ExplainedSubject, view: View) -> dict[str, panels.Draw
             names,
             style,
             y_title=f"{METHODS[subject.method.name].title} of words ({view.aggregate} of tokens)",
-            provenance=made,
+            provenance=provenance,
         )
 
     with st.expander("Compare word by word"):

@@ -34,13 +34,13 @@ def pair_figure(
     published = () if which == PAIR else subject.published
     named = dict(zip(panels.labels(results), results, strict=True))
     means = {
-        label: one.mean
-        for label, one in zip(named, averages, strict=False)
-        if one is not None and one.mean is not None and which != PAIR
+        label: average.mean
+        for label, average in zip(named, averages, strict=False)
+        if average is not None and average.mean is not None and which != PAIR
     }
-    kept = dict(zip(named, controls, strict=False))
+    attributions = dict(zip(named, controls, strict=False))
     drawn = {} if which == DATA_SET and means else named
-    curves = {label: service.pair_curve(r, kept.get(label)) for label, r in drawn.items()}
+    curves = {label: service.pair_curve(r, attributions.get(label)) for label, r in drawn.items()}
     evidence = {
         label: span
         for label, result in drawn.items()

@@ -47,41 +47,41 @@ class ExplainedSubject:
 
     def jobs(self) -> list[Job]:
         """What would complete the data sets' curves: of each model, and of its null control."""
-        found = []
+        jobs = []
         for result, data in zip(self.results, self.data, strict=True):
             if data is None:
                 continue
             compute, spec = service_for(data.name), result.model.spec
             scope = f"{data.name}: "
-            found.append(compute.attribution_job(spec, self.method, data.pairs, scope))
+            jobs.append(compute.attribution_job(spec, self.method, data.pairs, scope))
             if self.kind is not None:
                 nulls = service.controls(self.kind, data)
-                found.append(null_controls.job(compute, spec, self.method, self.kind, nulls, scope))
-        return found
+                jobs.append(null_controls.job(compute, spec, self.method, self.kind, nulls, scope))
+        return jobs
 
     def averages(self) -> list[Average | None]:
         """Each result's model over the pair's data set; None of texts of no data set."""
-        found: list[Average | None] = []
+        averages: list[Average | None] = []
         for result, data in zip(self.results, self.data, strict=True):
-            known = None
+            average = None
             if data is not None:
                 with panels.guarded():
-                    known = service.average(
+                    average = service.average(
                         service_for(data.name), result.model.spec, self.method, data, self.kind
                     )
-            found.append(known)
-        return found
+            averages.append(average)
+        return averages
 
     def controls(self) -> list[Attribution | None]:
         """Each pair's own null control under its model, where one is asked for."""
-        found: list[Attribution | None] = []
+        attributions: list[Attribution | None] = []
         for result, data in zip(self.results, self.data, strict=True):
             control = None
             if data is not None and self.kind is not None:
                 with panels.guarded():
                     control = self._control(result, data, self.kind)
-            found.append(control)
-        return found
+            attributions.append(control)
+        return attributions
 
     def _control(self, result: Explained, data: DataSet, kind: Control) -> Attribution | None:
         for pair in interventions.controls(kind, [result.pair], data.pairs):
@@ -95,7 +95,9 @@ class ExplainedSubject:
     def incomplete(self, job: Job, averages: Sequence[Average | None], number: int) -> bool:
         """Whether something of the `number`-th job is missing; asks the store only of controls."""
         each = 1 if self.kind is None else 2
-        known = [one for one, data in zip(averages, self.data, strict=True) if data is not None]
+        known = [
+            average for average, data in zip(averages, self.data, strict=True) if data is not None
+        ]
         at, is_control = divmod(number, each)
         if is_control:
             return job.n_done() < job.total
@@ -115,13 +117,15 @@ def of_curves(
     results: Sequence[Explained], controls: Sequence[Attribution | None], kind: Control | None
 ) -> list[Provenance]:
     """Where the curves of results come from, each less its control of `kind` if it has one."""
-    found = [result.provenance() for result in results]
+    provenance = [result.provenance() for result in results]
     for number, control in enumerate(controls):
         if kind is not None and control is not None:
-            found[number] = with_control(found[number], kind)
-    return found
+            provenance[number] = with_control(provenance[number], kind)
+    return provenance
 
 
 def sources(averages: Sequence[Average | None]) -> list[Provenance]:
     """Where the means that are drawn come from."""
-    return [one.provenance for one in averages if one is not None and one.provenance]
+    return [
+        average.provenance for average in averages if average is not None and average.provenance
+    ]

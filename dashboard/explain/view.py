@@ -45,7 +45,7 @@ SIDE_BY_SIDE, MINUS = "side by side", "A − B"
 def explained(pairs: Sequence[TextPair], names: Sequence[str], method: Method) -> list[Explained]:
     """Each pair under each model, from the cache or computed now; what fails says so in its
     place, once where several fail alike."""
-    found: list[Explained] = []
+    explained_pairs: list[Explained] = []
     failures = set[str]()
     for pair in pairs:
         for name in names:
@@ -62,8 +62,8 @@ def explained(pairs: Sequence[TextPair], names: Sequence[str], method: Method) -
                 result = wait(compute.ask(pair, spec, method), stop_key)
                 if loaded and not result.from_cache:
                     st.session_state[_pace_key(name, method)] = time.monotonic() - started
-                found.append(result)
-    return found
+                explained_pairs.append(result)
+    return explained_pairs
 
 
 def _pace_key(name: str, method: Method) -> str:
@@ -213,17 +213,17 @@ def _progress(subject: ExplainedSubject, averages: Sequence[Average | None], key
     if not jobs:
         return
     run_board(jobs, f"{key}.", label="Mean curves", unit="pairs", rate_unit="pairs", others=True)
-    said = []
-    if any(one is not None and one.mean is None for one in averages):
-        said.append(f"The mean curve appears once {MIN_PAIRS} pairs have results.")
+    sentences = []
+    if any(average is not None and average.mean is None for average in averages):
+        sentences.append(f"The mean curve appears once {MIN_PAIRS} pairs have results.")
     paces = [st.session_state.get(_pace_key(job.label, subject.method)) for job in jobs]
     if not any_active(jobs) and all(paces):
         seconds = sum(
             pace * (job.total - job.n_done()) for pace, job in zip(paces, jobs, strict=True) if pace
         )
-        said.append(f"At this pair's speed, the remaining pairs take {duration(seconds)}.")
-    if said:
-        st.caption(" ".join(said))
+        sentences.append(f"At this pair's speed, the remaining pairs take {duration(seconds)}.")
+    if sentences:
+        st.caption(" ".join(sentences))
 
 
 def _curves(
@@ -248,8 +248,12 @@ def _curves(
         tuple(
             (r.model.key, label, r.pair) for label, r in zip(subject.labels, results, strict=True)
         ),
-        tuple((one.mean.note, one.mean.values.tobytes()) for one in averages if one and one.mean),
-        tuple(one.mean.tobytes() for one in subject.published),
+        tuple(
+            (average.mean.note, average.mean.values.tobytes())
+            for average in averages
+            if average and average.mean
+        ),
+        tuple(published.mean.tobytes() for published in subject.published),
     )
     panels.show(
         panels.drawn(content, draw, panels.screen_style(height_px=320)),
@@ -272,12 +276,14 @@ def _indices(subject: ExplainedSubject, averages: Sequence[Average | None]) -> N
         summary = one.summary if one is not None else None
         if summary is not None and summary.curve.n >= MIN_PAIRS:
             numbers = (summary.center_of_mass, summary.primacy_recency_index)
-            said = f"{summary.curve.n:,} pairs of {summary.curve.n_documents:,} documents"
-            rows.append((label, said, *(str(number or NOTHING) for number in numbers)))
+            text = f"{summary.curve.n:,} pairs of {summary.curve.n_documents:,} documents"
+            rows.append((label, text, *(str(number or NOTHING) for number in numbers)))
     columns = ["model", "of", "center of mass", "primacy-recency index"]
     # Rows that hold no number say nothing.
     show_table(pd.DataFrame([row for row in rows if set(row[2:]) != {NOTHING}], columns=columns))
-    missing = why_no_number([one.summary for one in averages if one and one.summary])
+    missing = why_no_number(
+        [average.summary for average in averages if average and average.summary]
+    )
     st.caption(
         "Brackets contain 95% intervals, which resample documents; a single pair has none. "
         "Negative indices mean more attribution near the beginning, positive ones near the end. "
@@ -298,7 +304,11 @@ def _export(
     names = [result.model.spec.name for result in subject.results]
     if comparing:
         names.insert(1, "vs")
-    curves = [one.summary.curve for one in averages if one and one.summary and one.mean]
+    curves = [
+        average.summary.curve
+        for average in averages
+        if average and average.summary and average.mean
+    ]
     tables: dict[str, Callable[[], pd.DataFrame]] = {
         "Numbers": lambda: panels.explained_frame(subject.results)
     }

@@ -104,8 +104,8 @@ def values(items: tuple[str, ...]) -> list[str] | np.ndarray:
     else:
         model = service_for(data.name).identify(choices.spec(name, data.name))
         stored = service_for(data.name).store.curves(model.key, the_method, pairs)
-        found = stored.scores if colour == "score" else primacy_recency_index(stored.magnitudes)
-        own = dict(zip(stored.pair_ids, found.tolist(), strict=True))
+        values = stored.scores if colour == "score" else primacy_recency_index(stored.magnitudes)
+        own = dict(zip(stored.pair_ids, values.tolist(), strict=True))
     means = []
     for item in items:
         known = [v for p in groups[item] if np.isfinite(v := own.get(p.pair_id, np.nan))]
@@ -113,23 +113,23 @@ def values(items: tuple[str, ...]) -> list[str] | np.ndarray:
     return np.array(means)
 
 
-def provenance(found: StoredMap) -> Provenance:
+def provenance(stored_map: StoredMap) -> Provenance:
     """Everything needed to draw this map again."""
     how = repr(layout) if of != "curves" else f"{layout!r} of {the_method!r}"
     words = ", ".join(filter(None, (of, selection.words)))
-    return of_map(found.model, how, data.name, of, len(found.items), words)
+    return of_map(stored_map.model, how, data.name, of, len(stored_map.items), words)
 
 
-def status(found: StoredMap) -> None:
+def status(stored_map: StoredMap) -> None:
     """Progress and button, and what is left out."""
     making = job()
-    missing = len(source) - len(found.items) - found.n_flat
-    if found.n_flat and not making.active:
+    missing = len(source) - len(stored_map.items) - stored_map.n_flat
+    if stored_map.n_flat and not making.active:
         st.caption(
-            f"{found.n_flat:,} of {len(source):,} are not shown, because their vector is zero or "
-            "constant and has no nearest neighbor."
+            f"{stored_map.n_flat:,} of {len(source):,} are not shown, because their vector is zero "
+            "or constant and has no nearest neighbor."
         )
-    if making.active or missing or found.points is None:
+    if making.active or missing or stored_map.points is None:
         idle = (
             f"{missing:,} of {len(source):,} are not computed yet."
             if missing
@@ -165,18 +165,18 @@ ticking = is_active()
 @fragment(run_every=1.0 if ticking else None)
 def board() -> None:
     """Progress, map and pairs; refreshed by itself while it is being made."""
-    found = map_service.stored_map(
+    stored_map = map_service.stored_map(
         service_for(data.name), choices.spec(name, data.name), source, layout
     )
-    status(found)
+    status(stored_map)
     if is_active() != ticking:
         st.rerun()
-    if found.points is None:
+    if stored_map.points is None:
         return
-    items, points = found.items, found.points
+    items, points = stored_map.items, stored_map.points
     colours = values(items)
     labels = [groups[item][0].query if of == "curves" else item for item in items]
-    made = provenance(found)
+    origin = provenance(stored_map)
 
     def draw(style: Style, webgl: bool = False) -> go.Figure:
         """The map in a style."""
@@ -188,7 +188,7 @@ def board() -> None:
             style,
             diverging=colour == "primacy-recency index",
             webgl=webgl,
-            provenance=[made],
+            provenance=[origin],
         )
 
     event = panels.show(
@@ -216,7 +216,7 @@ def board() -> None:
     chosen = [int(p["customdata"]) for p in event.selection.points if "customdata" in p]
     if chosen:
         opened([p for i in chosen if i < len(items) for p in groups[items[i]]])
-    panels.caption(made)
+    panels.caption(origin)
     frame = pd.DataFrame(
         {
             "item": labels,
@@ -227,7 +227,7 @@ def board() -> None:
         }
     )
     panels.downloads(
-        "map", [data.name, name, of, "map"], [made], figures={"Map": draw}, frame=frame
+        "map", [data.name, name, of, "map"], [origin], figures={"Map": draw}, frame=frame
     )
 
 

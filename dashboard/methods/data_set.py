@@ -87,7 +87,7 @@ def _results(
     scope: str,
 ) -> None:
     compute = service_for(data.name)
-    by_id = {one.pair_id: one for one in pairs}
+    by_id = {pair.pair_id: pair for pair in pairs}
     summaries: list[tuple[str, FaithfulnessSummary]] = []
     provenance: list[Provenance] = []
     for spec in specs:

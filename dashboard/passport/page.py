@@ -48,16 +48,16 @@ def read(spec: RetrieverSpec) -> ModelPassport | None:
         return None
 
 
-def card(one: ModelPassport) -> None:
+def card(passport: ModelPassport) -> None:
     """A model's card."""
-    st.markdown(f"## {panels.plain(one.name)}")
-    st.caption(panels.plain(one.heading))
-    for part in one.parts:
+    st.markdown(f"## {panels.plain(passport.name)}")
+    st.caption(panels.plain(passport.heading))
+    for part in passport.parts:
         with panels.guarded():
-            part_section(one, part)
+            part_section(passport, part)
 
 
-def part_section(one: ModelPassport, part: Part) -> None:
+def part_section(passport: ModelPassport, part: Part) -> None:
     """One question, its answer, its numbers and what they do not show."""
     st.markdown(f"**{panels.plain(part.title)}**")
     if part.absent:
@@ -66,7 +66,7 @@ def part_section(one: ModelPassport, part: Part) -> None:
     st.markdown(panels.plain(part.finding))
     if part.draw is not None:
         style = panels.screen_style(width_px=WIDTH, height_px=280, font_size=12, line_width=1.6)
-        panels.show(part.draw(style), f"passport.{one.name}.{part.key}", part.title)
+        panels.show(part.draw(style), f"passport.{passport.name}.{part.key}", part.title)
     # A list, not a table: its lines wrap.
     st.markdown("\n".join(f"- {panels.plain(f'{n.name}: {n.text}')}" for n in part.numbers))
     st.caption(panels.plain(f"Limitation: {part.limits}"))
@@ -84,32 +84,34 @@ def board() -> None:
     """Progress and cards; refreshed by itself while something runs."""
     above = st.container()
     row = st.container(horizontal=True, gap="large")
-    found: list[ModelPassport] = []
+    cards: list[ModelPassport] = []
     for spec in specs:
         with above:
             one = read(spec)
         if one is not None:
-            found.append(one)
+            cards.append(one)
             # At once: reading a passport for the first time takes a while, and so does drawing it.
             with row.container(width=WIDTH):
                 card(one)
-    jobs = [passports.job(compute, one) for one in found]
+    jobs = [passports.job(compute, passport) for passport in cards]
     active = any_active(jobs)
     with above:
-        if any(one.missing for one in found) or active:
+        if any(passport.missing for passport in cards) or active:
             run_board(jobs, "passport.", unit="computations")
         if active != ticking:
             st.rerun()
-        if not found:
+        if not cards:
             return
-        known = [one for each in found for part in each.parts for one in part.provenance]
+        origin = [
+            provenance for each in cards for part in each.parts for provenance in part.provenance
+        ]
         panels.downloads(
             "passport",
-            [data.name, "passport", *(one.name for one in found)],
-            known,
-            documents={"Passport": (FORMATS, lambda fmt: document_bytes(found, fmt))},
+            [data.name, "passport", *(passport.name for passport in cards)],
+            origin,
+            documents={"Passport": (FORMATS, lambda fmt: document_bytes(cards, fmt))},
             # Without a number there is nothing that a table could say it comes from.
-            tables={"Numbers": lambda: passports.table(found)} if known else None,
+            tables={"Numbers": lambda: passports.table(cards)} if origin else None,
         )
     st.caption(panels.plain(passports.LIMITS))
 

@@ -16,23 +16,27 @@ from poslens.studies.ranking.figures import position_groups
 from poslens.studies.ranking.service import Measured, group_provenance
 
 
-def section(found: Sequence[Measured], groups: Groups | None, dataset: str) -> None:
+def section(rankings: Sequence[Measured], groups: Groups | None, dataset: str) -> None:
     """nDCG over the data set's groups of queries, as position-aware benchmarks have it; nothing
     where it has none."""
-    by_group = {one.name: one.by_group for one in found}
-    known = {name: one for name, one in by_group.items() if one is not None}
-    if groups is None or not known:
+    by_group = {measured.name: measured.by_group for measured in rankings}
+    grouped_rankings = {
+        name: grouped_ranking
+        for name, grouped_ranking in by_group.items()
+        if grouped_ranking is not None
+    }
+    if groups is None or not grouped_rankings:
         return
-    made = group_provenance(found)
+    provenance = group_provenance(rankings)
 
     def draw(style: Style) -> go.Figure:
         """nDCG over groups of queries."""
-        return position_groups(known, style, provenance=made)
+        return position_groups(grouped_rankings, style, provenance=provenance)
 
     st.markdown(f"**{panels.plain(groups.title)}: queries by {panels.plain(groups.by)}**")
     panels.show(draw(panels.screen_style(height_px=340)), "ranking.groups", "nDCG@10 by group")
     show_table(
-        tables.positions_text(found),
+        tables.positions_text(rankings),
         column_config={
             name: st.column_config.NumberColumn(format="%.3f")
             for name in ("PSI", "PSI under permutation", "p")
@@ -48,7 +52,7 @@ def section(found: Sequence[Measured], groups: Groups | None, dataset: str) -> N
     panels.downloads(
         "ranking.groups",
         [dataset, groups.name],
-        made,
+        provenance,
         figures={"Groups": draw},
-        frame=tables.groups_frame(found),
+        frame=tables.groups_frame(rankings),
     )

@@ -14,13 +14,13 @@ from poslens.studies.ranking import tables
 from poslens.studies.ranking.service import Measured
 
 
-def section(found: Sequence[Measured], dataset: str) -> None:
+def section(rankings: Sequence[Measured], dataset: str) -> None:
     """Published measures beside ours."""
     with st.expander("Published results", key="published.beside"):
         rows = published_files.measures()
         if not rows:
             return
-        settings = sorted({one.setting for one in rows})
+        settings = sorted({row.setting for row in rows})
         default = settings.index("eng-eng") if "eng-eng" in settings else 0
         setting = st.selectbox(
             "Setting",
@@ -29,8 +29,8 @@ def section(found: Sequence[Measured], dataset: str) -> None:
             key="published.setting",
             help="Languages of queries and documents.",
         )
-        theirs = measures_frame([one for one in rows if one.setting == setting])
-        ours = tables.psi_frame(found).assign(setting=dataset)
+        theirs = measures_frame([row for row in rows if row.setting == setting])
+        ours = tables.psi_frame(rankings).assign(setting=dataset)
         both = pd.concat([ours[theirs.columns], theirs], ignore_index=True)
         lengths = list(dict.fromkeys(both["length"]))
         length = st.segmented_control(

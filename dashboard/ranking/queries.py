@@ -22,15 +22,17 @@ from poslens.studies.ranking.service import Measured
 from poslens.studies.ranking.tables import FILTERS
 
 
-def section(found: Sequence[Measured], dataset: str, models: Sequence[str], note: str = "") -> None:
+def section(
+    rankings: Sequence[Measured], dataset: str, models: Sequence[str], note: str = ""
+) -> None:
     """Queries one by one: what was found, what should have been, and links that explain it under
     `models`; `note` stands above the links."""
     st.markdown("**Query by query**")
     left, right = st.columns(2)
-    by_name = {one.name: one for one in found}
+    by_name = {measured.name: measured for measured in rankings}
     name = left.selectbox("Rankings of", list(by_name), key="ranking.of")
-    one = by_name[name or next(iter(by_name))]
-    others = [None, *(name for name in by_name if name != one.name)]
+    ranked = by_name[name or next(iter(by_name))]
+    others = [None, *(name for name in by_name if name != ranked.name)]
     against = right.selectbox(
         "Against",
         others,
@@ -41,20 +43,20 @@ def section(found: Sequence[Measured], dataset: str, models: Sequence[str], note
     filters = st.pills(
         "Show only queries with", FILTERS, selection_mode="multi", key="ranking.filters", wrap=True
     )
-    frame = tables.queries_frame(one)
+    frame = tables.queries_frame(ranked)
     compared = by_name.get(against) if against else None
     if compared is not None:
-        frame = differences_frame(one, compared)
+        frame = differences_frame(ranked, compared)
     frame = tables.filtered(frame, filters)
     st.caption(
-        f"{len(frame):,} of {one.evaluation.n:,} queries; choose a row to see its top {TOP}."
+        f"{len(frame):,} of {ranked.evaluation.n:,} queries; choose a row to see its top {TOP}."
     )
     if compared is not None:
-        st.caption(panels.plain(difference_words(one, compared)))
+        st.caption(panels.plain(difference_words(ranked, compared)))
         panels.downloads(
             "ranking.differences",
-            [dataset, one.name, compared.name],
-            [one.provenance(), compared.provenance()],
+            [dataset, ranked.name, compared.name],
+            [ranked.provenance(), compared.provenance()],
             frame=frame,
         )
     asked = chosen_row(
@@ -74,9 +76,9 @@ def section(found: Sequence[Measured], dataset: str, models: Sequence[str], note
     )
     if asked is None:
         return
-    query = tables.query_of(one, str(frame["id"].iloc[asked]))
-    top = tables.top_frame(one, query)
-    rank = tables.first_rank(one, query)
+    query = tables.query_of(ranked, str(frame["id"].iloc[asked]))
+    top = tables.top_frame(ranked, query)
+    rank = tables.first_rank(ranked, query)
     where = f"first at rank {rank:,}" if rank else "not among those found"
     st.markdown(f"**{panels.plain(query.text)}**")
     st.caption(f"{len(query.relevant):,} relevant, {where}.")
@@ -103,7 +105,7 @@ def section(found: Sequence[Measured], dataset: str, models: Sequence[str], note
             explain_texts(query.text, str(row["document"]), opened)
     for key, pair_id in offered.items():
         links.explain_link(f"Explain {key}", dataset, pair_id, opened)
-    panels.downloads("ranking.top", [dataset, query.query_id], [one.provenance()], frame=top)
+    panels.downloads("ranking.top", [dataset, query.query_id], [ranked.provenance()], frame=top)
 
 
 def explain_texts(query: str, document: str, models: Sequence[str]) -> None:

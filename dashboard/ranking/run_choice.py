@@ -37,15 +37,15 @@ def run_choice(collection: Collection) -> list[TrecRun]:
 
 def ranked_runs(runs: Sequence[TrecRun], setup: RankingSetup) -> list[RankedRun]:
     """The runs, measured; why one cannot be is said in its place."""
-    found = []
-    for one in runs:
+    ranked_runs = []
+    for run in runs:
         with panels.guarded():
-            found.append(ranked_run(one, setup))
-    return found
+            ranked_runs.append(ranked_run(run, setup))
+    return ranked_runs
 
 
-def notes(found: Sequence[RankedRun]) -> None:
+def notes(ranked_runs: Sequence[RankedRun]) -> None:
     """What of the runs does not count."""
-    for one in found:
+    for one in ranked_runs:
         for note in one.notes:
             st.caption(panels.plain(note))

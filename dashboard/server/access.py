@@ -116,7 +116,7 @@ def access_of(
     if user_header is not None and not _HEADER.fullmatch(user_header):
         raise UserError(f"--user-header must be the name of a header, not {user_header!r}.")
     named = tuple(map(_host, allowed_hosts))
-    found = Access(
+    access = Access(
         host=host,
         base_path=_base_path(base_path),
         hosts=tuple(dict.fromkeys((*named, *OWN_HOSTS, *_of_address(address)))),
@@ -124,9 +124,9 @@ def access_of(
         proxies=tuple(map(_network, trusted_proxies)),
         user_header=user_header or USER_HEADER,
     )
-    if found.beyond_this_machine and not found.knows_people and login is None:
+    if access.beyond_this_machine and not access.knows_people and login is None:
         raise UserError(BEYOND)
-    if found.beyond_this_machine and not found.knows_people and PEOPLE.get():
+    if access.beyond_this_machine and not access.knows_people and PEOPLE.get():
         raise UserError(
             f"{PEOPLE.name} restricts access by name, but without a login PosLens doesn't know "
             f"names: add --login or --trusted-proxy ADDRESS, or unset {PEOPLE.name}."
@@ -136,7 +136,7 @@ def access_of(
             f"With --host {host}, specify the host names that browsers may use: --allowed-host "
             "NAME, as in --allowed-host poslens.example.org."
         )
-    return found
+    return access
 
 
 def address_of(peer: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -105,25 +105,25 @@ def service_for(dataset: str) -> Compute:
 
 def session() -> Session:
     """This reader's own."""
-    found = _begun()
-    if found is None:
+    session = _begun()
+    if session is None:
         with _of_people_lock:
             # Another tab of the same person may just have begun it.
-            found = _begun() or Session(service(), _new_folder())
+            session = _begun() or Session(service(), _new_folder())
             for other in [one for one, its in _of_people.items() if its.ended]:
                 del _of_people[other]
             if person := people.person():
-                _of_people[person] = found
+                _of_people[person] = session
             else:
-                st.session_state[_KEY] = found
-    _tied(found)
-    return found
+                st.session_state[_KEY] = session
+    _tied(session)
+    return session
 
 
 def _begun() -> Session | None:
     person = people.person()
-    found: Session | None = _of_people.get(person) if person else st.session_state.get(_KEY)
-    return None if found is None or found.ended else found
+    session: Session | None = _of_people.get(person) if person else st.session_state.get(_KEY)
+    return None if session is None or session.ended else session
 
 
 _of_people: dict[str, Session] = {}
@@ -132,17 +132,17 @@ _of_people_lock = threading.Lock()
 
 def uploads() -> dict[str, DataSet]:
     """The data sets that this reader has uploaded, by name."""
-    found = _begun()
-    if found is None:
+    session = _begun()
+    if session is None:
         return {}
-    _tied(found)
-    return found.uploads
+    _tied(session)
+    return session.uploads
 
 
 def owners() -> set[Path]:
     """The folders whose runs this reader may see: everybody's cache, and their own."""
-    found = _begun()
-    own = set() if found is None else {found.compute.root, found.exports.folder}
+    session = _begun()
+    own = set() if session is None else {session.compute.root, session.exports.folder}
     return {service().root, *own}
 
 

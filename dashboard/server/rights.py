@@ -23,8 +23,8 @@ def may_change() -> bool:
     Raises:
         UserError: the setting holds a value that it does not take.
     """
-    said = UPKEEP.get()
-    return said == "yes" or (said == "auto" and _on_this_machine())
+    text = UPKEEP.get()
+    return text == "yes" or (text == "auto" and _on_this_machine())
 
 
 def _on_this_machine() -> bool:

@@ -135,8 +135,8 @@ def serve(
         service().set_reader_key(people.reader)
         if auth:
             oidc.give(auth)
-            if said := oidc.trouble(auth["server_metadata_url"]):
-                print(said, file=sys.stderr, flush=True)
+            if text := oidc.trouble(auth["server_metadata_url"]):
+                print(text, file=sys.stderr, flush=True)
         # Who a request comes from is what the system says of it, not what it says of itself.
         os.environ["FORWARDED_ALLOW_IPS"] = ""
         headers.install()

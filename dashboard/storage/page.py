@@ -103,11 +103,11 @@ def overview() -> None:
 
 def shipped() -> None:
     """Results that come with PosLens, used where nothing is stored."""
-    found = cache_service.shipped(service())
-    if not found:
+    included = cache_service.shipped(service())
+    if not included:
         return
-    total = cache_service.size(sum(one.file.bytes for one in found))
-    rows = sum(one.file.rows for one in found)
+    total = cache_service.size(sum(shipped.file.bytes for shipped in included))
+    rows = sum(shipped.file.rows for shipped in included)
     st.markdown("**Included results**")
     st.caption(
         panels.plain(
@@ -118,14 +118,14 @@ def shipped() -> None:
     )
     frame = pd.DataFrame(
         {
-            "model": [one.file.model for one in found],
-            "method": [one.file.method for one in found],
-            "data sets": [", ".join(one.file.datasets) for one in found],
-            "results": [one.file.rows for one in found],
-            "size": [one.file.bytes / 1e6 for one in found],
-            "computed by": [f"PosLens {one.file.poslens}" for one in found],
-            "file": [one.file.name for one in found],
-            "not used": [one.reason for one in found],
+            "model": [shipped.file.model for shipped in included],
+            "method": [shipped.file.method for shipped in included],
+            "data sets": [", ".join(shipped.file.datasets) for shipped in included],
+            "results": [shipped.file.rows for shipped in included],
+            "size": [shipped.file.bytes / 1e6 for shipped in included],
+            "computed by": [f"PosLens {shipped.file.poslens}" for shipped in included],
+            "file": [shipped.file.name for shipped in included],
+            "not used": [shipped.reason for shipped in included],
         }
     )
     if not any(frame["not used"]):
@@ -338,13 +338,13 @@ def show(now: Run | None, was_active: bool, key: str) -> None:
 
 def downloads() -> None:
     """Finished exports."""
-    for number, made in enumerate(exports.offered()):
-        if made.bytes > cache_service.DOWNLOAD_MB * 1e6:
+    for number, exported in enumerate(exports.offered()):
+        if exported.bytes > cache_service.DOWNLOAD_MB * 1e6:
             continue
         st.download_button(
-            panels.plain(f"Download {made.name} ({cache_service.size(made.bytes)})"),
-            data=made.path.read_bytes,
-            file_name=made.name,
+            panels.plain(f"Download {exported.name} ({cache_service.size(exported.bytes)})"),
+            data=exported.path.read_bytes,
+            file_name=exported.name,
             icon=":material/download:",
             mime="application/vnd.apache.parquet",
             key=f"cache.download.{number}",

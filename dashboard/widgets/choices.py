@@ -54,11 +54,11 @@ def data_set(default: str = datasets.SAMPLE, *, with_uploader: bool = True) -> D
     asked = st.query_params.get("dataset")
     if asked is not None and asked not in names:
         hint = " Uploaded files belong to one browser session: upload the file again."
-        said = (
+        text = (
             f"There is no data set {asked[:80]!r}, so {default} is shown. Available data sets: "
             f"{', '.join(names)}.{hint if asked.startswith('upload-') else ''}"
         )
-        st.warning(plain(said))
+        st.warning(plain(text))
     # Names, not titles: the address holds what the list shows, and two files may share a title.
     name = st.selectbox(
         "Data set",
@@ -70,22 +70,22 @@ def data_set(default: str = datasets.SAMPLE, *, with_uploader: bool = True) -> D
     if with_uploader:
         with st.expander("Your own file", expanded=_UPLOAD_ERROR in st.session_state):
             uploader()
-    found = own[name] if name in own else datasets.read(name or default)
+    data_set = own[name] if name in own else datasets.read(name or default)
     if name in own:
         st.caption(
-            f"{plain(found.title)}: {len(found.pairs):,} rows accepted, {len(found.rejected):,} "
-            "rejected"
+            f"{plain(data_set.title)}: {len(data_set.pairs):,} rows accepted, "
+            f"{len(data_set.rejected):,} rejected"
         )
-        if found.rejected:
+        if data_set.rejected:
             with st.expander("Rejected rows"):
-                shown = found.rejected[:_SHOWN_REJECTIONS]
+                shown = data_set.rejected[:_SHOWN_REJECTIONS]
                 st.dataframe(
                     pd.DataFrame([(r.row, r.reason) for r in shown], columns=["row", "reason"]),
                     hide_index=True,
                 )
-                if len(found.rejected) > len(shown):
-                    st.caption(f"Showing the first {len(shown)} of {len(found.rejected):,}.")
-    return found
+                if len(data_set.rejected) > len(shown):
+                    st.caption(f"Showing the first {len(shown)} of {len(data_set.rejected):,}.")
+    return data_set
 
 
 def data_of(pair: TextPair) -> DataSet | None:
@@ -106,16 +106,16 @@ def uploader() -> None:
         if not isinstance(given, UploadedFile):
             return
         try:
-            found = datasets.read_upload(given.name, given.getvalue())
+            data_set = datasets.read_upload(given.name, given.getvalue())
         except UserError as error:
             st.session_state[_UPLOAD_ERROR] = str(error)
             return
         own = own_texts.session().uploads
-        own.pop(found.name, None)
-        own[found.name] = found
+        own.pop(data_set.name, None)
+        own[data_set.name] = data_set
         while len(own) > _MAX_UPLOADS:
             del own[next(iter(own))]
-        st.session_state[_UPLOADED] = found.name
+        st.session_state[_UPLOADED] = data_set.name
 
     st.file_uploader(
         "CSV, TSV, JSONL or Parquet, optionally compressed with gzip (.gz)",
@@ -223,8 +223,8 @@ def model_names() -> tuple[list[str], Callable[[str], str]]:
 
 def model_label(name: str) -> str:
     """A model's name: presets that are not on this machine say so."""
-    known = resolve.known().get(name)
-    return name if known is None or resolve.installed(known) else f"{name} (not downloaded)"
+    spec = resolve.known().get(name)
+    return name if spec is None or resolve.installed(spec) else f"{name} (not downloaded)"
 
 
 def models(default: Sequence[str], maximum: int = MAX_MODELS) -> list[str]:
@@ -316,8 +316,8 @@ def statistics(models: Sequence[str], dataset: str) -> None:
     data set; shows nothing where BM25 is not among `models`."""
     if dataset in datasets.names():
         return
-    known = resolve.known()
-    if not any(name in known and family_of(known[name]).has_statistics for name in models):
+    specs = resolve.known()
+    if not any(name in specs and family_of(specs[name]).has_statistics for name in models):
         return
     offered = datasets.names()
     chosen = st.selectbox(
@@ -342,10 +342,10 @@ def spec(name: str, dataset: str, *, posir: bool = False) -> RetrieverSpec:
     """The retriever of this name for pairs of this data set, under the PosIR protocol's prompt and
     lengths where asked. BM25 has the statistics of the data set; of typed and uploaded texts those
     chosen by `statistics`."""
-    found = resolve.resolve(name)
-    if family_of(found).has_statistics:
-        found = with_corpus(found, dataset if dataset in datasets.names() else _statistics())
-    return posir_spec(found) if posir else found
+    spec = resolve.resolve(name)
+    if family_of(spec).has_statistics:
+        spec = with_corpus(spec, dataset if dataset in datasets.names() else _statistics())
+    return posir_spec(spec) if posir else spec
 
 
 def ranking_spec(name: str, dataset: str, *, posir: bool = False) -> RetrieverSpec:

@@ -37,15 +37,15 @@ def contrast_view(
     )
     method = make_method(name or "")
     sides = (("d1", first), ("d2", second))
-    may = [agreed(compute, spec, method, one, label) for label, one in sides]
+    may = [agreed(compute, spec, method, pair, label) for label, pair in sides]
     if not all(may):  # `all` after the list, so that the page asks about both models at once
         return None
     with st.spinner(f"Computing {METHODS[name].title}", show_time=True):
-        one, other = (wait(compute.ask(pair, spec, method)) for _, pair in sides)
-    found = contrasted(one, other)
+        explained, other = (wait(compute.ask(pair, spec, method)) for _, pair in sides)
+    found = contrasted(explained, other)
     shown = found.shown()
     st.markdown(f"**{panels.plain(first.query)}**")
-    s1, s2 = scores or (one.attribution.score, other.attribution.score)
+    s1, s2 = scores or (explained.attribution.score, other.attribution.score)
     with st.container(horizontal=True, gap="medium"):
         st.metric("s(d1)", f"{s1:.4f}", width="content")
         st.metric("s(d2)", f"{s2:.4f}", width="content")
@@ -58,12 +58,12 @@ def contrast_view(
     view = panels.token_heatmap(drawn, shown[0].attribution.method, key=f"{page}.heatmap")
     for label, side in (("d1", found.first), ("d2", found.second)):
         st.caption(panels.plain(f"{label}: {panels.reading_note(side)}"))
-    made = found.provenance()
-    panels.caption(made)
+    provenance = found.provenance()
+    panels.caption(provenance)
     panels.downloads(
         f"{page}.contrast",
         [item, spec.name, str(name), "contrast"],
-        made,
+        provenance,
         heatmap=drawn,
         view=view,
         frame=lambda: panels.explained_frame(shown, "document"),

@@ -21,8 +21,8 @@ from poslens.storage.service import size
 def fetch_panel(names: Sequence[str]) -> None:
     """Offer to fetch those of `names` that are not here. Nothing is asked of the network and
     nothing downloaded before a click: anybody may make a link that names a model."""
-    found = {spec.base: spec for name in names if (spec := fetching.absent(name)) is not None}
-    for spec in found.values():
+    specs = {spec.base: spec for name in names if (spec := fetching.absent(name)) is not None}
+    for spec in specs.values():
         try:
             allowed = rights.may_change()
         except UserError as error:

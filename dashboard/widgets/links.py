@@ -80,7 +80,7 @@ def arrive() -> None:
     entry = METHODS.get(st.query_params.get("method", ""))
     parameters = (*(entry.parameters if entry else ()), *CURVE_PARAMETERS)
     choices: dict[str, Sequence[str]] = {"dataset": offered}
-    choices |= {one.name: one.choices for one in parameters}
+    choices |= {parameter.name: parameter.choices for parameter in parameters}
     for name in _bound():
         asked = st.query_params.get_all(f"{_CARRIED}{name}")
         if not asked:
@@ -102,7 +102,7 @@ def arrive() -> None:
 def _bound() -> set[str]:
     """What widgets of several pages have bound in the address."""
     parameters = (*CURVE_PARAMETERS, *(p for entry in METHODS.values() for p in entry.parameters))
-    return {"dataset", "models", "tab", *_SWITCHES, *(one.name for one in parameters)}
+    return {"dataset", "models", "tab", *_SWITCHES, *(parameter.name for parameter in parameters)}
 
 
 def _asked(dataset: str, models: Sequence[str], method: Method | None) -> _Asked:

@@ -57,7 +57,7 @@ def method(
     name = name or fitting[0]
     url_state.put("method", name, fitting[0])
     st.caption(METHODS[name].help)
-    own = [one for one in METHODS[name].parameters if len(one.choices) > 1]
+    own = [parameter for parameter in METHODS[name].parameters if len(parameter.choices) > 1]
     options: dict[str, str] = {}
     if own or not posir:
         with st.expander("Method settings"):
@@ -117,8 +117,8 @@ def say_unfit(unfit: Mapping[str, str]) -> None:
 
 
 def _any_remote(models: Sequence[str]) -> bool:
-    known = resolve.known()
-    return any(name in known and known[name].remote for name in models)
+    specs = resolve.known()
+    return any(name in specs and specs[name].remote for name in models)
 
 
 def _parameter(parameter: MethodParameter, begins: str) -> str:

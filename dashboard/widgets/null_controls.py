@@ -77,12 +77,12 @@ def hint(method: Method, kind: Control | None, *, offered: bool = True) -> None:
     """What a curve without its control does not show, and a button that subtracts the control that
     shows it. Texts that belong to no data set have no control, so `offered` is false."""
     entry = METHODS[method.name]
-    said = entry.caveat or (NOT_MEASURED if entry.needs_query else "")
-    if not said or kind is not None:
+    text = entry.caveat or (NOT_MEASURED if entry.needs_query else "")
+    if not text or kind is not None:
         return
     answer: Control = "shuffled" if entry.caveat else "unrelated"
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.caption(panels.plain(said), width="content")
+        st.caption(panels.plain(text), width="content")
         if offered:
             st.button(
                 f"Subtract control: {CONTROLS[answer]}",
@@ -104,8 +104,8 @@ def job(
     """The controls' attributions of a model; their pairs do not tell one run from another, the
     scope of the curves does."""
     how = null_method(kind, method)
-    found = compute.attribution_job(spec, how, nulls, f"{scope} minus {kind}")
-    return replace(found, doing=f"{found.doing}, {CONTROLS[kind]}")
+    job = compute.attribution_job(spec, how, nulls, f"{scope} minus {kind}")
+    return replace(job, doing=f"{job.doing}, {CONTROLS[kind]}")
 
 
 def active(
@@ -178,8 +178,14 @@ def section(
     frame = controlled_frame(shown)
     summary = pd.DataFrame(
         [
-            (name, found.n, found.n_documents, str(found.index or ""), str(found.distance or ""))
-            for name, found in shown
+            (
+                name,
+                controlled.n,
+                controlled.n_documents,
+                str(controlled.index or ""),
+                str(controlled.distance or ""),
+            )
+            for name, controlled in shown
         ],
         columns=["model", "n", "documents", "index minus control's", "distance from control"],
     )

@@ -143,13 +143,13 @@ def reading_note(result: Explained) -> str:
     """What the model read of the document, in words."""
     document = result.attribution.document
     read = int(document.content.sum())
-    said = f"The model reads all {read:,} tokens."
+    text = f"The model reads all {read:,} tokens."
     if document.truncated:
-        said = (
+        text = (
             f"The model reads {read:,} of {document.n_tokens_full:,} tokens (context limit "
             f"{document.max_length:,}, including special tokens). The gray text is truncated."
         )
-    return f"{said} {coverage.pair_sentence(coverage.of_pair(service(), result))}".rstrip()
+    return f"{text} {coverage.pair_sentence(coverage.of_pair(service(), result))}".rstrip()
 
 
 def caption(provenance: Provenances) -> None:
@@ -298,14 +298,14 @@ def downloads(
         def make() -> bytes:
             if document:
                 return document[1](fmt)
-            known = (sources or {}).get(chosen, provenance)
+            origin = (sources or {}).get(chosen, provenance)
             if chosen in numbers:
                 made = numbers[chosen]
                 table = made() if callable(made) else made
-                files = table_files(table, target, fmt, known)  # type: ignore[arg-type]
+                files = table_files(table, target, fmt, origin)  # type: ignore[arg-type]
                 return zipped(files) if len(files) > 1 else files[target]
             if chosen == "Heatmap" and view is not None:
-                return heatmap_bytes(heatmap, known, view, str(fmt), style)
+                return heatmap_bytes(heatmap, origin, view, str(fmt), style)
             draw = (figures or {})[chosen]
             return figure_bytes(draw(style), fmt, style)  # type: ignore[arg-type]
 

@@ -35,11 +35,11 @@ def curves() -> list[PublishedCurves]:
 
     # Open where a link selects curves.
     with st.expander("Published curves", expanded="published" in st.query_params):
-        known = _known(CURVE_SUFFIXES)
-        shipped = {one.model: one for one in figure_5()}
+        paths = _known(CURVE_SUFFIXES)
+        shipped = {published.model: published for published in figure_5()}
         names = st.multiselect(
             "Add to the chart",
-            [*shipped, *known],
+            [*shipped, *paths],
             key="published",
             bind="query-params",
             max_selections=_MAX_FILES,
@@ -48,8 +48,8 @@ def curves() -> list[PublishedCurves]:
         )
         selected = [shipped[name] for name in names if name in shipped]
         for name in names:
-            if name in known:
-                selected += _read(name, published.read_bytes(known[name]), read)
+            if name in paths:
+                selected += _read(name, published.read_bytes(paths[name]), read)
         selected += _uploaded("curves", CURVE_SUFFIXES, read, "Saliency curves, .npz or .pkl")
         for one in selected:
             st.caption(plain(f"{one.model}: {one.n:,} documents; {of_published(one).dataset}"))
@@ -58,19 +58,19 @@ def curves() -> list[PublishedCurves]:
 
 def measures() -> list[PublishedMeasures]:
     """The measures of the selected files."""
-    known = _known((".json",))
+    paths = _known((".json",))
     names: list[str] = []
-    if known:
+    if paths:
         names = st.multiselect(
             "From the folder named at startup",
-            list(known),
-            default=list(known)[:_MAX_FILES],
+            list(paths),
+            default=list(paths)[:_MAX_FILES],
             key="published.measures",
             max_selections=_MAX_FILES,
         )
     files: list[list[PublishedMeasures]] = []
     for name in names:
-        files += _read(name, published.read_bytes(known[name]), published.read_measures)
+        files += _read(name, published.read_bytes(paths[name]), published.read_measures)
     files += _uploaded("measures", (".json",), published.read_measures, "Measures, .json")
     return [row for rows in files for row in rows]
 

@@ -56,22 +56,22 @@ def readable_pairs(
         return pairs, ""
     try:
         with told("Tokenizing the documents") as report:
-            kept = coverage.readable(service(), specs, pairs, report)
+            chosen_pairs = coverage.readable(service(), specs, pairs, report)
     except UserError as error:
         st.warning(plain(f"No pair is excluded: {error}"))
         return pairs, ""
-    return kept, coverage.LEFT_OUT
+    return chosen_pairs, coverage.LEFT_OUT
 
 
 def what_is_read(specs: Sequence[RetrieverSpec], pairs: Sequence[TextPair], key: str) -> None:
     """A line for each model that cannot read all of `pairs`; a button counts what is not known."""
     unknown = []
     for spec in specs:
-        found = coverage.at_hand(service(), spec, pairs)
-        if len(found) < len(pairs):
+        coverages = coverage.at_hand(service(), spec, pairs)
+        if len(coverages) < len(pairs):
             unknown.append(spec)
-        elif said := coverage.sentence(found):
-            st.caption(plain(f"{spec.name} misses text: {said}."))
+        elif text := coverage.sentence(coverages):
+            st.caption(plain(f"{spec.name} misses text: {text}."))
     if unknown and st.button(
         "Count truncated pairs",
         key=f"{key}.reading",

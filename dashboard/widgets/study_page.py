@@ -86,7 +86,11 @@ def study_settings(
     """The study's parameters, as a reader sets them in widgets here; those `elsewhere` have their
     defaults."""
     offered = study.parameters_for(data)
-    given = {name: _widget(name, one) for name, one in offered.items() if name not in elsewhere}
+    given = {
+        name: _widget(name, parameter)
+        for name, parameter in offered.items()
+        if name not in elsewhere
+    }
     return study.parameters.settings(given)
 
 
@@ -171,38 +175,44 @@ def _estimates(study: Study[Any, Any, Any], compute: Compute, planned: Plan[Any]
                 st.caption(panels.plain(f"{job.label}: {words}"))
 
 
-def _widget(name: str, one: Parameter[Any]) -> Any:
-    title = panels.plain(one.title or name.replace("_", " ").capitalize())
-    if isinstance(one, Integer):
+def _widget(name: str, parameter: Parameter[Any]) -> Any:
+    title = panels.plain(parameter.title or name.replace("_", " ").capitalize())
+    if isinstance(parameter, Integer):
         return url_state.whole_number(
-            title, name, one.low, one.high, one.default, step=one.step, help=one.help
+            title,
+            name,
+            parameter.low,
+            parameter.high,
+            parameter.default,
+            step=parameter.step,
+            help=parameter.help,
         )
-    bound: dict[str, Any] = {"key": name, "bind": "query-params", "help": one.help}
-    if isinstance(one, Several):
+    bound: dict[str, Any] = {"key": name, "bind": "query-params", "help": parameter.help}
+    if isinstance(parameter, Several):
         return st.multiselect(
             title,
-            one.options,
-            default=list(one.default),
-            accept_new_options=not one.closed,
+            parameter.options,
+            default=list(parameter.default),
+            accept_new_options=not parameter.closed,
             **bound,
-        ) or list(one.default)
-    if isinstance(one, Switch):
-        return st.toggle(title, one.default, **bound)
-    if isinstance(one, Numbers):
-        return st.text_input(title, one.text(), **bound)
-    if isinstance(one, Text):
-        return st.text_input(title, one.default, **bound)
-    if isinstance(one, Choice):
+        ) or list(parameter.default)
+    if isinstance(parameter, Switch):
+        return st.toggle(title, parameter.default, **bound)
+    if isinstance(parameter, Numbers):
+        return st.text_input(title, parameter.text(), **bound)
+    if isinstance(parameter, Text):
+        return st.text_input(title, parameter.default, **bound)
+    if isinstance(parameter, Choice):
         return st.segmented_control(
             title,
-            one.options,
-            default=one.default,
+            parameter.options,
+            default=parameter.default,
             format_func=panels.plain,
             required=True,
             wrap=True,
             **bound,
         )
-    raise TypeError(f"{type(one).__name__} has no widget")
+    raise TypeError(f"{type(parameter).__name__} has no widget")
 
 
 def _results(
@@ -211,13 +221,13 @@ def _results(
     summaries: Sequence[Any],
     on_click: Callable[[Any], None] | None,
 ) -> None:
-    provenance = [study.provenance(one) for one in summaries]
+    provenance = [study.provenance(summary) for summary in summaries]
 
     def draw(figure: Figure[Any], style: Style) -> go.Figure:
         return figure.draw(summaries, style, provenance)
 
     figures: dict[str, Callable[[Style], go.Figure]] = {
-        one.title: partial(draw, one) for one in study.figures
+        figure.title: partial(draw, figure) for figure in study.figures
     }
     for number, (title, drawn) in enumerate(figures.items()):
         key = f"{study.name}.figure{number or ''}"
@@ -243,8 +253,8 @@ def _results(
                 column_config=number_columns(table.formats()),
             )
     st.caption(panels.plain(study.limits))
-    for made in provenance:
-        panels.caption(made)
+    for origin in provenance:
+        panels.caption(origin)
     panels.downloads(
         f"{study.name}.results",
         [data.name, study.name],

@@ -79,8 +79,8 @@ def no_result(
     """What gave no result and why, a row each, folded away under how many there are; what can be
     done about it goes inside. `of` says whose they are, `unit` what one of them is."""
     n = len(frame)
-    said = f"{n:,} {unit}{'' if n == 1 else 's'}{f' of {of}' if of else ''} failed"
-    with st.expander(plain(said)):
+    text = f"{n:,} {unit}{'' if n == 1 else 's'}{f' of {of}' if of else ''} failed"
+    with st.expander(plain(text)):
         st.dataframe(frame.head(SHOWN_FAILURES), hide_index=True, key=key)
         if n > SHOWN_FAILURES:
             st.caption(f"Showing the first {SHOWN_FAILURES:,} of {n:,}.")

@@ -93,7 +93,7 @@ def put_all(name: str, values: Sequence[str], default: Sequence[str] = ()) -> No
 
 def in_link(*texts: str) -> bool:
     """Whether these texts fit into one address: a byte that is no plain letter takes three."""
-    return sum(len(quote_plus(one, errors="replace")) for one in texts) <= MAX_IN_LINK
+    return sum(len(quote_plus(text, errors="replace")) for text in texts) <= MAX_IN_LINK
 
 
 def put_texts(**texts: str) -> None:

@@ -177,8 +177,10 @@ def print_answer(answer: Mapping[str, Any], format: Literal["text", "json"]) -> 
     if format == "json":
         print_json(answer)
         return
-    said = {
+    fields = {
         name.replace("_", " "): ", ".join(map(str, value)) if isinstance(value, list) else value
         for name, value in answer.items()
     }
-    print(" · ".join(f"{name} {value}" for name, value in said.items() if value not in ("", None)))
+    print(
+        " · ".join(f"{name} {value}" for name, value in fields.items() if value not in ("", None))
+    )

@@ -230,8 +230,8 @@ def _of_folder(name: str) -> bool:
     """Whether this is nothing's name yet, or a folder's."""
     from poslens.attribution.retrievers import resolve
 
-    known = resolve.known().get(name)
-    return known is None or known.source.startswith("folder:")
+    spec = resolve.known().get(name)
+    return spec is None or spec.source.startswith("folder:")
 
 
 def _registered(folder: Path) -> str:
@@ -332,16 +332,16 @@ def readable_of(
     from poslens.compute import coverage
     from poslens.compute.compute import service
 
-    kept = coverage.readable(service(), specs, pairs)
+    chosen_pairs = coverage.readable(service(), specs, pairs)
     names = " or ".join(spec.name for spec in specs)
     print(
-        f"{len(pairs) - len(kept)} of {len(pairs)} pairs excluded, because {names} can't read "
-        "them in full.",
+        f"{len(pairs) - len(chosen_pairs)} of {len(pairs)} pairs excluded, because {names} can't "
+        "read them in full.",
         file=sys.stderr,
     )
-    if not kept:
+    if not chosen_pairs:
         raise UserError(f"{names} can't read any pair in full: select another model or data set.")
-    return list(kept), coverage.LEFT_OUT
+    return list(chosen_pairs), coverage.LEFT_OUT
 
 
 def data_name(dataset: str) -> str:

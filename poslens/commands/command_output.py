@@ -142,8 +142,8 @@ def watched(
         def show(progress: Any) -> None:
             bar.total, bar.n = progress.total, progress.done
             run = job.run
-            said = "" if run is None else run.counts if run.part is not None else run.stage
-            bar.set_postfix_str(said, refresh=False)
+            text = "" if run is None else run.counts if run.part is not None else run.stage
+            bar.set_postfix_str(text, refresh=False)
             bar.refresh()
 
         running = job.start(show, retry_failed=retry_failed)

@@ -123,11 +123,11 @@ def datasets(
         rows: list[DataSetEntry] = [
             {
                 "name": name,
-                "title": found.title,
-                "pairs": len(found.pairs),
-                "rejected": len(found.rejected),
+                "title": data_set.title,
+                "pairs": len(data_set.pairs),
+                "rejected": len(data_set.rejected),
             }
-            for name, found in every.items()
+            for name, data_set in every.items()
         ]
         print_json(rows)
         return
@@ -154,7 +154,8 @@ def methods(format: Format = LineFormat.text) -> None:
                 "caveat": entry.caveat,
                 "families": [family.name for family in families_with(entry.needs)],
                 "parameters": {
-                    one.name: list(one.choices) for one in (*entry.parameters, *CURVE_PARAMETERS)
+                    parameter.name: list(parameter.choices)
+                    for parameter in (*entry.parameters, *CURVE_PARAMETERS)
                 },
             }
             for entry in METHODS.values()

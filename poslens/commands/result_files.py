@@ -90,7 +90,7 @@ def with_out(command: Callable[P, R]) -> Callable[P, R]:
 
 def _formats(annotation: Any) -> dict[str, StrEnum]:
     """The formats of --format by the suffixes of files."""
-    choices = {one.value: one for one in get_args(annotation)[0]}
+    choices = {get_arg.value: get_arg for get_arg in get_args(annotation)[0]}
     suffixes = {"txt" if name == "text" else name: choice for name, choice in choices.items()}
     # Tables that are printed as CSV are written as Parquet and LaTeX too.
     files = {name: choices["csv"] for name in ("parquet", "tex") if "csv" in choices}
@@ -171,7 +171,11 @@ def with_figure(command: Callable[P, R]) -> Callable[P, R]:
     own = inspect.signature(command, eval_str=True)
     declared = own.parameters.get("figure")
     option = next(
-        (one for one in get_args(declared and declared.annotation) if type(one) is FigureOption),
+        (
+            get_arg
+            for get_arg in get_args(declared and declared.annotation)
+            if type(get_arg) is FigureOption
+        ),
         None,
     )
     if declared is None or option is None:

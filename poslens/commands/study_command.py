@@ -40,8 +40,8 @@ def study_app(study: Study[Any, Any, Any]) -> typer.Typer:
     """A program that is the study's command alone."""
     tables = StrEnum("Table", {name: name for name in study.tables})  # type: ignore[misc]
     shapes = {
-        f"--table {name}": TableAnswer[answer_of(one.row)]  # type: ignore[misc]
-        for name, one in study.tables.items()
+        f"--table {name}": TableAnswer[answer_of(table.row)]  # type: ignore[misc]
+        for name, table in study.tables.items()
     }
 
     def command(**given: Any) -> None:
@@ -90,21 +90,21 @@ def _signature(study: Study[Any, Any, Any], tables: type[StrEnum]) -> inspect.Si
     return inspect.Signature(options)
 
 
-def _option(name: str, one: Parameter[Any]) -> Any:
-    option = typer.Option(one.option or f"--{name.replace('_', '-')}", help=one.help)
-    if isinstance(one, Several):
+def _option(name: str, parameter: Parameter[Any]) -> Any:
+    option = typer.Option(parameter.option or f"--{name.replace('_', '-')}", help=parameter.help)
+    if isinstance(parameter, Several):
         return Annotated[list[str] | None, option]
-    if isinstance(one, Switch):
+    if isinstance(parameter, Switch):
         return Annotated[bool, option]
-    if isinstance(one, Integer):
+    if isinstance(parameter, Integer):
         return Annotated[int | None, option]
     return Annotated[str, option]
 
 
-def _default(one: Parameter[Any]) -> Any:
-    if isinstance(one, Numbers):
-        return one.text()
-    return None if isinstance(one, Several) else one.default
+def _default(parameter: Parameter[Any]) -> Any:
+    if isinstance(parameter, Numbers):
+        return parameter.text()
+    return None if isinstance(parameter, Several) else parameter.default
 
 
 def _run(study: Study[Any, Any, Any], given: dict[str, Any]) -> None:
@@ -139,10 +139,10 @@ def _run(study: Study[Any, Any, Any], given: dict[str, Any]) -> None:
     if not summaries:
         raise UserError(refused[0])
     summaries = study.together(summaries)
-    verdicts = [] if study.streams else [study.verdict(one) for one in summaries]
+    verdicts = [] if study.streams else [study.verdict(summary) for summary in summaries]
     for sentence in (*verdicts, *study.remarks(summaries), *dict.fromkeys(refused)):
         print(sentence, file=sys.stderr)
-    provenance = [study.provenance(one) for one in summaries]
+    provenance = [study.provenance(summary) for summary in summaries]
     if figure is not None:
         figure.draw(study.figures[0].draw(summaries, figure.style, provenance), provenance)
     if folder is not None:

@@ -187,7 +187,7 @@ class Compute:
         return self.models.get(
             (model.key.fingerprint, model.device),
             lambda: load_model(model.spec),
-            lambda found: check_model(model.spec, found),
+            lambda retriever: check_model(model.spec, retriever),
             require_wanted,
         )
 
@@ -213,8 +213,8 @@ class Compute:
             UserError: it does not.
         """
         if reason := self.unfit(model).get(method.name):
-            said = f"{method.name} is unavailable for {model.spec.name}: {reason.rstrip('.')}"
-            raise UserError(f"{said}. Select another method.")
+            text = f"{method.name} is unavailable for {model.spec.name}: {reason.rstrip('.')}"
+            raise UserError(f"{text}. Select another method.")
 
     def self_check(self, model: ModelIdentity) -> SelfCheck | None:
         """What the model showed of itself when it was loaded; None before that."""
@@ -249,11 +249,11 @@ class Compute:
         model = self._identify(spec)  # what is kept under it is of the files of this moment
         notice = ""
         try:
-            found = self.store.get(model.key, method, pair)
+            attribution = self.store.get(model.key, method, pair)
         except UserError as error:
-            found, notice = None, f"{error} The result below was computed but isn't stored."
-        if found is not None:
-            return Explained(found, model, pair, from_cache=True)
+            attribution, notice = None, f"{error} The result below was computed but isn't stored."
+        if attribution is not None:
+            return Explained(attribution, model, pair, from_cache=True)
         retriever = self.fitting(model, method)
         with self.device_slot(spec)():
             outcomes = [
@@ -282,8 +282,8 @@ class Compute:
         """
         model = self.identify(spec)
         with suppress(UserError):  # a store that cannot be read: `explain` has the notice
-            if (found := self.store.get(model.key, method, pair)) is not None:
-                return ready(Explained(found, model, pair, from_cache=True))
+            if (attribution := self.store.get(model.key, method, pair)) is not None:
+                return ready(Explained(attribution, model, pair, from_cache=True))
         # Who keeps results elsewhere asks for another request: this one's are kept here.
         key = ("explain", self.root, model.key, repr(method), pair)
         return self.queue.ask(key, lambda stop: self.explain(pair, spec, method, stop))
@@ -298,8 +298,8 @@ class Compute:
         """
         model = self.identify(spec)
         key = ("terms", self.root, model.key, pair)
-        if (found := self._terms.find(key)) is not None:
-            return ready(found)
+        if (terms := self._terms.find(key)) is not None:
+            return ready(terms)
 
         def encode(should_stop: Callable[[], bool]) -> list[Term]:
             retriever = cast(SparseRetriever, self.retriever(model))

@@ -42,9 +42,9 @@ class Counting:
             raise UserError(
                 f"The cost depends on {spec.name}, whose part hasn't been computed yet."
             )
-        found, counter = counting(spec)
+        retriever, counter = counting(spec)
         self.counters.append(counter)
-        return found
+        return retriever
 
 
 class _Fallback:

@@ -19,7 +19,7 @@ from poslens.compute.provenance import ModelIdentity
 _kept: LRUCache[Coverage] = LRUCache(500_000, made_again=False)
 
 # A page asks at every rerun, and several models read more pairs of a large set than are kept above.
-_readable: LRUCache[Pairs] = LRUCache(1_000_000, weigh=lambda kept: 1 + len(kept))
+_readable: LRUCache[Pairs] = LRUCache(1_000_000, weigh=lambda pairs: 1 + len(pairs))
 
 _QUICK = 500
 
@@ -44,18 +44,18 @@ def known(compute: Compute, spec: RetrieverSpec, pairs: Sequence[TextPair]) -> d
     """By pair id, what was counted so far; computes nothing."""
     model = compute.identify(spec)
     found = ((pair.pair_id, _kept.find(_key(model, pair))) for pair in pairs)
-    return {pair_id: one for pair_id, one in found if one is not None}
+    return {pair_id: coverage for pair_id, coverage in found if coverage is not None}
 
 
 def at_hand(
     compute: Compute, spec: RetrieverSpec, pairs: Sequence[TextPair]
 ) -> dict[str, Coverage]:
     """The same, counting what is missing where that takes a second at most."""
-    found = known(compute, spec, pairs)
-    quick = len(pairs) - len(found) <= _QUICK and _reads_texts(spec)
+    coverages = known(compute, spec, pairs)
+    quick = len(pairs) - len(coverages) <= _QUICK and _reads_texts(spec)
     if quick and compute.loaded(compute.identify(spec)):
         return count(compute, spec, pairs)
-    return found
+    return coverages
 
 
 def count(
@@ -71,23 +71,23 @@ def count(
         UserError: the model cannot be loaded or reads no text by itself.
     """
     model = compute.identify(spec)
-    found = known(compute, spec, pairs)
-    missing = [pair for pair in pairs if pair.pair_id not in found]
+    coverages = known(compute, spec, pairs)
+    missing = [pair for pair in pairs if pair.pair_id not in coverages]
     if missing:
         done = 0
         for batch in read(compute.retriever(model), missing):
-            for pair, one in zip(missing[done:], batch, strict=False):
-                found[pair.pair_id] = _kept.keep(_key(model, pair), one)
+            for pair, counts in zip(missing[done:], batch, strict=False):
+                coverages[pair.pair_id] = _kept.keep(_key(model, pair), counts)
             done += len(batch)
             report(len(pairs) - len(missing) + done, len(pairs))
-    return found
+    return coverages
 
 
 def of_pair(compute: Compute, result: Explained) -> Coverage:
     """Of one result's document, without loading its model."""
     model, pair = result.model, result.pair
-    if (found := _kept.find(_key(model, pair))) is not None:
-        return found
+    if (counts := _kept.find(_key(model, pair))) is not None:
+        return counts
     if _reads_texts(model.spec) and compute.loaded(model):
         return count(compute, model.spec, [pair])[pair.pair_id]
     return of_attribution(result.attribution, pair.evidence)
@@ -108,7 +108,9 @@ def readable(
 
     def chosen() -> Pairs:
         found = [count(compute, spec, pairs, report) for spec in specs]
-        kept = (pair for pair in pairs if all(one[pair.pair_id].readable for one in found))
+        kept = (
+            pair for pair in pairs if all(coverages[pair.pair_id].readable for coverages in found)
+        )
         return Pairs(kept)
 
     if not isinstance(pairs, Pairs):
@@ -117,13 +119,13 @@ def readable(
     return _readable.get((models, pairs.digest), chosen)
 
 
-def sentence(found: Mapping[str, Coverage]) -> str:
+def sentence(coverages: Mapping[str, Coverage]) -> str:
     """Of the pairs of a data set, in words; empty where the model can read all of it."""
-    n = len(found)
-    cut = sum(one.evidence_cut for one in found.values())
-    strange = sum(one.unknown_share > MAX_UNKNOWN for one in found.values())
-    tokens = sum(one.tokens for one in found.values())
-    unknown = sum(one.unknown for one in found.values())
+    n = len(coverages)
+    cut = sum(coverage.evidence_cut for coverage in coverages.values())
+    strange = sum(coverage.unknown_share > MAX_UNKNOWN for coverage in coverages.values())
+    tokens = sum(coverage.tokens for coverage in coverages.values())
+    unknown = sum(coverage.unknown for coverage in coverages.values())
     parts = []
     if cut:
         parts.append(f"in {cut:,} of {n:,} pairs the evidence is past its context limit")
@@ -135,13 +137,13 @@ def sentence(found: Mapping[str, Coverage]) -> str:
     return "; ".join(parts)
 
 
-def pair_sentence(found: Coverage) -> str:
+def pair_sentence(counts: Coverage) -> str:
     """Of one pair; empty where the model can read all that matters."""
     parts = []
-    if found.unknown:
-        parts.append(f"{found.unknown_share:.0%} of these tokens are unknown to the model.")
-    if found.evidence == 0:
+    if counts.unknown:
+        parts.append(f"{counts.unknown_share:.0%} of these tokens are unknown to the model.")
+    if counts.evidence == 0:
         parts.append("All of the evidence is past the context limit.")
-    elif found.evidence is not None and found.evidence_cut:
-        parts.append(f"{1 - found.evidence:.0%} of the evidence is past the context limit.")
+    elif counts.evidence is not None and counts.evidence_cut:
+        parts.append(f"{1 - counts.evidence:.0%} of the evidence is past the context limit.")
     return " ".join(parts)

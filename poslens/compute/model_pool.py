@@ -54,30 +54,30 @@ class ModelPool:
         Raises:
             whatever `load`, `check` and `give_up` raise.
         """
-        if (found := self._find(key)) is not None:
-            return found
+        if (retriever := self._find(key)) is not None:
+            return retriever
         # One at a time: libraries set defaults of the whole process while they load, and two
         # models on their way may need more memory than there is.
         while not self._loading.acquire(timeout=_POLL_S):
-            if (found := self._find(key)) is not None:
-                return found
+            if (retriever := self._find(key)) is not None:
+                return retriever
             give_up()
         try:
-            if (found := self._find(key)) is not None:
-                return found
+            if (retriever := self._find(key)) is not None:
+                return retriever
             with no_search_for_garbage():
-                found = load()
+                retriever = load()
                 if self._checks.find(key) is None:
-                    self._checks.keep(key, check(found))
+                    self._checks.keep(key, check(retriever))
                 with self._guard:
-                    self._loaded[key] = found
+                    self._loaded[key] = retriever
                     made_room = self._make_room()
                 if made_room:
                     # A model refers to itself, so that it goes with a search alone.
                     gc.unfreeze()
                     gc.collect()
                 gc.freeze()
-            return found
+            return retriever
         finally:
             self._loading.release()
 
@@ -94,19 +94,19 @@ class ModelPool:
 
     def _find(self, key: Key) -> Retriever | None:
         with self._guard:
-            found = self._loaded.get(key)
-            if found is not None:
+            retriever = self._loaded.get(key)
+            if retriever is not None:
                 self._loaded.move_to_end(key)
-        if found is not None:
+        if retriever is not None:
             self._checks.find(key)  # used, as the model is: both are kept alike
-        return found
+        return retriever
 
     def _make_room(self) -> bool:
         """Whether a model had to go."""
         limit, n = self._limit(), len(self._loaded)
         while len(self._loaded) > 1 and (
             len(self._loaded) > MAX_MODELS
-            or sum(one.weight_bytes for one in self._loaded.values()) > limit
+            or sum(retriever.weight_bytes for retriever in self._loaded.values()) > limit
         ):
             self._loaded.popitem(last=False)
         return len(self._loaded) < n
@@ -136,14 +136,14 @@ def load_model(spec: RetrieverSpec) -> Retriever:
         return load(spec, DEVICE.get(), PRECISION.get())
 
 
-def check_model(spec: RetrieverSpec, found: Retriever) -> SelfCheck:
+def check_model(spec: RetrieverSpec, retriever: Retriever) -> SelfCheck:
     """What the loaded model shows of itself.
 
     Raises:
         UserError: it fails its check.
     """
     with _not_the_end(spec.name):
-        return check_retriever(found)
+        return check_retriever(retriever)
 
 
 def memory_limit() -> float:

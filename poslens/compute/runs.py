@@ -194,21 +194,19 @@ class Runs:
         """The runs of these owners that are at work, without those that another of them started;
         of upkeep only with `upkeep`."""
         with self._lock:
-            found = [
-                run for (owner, _), run in self._runs.items() if run.active and owner in owners
-            ]
-        return [run for run in found if run.within not in found and (upkeep or not run.upkeep)]
+            runs = [run for (owner, _), run in self._runs.items() if run.active and owner in owners]
+        return [run for run in runs if run.within not in runs and (upkeep or not run.upkeep)]
 
     def end(self, owner: Path) -> None:
         """Stop the owner's runs after the batches at hand, wait for that, and forget them."""
         with self._lock:
-            found = {key: run for key, run in self._runs.items() if key[0] == owner}
-        for run in found.values():
+            runs = {key: run for key, run in self._runs.items() if key[0] == owner}
+        for run in runs.values():
             run.stop()
-        for run in found.values():
+        for run in runs.values():
             run.wait()
         with self._lock:
-            for key, run in found.items():
+            for key, run in runs.items():
                 if self._runs.get(key) is run:
                     del self._runs[key]
 
@@ -220,11 +218,11 @@ class Runs:
     def stop_all(self, seconds: float) -> bool:
         """Stop every run after the batch at hand and wait at most so long; whether all ended."""
         with self._lock:
-            found = [run for run in self._runs.values() if run.active]
-        for run in found:
+            runs = [run for run in self._runs.values() if run.active]
+        for run in runs:
             run.stop()
         end = time.monotonic() + seconds
-        return all(run.wait(max(0.0, end - time.monotonic())) for run in found)
+        return all(run.wait(max(0.0, end - time.monotonic())) for run in runs)
 
     def _drop_ended(self) -> None:
         ended = [key for key, run in self._runs.items() if not run.active]
@@ -299,9 +297,9 @@ class Job:
         if not names:
             return ""
         cost = self.cost()
-        said = "the number is known once the run starts" if cost is None else cost.words
+        text = "the number is known once the run starts" if cost is None else cost.words
         what = "" if self.label == names else f" ({self.label.removeprefix(f'{names}, ')})"
-        return f"PosLens will send {names}{what}: {said}."
+        return f"PosLens will send {names}{what}: {text}."
 
     def cost(self) -> Cost | None:
         """What is left to send; takes some seconds at most. None where nothing is sent, or what is

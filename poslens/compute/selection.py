@@ -103,7 +103,7 @@ class Facets:
         positions = (evidence_position(pair) for pair in data.pairs)
         self._positions = np.array([np.nan if at is None else 100 * at for at in positions])
         self._selections: LRUCache[Selection] = LRUCache(
-            8 + 3 * len(data.pairs), weigh=lambda one: 1 + len(one.pairs)
+            8 + 3 * len(data.pairs), weigh=lambda selection: 1 + len(selection.pairs)
         )
 
     def select(self, filters: Filters) -> Selection:

@@ -47,9 +47,9 @@ class StoredModel:
 
 def about(spec: RetrieverSpec, weights: str, precision: str) -> str:
     """What a store's files keep of a model, as JSON: no path of this machine."""
-    said = {name: getattr(spec, name) for name in (*_TEXTS, *_SETTINGS)}
+    answer = {name: getattr(spec, name) for name in (*_TEXTS, *_SETTINGS)}
     return json.dumps(
-        {"spec": said, "origin": spec.origin, "weights": weights, "precision": precision},
+        {"spec": answer, "origin": spec.origin, "weights": weights, "precision": precision},
         ensure_ascii=False,
     )
 
@@ -98,16 +98,16 @@ def stored_models(store: Store) -> list[StoredModel]:
     read = [model for key in models(store) if (model := _read(key)) is not None]
     read.sort(key=lambda model: -state.get(model.key.fingerprint, 0))
     first: dict[str, tuple[str, str]] = {}
-    found = []
+    stored_models = []
     for model in read:
         own = (model.weights, model.precision)
         if first.setdefault(model.spec.name, own) != own:
             name = f"{model.spec.name}#{model.weights[:8]}-{model.precision}"
             model = replace(model, spec=replace(model.spec, name=name))
-        found.append(model)
+        stored_models.append(model)
     with _guard:
-        _known[store.root] = (state, found)
-    return found
+        _known[store.root] = (state, stored_models)
+    return stored_models
 
 
 def find(store: Store, spec: RetrieverSpec) -> StoredModel | None:
@@ -118,8 +118,8 @@ def find(store: Store, spec: RetrieverSpec) -> StoredModel | None:
     return None
 
 
-def _same_settings(one: RetrieverSpec, two: RetrieverSpec) -> bool:
-    return all(getattr(one, name) == getattr(two, name) for name in _SETTINGS)
+def _same_settings(spec: RetrieverSpec, two: RetrieverSpec) -> bool:
+    return all(getattr(spec, name) == getattr(two, name) for name in _SETTINGS)
 
 
 def remember(store: Store) -> list[str]:

@@ -118,7 +118,11 @@ def figure_bytes(
         return _html(figure, title, entries, style)
     from poslens.export.browser import render  # here: slow to import
 
-    traces = [one for trace in figure.data for one in _without_clear_markers(trace)]
+    traces = [
+        without_clear_marker
+        for trace in figure.data
+        for without_clear_marker in _without_clear_markers(trace)
+    ]
     drawn = go.Figure(traces, figure.layout).to_dict()
     image = render(drawn, fmt, width, height, style.scale if fmt == "png" else 1)
     return inscribed(image, fmt, title, entries, style.dpi)

@@ -102,16 +102,16 @@ def pair_curves(
     for index, model in enumerate(models):
         share = (read or {}).get(model, 1.0)
         if model in curves:
-            said = model if not means else f"{model}, this pair"
+            text = model if not means else f"{model}, this pair"
             if share < 1:
-                said += f" (read {100 * share:.0f}% of the text)"
+                text += f" (read {100 * share:.0f}% of the text)"
             trace = line(
                 index,
                 bins(curves[model]),
                 style,
-                legend_name(said, style),
+                legend_name(text, style),
                 x=x,
-                panel=model if means else said,
+                panel=model if means else text,
                 role="this pair" if means else "",
             )
             if means:
@@ -302,11 +302,11 @@ def difference(
     if isinstance(a, PositionCurve):
         at = a.positions
     x = CENTRES if at is None else 100 * at
-    known = np.isfinite(gap)
-    gap, x, drawn = gap[known], x[known], BINS[known]
+    array = np.isfinite(gap)
+    gap, x, drawn = gap[array], x[array], BINS[array]
     title_x = TEXT_TITLE if at is None else POSITION_TITLE
     figure = canvas("difference", style, title_x, title, provenance)
-    unread_from = 1.0 if known.all() else float(known.sum()) / len(known)
+    unread_from = 1.0 if array.all() else float(array.sum()) / len(array)
     if unread_from < 1:
         shade(figure, (unread_from, 1.0), style.colours.unread, "not read by both", style)
     for index, side in enumerate((np.maximum(gap, 0), np.minimum(gap, 0))):

@@ -40,7 +40,7 @@ _EVERY = 20
 def provenance_entries(provenance: Provenances) -> list[dict[str, Any]]:
     """One plain dict for each provenance: what is known, in reading order."""
     listed = [provenance] if isinstance(provenance, Provenance) else provenance
-    return [one.entry() for one in listed]
+    return [provenance.entry() for provenance in listed]
 
 
 def quantity(method: Method) -> str:

@@ -19,7 +19,7 @@ def needle_heatmap(
     empty."""
     depths = sorted({depth for grid in grids.values() for depth in grid.depths})
     rows = [(name, length) for name, grid in grids.items() for length in grid.lengths]
-    known = [[grids[name].accuracy(length, depth) for depth in depths] for name, length in rows]
+    estimates = [[grids[name].accuracy(length, depth) for depth in depths] for name, length in rows]
     figure = canvas(
         "needle_grid", style, "Depth of the needle in the text (%)", "Tokens", provenance
     )
@@ -29,7 +29,7 @@ def needle_heatmap(
         go.Heatmap(
             x=list(range(len(depths))),
             y=list(range(len(rows))),
-            z=[[None if value is None else value.value for value in row] for row in known],
+            z=[[None if value is None else value.value for value in row] for row in estimates],
             zmin=0,
             zmax=1,
             colorscale=[list(stop) for stop in scale],
@@ -37,7 +37,8 @@ def needle_heatmap(
             ygap=1,
             hoverongaps=False,
             text=[
-                ["" if value is None else f"{value.value:.2f}" for value in row] for row in known
+                ["" if value is None else f"{value.value:.2f}" for value in row]
+                for row in estimates
             ],
             texttemplate="%{text}",
             textfont={"size": style.small},
@@ -46,7 +47,7 @@ def needle_heatmap(
                     "" if value is None else f"{escape(label)} tokens, depth {depth:g}%: {value}"
                     for depth, value in zip(depths, row, strict=True)
                 ]
-                for label, row in zip(labels, known, strict=True)
+                for label, row in zip(labels, estimates, strict=True)
             ],
             hovertemplate="%{customdata}<extra></extra>",
             colorbar={

@@ -191,10 +191,10 @@ def _hash(source: str) -> str:
 
 
 def _svg_size(svg: str) -> tuple[int, int]:
-    found = re.match(r'<svg [^>]*?width="(\d+)" height="(\d+)"', svg)
-    if found is None:
+    match = re.match(r'<svg [^>]*?width="(\d+)" height="(\d+)"', svg)
+    if match is None:
         raise ValueError("the page gave no SVG")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])
 
 
 def _picture_page(svg: str, title: str) -> str:

@@ -67,12 +67,12 @@ def _files(models: list[str] | None, method: str) -> list[StoredFile]:
     """What is stored of the models and the method named."""
     from poslens.cache.storage.maintenance import listing
 
-    found = listing(_store())
+    files = listing(_store())
     wanted = []
     for name in models or [""]:
         own = [
             file
-            for file in found
+            for file in files
             if (name in ("", file.model.name) or _is_prefix(name, file.model.fingerprint))
             and method in ("", file.method.name, file.method.core)
         ]
@@ -221,23 +221,23 @@ def ingest(
     from poslens.cache.exchange.part_files import PartFolder, ingest
 
     with _progress("Ingesting", "part") as report:
-        found = ingest(_store(), PartFolder(folder), report=report)
-    _require_parts(folder, found.parts)
-    for problem in found.problems:
+        ingested = ingest(_store(), PartFolder(folder), report=report)
+    _require_parts(folder, ingested.parts)
+    for problem in ingested.problems:
         print_error(problem)
-    if found.taken.rejected:
-        print(found.taken.sentence(), file=sys.stderr)
+    if ingested.taken.rejected:
+        print(ingested.taken.sentence(), file=sys.stderr)
     answer: IngestAnswer = {
         "folder": folder,
-        "parts": found.parts,
-        "new": found.new,
-        "added": found.taken.added,
-        "conflicts": found.taken.conflicts,
-        "rejected": found.taken.rejected,
-        "damaged": len(found.problems),
+        "parts": ingested.parts,
+        "new": ingested.new,
+        "added": ingested.taken.added,
+        "conflicts": ingested.taken.conflicts,
+        "rejected": ingested.taken.rejected,
+        "damaged": len(ingested.problems),
     }
     print_answer(answer, format.value)
-    if found.problems:
+    if ingested.problems:
         raise typer.Exit(2)
 
 
@@ -270,13 +270,15 @@ def verify(
     sound = True
     for file in _files(model, method):
         with _progress(file.model.name) as report:
-            found = verify(_store(), file.model, file.method, report) if not file.problem else None
+            verified = (
+                verify(_store(), file.model, file.method, report) if not file.problem else None
+            )
         answer: VerifiedFile = {"model": file.model.name, "method": file.method.core}
-        if found:
-            answer["checked"], answer["damaged"] = found.checked, list(found.damaged)
+        if verified:
+            answer["checked"], answer["damaged"] = verified.checked, list(verified.damaged)
         else:
             answer["problem"] = file.problem
-        sound = sound and bool(found) and not answer.get("damaged")
+        sound = sound and bool(verified) and not answer.get("damaged")
         print_answer(answer, format.value)
     if not sound:
         raise typer.Exit(2)

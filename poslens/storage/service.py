@@ -115,11 +115,11 @@ def summary(files: Sequence[StoredFile]) -> str:
     """What files hold, and how much of it."""
     names = ", ".join(dict.fromkeys(file.model.name for file in files))
     results = sum(file.results for file in files)
-    said = f"{names}: {results:,} result{'' if results == 1 else 's'}"
+    text = f"{names}: {results:,} result{'' if results == 1 else 's'}"
     if failed := sum(file.failed for file in files):
-        said += f" and {failed:,} failure{'' if failed == 1 else 's'}"
+        text += f" and {failed:,} failure{'' if failed == 1 else 's'}"
     methods = ", ".join(dict.fromkeys(file.method.core for file in files))
-    return f"{said} of {methods}, {size(sum(file.bytes for file in files))}"
+    return f"{text} of {methods}, {size(sum(file.bytes for file in files))}"
 
 
 def current(compute: Compute) -> Run | None:
@@ -144,8 +144,8 @@ def _start(
         def step(done: int, total: int) -> None:
             report(Progress(total, done, done, 0, time.perf_counter() - started))
 
-        said = work(run, step)
-        run.stage = said
+        text = work(run, step)
+        run.stage = text
         return run.progress
 
     if exports is not None:
@@ -167,8 +167,8 @@ def start_verify(compute: Compute, files: Sequence[StoredFile]) -> Run:
                     raise Stopped("Stopped; what was checked is whole or was taken out.")
                 step(before + done, max(total, before + done))
 
-            found = maintenance.verify(compute.store, file.model, file.method, report)
-            checked, damaged = checked + found.checked, damaged + len(found.damaged)
+            verified = maintenance.verify(compute.store, file.model, file.method, report)
+            checked, damaged = checked + verified.checked, damaged + len(verified.damaged)
         if damaged:
             return (
                 f"{damaged:,} of {checked:,} entries were damaged and taken out: the next run "
@@ -198,13 +198,13 @@ def start_delete(compute: Compute, files: Sequence[StoredFile]) -> Run:
     """Remove files of the store, also ones that cannot be read."""
 
     def work(run: Run, step: Step) -> str:
-        said, freed = summary(files), 0
+        text, freed = summary(files), 0
         for done, file in enumerate(files):
             _require_wanted(run)
             step(done, len(files))
             freed += maintenance.drop_file(file)
         step(len(files), len(files))
-        return f"Deleted {said}; {size(freed)} are free again."
+        return f"Deleted {text}; {size(freed)} are free again."
 
     return _start(compute, "Deleting", work)
 
@@ -227,9 +227,9 @@ def start_export(
             report=step,
             should_stop=lambda: run.stopping,
         )
-        made = Exported(file_name(*parts, "results", fmt="parquet"), path, path.stat().st_size)
-        exports.keep(made)
-        return f"Exported {rows:,} rows, {size(made.bytes)}: download them below."
+        exported = Exported(file_name(*parts, "results", fmt="parquet"), path, path.stat().st_size)
+        exports.keep(exported)
+        return f"Exported {rows:,} rows, {size(exported.bytes)}: download them below."
 
     return _start(compute, "Exporting", work, exports)
 
@@ -283,14 +283,14 @@ class Exports:
             self.folder.mkdir(mode=0o700, exist_ok=True)
             return self.folder / f"{self._made}.parquet"
 
-    def keep(self, made: Exported) -> None:
+    def keep(self, exported: Exported) -> None:
         """Offer one that was made, in the place of one of the same name or the oldest."""
         with self._lock:
             for path, old in list(self._kept.items()):
-                if old.name == made.name:
+                if old.name == exported.name:
                     del self._kept[path]
                     path.unlink(missing_ok=True)
-            self._kept[made.path] = made
+            self._kept[exported.path] = exported
             while len(self._kept) > _KEPT_EXPORTS:
                 path, _ = self._kept.popitem(last=False)
                 path.unlink(missing_ok=True)

@@ -115,26 +115,26 @@ class LengthRow:
     )
 
 
-def _cells(one: NeedleSummary) -> Iterator[CellRow]:
-    for (length, depth), known in one.grid.cells.items():
+def _cells(summary: NeedleSummary) -> Iterator[CellRow]:
+    for (length, depth), known in summary.grid.cells.items():
         yield CellRow(
-            one.model.spec.name,
+            summary.model.spec.name,
             length,
             depth,
-            one.grid.n,
-            one.grid.accuracy(length, depth),
-            1 / one.grid.n,
+            summary.grid.n,
+            summary.grid.accuracy(length, depth),
+            1 / summary.grid.n,
             sum(known.tokens) / len(known.tokens),
             known.n_repeated,
         )
 
 
-def _lengths(one: NeedleSummary) -> Iterator[LengthRow]:
-    grid = one.grid
+def _lengths(summary: NeedleSummary) -> Iterator[LengthRow]:
+    grid = summary.grid
     for length in (*grid.lengths, None):
         yield LengthRow(
-            one.model.spec.name,
-            one.model.spec.max_length,
+            summary.model.spec.name,
+            summary.model.spec.max_length,
             "all" if length is None else str(length),
             grid.n,
             sum(length in (None, key[0]) for key in grid.cells),
@@ -201,8 +201,8 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
     figures = (
         Figure(
             "Needles found by length and depth",
-            lambda found, style, known: needle_heatmap(
-                {one.model.spec.name: one.grid for one in found}, style, provenance=known
+            lambda found, style, origin: needle_heatmap(
+                {one.model.spec.name: one.grid for one in found}, style, provenance=origin
             ),
         ),
     )
@@ -235,7 +235,7 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
         limit = model.spec.max_length
         if limit is None and not model.stored_only:
             limit = compute.retriever(model).max_length
-        read = tuple(one for one in settings.lengths if limit is None or one <= limit)
+        read = tuple(length for length in settings.lengths if limit is None or length <= limit)
         if not read:
             raise UserError(
                 f"{model.spec.name} reads {limit:,} tokens, fewer than any length asked for: add a "
@@ -250,7 +250,7 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
                 settings.depths,
                 settings.needles,
                 settings.seed,
-                tuple(one for one in settings.lengths if one not in read),
+                tuple(length for length in settings.lengths if length not in read),
                 corpus.selection,
             )
         ]
@@ -303,9 +303,9 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
         items = subject.items()
         found = needle_cells(compute.root).select(model.key, subject.method, items).results
         cells = {
-            (one.length, one.depth): found[name]
-            for one in items
-            if (name := item_id(one.length, one.depth)) in found
+            (cell_item.length, cell_item.depth): found[name]
+            for cell_item in items
+            if (name := item_id(cell_item.length, cell_item.depth)) in found
         }
         return NeedleSummary(model, subject, NeedleGrid(subject.lengths, subject.depths, cells))
 

@@ -67,7 +67,7 @@ def repository_path(path: str) -> str:
 
 def links(text: str, path: str) -> list[tuple[re.Match[str], str, str]]:
     """The links of a page to files: each match, the file in the repository, what is behind `#`."""
-    code = [found.span() for found in CODE.finditer(text)]
+    code = [match.span() for match in CODE.finditer(text)]
     found = []
     for match in LINK.finditer(text):
         target, _, anchor = match[0].partition("#")

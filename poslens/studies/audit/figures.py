@@ -35,13 +35,13 @@ def unretrieved_by_position(
         else "Unretrieved sentences"
     )
     figure = canvas("audit", style, "Position in the document (%)", f"{title}, %", provenance)
-    for number, one in enumerate(summaries):
+    for number, summary in enumerate(summaries):
         look = style.line(number)
-        for order, curve in one.curves.items():
+        for order, curve in summary.curves.items():
             original = order == "original"
             key = f"index {number}"
             _band(figure, curve, faint(str(look["color"]), 0.16 if original else 0.07), key)
-            name = one.name if original else f"{one.name}, shuffled"
+            name = summary.name if original else f"{summary.name}, shuffled"
             trace = go.Scatter(
                 x=CENTRES,
                 y=100 * curve.share,
@@ -58,7 +58,7 @@ def unretrieved_by_position(
                 hovertemplate="%{y:.1f}%%{customdata}",
             )
             role = "original order" if original else "random"
-            figure.add_trace(group(trace, key, one.name, role))
+            figure.add_trace(group(trace, key, summary.name, role))
     figure.update_yaxes(rangemode="tozero")
     return with_legend(positions(figure), style)
 
@@ -75,12 +75,12 @@ def _interval(curve: UnretrievedCurve, b: int) -> str:
 def _band(figure: go.Figure, curve: UnretrievedCurve, colour: str, key: str) -> None:
     if curve.low is None or curve.high is None:
         return
-    known = np.isfinite(curve.low)
-    x = CENTRES[known]
+    values = np.isfinite(curve.low)
+    x = CENTRES[values]
     figure.add_trace(
         go.Scatter(
             x=np.concatenate([x, x[::-1]]),
-            y=100 * np.concatenate([curve.high[known], curve.low[known][::-1]]),
+            y=100 * np.concatenate([curve.high[values], curve.low[values][::-1]]),
             fill="toself",
             fillcolor=colour,
             line={"width": 0},

@@ -158,7 +158,7 @@ class IndexBuilder:
     def _made(self, block: Sequence[tuple[str, str]]) -> list[list[Any]]:
         """The entries of each text in the index: vectors [H], or words."""
         if self._chunks.kind == "late":
-            return [list(one) for one in self._late([text for text, _ in block])]
+            return [list(values) for values in self._late([text for text, _ in block])]
         parts = [
             windows_of(self._retriever, text, self._chunks, title)
             if self._chunks.kind == "windows"
@@ -167,8 +167,8 @@ class IndexBuilder:
         ]
         if isinstance(self._retriever, LexicalRetriever):
             return [[terms_of(part) for part in one] for one in parts]
-        known = self._vectors(list(dict.fromkeys(part for one in parts for part in one)))
-        return [[known[part] for part in one if part in known] for one in parts]
+        arrays = self._vectors(list(dict.fromkeys(part for one in parts for part in one)))
+        return [[arrays[part] for part in one if part in arrays] for one in parts]
 
     def _vectors(self, texts: list[str]) -> dict[str, Tensor]:
         vectors, computed = readable_vectors(
@@ -188,24 +188,29 @@ class IndexBuilder:
         method = Method("late_chunks", {"size": self._chunks.size, "version": 1})
         digest_of = {text: text_digest(text) for text in texts}
         stored = store.select(self._model, method, list(digest_of.values())).results
-        found = {
-            digest: torch.from_numpy(one.vectors.copy())
-            for digest, one in stored.items()
-            if one.width == retriever.width
+        arrays = {
+            digest: torch.from_numpy(chunk_vectors.vectors.copy())
+            for digest, chunk_vectors in stored.items()
+            if chunk_vectors.width == retriever.width
         }
 
         def read(part: list[str]) -> list[Tensor]:
             return late_vectors(retriever, part, self._chunks.size)
 
-        todo = [text for text in texts if digest_of[text] not in found]
+        todo = [text for text in texts if digest_of[text] not in arrays]
         if todo:
             ok = readable(retriever, todo, "document")
             todo = [text for text, known in zip(todo, ok, strict=True) if known]
         stop, device_slot = self._options.should_stop, self._options.device_slot
-        for part, made in in_batches(retriever, read, todo, estimated_tokens, stop, device_slot):
+        for part, columns in in_batches(retriever, read, todo, estimated_tokens, stop, device_slot):
             self._from_store = False
-            vectors = [(digest_of[text], one) for text, one in zip(part, made, strict=True)]
-            rows = [(digest, ChunkVectors(one.shape[1], one.numpy())) for digest, one in vectors]
+            vectors = [
+                (digest_of[text], values) for text, values in zip(part, columns, strict=True)
+            ]
+            rows = [
+                (digest, ChunkVectors(values.shape[1], values.numpy()))
+                for digest, values in vectors
+            ]
             store.put(self._model, method, rows)
-            found |= dict(vectors)
-        return [found.get(digest_of[text], torch.zeros(0, 1)) for text in texts]
+            arrays |= dict(vectors)
+        return [arrays.get(digest_of[text], torch.zeros(0, 1)) for text in texts]

@@ -70,7 +70,7 @@ def _pace(retriever: DenseRetriever, collection: Collection, device_slot: Device
     Raises:
         UserError: the corpus cannot be read.
     """
-    texts = [one.text for one in islice(collection.documents(), _TIMED)]
+    texts = [document.text for document in islice(collection.documents(), _TIMED)]
     sentences = [part[:100] for part in texts] * 2
 
     def rate(texts: Sequence[str]) -> float:
@@ -185,8 +185,8 @@ class Reading:
             UserError: it was removed from the corpus meanwhile.
         """
         for _ in range(2):
-            for one in self._stream:
-                if one.key == key:
-                    return one
+            for document in self._stream:
+                if document.key == key:
+                    return document
             self._stream = self._collection.documents()
         raise UserError(f"The corpus has no document {key[:80]} any more: start the audit again.")

@@ -108,9 +108,9 @@ def run_audit(
     queries = Queries(retriever, store.collection, frequent, options)
 
     def compute(item: Key) -> SentenceRanks:
-        document, made, vectors = queries.of(item.item)
+        document, own_queries, vectors = queries.of(item.item)
         number = number_of[item.item]
-        return _ranked(retriever, chunks, document, number, made, vectors, indexes)
+        return _ranked(retriever, chunks, document, number, own_queries, vectors, indexes)
 
     return compute_missing(
         store.ranks,
@@ -184,12 +184,12 @@ def _ranked(
     chunks: Chunks,
     document: Document,
     number: int,
-    made: DocumentQueries,
+    own_queries: DocumentQueries,
     vectors: Mapping[str, Any],
     indexes: Sequence[SearchIndex],
 ) -> SentenceRanks:
     """The ranks of a document for its sentences and questions in each index."""
-    texts = (*made.sentences, *made.questions)
+    texts = (*own_queries.sentences, *own_queries.questions)
     at = [i for i, text in enumerate(texts) if text in vectors]
     queries: Any = [vectors[texts[i]] for i in at]
     if not isinstance(retriever, LexicalRetriever):
@@ -200,25 +200,25 @@ def _ranked(
     return SentenceRanks(
         document.key,
         document.language,
-        made.n_words,
-        made.spans,
-        _rounded(made.positions),
-        _rounded(_read(retriever, chunks, document.text, made)),
-        ranks.reshape(len(indexes), 2, len(made.sentences)),
+        own_queries.n_words,
+        own_queries.spans,
+        _rounded(own_queries.positions),
+        _rounded(_read(retriever, chunks, document.text, own_queries)),
+        ranks.reshape(len(indexes), 2, len(own_queries.sentences)),
     )
 
 
 def _read(
-    retriever: Retriever, chunks: Chunks, text: str, made: DocumentQueries
+    retriever: Retriever, chunks: Chunks, text: str, queries: DocumentQueries
 ) -> NDArray[np.float64]:
     """Share of each sentence that the model reads [2, S], by order."""
-    lengths = np.array([b - a for a, b in made.spans], dtype=np.float64)
+    lengths = np.array([b - a for a, b in queries.spans], dtype=np.float64)
     shares = np.ones((2, len(lengths)))
     if chunks.kind == "windows" or not isinstance(retriever, DenseRetriever):
         return shares
-    starts = ([a for a, _ in made.spans], made.shuffled_starts)
+    starts = ([a for a, _ in queries.spans], queries.shuffled_starts)
     with retriever.lock:
-        for row, (one, begins) in enumerate(zip((text, made.shuffled), starts, strict=True)):
+        for row, (one, begins) in enumerate(zip((text, queries.shuffled), starts, strict=True)):
             tokens = retriever.encode_texts([one], "document").texts[0]
             if tokens.truncated:
                 left = tokens.read_until - np.array(begins, dtype=np.float64)

@@ -251,8 +251,10 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
             title = subject.collection.title
             raise UserError(f"No document of {title} can be searched for: {reason}")
         # Calibrated or not: both are indexes of one model.
-        base = next((one for one in earlier if one.index.spec.base == subject.spec.base), None)
-        known = any(one.index.spec.name == subject.spec.name for one in earlier)
+        base = next(
+            (summary for summary in earlier if summary.index.spec.base == subject.spec.base), None
+        )
+        known = any(summary.index.spec.name == subject.spec.name for summary in earlier)
         truncations = () if known else tuple(store.truncations(model.key))
         results = tuple(stored.results.values())
 

@@ -153,8 +153,12 @@ def tokens_read(truncations: Sequence[Truncation]) -> int:
     """Tokens of the longest texts that the model reads before it truncates, special tokens
     included; tokens of the longest text if it reads all of them."""
     # The last word that is read may end past the context limit.
-    read = [min(one.last, max(one.first, one.claimed)) for one in truncations if not one.reads_all]
-    return max(read or [one.n_tokens for one in truncations])
+    read = [
+        min(truncation.last, max(truncation.first, truncation.claimed))
+        for truncation in truncations
+        if not truncation.reads_all
+    ]
+    return max(read or [truncation.n_tokens for truncation in truncations])
 
 
 def measured_limit(compute: Compute, spec: RetrieverSpec, data: DataSet) -> str:
@@ -173,20 +177,20 @@ def limit_sentence(spec: RetrieverSpec, truncations: Sequence[Truncation]) -> st
     if not truncations:
         return ""
     name = spec.name
-    longest = max(truncations, key=lambda one: one.n_tokens)
+    longest = max(truncations, key=lambda truncation: truncation.n_tokens)
     if spec.without_files:  # its tokens are words here, and it states no limit
-        first = min(truncations, key=lambda one: (one.reads_all, one.last))
+        first = min(truncations, key=lambda truncation: (truncation.reads_all, truncation.last))
         if first.reads_all:
             return f"{name} reads texts of {longest.n_words:,} words to the end."
         return f"{name} truncates at word {first.word:,} of {first.n_words:,}."
-    if all(one.reads_all for one in truncations):
+    if all(truncation.reads_all for truncation in truncations):
         configured = (
             ""
             if longest.n_tokens > longest.claimed
             else f", the longest that were tried; its context limit is {longest.claimed:,}"
         )
         return f"{name} reads texts of {longest.n_tokens:,} tokens to the end{configured}."
-    first = next(one for one in truncations if not one.reads_all)
+    first = next(truncation for truncation in truncations if not truncation.reads_all)
     tokens = dict.fromkeys((f"{first.first:,}", f"{first.last:,}"))
     where = f"token {' or '.join(tokens)} of a text of {first.n_tokens:,}"
     if first.as_claimed:

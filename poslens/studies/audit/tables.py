@@ -104,27 +104,27 @@ class TruncationRow:
     at_context_limit: bool = column("Whether the model truncates at its context limit.")
 
 
-def _summary(one: AuditSummary) -> Iterator[AuditRow]:
+def _summary(summary: AuditSummary) -> Iterator[AuditRow]:
     yield AuditRow(
-        *_index(one),
-        one.shares["original"],
-        one.shares["random"],
-        one.last_minus_first["original"],
-        one.last_minus_first["random"],
-        one.share_among(read=True),
-        one.share_among(read=False),
-        one.recovered,
-        len(one.documents),
-        len(one.failed),
-        one.n_truncated,
-        one.n_sentences,
-        one.index.query_form,
-        one.index.top,
+        *_index(summary),
+        summary.shares["original"],
+        summary.shares["random"],
+        summary.last_minus_first["original"],
+        summary.last_minus_first["random"],
+        summary.share_among(read=True),
+        summary.share_among(read=False),
+        summary.recovered,
+        len(summary.documents),
+        len(summary.failed),
+        summary.n_truncated,
+        summary.n_sentences,
+        summary.index.query_form,
+        summary.index.top,
     )
 
 
-def _positions(one: AuditSummary) -> Iterator[AuditPositionRow]:
-    for order, curve in one.curves.items():
+def _positions(summary: AuditSummary) -> Iterator[AuditPositionRow]:
+    for order, curve in summary.curves.items():
         low, high = curve.low, curve.high
         for b in range(N_BINS):
             share = (
@@ -137,13 +137,13 @@ def _positions(one: AuditSummary) -> Iterator[AuditPositionRow]:
                 else None
             )
             ends = (100 * b / N_BINS, 100 * (b + 1) / N_BINS)
-            yield AuditPositionRow(*_index(one), order, *ends, int(curve.n[b]), share)
+            yield AuditPositionRow(*_index(summary), order, *ends, int(curve.n[b]), share)
 
 
-def _groups(one: AuditSummary) -> Iterator[AuditGroupRow]:
-    for group in groups(one.documents, one.index.query_form, one.index.top):
+def _groups(summary: AuditSummary) -> Iterator[AuditGroupRow]:
+    for group in groups(summary.documents, summary.index.query_form, summary.index.top):
         yield AuditGroupRow(
-            *_index(one),
+            *_index(summary),
             group.by,
             group.name,
             group.n_documents,
@@ -153,16 +153,16 @@ def _groups(one: AuditSummary) -> Iterator[AuditGroupRow]:
         )
 
 
-def _worst(one: AuditSummary) -> Iterator[AuditDocumentRow]:
-    for ranks, n, of in one.worst:
+def _worst(summary: AuditSummary) -> Iterator[AuditDocumentRow]:
+    for ranks, n, of in summary.worst:
         language = ranks.language or ""
-        yield AuditDocumentRow(*_index(one), ranks.document_id, language, ranks.n_words, n, of)
+        yield AuditDocumentRow(*_index(summary), ranks.document_id, language, ranks.n_words, n, of)
 
 
-def _truncation(one: AuditSummary) -> Iterator[TruncationRow]:
-    for number, text in enumerate(one.truncations, start=1):
+def _truncation(summary: AuditSummary) -> Iterator[TruncationRow]:
+    for number, text in enumerate(summary.truncations, start=1):
         yield TruncationRow(
-            one.index.spec.name,
+            summary.index.spec.name,
             number,
             text.documents,
             text.n_tokens,
@@ -174,8 +174,8 @@ def _truncation(one: AuditSummary) -> Iterator[TruncationRow]:
         )
 
 
-def _index(one: AuditSummary) -> tuple[str, str]:
-    return one.index.spec.name, str(one.index.chunks)
+def _index(summary: AuditSummary) -> tuple[str, str]:
+    return summary.index.spec.name, str(summary.index.chunks)
 
 
 TABLES: Mapping[str, Table[Any]] = {

@@ -47,8 +47,8 @@ class Contrasted:
             )
         )
         return [
-            replace(one, attribution=replace(attribution, model=label, matrix=None))
-            for one, attribution, label in zip(
+            replace(explained, attribution=replace(attribution, model=label, matrix=None))
+            for explained, attribution, label in zip(
                 (self.first, self.second), pair, ("d1", "d2"), strict=True
             )
         ]

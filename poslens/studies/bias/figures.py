@@ -65,23 +65,23 @@ def bias_chart(
     that the test has none. Each bar's customdata is [model, test].
     """
     figure = canvas("bias_tests", style, "", MEASURES[measure], provenance)
-    models = list(dict.fromkeys(one.model for one in bars))
-    tests = [name for name in TESTS if any(one.test == name for one in bars)]
+    models = list(dict.fromkeys(bar.model for bar in bars))
+    tests = [name for name in TESTS if any(bar.test == name for bar in bars)]
     # One word each, as large as leaves its neighbours room: a column of a paper is narrow.
     labels = {name: TESTS[name].title.split()[0] for name in tests}
     room = (style.width_px - 6 * style.font_size) / max(1, len(tests))
     longest = max((text_width(label, 1.0) for label in labels.values()), default=1.0)
     for index, model in enumerate(models):
-        own = [one for one in bars if one.model == model]
+        own = [bar for bar in bars if bar.model == model]
         colour = str(style.line(index)["color"])
-        known = [(one.value, one.low, one.high) for one in own]
+        known = [(bar.value, bar.low, bar.high) for bar in own]
         figure.add_trace(
             go.Bar(
-                x=[labels[one.test] for one in own],
+                x=[labels[bar.test] for bar in own],
                 y=[0.0 if value is None else value for value, *_ in known],
                 name=legend_name(model, style),
-                customdata=[[model, one.test] for one in own],
-                text=[one.instead if one.value is None else "" for one in own],
+                customdata=[[model, bar.test] for bar in own],
+                text=[bar.instead if bar.value is None else "" for bar in own],
                 textposition="outside",
                 textfont={"size": style.small, "color": style.colours.muted},
                 cliponaxis=False,
@@ -105,7 +105,7 @@ def bias_chart(
                     "thickness": 1.2,
                     "width": 3,
                 },
-                hovertext=[_hover(one, measure) for one in own],
+                hovertext=[_hover(bar, measure) for bar in own],
                 hovertemplate="%{hovertext}<extra></extra>",
             )
         )
@@ -124,9 +124,9 @@ def bias_chart(
     return with_legend(figure, style)
 
 
-def _hover(one: Bar, measure: str) -> str:
-    head = f"{escape(one.model)}<br>{escape(TESTS[one.test].title)}"
-    if one.value is None:
-        return f"{head}<br>{'<br>'.join(map(escape, wrap(one.note, 320, 13)))}"
-    interval = "" if one.low is None else f" [{one.low:.3g}, {one.high:.3g}]"
-    return f"{head}<br>{escape(measure)} {one.value:.3g}{interval}"
+def _hover(bar: Bar, measure: str) -> str:
+    head = f"{escape(bar.model)}<br>{escape(TESTS[bar.test].title)}"
+    if bar.value is None:
+        return f"{head}<br>{'<br>'.join(map(escape, wrap(bar.note, 320, 13)))}"
+    interval = "" if bar.low is None else f" [{bar.low:.3g}, {bar.high:.3g}]"
+    return f"{head}<br>{escape(measure)} {bar.value:.3g}{interval}"

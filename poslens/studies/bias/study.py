@@ -62,22 +62,27 @@ def distinct(pairs: BiasPairs) -> list[DocumentPair]:
 
 def documents(tests: Sequence[BiasPairs]) -> list[TextPair]:
     """Both documents of every pair, each with its query."""
-    return [one for test in tests for pair in test.pairs for one in (pair.first, pair.second)]
+    return [
+        other_pair
+        for test in tests
+        for pair in test.pairs
+        for other_pair in (pair.first, pair.second)
+    ]
 
 
 def narrowed(
-    tests: Sequence[BiasPairs], kept: Sequence[TextPair], selection: str
+    tests: Sequence[BiasPairs], chosen_pairs: Sequence[TextPair], selection: str
 ) -> list[BiasPairs]:
-    """The tests over the pairs both of whose documents are among `kept`; `selection` says in words
-    which these are. How many went is said under `rejected`; a test may be left without pairs."""
-    ids, found = {one.pair_id for one in kept}, []
+    """The tests over the pairs both of whose documents are among `chosen_pairs`; `selection` names
+    that choice. `rejected` counts the excluded ones; a test may be left without pairs."""
+    ids, pairs_of_tests = {pair.pair_id for pair in chosen_pairs}, []
     for test in tests:
         pairs = tuple(p for p in test.pairs if {p.first.pair_id, p.second.pair_id} <= ids)
         rejected = dict(test.rejected)
         if len(pairs) < len(test.pairs):
             rejected[UNREADABLE] = len(test.pairs) - len(pairs)
-        found.append(BiasPairs(test.test, pairs, f"{test.source}; {selection}", rejected))
-    return found
+        pairs_of_tests.append(BiasPairs(test.test, pairs, f"{test.source}; {selection}", rejected))
+    return pairs_of_tests
 
 
 def _items(tests: Sequence[BiasPairs]) -> list[DocumentPair]:
@@ -161,15 +166,15 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
     figures = (
         Figure(
             "Bias tests by test and model",
-            lambda summaries, style, known: bias_chart(
+            lambda summaries, style, origin: bias_chart(
                 [
-                    bar(one.model.spec.name, test.result, one.asked.measure)
-                    for one in summaries
-                    for test in one.tests
+                    bar(summary.model.spec.name, test.result, summary.asked.measure)
+                    for summary in summaries
+                    for test in summary.tests
                 ],
                 summaries[0].asked.measure,
                 style,
-                known,
+                origin,
             ),
         ),
     )
@@ -180,7 +185,9 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         tests = replace(TEST_CHOICE, options=offered, default=offered)
         built = any(lacking(data).values()) and set(offered) <= set(FROM_EVIDENCE)
         hidden = () if built else ("position",)
-        left = {name: one for name, one in self.parameters.items() if name not in hidden}
+        left = {
+            name: parameter for name, parameter in self.parameters.items() if name not in hidden
+        }
         return Parameters(**{**left, "tests": tests})
 
     def corpus(self, data: DataSet, settings: Settings) -> tuple[BiasPairs, ...]:
@@ -207,9 +214,9 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         """The pairs both of whose documents every model can read, where asked for."""
         if not settings.readable:
             return corpus
-        kept = coverage.readable(compute, specs, documents(corpus), report)
-        tests = narrowed(corpus, kept, coverage.LEFT_OUT)
-        if not (left := tuple(one for one in tests if one.pairs)):
+        pairs = coverage.readable(compute, specs, documents(corpus), report)
+        tests = narrowed(corpus, pairs, coverage.LEFT_OUT)
+        if not (left := tuple(test for test in tests if test.pairs)):
             raise UserError(
                 "No pair of documents is left: of each, a model cannot read one. Choose another "
                 "model or data set."
@@ -219,17 +226,17 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
     def notes(self, data: DataSet, corpus: tuple[BiasPairs, ...]) -> list[str]:
         """The pairs that were left out of each test, and the tests that there are no pairs for."""
         sentences = [
-            f"{TESTS[one.test].title}, pairs left out: "
-            + "; ".join(f"{n:,}: {reason}" for reason, n in one.rejected.items())
-            for one in corpus
-            if one.rejected
+            f"{TESTS[pairs_of_test.test].title}, pairs left out: "
+            + "; ".join(f"{n:,}: {reason}" for reason, n in pairs_of_test.rejected.items())
+            for pairs_of_test in corpus
+            if pairs_of_test.rejected
         ]
         sentences += [
             f"{TESTS[pairs.test].title}: no two documents differ, so there is nothing to test."
             for pairs in corpus
             if not distinct(pairs)
         ]
-        if {one.test for one in corpus} == set(available(data)):
+        if {pairs_of_test.test for pairs_of_test in corpus} == set(available(data)):
             sentences += [
                 f"Not {TESTS[name].title.lower()}: {reason}."
                 for name, reason in lacking(data).items()
@@ -256,15 +263,15 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         def worker(
             retriever: Retriever, should_stop: Callable[[], bool]
         ) -> Callable[[DocumentPair], PairScores]:
-            known = known_texts()
+            cache = known_texts()
 
             def scores(pairs: Sequence[DocumentPair]) -> list[PairScores]:
-                return bias_scores.score(retriever, pairs, should_stop, known)
+                return bias_scores.score(retriever, pairs, should_stop, cache)
 
             return Batched(scores)
 
         items = _items(subject.tests)
-        tests = "; ".join(f"{one.test} of {one.source}" for one in subject.tests)
+        tests = "; ".join(f"{test.test} of {test.source}" for test in subject.tests)
         return item_job(
             compute,
             subject.spec,
@@ -286,17 +293,19 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
             model.key, BIAS_SCORES, _items(subject.tests)
         )
         tests = tuple(
-            one
-            for one in (_tested(pairs, stored) for pairs in subject.tests)
-            if one.scores or not one.missing
+            test
+            for test in (_tested(pairs, stored) for pairs in subject.tests)
+            if test.scores or not test.missing
         )
         return BiasSummary(model, subject, tests) if tests else None
 
     def together(self, summaries: Sequence[BiasSummary]) -> list[BiasSummary]:
         """The results with Holm's p over all of them."""
-        p = iter(adjusted([one.result for summary in summaries for one in summary.tests]))
+        p = iter(adjusted([test.result for summary in summaries for test in summary.tests]))
         return [
-            replace(summary, tests=tuple(replace(one, adjusted_p=next(p)) for one in summary.tests))
+            replace(
+                summary, tests=tuple(replace(test, adjusted_p=next(p)) for test in summary.tests)
+            )
             for summary in summaries
         ]
 
@@ -306,12 +315,12 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         labels: dict[str, list[str]] = {}
         partial = False
         for summary in summaries:
-            for one in summary.tests:
-                partial = partial or one.missing > 0
-                if one.missing:
+            for test in summary.tests:
+                partial = partial or test.missing > 0
+                if test.missing:
                     continue
-                label = f"{summary.model.spec.name}, {TESTS[one.result.test].title.lower()}"
-                for sentence in (*one.result.remarks, *dict.fromkeys(one.failed.values())):
+                label = f"{summary.model.spec.name}, {TESTS[test.result.test].title.lower()}"
+                for sentence in (*test.result.remarks, *dict.fromkeys(test.failed.values())):
                     labels.setdefault(sentence, []).append(label)
         sentences = [f"{'; '.join(of)}: {sentence}" for sentence, of in labels.items()]
         if partial:
@@ -322,14 +331,14 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         """Which document scores higher in which tests."""
         higher: dict[str, list[str]] = {"d1": [], "d2": []}
         level: list[str] = []
-        for one in summary.tests:
-            result = one.result
+        for test in summary.tests:
+            result = test.result
             name = TESTS[result.test].title.lower()
-            if one.adjusted_p is None or one.adjusted_p >= LEVEL or one.difference is None:
+            if test.adjusted_p is None or test.adjusted_p >= LEVEL or test.difference is None:
                 level.append(name)
             else:
-                side = "d1" if one.difference.value > 0 else "d2"
-                higher[side].append(f"{name} {one.difference.text('+.3f')}")
+                side = "d1" if test.difference.value > 0 else "d2"
+                higher[side].append(f"{name} {test.difference.text('+.3f')}")
         parts = [f"{side} scores higher in {', '.join(of)}" for side, of in higher.items() if of]
         if level:
             parts.append(f"no difference is shown in {', '.join(level)}")
@@ -346,9 +355,9 @@ def provenance_of(model: ModelIdentity, tests: Sequence[ScoredTest]) -> Provenan
     return provenance.of_bias(
         model,
         BIAS_SCORES,
-        [one.result for one in tests],
+        [test.result for test in tests],
         tests[0].pairs.pairs[0].first.dataset,
-        "; ".join(dict.fromkeys(one.pairs.source for one in tests)),
+        "; ".join(dict.fromkeys(test.pairs.source for test in tests)),
     )
 
 

@@ -157,11 +157,11 @@ def test_rows(summary: BiasSummary) -> Iterator[BiasRow]:
 
 def pair_rows(summary: BiasSummary) -> Iterator[PairRow]:
     unknown = limits.unknown(summary.model.spec)
-    for one in summary.tests:
+    for test in summary.tests:
         rows = [
             PairRow(
                 summary.model.spec.name,
-                one.result.test,
+                test.result.test,
                 scores.first - scores.second,
                 scores.first,
                 scores.second,
@@ -171,7 +171,7 @@ def pair_rows(summary: BiasSummary) -> Iterator[PairRow]:
                 pair.second.document,
                 pair.item_id,
             )
-            for pair in one.pairs.pairs
-            if (scores := one.scores.get(pair.item_id)) is not None
+            for pair in test.pairs.pairs
+            if (scores := test.scores.get(pair.item_id)) is not None
         ]
         yield from sorted(rows, key=lambda row: -row.difference)

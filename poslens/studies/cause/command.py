@@ -98,9 +98,9 @@ def cause(
     what = relocation_method() if intervention == "relocation" else ablation_method(by or "delete")  # type: ignore[arg-type]
     judged = [make_method(name) for name in against or []]
     spec = resolve(model)
-    data, found = pairs_of(dataset, False)
+    data, chosen_pairs = pairs_of(dataset, False)
     spec = for_data(spec, data.name)
-    usable, left_out = (found, "") if intervention == "ablation" else movable(found)
+    usable, left_out = (chosen_pairs, "") if intervention == "ablation" else movable(chosen_pairs)
     if left_out:
         print(left_out, file=sys.stderr)
     if not usable:
@@ -121,8 +121,8 @@ def cause(
     compute = service()
 
     watched(what.name, interventions.job(compute, spec, what, chosen, data.name))
-    for one in judged:
-        watched(one.name, compute.attribution_job(spec, one, chosen, data.name))
+    for method in judged:
+        watched(method.name, compute.attribution_job(spec, method, chosen, data.name))
     result = interventions.data_set_cause(compute, spec, what, chosen, data.name, words)
     if figure is not None:
         figure.draw(causal_curves([result], figure.style), [result.provenance()])
@@ -132,11 +132,11 @@ def cause(
         print_table(causal_curve_frame([result]), "csv", [result.provenance()])
         return
     agreements: list[AgreementEntry] = []
-    for one in judged:
-        agreed = interventions.agreement_of(compute, spec, one, what, chosen)
+    for method in judged:
+        agreed = interventions.agreement_of(compute, spec, method, what, chosen)
         agreements.append(
             {
-                "method": repr(one),
+                "method": repr(method),
                 "n": agreed.n,
                 "documents": agreed.n_documents,
                 "left_out": agreed.n_left_out,
@@ -180,10 +180,10 @@ def _of_documents(
     )
 
     spec = resolve(model)
-    data, found = pairs_of(dataset, False)
+    data, pairs = pairs_of(dataset, False)
     spec = for_data(spec, data.name)
     require_vector(spec)
-    documents = documents_of(found)
+    documents = documents_of(pairs)
     n = min(limit or len(documents), len(documents))
     chosen = spread_evenly(documents, n)
     words = "" if n == len(documents) else f"{n} documents spread evenly"
@@ -199,9 +199,9 @@ def _of_documents(
     if what.name in EDITS:
         edits = mean_edits(compute, spec, what, chosen, data.name, words)
         if figure is not None:
-            known = edits.provenance()
-            figure.draw(edit_means([edits], figure.style, [known]), [known])
-        frame, known = edits_frame([edits]), edits.provenance()
+            provenance = edits.provenance()
+            figure.draw(edit_means([edits], figure.style, [provenance]), [provenance])
+        frame, provenance = edits_frame([edits]), edits.provenance()
         answer: EditMeans | SegmentCurveAnswer = {
             "model": spec.name,
             "intervention": repr(what),
@@ -211,13 +211,13 @@ def _of_documents(
             "shares": list(edits.shares),
             "cosine": {place: [_interval(v) for v in row] for place, row in edits.means.items()},
             "notes": list(edits.notes),
-            "provenance": source(known),
+            "provenance": source(provenance),
         }
     else:
         curves = interventions.data_set_cause(compute, spec, what, chosen, data.name, words)
         if figure is not None:
             figure.draw(causal_curves([curves], figure.style), [curves.provenance()])
-        frame, known = causal_curve_frame([curves]), curves.provenance()
+        frame, provenance = causal_curve_frame([curves]), curves.provenance()
         curve = curves.summary.curve
         answer = {
             "model": spec.name,
@@ -229,10 +229,10 @@ def _of_documents(
             "curve": curve.mean.tolist(),
             "ci_low": _listed(curve.ci_low),
             "ci_high": _listed(curve.ci_high),
-            "provenance": source(known),
+            "provenance": source(provenance),
         }
     if format is TextFormat.csv:
-        print_table(frame, "csv", [known])
+        print_table(frame, "csv", [provenance])
         return
     print_json(answer)
 

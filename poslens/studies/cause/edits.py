@@ -56,16 +56,16 @@ def mean_edits(
     Raises:
         UserError: nothing is kept of them.
     """
-    kept = interventions.stored(compute, spec, method, documents)
-    found: list[EditCurves] = list(kept.results.values())
+    stored = interventions.stored(compute, spec, method, documents)
+    found: list[EditCurves] = list(stored.results.values())
     if not found:
         raise nothing_stored(spec.name, dataset)
-    cosines = np.array([one.cosines for one in found], dtype=np.float64)
-    groups = interventions.documents_of_pairs(documents, kept.results)
+    cosines = np.array([edits.cosines for edits in found], dtype=np.float64)
+    groups = interventions.documents_of_pairs(documents, stored.results)
 
     def means(position: int) -> tuple[Estimate, ...]:
         each = (estimate(cosines[:, position, [k]], groups) for k in range(cosines.shape[2]))
-        return tuple(one for one in each if one is not None)
+        return tuple(estimate for estimate in each if estimate is not None)
 
     return MeanEdits(
         compute.identify(spec),
@@ -74,9 +74,9 @@ def mean_edits(
         SHARES[found[0].by],
         {position: means(row) for row, position in enumerate(POSITIONS)},
         len(found),
-        len(kept.failed),
-        sum(one.read_share < 1 for one in found),
-        tuple(sorted({one.note for one in found if one.note})),
+        len(stored.failed),
+        sum(edits.read_share < 1 for edits in found),
+        tuple(sorted({edits.note for edits in found if edits.note})),
         selection,
     )
 
@@ -85,8 +85,8 @@ def edits_frame(found: Sequence[MeanEdits]) -> pd.DataFrame:
     """A row for each model, position and share."""
     rows = [
         {
-            "model": one.model.spec.name,
-            "edit": one.method.name,
+            "model": edits.model.spec.name,
+            "edit": edits.method.name,
             "position": position,
             "share": share,
             "cosine": value.value,
@@ -94,8 +94,8 @@ def edits_frame(found: Sequence[MeanEdits]) -> pd.DataFrame:
             "ci_high": value.high,
             "documents": value.n_resampled,
         }
-        for one in found
-        for position, values in one.means.items()
-        for share, value in zip(one.shares, values, strict=True)
+        for edits in found
+        for position, values in edits.means.items()
+        for share, value in zip(edits.shares, values, strict=True)
     ]
     return pd.DataFrame(rows)

@@ -58,13 +58,13 @@ def relocation_scores(
     figure = canvas(
         "relocation_scores", style, "Evidence at (% of the document)", "Score", provenance
     )
-    for index, (name, found) in enumerate(results.items()):
+    for index, (name, relocation) in enumerate(results.items()):
         look = style.line(index)
-        whole = found.whole
+        whole = relocation.whole
         figure.add_trace(
             go.Scatter(
-                x=100 * found.positions,
-                y=found.scores,
+                x=100 * relocation.positions,
+                y=relocation.scores,
                 mode="lines+markers",
                 line=look,
                 marker={
@@ -74,17 +74,17 @@ def relocation_scores(
                     if name in unknown
                     else [style.symbol(index) + ("" if read else "-open") for read in whole],
                 },
-                customdata=np.arange(len(found.positions)),
+                customdata=np.arange(len(relocation.positions)),
                 hovertemplate="%{y:.4f}",
                 name=legend_name(name, style),
             )
         )
         group(figure.data[-1], f"model {index}", name)
-        if place is not None and place < len(found.scores):
+        if place is not None and place < len(relocation.scores):
             figure.add_trace(
                 go.Scatter(
-                    x=[100 * found.positions[place]],
-                    y=[found.scores[place]],
+                    x=[100 * relocation.positions[place]],
+                    y=[relocation.scores[place]],
                     mode="markers",
                     marker={
                         "color": look["color"],
@@ -126,12 +126,12 @@ def causes_over_curve(
         "causes_over_curve", style, TEXT_TITLE, "Value (largest magnitude = 1)", provenance
     )
     values = np.asarray(curve, dtype=np.float64)
-    known = np.isfinite(values)
-    values = values[known]
+    array = np.isfinite(values)
+    values = values[array]
     colour = str(style.line(0)["color"])
     figure.add_trace(
         go.Scatter(
-            x=CENTRES[known],
+            x=CENTRES[array],
             y=_scaled(values),
             customdata=values,
             mode="lines",
@@ -182,22 +182,22 @@ def displacements(
 ) -> go.Figure:
     """Score against how far the whole text was moved, a line for each label."""
     figure = canvas("displacements", style, "Text moved by (tokens)", "Score", provenance)
-    for index, (name, found) in enumerate(results.items()):
+    for index, (name, displacement) in enumerate(results.items()):
         look = style.line(index)
         figure.add_trace(
             go.Scatter(
-                x=list(found.tokens),
-                y=found.scores,
+                x=list(displacement.tokens),
+                y=displacement.scores,
                 mode="lines+markers",
                 line=look,
                 marker={
                     "color": look["color"],
                     "size": 0.6 * style.font_size,
                     "symbol": [
-                        style.symbol(index) + ("" if r >= 1 else "-open") for r in found.read
+                        style.symbol(index) + ("" if r >= 1 else "-open") for r in displacement.read
                     ],
                 },
-                customdata=100 * found.read,
+                customdata=100 * displacement.read,
                 hovertemplate="%{y:.4f}, %{customdata:.0f}% of the text read",
                 name=legend_name(name, style),
             )
@@ -214,7 +214,7 @@ def minus_null_curves(
 ) -> go.Figure:
     """Curves less their controls, with the 95% band of each mean difference and a zero line. The
     axis names what was subtracted."""
-    names = " or ".join(dict.fromkeys(CONTROLS[one.control] for _, one in curves))
+    names = " or ".join(dict.fromkeys(CONTROLS[controlled.control] for _, controlled in curves))
     title = f"{quantity(method)} minus that of {names}"
     figure = canvas("minus_null", style, POSITION_TITLE, title, provenance)
     for index, (_, found) in enumerate(curves):
@@ -241,23 +241,23 @@ def minus_null_curves(
     return with_legend(positions(figure), style)
 
 
-def causal_curves(found: Sequence[DataSetCause], style: Style) -> go.Figure:
+def causal_curves(causes: Sequence[DataSetCause], style: Style) -> go.Figure:
     """Mean causal curves of one intervention over a data set, a line for each model, with 95%
     intervals. The intervention decides the unit: score, score lost, or cosine."""
-    curves = [one.summary.curve for one in found]
+    curves = [cause.summary.curve for cause in causes]
     quantity = QUANTITIES.get(curves[0].method.name, COSINE)
-    provenance = [one.provenance() for one in found]
+    provenance = [cause.provenance() for cause in causes]
     return mean_curves(curves, style, y_title=quantity, provenance=provenance)
 
 
-def edit_means(found: Sequence[MeanEdits], style: Style, provenance: Provenances = ()) -> go.Figure:
+def edit_means(edits: Sequence[MeanEdits], style: Style, provenance: Provenances = ()) -> go.Figure:
     """Cosine to the unchanged text by how much was put in or taken out: a colour for each model, a
     dash for each place, with 95% intervals where there are enough documents."""
-    title = {"insertion": "Put in", "removal": "Taken out"}[found[0].method.name]
+    title = {"insertion": "Put in", "removal": "Taken out"}[edits[0].method.name]
     figure = canvas(
         "edit_means", style, f"{title} (% of the text)", "Cosine to the unchanged text", provenance
     )
-    for index, one in enumerate(found):
+    for index, one in enumerate(edits):
         look = style.line(index)
         for (place, values), dash in zip(one.means.items(), DASHES, strict=True):
             has_interval = all(value.interval is not None for value in values)
@@ -286,6 +286,6 @@ def edit_means(found: Sequence[MeanEdits], style: Style, provenance: Provenances
 
 
 def _scaled(values: ArrayLike) -> NDArray[np.float64]:
-    found = np.asarray(values, dtype=np.float64)
-    limit = np.abs(found).max(initial=0.0)
-    return found / limit if limit else found
+    array = np.asarray(values, dtype=np.float64)
+    limit = np.abs(array).max(initial=0.0)
+    return array / limit if limit else array

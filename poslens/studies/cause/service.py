@@ -93,13 +93,13 @@ def of_pair(
         UserError: whatever keeps it from being computed, or it was stopped.
     """
     model = compute.identify(spec)
-    kept = causes(compute.root, method)
-    found = kept.get(model.key, method, pair)
+    results = causes(compute.root, method)
+    found = results.get(model.key, method, pair)
     if found is None:
         retriever = compute.retriever(model)
         with compute.device_slot(spec)():
             found = intervene(retriever, method, pair, should_stop)
-        kept.put(model.key, method, [(pair, found)])
+        results.put(model.key, method, [(pair, found)])
     return found
 
 
@@ -111,8 +111,8 @@ def other_documents(pair: TextPair, pairs: Sequence[TextPair]) -> list[str]:
     )
     found = list(texts)
     if len(found) > MAX_OTHERS:
-        kept = np.random.default_rng(SEED).choice(len(found), MAX_OTHERS, replace=False)
-        found = [found[i] for i in sorted(kept)]
+        values = np.random.default_rng(SEED).choice(len(found), MAX_OTHERS, replace=False)
+        found = [found[i] for i in sorted(values)]
     return found
 
 
@@ -124,8 +124,8 @@ def ask_others(
     Raises:
         UserError: as `ask`.
     """
-    if (found := stored_scores_of_others(compute, pair, spec, documents)) is not None:
-        return ready(found)
+    if (values := stored_scores_of_others(compute, pair, spec, documents)) is not None:
+        return ready(values)
     return compute.queue.ask(
         ("others", compute.root, compute.identify(spec).key, pair, tuple(documents)),
         lambda stop: scores_of_others(compute, pair, spec, documents, stop),
@@ -144,16 +144,16 @@ def scores_of_others(
     Raises:
         UserError: there are none, they cannot be scored, or it was stopped.
     """
-    found = stored_scores_of_others(compute, pair, spec, documents)
-    if found is None:
+    values = stored_scores_of_others(compute, pair, spec, documents)
+    if values is None:
         model = compute.identify(spec)
         retriever = compute.retriever(model)
         options = RunOptions(should_stop, device_slot=compute.device_slot(spec))
-        found = score_others(retriever, model.key, pair, documents, compute.root, options)
+        values = score_others(retriever, model.key, pair, documents, compute.root, options)
         others(compute.root).put(
-            model.key, OTHERS, [(AmongOthers(pair, documents), OtherScores(found))]
+            model.key, OTHERS, [(AmongOthers(pair, documents), OtherScores(values))]
         )
-    return found
+    return values
 
 
 def stored_scores_of_others(
@@ -161,8 +161,12 @@ def stored_scores_of_others(
 ) -> Array | None:
     """The same where they are stored, else None."""
     key = compute.identify(spec).key
-    found = others(compute.root).get(key, OTHERS, AmongOthers(pair, documents))
-    return found.scores if found is not None and len(found.scores) == len(documents) else None
+    other_scores = others(compute.root).get(key, OTHERS, AmongOthers(pair, documents))
+    return (
+        other_scores.scores
+        if other_scores is not None and len(other_scores.scores) == len(documents)
+        else None
+    )
 
 
 _answers: LRUCache[tuple[Sequence[object], Any]] = LRUCache(64)
@@ -179,10 +183,10 @@ def _answer(key: tuple[object, ...], results: Sequence[object], make: Callable[[
 
 def _digest(*arrays: Array) -> bytes:
     """What tells arrays from others, where no object that stays the same does."""
-    found = hashlib.sha256()
-    for one in arrays:
-        found.update(np.ascontiguousarray(one).data)
-    return found.digest()
+    h_a_s_h = hashlib.sha256()
+    for array in arrays:
+        h_a_s_h.update(np.ascontiguousarray(array).data)
+    return h_a_s_h.digest()
 
 
 # -- data sets -------------------------------------------------------------------------------------
@@ -395,13 +399,13 @@ def agreement_of(
 
 def controls(kind: Control, pairs: Sequence[TextPair], among: Sequence[TextPair]) -> list[TextPair]:
     """The control of each of `pairs` that has one, in order; `among` gives unrelated queries."""
-    found = []
+    chosen_pairs = []
     for pair in pairs:
         try:
-            found.append(control(kind, pair, among))
+            chosen_pairs.append(control(kind, pair, among))
         except UserError:
             continue
-    return found
+    return chosen_pairs
 
 
 def controlled(
@@ -449,11 +453,11 @@ def query_controls_agree(
     ids = [i for i in of_first if i in of_second]
     if not ids:
         return None
-    one, other = (
+    values, other = (
         first.curves[[of_first[i] for i in ids]],
         second.curves[[of_second[i] for i in ids]],
     )
-    return curves_agree(one, other)
+    return curves_agree(values, other)
 
 
 def _nulls(

@@ -43,17 +43,17 @@ def relocation_frame(
         {
             "model": name,
             "slot": slot,
-            "position": float(found.positions[slot]),
-            "score": float(found.scores[slot]),
-            "evidence read": None if name in unknown else float(found.read[slot]),
+            "position": float(relocation.positions[slot]),
+            "score": float(relocation.scores[slot]),
+            "evidence read": None if name in unknown else float(relocation.read[slot]),
             **(
-                {"rank": rank_among(float(found.scores[slot]), others[name])}
+                {"rank": rank_among(float(relocation.scores[slot]), others[name])}
                 if others and name in others
                 else {}
             ),
         }
-        for name, found in results.items()
-        for slot in range(len(found.positions))
+        for name, relocation in results.items()
+        for slot in range(len(relocation.positions))
     ]
     return pd.DataFrame(rows)
 
@@ -61,9 +61,9 @@ def relocation_frame(
 def ablation_frame(results: Mapping[str, Ablation]) -> pd.DataFrame:
     """A row for each model and part: its characters and what the score lost without it."""
     rows = [
-        (name, found.by, part, *found.spans[part], float(found.effects[part]))
-        for name, found in results.items()
-        for part in range(len(found.spans))
+        (name, ablation.by, part, *ablation.spans[part], float(ablation.effects[part]))
+        for name, ablation in results.items()
+        for part in range(len(ablation.spans))
     ]
     return pd.DataFrame(rows, columns=["model", "replaced by", "part", "start", "end", "effect"])
 
@@ -71,49 +71,49 @@ def ablation_frame(results: Mapping[str, Ablation]) -> pd.DataFrame:
 def displacement_frame(results: Mapping[str, Displacement]) -> pd.DataFrame:
     """A row for each label and distance."""
     rows = [
-        (label, tokens, float(found.scores[k]), float(found.read[k]))
-        for label, found in results.items()
-        for k, tokens in enumerate(found.tokens)
+        (label, tokens, float(displacement.scores[k]), float(displacement.read[k]))
+        for label, displacement in results.items()
+        for k, tokens in enumerate(displacement.tokens)
     ]
     return pd.DataFrame(rows, columns=["moved", "tokens", "score", "text read"])
 
 
-def cause_frame(found: Sequence[DataSetCause]) -> pd.DataFrame:
+def cause_frame(causes: Sequence[DataSetCause]) -> pd.DataFrame:
     """A row for each model: how far its score rises from first third to last of what it reads, and
     what it loses where the evidence is past its context limit."""
     return pd.DataFrame(
         [
             {
-                "model": one.summary.curve.model,
-                "intervention": one.summary.curve.method.name,
-                "n": one.summary.curve.n,
-                "documents": one.summary.curve.n_documents,
-                "truncated": one.summary.curve.n_truncated,
-                "failed": one.summary.curve.n_failed,
-                "left out": one.n_left_out,
-                "last third minus first (score)": _said(one.last_minus_first),
-                "lost past the context limit (score)": _said(one.lost),
-                "pairs with positions past the limit": 0 if one.lost is None else one.lost.n,
+                "model": cause.summary.curve.model,
+                "intervention": cause.summary.curve.method.name,
+                "n": cause.summary.curve.n,
+                "documents": cause.summary.curve.n_documents,
+                "truncated": cause.summary.curve.n_truncated,
+                "failed": cause.summary.curve.n_failed,
+                "left out": cause.n_left_out,
+                "last third minus first (score)": _said(cause.last_minus_first),
+                "lost past the context limit (score)": _said(cause.lost),
+                "pairs with positions past the limit": 0 if cause.lost is None else cause.lost.n,
             }
-            for one in found
+            for cause in causes
         ]
     )
 
 
-def segments_frame(found: Sequence[DataSetCause]) -> pd.DataFrame:
+def segments_frame(causes: Sequence[DataSetCause]) -> pd.DataFrame:
     """A row for each model and order: how much nearer to the whole its last third is than its
     first."""
     return pd.DataFrame(
         [
             {
-                "model": one.summary.curve.model,
-                "segments": one.summary.curve.method.params.get("order", "in order"),
-                "documents": one.summary.curve.n_documents,
-                "truncated": one.summary.curve.n_truncated,
-                "failed": one.summary.curve.n_failed,
-                "last third minus first (cosine)": _said(one.last_minus_first),
+                "model": cause.summary.curve.model,
+                "segments": cause.summary.curve.method.params.get("order", "in order"),
+                "documents": cause.summary.curve.n_documents,
+                "truncated": cause.summary.curve.n_truncated,
+                "failed": cause.summary.curve.n_failed,
+                "last third minus first (cosine)": _said(cause.last_minus_first),
             }
-            for one in found
+            for cause in causes
         ]
     )
 
@@ -122,20 +122,20 @@ def _said(value: Estimate | None) -> str:
     return "" if value is None else value.text("+.4f")
 
 
-def causal_curve_frame(found: Sequence[DataSetCause]) -> pd.DataFrame:
+def causal_curve_frame(causes: Sequence[DataSetCause]) -> pd.DataFrame:
     """100 rows for each model: the mean causal curve, and beside it the two numbers of the whole
     curve with the ends of their intervals."""
     frames = []
-    for one in found:
-        frame = curve_frame([one.summary.curve])
+    for cause in causes:
+        frame = curve_frame([cause.summary.curve])
         for name, value in (
-            ("last_minus_first", one.last_minus_first),
-            ("lost_past_the_limit", one.lost),
+            ("last_minus_first", cause.last_minus_first),
+            ("lost_past_the_limit", cause.lost),
         ):
             ends = (None, None) if value is None else (value.low, value.high)
             frame[name] = None if value is None else value.value
             frame[f"{name}_low"], frame[f"{name}_high"] = ends
-        frame["n_left_out"] = one.n_left_out
+        frame["n_left_out"] = cause.n_left_out
         frames.append(frame)
     return pd.concat(frames, ignore_index=True)
 
@@ -145,16 +145,16 @@ def agreement_frame(found: Sequence[tuple[str, Agreement]]) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {
-                "model": one.model,
-                "method": one.method.name,
+                "model": agreement.model,
+                "method": agreement.method.name,
                 "intervention": cause,
-                "n": one.n,
-                "documents": one.n_documents,
-                "left out": one.n_left_out,
-                "mean curves": "" if one.means is None else str(one.means),
-                "mean over pairs": "" if one.each is None else str(one.each),
+                "n": agreement.n,
+                "documents": agreement.n_documents,
+                "left out": agreement.n_left_out,
+                "mean curves": "" if agreement.means is None else str(agreement.means),
+                "mean over pairs": "" if agreement.each is None else str(agreement.each),
             }
-            for cause, one in found
+            for cause, agreement in found
         ]
     )
 
@@ -167,16 +167,16 @@ def controlled_frame(found: Sequence[tuple[str, ControlledCurve]]) -> pd.DataFra
             pd.DataFrame(
                 {
                     "model": name,
-                    "control": CONTROLS[one.control],
+                    "control": CONTROLS[controlled.control],
                     "position": positions,
-                    "mean": one.mean,
-                    "ci_low": one.ci_low,
-                    "ci_high": one.ci_high,
-                    "n": one.n,
-                    "n_documents": one.n_documents,
+                    "mean": controlled.mean,
+                    "ci_low": controlled.ci_low,
+                    "ci_high": controlled.ci_high,
+                    "n": controlled.n,
+                    "n_documents": controlled.n_documents,
                 }
             )
-            for name, one in found
+            for name, controlled in found
         ],
         ignore_index=True,
     )

@@ -103,26 +103,26 @@ def check(
     tolerances = checking.Tolerances(relocation, position_effect, ranking, audit, truncation, drift)
     spec = resolve(model)
     known = read_baseline(baseline, spec.name)
-    names = checking.chosen(known, [one.value for one in dict.fromkeys(only or ())])
+    names = checking.chosen(known, [fromkey.value for fromkey in dict.fromkeys(only or ())])
     data, _ = pairs_of(dataset, False)
     spec = for_data(spec, data.name)
     from poslens.compute.compute import service
 
     compute = service()
-    found = checking.passport(compute, spec, data, known, names)
-    if found.missing:
-        watched(spec.name, checking.job(compute, found), unit="computation")
-        found = checking.passport(compute, spec, data, known, names)
-    made = checking.checks(found, known, tolerances, names)
+    passport = checking.passport(compute, spec, data, known, names)
+    if passport.missing:
+        watched(spec.name, checking.job(compute, passport), unit="computation")
+        passport = checking.passport(compute, spec, data, known, names)
+    checks = checking.checks(passport, known, tolerances, names)
     for line in ("Baseline:", *checking.baseline_lines(known, names)):
         print(line, file=sys.stderr)
     if junit is not None:
         with replacing(junit) as file:
-            file.write(junit_bytes(made, f"PosLens: {spec.name} on {data.name}"))
+            file.write(junit_bytes(checks, f"PosLens: {spec.name} on {data.name}"))
     if format is LineFormat.json:
-        print_json(checking.entry(found, known, made))
+        print_json(checking.entry(passport, known, checks))
     else:
-        for one in made:
-            print(f"{one.outcome}: {one.name}: {one.line}")
-    if code := checking.exit_code(made):
+        for check in checks:
+            print(f"{check.outcome}: {check.name}: {check.line}")
+    if code := checking.exit_code(checks):
         raise typer.Exit(code)

@@ -9,29 +9,29 @@ from poslens.figures.palettes import printable
 from poslens.studies.check.measures import Check
 
 
-def junit_bytes(made: Sequence[Check], title: str) -> bytes:
+def junit_bytes(checks: Sequence[Check], title: str) -> bytes:
     """One test suite with a test case for each check: passed, failed or skipped (where it could
     not be made or decided)."""
-    outcomes = [one.outcome for one in made]
+    outcomes = [check.outcome for check in checks]
     counts = {
-        "tests": str(len(made)),
+        "tests": str(len(checks)),
         "failures": str(outcomes.count("fail")),
         "errors": "0",
-        "skipped": str(len(made) - outcomes.count("pass") - outcomes.count("fail")),
+        "skipped": str(len(checks) - outcomes.count("pass") - outcomes.count("fail")),
     }
     root = ElementTree.Element("testsuites", counts)
     suite = ElementTree.SubElement(root, "testsuite", {"name": printable(title), **counts})
-    for one in made:
+    for checked in checks:
         case = ElementTree.SubElement(
-            suite, "testcase", {"classname": "poslens.check", "name": one.name}
+            suite, "testcase", {"classname": "poslens.check", "name": checked.name}
         )
-        line = printable(one.line)
-        if one.outcome == "fail":
+        line = printable(checked.line)
+        if checked.outcome == "fail":
             ElementTree.SubElement(case, "failure", {"message": line}).text = line
-        elif one.outcome == "pass":
+        elif checked.outcome == "pass":
             ElementTree.SubElement(case, "system-out").text = line
         else:
-            message = f"{one.outcome}: {line}"
+            message = f"{checked.outcome}: {line}"
             ElementTree.SubElement(case, "skipped", {"message": message})
     ElementTree.indent(root)
     written: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)

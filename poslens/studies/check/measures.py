@@ -70,7 +70,7 @@ class PairedMeasure:
         number = baseline.numbers.get(self.part, {}).get(self.key)
         return number is not None and bool(number.items)
 
-    def make(self, found: ModelPassport, baseline: Baseline, tolerance: float) -> Check:
+    def make(self, passport: ModelPassport, baseline: Baseline, tolerance: float) -> Check:
         number = baseline.numbers.get(self.part, {}).get(self.key)
         if number is None:
             return _absent(self.name, f"The baseline has no {self.title}.", baseline, self.part)
@@ -80,9 +80,9 @@ class PairedMeasure:
                 "with this version of PosLens."
             )
             return Check(self.name, "not checked", line, baseline=number.value)
-        now = _number(found, self.part, self.key)
+        now = _number(passport, self.part, self.key)
         if now is None:
-            return _lost(self.name, self.title, found, self.part, number)
+            return _lost(self.name, self.title, passport, self.part, number)
         shared = _shared(now, number)
         if not len(shared.now):
             line = (
@@ -90,7 +90,7 @@ class PairedMeasure:
             )
             return Check(self.name, "not checked", line, baseline=number.value)
         if self.in_scores:
-            shared = _in_standard_deviations(shared, found, baseline)
+            shared = _in_standard_deviations(shared, passport, baseline)
         comparison = self.worse(shared.before, shared.now, shared.documents, tolerance)
         assert comparison is not None  # there are items, and means are defined
         return self._draft(shared, comparison)
@@ -141,10 +141,12 @@ def _shared(now: Number, before: BaselineNumber) -> _Shared:
     )
 
 
-def _in_standard_deviations(shared: _Shared, found: ModelPassport, baseline: Baseline) -> _Shared:
+def _in_standard_deviations(
+    shared: _Shared, passport: ModelPassport, baseline: Baseline
+) -> _Shared:
     """In units that do not depend on a model's scale: standard deviations of its scores of the
     pairs that both scored."""
-    _, old, new = _same_pairs(found, baseline)
+    _, old, new = _same_pairs(passport, baseline)
     return replace(shared, before=shared.before / _spread(old), now=shared.now / _spread(new))
 
 
@@ -160,14 +162,14 @@ class TruncationMeasure:
     def comparable(self, baseline: Baseline) -> bool:
         return "tokens_read" in baseline.numbers.get(self.part, {})
 
-    def make(self, found: ModelPassport, baseline: Baseline, tolerance: float) -> Check:
+    def make(self, passport: ModelPassport, baseline: Baseline, tolerance: float) -> Check:
         number = baseline.numbers.get(self.part, {}).get("tokens_read")
         if number is None:
             line = "The baseline doesn't contain the model's truncation point."
             return _absent("truncation", line, baseline, self.part)
-        now = _number(found, self.part, "tokens_read")
+        now = _number(passport, self.part, "tokens_read")
         if now is None:
-            return _lost("truncation", "truncation point", found, self.part, number)
+            return _lost("truncation", "truncation point", passport, self.part, number)
         fewer = max(number.value - now.estimate.value, 0.0)
         line = (
             f"The model reads {now.estimate.value:,.0f} tokens of a long text "
@@ -188,13 +190,13 @@ class DriftMeasure:
     def comparable(self, baseline: Baseline) -> bool:
         return bool(baseline.scores)
 
-    def make(self, found: ModelPassport, baseline: Baseline, tolerance: float) -> Check:
+    def make(self, passport: ModelPassport, baseline: Baseline, tolerance: float) -> Check:
         part = part_of("drift", baseline)
         if not baseline.scores:
             return _absent("drift", "The baseline has no scores of pairs.", baseline, part)
-        if not found.scores:
-            return _lost("drift", "score of a pair", found, part, None)
-        same, old, new = _same_pairs(found, baseline)
+        if not passport.scores:
+            return _lost("drift", "score of a pair", passport, part, None)
+        same, old, new = _same_pairs(passport, baseline)
         if not same:
             line = "None of the baseline's pairs exists here with the same texts."
             return Check("drift", "not checked", line)
@@ -208,15 +210,15 @@ class DriftMeasure:
         return _exact("drift", line, mean, 0.0, len(same), mean, tolerance)
 
 
-def _same_pairs(found: ModelPassport, baseline: Baseline) -> tuple[list[str], Scores, Scores]:
+def _same_pairs(passport: ModelPassport, baseline: Baseline) -> tuple[list[str], Scores, Scores]:
     """The pairs [n] whose texts are the same in both, and their scores [n] before and now."""
     same = [
         pair_id
-        for pair_id, one in baseline.scores.items()
-        if (now := found.scores.get(pair_id)) is not None and now.texts == one.texts
+        for pair_id, score in baseline.scores.items()
+        if (now := passport.scores.get(pair_id)) is not None and now.texts == score.texts
     ]
     old = np.array([baseline.scores[pair_id].score for pair_id in same])
-    new = np.array([found.scores[pair_id].score for pair_id in same])
+    new = np.array([passport.scores[pair_id].score for pair_id in same])
     return same, old, new
 
 
@@ -242,8 +244,8 @@ def _exact(
 # -- every check -----------------------------------------------------------------------------------
 
 
-def _number(found: ModelPassport, part: str, key: str) -> Number | None:
-    numbers = (n for one in found.parts if one.key == part for n in one.numbers)
+def _number(passport: ModelPassport, part: str, key: str) -> Number | None:
+    numbers = (n for one in passport.parts if one.key == part for n in one.numbers)
     return next((number for number in numbers if number.key == key), None)
 
 
@@ -252,10 +254,10 @@ def _absent(name: str, line: str, baseline: Baseline, part: str) -> Check:
 
 
 def _lost(
-    name: str, what: str, found: ModelPassport, part: str, before: BaselineNumber | None
+    name: str, what: str, passport: ModelPassport, part: str, before: BaselineNumber | None
 ) -> Check:
-    why = next((one.absent for one in found.parts if one.key == part and one.absent), "")
-    line = f"{found.name} has no {what}, but the baseline does: {why or 'it is not defined.'}"
+    why = next((one.absent for one in passport.parts if one.key == part and one.absent), "")
+    line = f"{passport.name} has no {what}, but the baseline does: {why or 'it is not defined.'}"
     return Check(name, "fail", line, baseline=before.value if before else None)
 
 

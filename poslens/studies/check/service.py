@@ -89,13 +89,13 @@ def passport(
     )
 
 
-def job(compute: Compute, found: ModelPassport) -> Job:
+def job(compute: Compute, passport: ModelPassport) -> Job:
     """What computes all that is missing of it."""
-    return passports.job(compute, found)
+    return passports.job(compute, passport)
 
 
 def checks(
-    found: ModelPassport,
+    passport: ModelPassport,
     baseline: Baseline,
     tolerances: Tolerances,
     names: Sequence[str],
@@ -103,11 +103,11 @@ def checks(
     """Each check of `names`, with Holm's p over all that compare documents. One that the baseline
     has no number for is not checked, and its line says why; one whose number only this passport
     lacks fails."""
-    drafts = [MEASURES[name].make(found, baseline, getattr(tolerances, name)) for name in names]
-    comparisons = adjusted([one.comparison for one in drafts])
+    drafts = [MEASURES[name].make(passport, baseline, getattr(tolerances, name)) for name in names]
+    comparisons = adjusted([draft.comparison for draft in drafts])
     return [
-        one if comparison is None else _decided(one, comparison)
-        for one, comparison in zip(drafts, comparisons, strict=True)
+        check if comparison is None else _decided(check, comparison)
+        for check, comparison in zip(drafts, comparisons, strict=True)
     ]
 
 
@@ -150,54 +150,61 @@ def baseline_parts(baseline: Baseline, names: Sequence[str]) -> list[BaselinePar
 def baseline_lines(baseline: Baseline, names: Sequence[str]) -> list[str]:
     """The baseline in words: its model and data set, then what each check's number is over."""
     lines = [baseline.heading]
-    for one in baseline_parts(baseline, names):
-        documents = "" if one["units"] == "documents" else f" of {one['n_documents']:,} documents"
-        selection = f" ({one['selection']})" if one["selection"] else ""
-        lines.append(f"{one['check']}: {one['n']:,} {one['units']}{documents}{selection}")
+    for baseline_part in baseline_parts(baseline, names):
+        documents = (
+            ""
+            if baseline_part["units"] == "documents"
+            else f" of {baseline_part['n_documents']:,} documents"
+        )
+        selection = f" ({baseline_part['selection']})" if baseline_part["selection"] else ""
+        lines.append(
+            f"{baseline_part['check']}: {baseline_part['n']:,} "
+            f"{baseline_part['units']}{documents}{selection}"
+        )
     return lines
 
 
-def entry(found: ModelPassport, baseline: Baseline, made: Sequence[Check]) -> CheckAnswer:
+def entry(passport: ModelPassport, baseline: Baseline, checks: Sequence[Check]) -> CheckAnswer:
     """What was checked, as JSON has it."""
     return {
-        "model": found.name,
-        "weights": found.model.weights,
-        "dataset": found.dataset,
+        "model": passport.name,
+        "weights": passport.model.weights,
+        "dataset": passport.dataset,
         "baseline": baseline.heading,
-        "baseline_parts": baseline_parts(baseline, [one.name for one in made]),
-        "passed": passed(made),
-        "checks": [_entry(one) for one in made],
+        "baseline_parts": baseline_parts(baseline, [check.name for check in checks]),
+        "passed": passed(checks),
+        "checks": [_entry(check) for check in checks],
     }
 
 
-def _entry(one: Check) -> CheckEntry:
-    comparison = one.comparison
+def _entry(check: Check) -> CheckEntry:
+    comparison = check.comparison
     return {
-        "name": one.name,
-        "outcome": one.outcome,
-        "value": one.value,
-        "baseline": one.baseline,
-        "n": one.n,
-        "n_documents": one.n_documents,
-        "difference": one.difference,
+        "name": check.name,
+        "outcome": check.outcome,
+        "value": check.value,
+        "baseline": check.baseline,
+        "n": check.n,
+        "n_documents": check.n_documents,
+        "difference": check.difference,
         "low": comparison.difference.low if comparison else None,
         "high": comparison.difference.high if comparison else None,
         "verdict": comparison.verdict if comparison else None,
         "p_holm": comparison.p_holm if comparison else None,
         "documents_needed": comparison.needed if comparison else None,
-        "tolerance": one.tolerance,
-        "line": one.line,
+        "tolerance": check.tolerance,
+        "line": check.line,
     }
 
 
-def passed(made: Sequence[Check]) -> bool:
+def passed(checks: Sequence[Check]) -> bool:
     """Whether every one passed: a check that could not be made or decided did not."""
-    return all(one.outcome == "pass" for one in made)
+    return all(check.outcome == "pass" for check in checks)
 
 
-def exit_code(made: Sequence[Check]) -> int:
+def exit_code(checks: Sequence[Check]) -> int:
     """0: every check passed. 1: one failed. 3: none failed, and one could not be made. 4: all were
     made, none failed, and one has too few documents to decide. (2 is invalid input.)"""
-    outcomes = {one.outcome for one in made}
+    outcomes = {check.outcome for check in checks}
     codes: dict[Outcome, int] = {"fail": 1, "not checked": 3, "too few documents": 4}
     return next((code for outcome, code in codes.items() if outcome in outcomes), 0)

@@ -54,21 +54,23 @@ def shares_by_size(
         color, unit = str(style.line(number)["color"]), summary.asked.unit
         for kind, symbol in _KINDS.items():
             shown = [
-                (one, share)
-                for one in summary.tried
-                if kind_of(one.setting) == kind and (share := _share(summary, one)) is not None
+                (tried, share)
+                for tried in summary.tried
+                if kind_of(tried.setting) == kind and (share := _share(summary, tried)) is not None
             ]
             if not shown:
                 continue
             name = f"{summary.name}, {kind}"
             trace = go.Scatter(
-                x=[_size(one) for one, _ in shown],
+                x=[_size(tried) for tried, _ in shown],
                 y=[share.value for _, share in shown],
                 mode="markers",
                 name=legend_name(name, style),
                 marker={"color": color, "symbol": symbol, "size": 0.7 * style.font_size},
                 error_y=intervals([share for _, share in shown], faint(color, 0.5)),
-                customdata=[[escape(one.setting.title(unit)), str(share)] for one, share in shown],
+                customdata=[
+                    [escape(tried.setting.title(unit)), str(share)] for tried, share in shown
+                ],
                 hovertemplate="%{customdata[0]}<br>%{x:.1f} vectors per document, "
                 "%{customdata[1]}%<extra></extra>",
             )

@@ -78,7 +78,9 @@ class ChunkSummary:
     @property
     def decided(self) -> bool:
         """Whether any measure differs on held-out documents."""
-        return any(one and one.verdict in ("higher", "lower") for one in self.changes.values())
+        return any(
+            change and change.verdict in ("higher", "lower") for change in self.changes.values()
+        )
 
     @property
     def plan(self) -> Tried:
@@ -99,9 +101,10 @@ def summary_of(
 
 def with_holm(summaries: Sequence[ChunkSummary]) -> list[ChunkSummary]:
     """The results with Holm's p over all of their comparisons."""
-    together = iter(adjusted([each for one in summaries for each in one.changes.values()]))
+    together = iter(adjusted([each for summary in summaries for each in summary.changes.values()]))
     return [
-        replace(one, changes={name: next(together) for name in one.changes}) for one in summaries
+        replace(summary, changes={name: next(together) for name in summary.changes})
+        for summary in summaries
     ]
 
 

@@ -78,38 +78,38 @@ class ChangeRow:
     change: Comparison | None = column("Chosen minus reference, paired by document.", form="+.3f")
 
 
-def _plan(one: ChunkSummary) -> Iterator[PlanRow]:
-    setting, chunks = one.plan.setting, one.plan.setting.chunks
+def _plan(chunk_summary: ChunkSummary) -> Iterator[PlanRow]:
+    setting, chunks = chunk_summary.plan.setting, chunk_summary.plan.setting.chunks
     whole = chunks.kind == "whole"
-    unit = one.asked.unit
+    unit = chunk_summary.asked.unit
     yield PlanRow(
-        one.name,
-        one.recommendation.recommended,
+        chunk_summary.name,
+        chunk_summary.recommendation.recommended,
         str(setting),
         None if whole else chunks.size,
         None if whole else chunks.overlap,
         unit,
-        one.model.spec.hub_id or None if unit == "tokens" else None,
+        chunk_summary.model.spec.hub_id or None if unit == "tokens" else None,
         setting.titled,
         chunks.kind == "late",
-        one.recommendation.reason,
+        chunk_summary.recommendation.reason,
     )
 
 
-def _settings(one: ChunkSummary) -> Iterator[SettingRow]:
-    held_out = () if one.choice is None else one.choice.held_out
+def _settings(chunk_summary: ChunkSummary) -> Iterator[SettingRow]:
+    held_out = () if chunk_summary.choice is None else chunk_summary.choice.held_out
 
     def share(tried: Tried, name: Name) -> Estimate | None:
-        return MEASURES[name].share(tried, held_out, one.asked.top)
+        return MEASURES[name].share(tried, held_out, chunk_summary.asked.top)
 
-    for tried in one.tried:
+    for tried in chunk_summary.tried:
         role = ""
-        if one.choice is not None and tried is one.choice.chosen:
+        if chunk_summary.choice is not None and tried is chunk_summary.choice.chosen:
             role = "chosen"
-        elif one.choice is not None and tried is one.choice.reference:
+        elif chunk_summary.choice is not None and tried is chunk_summary.choice.reference:
             role = "reference"
         yield SettingRow(
-            one.name,
+            chunk_summary.name,
             str(tried.setting),
             role,
             share(tried, "unretrieved"),
@@ -122,15 +122,15 @@ def _settings(one: ChunkSummary) -> Iterator[SettingRow]:
         )
 
 
-def _changes(one: ChunkSummary) -> Iterator[ChangeRow]:
-    for name, change in one.changes.items():
-        if one.choice is not None and change is not None:
+def _changes(chunk_summary: ChunkSummary) -> Iterator[ChangeRow]:
+    for name, change in chunk_summary.changes.items():
+        if chunk_summary.choice is not None and change is not None:
             yield ChangeRow(
-                one.name,
+                chunk_summary.name,
                 name,
                 MEASURES[name].wanted,
-                str(one.choice.chosen.setting),
-                str(one.choice.reference.setting),
+                str(chunk_summary.choice.chosen.setting),
+                str(chunk_summary.choice.reference.setting),
                 change,
             )
 

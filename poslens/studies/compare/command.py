@@ -74,5 +74,5 @@ def compare(
     from poslens.studies.compare.tables import comparison_frame
 
     say_caveat(chosen)
-    known = [one.provenance() for one in results]
-    print_table(comparison_frame(results), format.value, known)
+    provenance = [result.provenance() for result in results]
+    print_table(comparison_frame(results), format.value, provenance)

@@ -167,9 +167,9 @@ def differences_in_margins(
 
 def _in_margins(each: MeasureDifference) -> Estimate:
     """A difference with its interval in units of its margin."""
-    one, margin = each.comparison.difference, each.measure.margin
-    low, high = (None if end is None else end / margin for end in (one.low, one.high))
-    return replace(one, value=one.value / margin, low=low, high=high)
+    estimate, margin = each.comparison.difference, each.measure.margin
+    low, high = (None if end is None else end / margin for end in (estimate.low, estimate.high))
+    return replace(estimate, value=estimate.value / margin, low=low, high=high)
 
 
 class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
@@ -240,17 +240,17 @@ class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
     def together(self, summaries: Sequence[MeasuredSummary]) -> list[MeasuredSummary]:
         """The results with Holm's p over all differences."""
         comparisons = iter(
-            adjusted([each.comparison for one in summaries for each in one.differences])
+            adjusted([each.comparison for summary in summaries for each in summary.differences])
         )
         return [
             replace(
-                one,
+                summary,
                 differences=tuple(
                     replace(each, comparison=next(comparisons) or each.comparison)
-                    for each in one.differences
+                    for each in summary.differences
                 ),
             )
-            for one in summaries
+            for summary in summaries
         ]
 
     def verdict(self, summary: MeasuredSummary) -> str:
@@ -276,7 +276,7 @@ class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
     def provenance(self, summary: MeasuredSummary) -> Provenance:
         """Everything needed to compute the first measure again; the others are over the same data
         set."""
-        return next(one for part in summary.card.parts for one in part.provenance)
+        return next(provenance for part in summary.card.parts for provenance in part.provenance)
 
 
 def _items(card: ModelPassport, measure: Measure) -> tuple[Item, ...]:
@@ -305,7 +305,7 @@ def _difference(
 
 def _spread(card: ModelPassport) -> float:
     """Standard deviation of a model's scores of the relocated pairs."""
-    scores: NDArray[np.float64] = np.array([one.score for one in card.scores.values()])
+    scores: NDArray[np.float64] = np.array([score.score for score in card.scores.values()])
     return float(scores.std()) or 1.0
 
 

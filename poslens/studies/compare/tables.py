@@ -27,18 +27,18 @@ def comparison_frame(results: Sequence[Explained]) -> pd.DataFrame:
     first = results[0]
     how = METHODS[first.attribution.method.name].aggregate
     scores = word_scores(results, how)
-    magnitudes = [document_magnitudes(one.attribution) for one in results]
-    numbers = [[_value(one) for one in pair_numbers(result)] for result in results]
+    magnitudes = [document_magnitudes(result.attribution) for result in results]
+    numbers = [[_value(pair_number) for pair_number in pair_numbers(result)] for result in results]
     rows = []
-    for at, one in enumerate(results):
-        found, (mass, index) = one.attribution, numbers[at]
+    for at, explained in enumerate(results):
+        attribution, (mass, index) = explained.attribution, numbers[at]
         row: dict[str, object] = {
-            "model": one.model.spec.name,
-            "score": found.score,
+            "model": explained.model.spec.name,
+            "score": attribution.score,
             "center_of_mass": mass,
             "primacy_recency_index": index,
-            "tokens_read": len(found.document),
-            "tokens": found.document.n_tokens_full,
+            "tokens_read": len(attribution.document),
+            "tokens": attribution.document.n_tokens_full,
             "score_difference": None,
             "index_difference": None,
             "rank_correlation": None,
@@ -47,7 +47,7 @@ def comparison_frame(results: Sequence[Explained]) -> pd.DataFrame:
         if at:
             base = numbers[0][1]
             row |= {
-                "score_difference": found.score - first.attribution.score,
+                "score_difference": attribution.score - first.attribution.score,
                 "index_difference": None if index is None or base is None else index - base,
                 "rank_correlation": rank_correlation(scores[0], scores[at]),
                 "curves_apart": float(apart(magnitudes[0][None], magnitudes[at][None])[0]),

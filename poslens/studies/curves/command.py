@@ -71,17 +71,17 @@ def _published(folder: str) -> PartWriter:
     return part_files.PartWriter(part_files.PartFolder(folder), service().root, poslens_version())
 
 
-def _shard_of(pairs: list[TextPair], said: str) -> list[TextPair]:
+def _shard_of(pairs: list[TextPair], text: str) -> list[TextPair]:
     from poslens.cache.jobs import attributions
 
-    if not re.fullmatch(r"[1-9]\d{0,5}/[1-9]\d{0,5}", said):
-        raise UserError(f"--shard must be I/N, such as 2/8, not {said[:40]!r}.")
-    number, of = map(int, said.split("/"))
-    if not (found := attributions.shard(pairs, number, of)):
+    if not re.fullmatch(r"[1-9]\d{0,5}/[1-9]\d{0,5}", text):
+        raise UserError(f"--shard must be I/N, such as 2/8, not {text[:40]!r}.")
+    number, of = map(int, text.split("/"))
+    if not (chosen_pairs := attributions.shard(pairs, number, of)):
         raise UserError(
-            f"Shard {said} is empty: {len(pairs)} pairs fill fewer shards. Use a smaller N."
+            f"Shard {text} is empty: {len(pairs)} pairs fill fewer shards. Use a smaller N."
         )
-    return found
+    return chosen_pairs
 
 
 @app.command()
@@ -275,12 +275,12 @@ def _curves(
     from poslens.compute.compute import service
 
     data, pairs = pairs_of(dataset, posir)
-    found = []
+    curves = []
     for spec in specs_of(models, data.name, lambda name: resolve(name, posir)):
-        kept, left_out = readable_of([spec], pairs, readable)
+        chosen_pairs, left_out = readable_of([spec], pairs, readable)
         words = ", ".join(filter(None, ("PosIR protocol" if posir else "", left_out)))
-        found.append(service().curve(spec, chosen, kept, data.name, words))
-    return found
+        curves.append(service().curve(spec, chosen, chosen_pairs, data.name, words))
+    return curves
 
 
 @app.command()

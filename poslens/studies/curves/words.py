@@ -51,26 +51,28 @@ def over_what(curves: Sequence[PositionCurve], limits: Sequence[int | None] = ()
         if (names := [name for name, size in cut.items() if size == (n_cut, n)])
     )
     if any(curve.n_read is not None for curve in curves):
-        said = "Positions are in percent of the whole text's characters."
+        text = "Positions are in percent of the whole text's characters."
         if cut:
-            said += (
+            text += (
                 " At each position, the mean covers the pairs whose text was read there "
                 f"({listed} pairs), so later positions cover fewer and shorter documents. "
                 f"Positions with fewer than {MIN_DOCUMENTS} documents aren't drawn. The center "
                 "of mass and the index are relative to the tokens that each model read."
             )
-        return said
-    said = "Positions are relative to the tokens that each model read."
+        return text
+    text = "Positions are relative to the tokens that each model read."
     if cut:
-        said += f" Documents longer than the context limit are truncated: {listed} pairs."
+        text += f" Documents longer than the context limit are truncated: {listed} pairs."
     if read_unlike(curves, limits):
-        said += (
+        text += (
             " The same position on this axis is therefore a different position in the text for "
             "different models. Select whole text to compare the same positions."
         )
-    return said
+    return text
 
 
 def why_no_number(summaries: Sequence[CurveSummary]) -> str:
     """A sentence for each curve that has no center of mass or no index."""
-    return " ".join(f"{one.curve.model}: {one.undefined}" for one in summaries if one.undefined)
+    return " ".join(
+        f"{summary.curve.model}: {summary.undefined}" for summary in summaries if summary.undefined
+    )

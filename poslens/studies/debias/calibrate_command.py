@@ -106,28 +106,28 @@ def calibrate(
     from poslens.compute.compute import service
 
     compute = service()
-    found = debiasing.debias_result(compute, spec, points, setup)
-    if found is None or found.missing:
+    result = debiasing.debias_result(compute, spec, points, setup)
+    if result is None or result.missing:
         watched(spec.name, debiasing.job(compute, spec, points, setup), unit="model")
-        found = debiasing.debias_result(compute, spec, points, setup)
-    if found is None or found.missing or found.judgement is None:
+        result = debiasing.debias_result(compute, spec, points, setup)
+    if result is None or result.missing or result.judgement is None:
         raise UserError(
             f"Not every setting of {spec.name} could be ranked: run the command again, or "
             "`python -m dashboard rank` with one of them to see why."
         )
-    known = found.provenance()
-    print(debiasing.verdict(found), file=sys.stderr)
+    origin = result.provenance()
+    print(debiasing.verdict(result), file=sys.stderr)
     if figure is not None:
         from poslens.studies.debias.figures import front
 
-        figure.draw(front(found, "harmonic", figure.style, provenance=known), known)
+        figure.draw(front(result, "harmonic", figure.style, provenance=origin), origin)
     frame = (
-        tables.points_frame(found)
+        tables.points_frame(result)
         if table is CalibrationTableName.points
-        else tables.queries_frame(found, found.judgement.point)
+        else tables.queries_frame(result, result.judgement.point)
     )
     if format is TextFormat.csv:
-        print_table(frame, "csv", known)
+        print_table(frame, "csv", origin)
     else:
         rows: Any = table_rows(frame)  # columns of a frame have no types
         of_table: CalibrationTable = (
@@ -135,17 +135,19 @@ def calibrate(
         )
         printed: CalibrationAnswer = {
             "model": spec.name,
-            **debiasing.summary(found, found.judgement),
+            **debiasing.summary(result, result.judgement),
             # A recommendation that has more keys than it says, as mypy fears, is made nowhere.
             **of_table,  # type: ignore[typeddict-item]
-            "provenance": [source(one) for one in known],
+            "provenance": [source(provenance) for provenance in origin],
         }
         if curves:
-            choice = debias_curves.curve_choice(compute, found, found.judgement.point, data, curves)
-            for one in choice.jobs():
-                watched(one.label, one)
+            choice = debias_curves.curve_choice(
+                compute, result, result.judgement.point, data, curves
+            )
+            for job in choice.jobs():
+                watched(job.label, job)
             printed["curves"] = debias_curves.curves_entry(choice)
         print_json(printed)
     if export is not None:  # at the end: where there is no model to write, all else is there
-        debiasing.export_point(compute, found.recommended or found.plain, export)
+        debiasing.export_point(compute, result.recommended or result.plain, export)
         print(export, file=sys.stderr)

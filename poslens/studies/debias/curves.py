@@ -35,13 +35,13 @@ class CurveChoice:
     def jobs(self) -> list[Job]:
         """Relocation and saliency under each model."""
         scope = f"{self.dataset}: debias, {self.words}"
-        found = []
+        jobs = []
         for spec in self.specs:
-            found.append(
+            jobs.append(
                 interventions.job(self.compute, spec, relocation_method(), self.pairs, scope)
             )
-            found.append(self.compute.attribution_job(spec, SALIENCY, self.pairs, scope))
-        return found
+            jobs.append(self.compute.attribution_job(spec, SALIENCY, self.pairs, scope))
+        return jobs
 
     def relocations(self) -> list[DataSetCause]:
         """Mean score against the place of the evidence, before and after, as far as stored."""
@@ -68,7 +68,7 @@ class CurveChoice:
 
 
 def curve_choice(
-    compute: Compute, found: DebiasResult, point: Point, data: DataSet, n: int
+    compute: Compute, result: DebiasResult, point: Point, data: DataSet, n: int
 ) -> CurveChoice:
     """`n` pairs of the data set, spread evenly, whose evidence can be moved.
 
@@ -83,7 +83,7 @@ def curve_choice(
         )
     n = min(n, len(usable))
     chosen = tuple(spread_evenly(usable, n))
-    specs = tuple(dict.fromkeys((found.plain.spec, point.spec)))
+    specs = tuple(dict.fromkeys((result.plain.spec, point.spec)))
     return CurveChoice(compute, specs, chosen, data.name, f"{n} pairs spread evenly")
 
 

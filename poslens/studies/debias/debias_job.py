@@ -77,8 +77,8 @@ def stages(compute: Compute, point: DebiasPoint) -> list[Stage]:
         def done() -> bool:
             if point.spec(compute) is None:
                 return False
-            one = job()
-            return one.n_done() >= one.total
+            own_job = job()
+            return own_job.n_done() >= own_job.total
 
         return done
 
@@ -98,9 +98,9 @@ def stages(compute: Compute, point: DebiasPoint) -> list[Stage]:
     def audit() -> Job:
         return AUDIT.job(compute, audit_index(point, trained()))
 
-    found: list[Stage] = []
+    stages: list[Stage] = []
     if point.recipe is not None:
-        found.append(
+        stages.append(
             Stage(
                 "Training",
                 lambda: folders.find(point.training(compute)) is not None,
@@ -108,14 +108,16 @@ def stages(compute: Compute, point: DebiasPoint) -> list[Stage]:
             )
         )
     if corpus.setup is not None:
-        found.append(Stage("Ranking", finished(rank), rank))
+        stages.append(Stage("Ranking", finished(rank), rank))
     if corpus.pairs:
-        found.append(Stage("Relocating the evidence", finished(relocate), relocate))
+        stages.append(Stage("Relocating the evidence", finished(relocate), relocate))
     if corpus.pairs and corpus.setup is not None:
-        found.append(Stage("Ranking relocated documents", finished(rank_positions), rank_positions))
+        stages.append(
+            Stage("Ranking relocated documents", finished(rank_positions), rank_positions)
+        )
     if audits(point):
-        found.append(Stage("Searching for each sentence", finished(audit), audit))
-    return found
+        stages.append(Stage("Searching for each sentence", finished(audit), audit))
+    return stages
 
 
 def point_job(compute: Compute, point: DebiasPoint) -> Job:
@@ -215,8 +217,8 @@ def training_job(compute: Compute, point: DebiasPoint) -> Job:
             latest = run.progress
             return Progress(latest.total, latest.done, 0, 0, latest.seconds, stopped=True)
         checks = tuple(
-            (one.step, one.loss, one.effect.text("+.4f") if one.effect else "–")
-            for one in result.checks
+            (check.step, check.loss, check.effect.text("+.4f") if check.effect else "–")
+            for check in result.checks
         )
         manifest = Manifest(
             base=point.base.hub_id or point.base.name,

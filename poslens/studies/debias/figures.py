@@ -29,7 +29,7 @@ TITLES = {"mean": "Mean nDCG@10", "harmonic": "Harmonic mean of nDCG@10"}
 
 
 def front(
-    found: DebiasResult, measure: Measure, style: Style, *, provenance: Provenances = ()
+    result: DebiasResult, measure: Measure, style: Style, *, provenance: Provenances = ()
 ) -> go.Figure:
     """nDCG@10 against PSI, a line from the plain model through the strengths of each basket and
     depth. Bars are 95% intervals. Filled points are on the front: no other is both better and more
@@ -41,12 +41,12 @@ def front(
         TITLES[measure],
         provenance,
     )
-    plain, *others = found.points
+    plain, *others = result.points
     families: dict[tuple[int, str], list[Point]] = {}
-    for one in others:
-        how = one.spec.calibration
+    for setting in others:
+        how = setting.spec.calibration
         assert how is not None  # only the first point is plain
-        families.setdefault((how.block, str(how.layers or HALF)), []).append(one)
+        families.setdefault((how.block, str(how.layers or HALF)), []).append(setting)
     for index, ((block, depth), points) in enumerate(families.items()):
         look = style.line(index)
         line = sorted(points, key=lambda point: point.strength)
@@ -56,11 +56,11 @@ def front(
         figure.add_trace(group(trace, f"family {index}", name))
     ink = style.colours.ink
     figure.add_trace(_trace([plain], measure, style, plain.name, {"color": ink}, symbol="square"))
-    known = [one for one in found.points if one.quality.psi_under_permutation is not None]
+    known = [point for point in result.points if point.quality.psi_under_permutation is not None]
     figure.add_trace(
         go.Scatter(
-            x=[one.quality.psi_under_permutation for one in known],
-            y=[_estimate(one, measure).value for one in known],
+            x=[point.quality.psi_under_permutation for point in known],
+            y=[_estimate(point, measure).value for point in known],
             mode="markers",
             name="PSI under permutation",
             marker={
@@ -68,11 +68,11 @@ def front(
                 "color": style.colours.muted,
                 "size": 0.5 * style.font_size,
             },
-            customdata=[escape(one.name) for one in known],
+            customdata=[escape(point.name) for point in known],
             hovertemplate="%{customdata}<br>by chance %{x:.3f}<extra></extra>",
         )
     )
-    best = found.recommended
+    best = result.recommended
     if best is not None and best is not plain:
         figure.add_trace(
             go.Scatter(
@@ -92,8 +92,8 @@ def front(
     return with_legend(figure, style)
 
 
-def _estimate(one: Point, measure: Measure) -> Estimate:
-    return one.quality.mean if measure == "mean" else one.quality.harmonic
+def _estimate(point: Point, measure: Measure) -> Estimate:
+    return point.quality.mean if measure == "mean" else point.quality.harmonic
 
 
 def _trace(
@@ -104,10 +104,10 @@ def _trace(
     look: dict[str, object],
     symbol: str = "circle",
 ) -> go.Scatter:
-    values = [_estimate(one, measure) for one in points]
+    values = [_estimate(point, measure) for point in points]
     colour = str(look["color"])
     return go.Scatter(
-        x=[one.quality.psi for one in points],
+        x=[point.quality.psi for point in points],
         y=[value.value for value in values],
         mode="lines+markers" if len(points) > 1 else "markers",
         name=legend_name(name, style),
@@ -115,7 +115,7 @@ def _trace(
         marker={
             "symbol": symbol,
             "size": 0.7 * style.font_size,
-            "color": [colour if one.front else style.colours.paper for one in points],
+            "color": [colour if point.front else style.colours.paper for point in points],
             "line": {"color": colour, "width": 1.5},
         },
         error_y=intervals(values, faint(colour, 0.5)),

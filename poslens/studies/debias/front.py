@@ -40,33 +40,35 @@ def quality_front(
         "nDCG@10, held-out queries",
         provenance,
     )
-    for number, one in enumerate(summaries):
-        if one.effect is None or one.quality is None:
+    for number, summary in enumerate(summaries):
+        if summary.effect is None or summary.quality is None:
             continue
         colour = str(style.line(number)["color"])
         figure.add_trace(
             go.Scatter(
-                x=[abs(one.effect.value)],
-                y=[one.quality.value],
+                x=[abs(summary.effect.value)],
+                y=[summary.quality.value],
                 mode="markers",
-                name=legend_name(one.name, style),
+                name=legend_name(summary.name, style),
                 marker={
-                    "symbol": _SYMBOLS[one.point.kind],
+                    "symbol": _SYMBOLS[summary.point.kind],
                     "size": 0.9 * style.font_size,
-                    "color": colour if one.on_front else style.colours.paper,
+                    "color": colour if summary.on_front else style.colours.paper,
                     "line": {"color": colour, "width": 1.5},
                 },
-                error_y=intervals([one.quality], faint(colour, 0.5)),
-                customdata=[[escape(one.name), one.effect.text("+.4f"), str(one.quality)]],
+                error_y=intervals([summary.quality], faint(colour, 0.5)),
+                customdata=[
+                    [escape(summary.name), summary.effect.text("+.4f"), str(summary.quality)]
+                ],
                 hovertemplate="%{customdata[0]}<br>relocation difference %{customdata[1]}"
                 "<br>nDCG@10 %{customdata[2]}<extra></extra>",
             )
         )
-        if one.recommended:
+        if summary.recommended:
             figure.add_trace(
                 go.Scatter(
-                    x=[abs(one.effect.value)],
-                    y=[one.quality.value],
+                    x=[abs(summary.effect.value)],
+                    y=[summary.quality.value],
                     mode="markers",
                     name="recommended",
                     marker={
@@ -87,11 +89,11 @@ def relocation_curves(
 ) -> go.Figure:
     """Mean score by position of the evidence in held-out documents, minus the pair's mean: the
     plain model, the debiased one, and the first calibrated one."""
-    first = {(one.point.base, one.point.kind): one for one in reversed(summaries)}
+    first = {(summary.point.base, summary.point.kind): summary for summary in reversed(summaries)}
     curves = [
-        one.cause.summary.curve
-        for (_, kind), one in reversed(first.items())
-        if one.cause is not None and kind in ("plain", "debiased", "calibrated")
+        summary.cause.summary.curve
+        for (_, kind), summary in reversed(first.items())
+        if summary.cause is not None and kind in ("plain", "debiased", "calibrated")
     ]
     return mean_curves(
         curves, style, y_title="Score by position, minus mean", provenance=provenance

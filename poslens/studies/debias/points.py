@@ -139,8 +139,10 @@ def debias_corpus(data: DataSet, n_pairs: int) -> DebiasCorpus:
 
 def _split(data: DataSet, texts: Collection, n_pairs: int) -> DebiasCorpus:
     documents = list(texts.documents())
-    training = training_corpus(data.name, [(one.text, one.language) for one in documents])
-    held_out = frozenset(one.key for one in documents if training.held_out(one.text))
+    training = training_corpus(
+        data.name, [(document.text, document.language) for document in documents]
+    )
+    held_out = frozenset(document.key for document in documents if training.held_out(document.text))
     usable, _ = movable([pair for pair in data.pairs if training.held_out(pair.document)])
     pairs = tuple(spread_evenly(usable, min(n_pairs, len(usable))))
     return DebiasCorpus(data.name, training, texts, held_out, _setup(data, held_out), pairs)
@@ -176,8 +178,8 @@ def points(
     return [
         DebiasPoint(spec, corpus),
         DebiasPoint(spec, corpus, recipe=recipe),
-        *(DebiasPoint(spec, corpus, one) for one in settings),
-        *(DebiasPoint(spec, corpus, one, recipe) for one in settings[:1]),
+        *(DebiasPoint(spec, corpus, setting) for setting in settings),
+        *(DebiasPoint(spec, corpus, setting, recipe) for setting in settings[:1]),
     ]
 
 

@@ -80,20 +80,20 @@ def grid(
     if family_of(spec) is not DENSE:
         raise UserError(f"{spec.name} has no attention to calibrate: choose a dense model.")
     n = n_layers(spec)
-    found: dict[str, RetrieverSpec] = {}
+    specs: dict[str, RetrieverSpec] = {}
     for depth, basket, strength in product(layers, baskets, strengths):
         how = Calibration(strength, basket, _depth(depth, n, spec.name))
         if how.layers is not None and n is not None:
             how.first_of(n, spec.name)
         one = with_calibration(spec, how)
-        found[one.name] = one
-    if not found:
+        specs[one.name] = one
+    if not specs:
         raise UserError("No setting is left: choose at least one strength, block and depth.")
-    if len(found) > MAX_POINTS:
+    if len(specs) > MAX_POINTS:
         raise UserError(
-            f"{len(found)} settings are more than the {MAX_POINTS} that one grid has: choose fewer."
+            f"{len(specs)} settings are more than the {MAX_POINTS} that one grid has: choose fewer."
         )
-    return list(found.values())
+    return list(specs.values())
 
 
 def _depth(word: str, n: int | None, name: str) -> int | None:
@@ -200,7 +200,7 @@ class DebiasResult:
                 self.plain.quality,
                 plain.setup.collection.name,
                 plain.setup.collection.survey.n,
-                [one.spec.calibration for one in self.points if one.spec.calibration],
+                [point.spec.calibration for point in self.points if point.spec.calibration],
                 plain.setup.selection,
             )
         ]
@@ -237,44 +237,51 @@ def debias_result(
     plain = ranking_service.ranked(compute, spec, setup)
     if plain is None:
         return None
-    found = [plain]
+    ranked_models = [plain]
     missing = []
-    for one in points:
-        ranked = ranking_service.ranked(compute, one, setup)
+    for point in points:
+        ranked = ranking_service.ranked(compute, point, setup)
         if ranked is None:
-            missing.append(one.name)
+            missing.append(point.name)
         else:
-            found.append(ranked)
+            ranked_models.append(ranked)
     # What is kept with the answer holds the rankings, so their ids are given to no others.
-    key = (tuple(map(id, found)), tuple(missing))
-    return _results.get(key, lambda: (found, _made(found, tuple(missing), placed, setup)))[1]
+    key = (tuple(map(id, ranked_models)), tuple(missing))
+    return _results.get(
+        key, lambda: (ranked_models, _made(ranked_models, tuple(missing), placed, setup))
+    )[1]
 
 
 def _made(
-    found: Sequence[Ranked], missing: tuple[str, ...], placed: Sequence[Query], setup: RankingSetup
+    ranked_models: Sequence[Ranked],
+    missing: tuple[str, ...],
+    placed: Sequence[Query],
+    setup: RankingSetup,
 ) -> DebiasResult:
     rows = [row for row, query in enumerate(setup.queries) if query.evidence is not None]
-    scores = [one.evaluation.per_query[NDCG][rows].astype(np.float64) for one in found]
+    scores = [
+        ranked.evaluation.per_query[NDCG][rows].astype(np.float64) for ranked in ranked_models
+    ]
     positions = np.array([query.evidence for query in placed], dtype=np.float64)
     documents = np.array([query.document for query in placed])
     changes = with_holm(
         [
-            change(scores[0], one, positions.tolist(), documents.tolist()) if number else None
-            for number, one in enumerate(scores)
+            change(scores[0], values, positions.tolist(), documents.tolist()) if number else None
+            for number, values in enumerate(scores)
         ]
     )
     points = []
-    for number, one in enumerate(found):
+    for number, one in enumerate(ranked_models):
         own = quality(scores[number], positions.tolist(), documents.tolist())
         assert own is not None  # there are queries
         points.append(Point(one, own, changes[number]))
-    front = on_quality_front([(one.quality.psi, one.quality.mean.value) for one in points])
-    points = [replace(one, front=is_on) for one, is_on in zip(points, front, strict=True)]
+    front = on_quality_front([(point.quality.psi, point.quality.mean.value) for point in points])
+    points = [replace(point, front=is_on) for point, is_on in zip(points, front, strict=True)]
     half = halves(documents.tolist())
     ids = np.array([query.query_id for query in placed])
     judgement = None
     if not missing and half.any() and not half.all():
-        best = candidate([one[half] for one in scores], positions[half].tolist())
+        best = candidate([score[half] for score in scores], positions[half].tolist())
         places, groups = positions[~half].tolist(), documents[~half].tolist()
         before = quality(scores[0][~half], places, groups)
         after = quality(scores[best][~half], places, groups)
@@ -302,15 +309,15 @@ def _is_recommended(judged: HeldOutResult) -> bool:
     return judged.recommendation is not None and judged.recommendation.recommended
 
 
-def verdict(found: DebiasResult) -> str:
+def verdict(result: DebiasResult) -> str:
     """What is recommended, and the change on the held-out queries, in sentences."""
-    judged = found.judgement
+    judged = result.judgement
     if judged is None:
         return "No recommendation yet: some settings are not ranked."
     if judged.change is None or judged.recommendation is None:
         return (
             f"{NO_CHANGE}: on the {judged.n_chosen:,} queries used for selection, no setting has a "
-            f"higher harmonic mean of {NDCG} over positions than {found.plain.name}."
+            f"higher harmonic mean of {NDCG} over positions than {result.plain.name}."
         )
     parts = [
         f"{name} {_number(before)} to {_number(after)}"
@@ -338,14 +345,14 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
-def summary(found: DebiasResult, judged: HeldOutResult) -> RecommendationEntry:
+def summary(result: DebiasResult, judged: HeldOutResult) -> RecommendationEntry:
     """The recommendation, for a command's output."""
-    changed, recommended = judged.change, found.recommended
+    changed, recommended = judged.change, result.recommended
     assert recommended is not None  # there is a judgement
     return {
         "recommended": recommended.name,
         "tested": judged.point.name,
-        "sentence": verdict(found),
+        "sentence": verdict(result),
         "queries_chosen_on": judged.n_chosen,
         "queries_judged_on": judged.before.n,
         "before": _quality_entry(judged.before),

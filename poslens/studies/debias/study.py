@@ -98,29 +98,29 @@ class TrainingCheckRow:
     )
 
 
-def _point_rows(one: DebiasSummary) -> Iterable[DebiasRow]:
-    changes = one.changes or Changes(None, None, None, None)
+def _point_rows(summary: DebiasSummary) -> Iterable[DebiasRow]:
+    changes = summary.changes or Changes(None, None, None, None)
     yield DebiasRow(
-        one.name,
-        one.point.kind,
-        one.effect,
+        summary.name,
+        summary.point.kind,
+        summary.effect,
         changes.effect,
-        one.rank_effect,
+        summary.rank_effect,
         changes.rank_effect,
-        one.quality,
+        summary.quality,
         changes.quality,
-        one.share,
+        summary.share,
         changes.share,
-        one.manifest.steps if one.manifest else None,
-        one.on_front,
-        one.recommended,
+        summary.manifest.steps if summary.manifest else None,
+        summary.on_front,
+        summary.recommended,
     )
 
 
-def _check_rows(one: DebiasSummary) -> Iterable[TrainingCheckRow]:
-    if one.manifest is not None and one.point.calibration is None:
-        for step, loss, effect in one.manifest.checks:
-            yield TrainingCheckRow(one.name, step, loss, effect)
+def _check_rows(summary: DebiasSummary) -> Iterable[TrainingCheckRow]:
+    if summary.manifest is not None and summary.point.calibration is None:
+        for step, loss, effect in summary.manifest.checks:
+            yield TrainingCheckRow(summary.name, step, loss, effect)
 
 
 class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
@@ -248,7 +248,7 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
             with suppress(UserError):  # no evidence is read whole at two positions
                 positions = POSITIONS.summarize(compute, moved)
         plain_point = replace(subject, calibration=None, recipe=None)
-        plain = next((one for one in earlier if one.point == plain_point), None)
+        plain = next((summary for summary in earlier if summary.point == plain_point), None)
         summary = DebiasSummary(
             subject,
             compute.identify(spec),
@@ -256,7 +256,7 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
             ranked,
             cause,
             differences,
-            tuple(one for one in documents_read if one.document_id in corpus.held_out),
+            tuple(ranks for ranks in documents_read if ranks.document_id in corpus.held_out),
             positions,
             plain,
         )
@@ -265,33 +265,33 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
     def together(self, summaries: Sequence[DebiasSummary]) -> list[DebiasSummary]:
         """The results with Holm's p over all changes, and the front and the recommendation of each
         base model."""
-        changes = with_holm([one.changes for one in summaries])
+        changes = with_holm([summary.changes for summary in summaries])
         summaries = [
-            replace(one, changes=each) for one, each in zip(summaries, changes, strict=True)
+            replace(summary, changes=each) for summary, each in zip(summaries, changes, strict=True)
         ]
         found: list[DebiasSummary] = []
-        for base in dict.fromkeys(one.point.base for one in summaries):
-            own = [one for one in summaries if one.point.base == base]
+        for base in dict.fromkeys(summary.point.base for summary in summaries):
+            own = [summary for summary in summaries if summary.point.base == base]
             front = on_quality_front(
                 [
                     (
-                        abs(one.effect.value) if one.effect else None,
-                        one.quality.value if one.quality else None,
+                        abs(summary.effect.value) if summary.effect else None,
+                        summary.quality.value if summary.quality else None,
                     )
-                    for one in own
+                    for summary in own
                 ]
             )
             chosen = next(
                 (
-                    one
-                    for one in _by_preference(own)
-                    if one.recommendation and one.recommendation.recommended
+                    summary
+                    for summary in _by_preference(own)
+                    if summary.recommendation and summary.recommendation.recommended
                 ),
                 None,
             )
             found += [
-                replace(one, on_front=is_on, recommended=one is chosen)
-                for one, is_on in zip(own, front, strict=True)
+                replace(summary, on_front=is_on, recommended=summary is chosen)
+                for summary, is_on in zip(own, front, strict=True)
             ]
         return found
 
@@ -342,7 +342,7 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         Raises:
             UserError: there is none, there are several, or the folder is there already.
         """
-        trained = [one for one in summaries if one.point.kind == "debiased"]
+        trained = [summary for summary in summaries if summary.point.kind == "debiased"]
         if len(trained) != 1:
             raise UserError(
                 f"{len(trained)} models were debiased, and a folder holds one: name one --model."
@@ -355,8 +355,8 @@ def _by_preference(summaries: Sequence[DebiasSummary]) -> list[DebiasSummary]:
     """The debiased model first: it needs nothing of PosLens; then both, then calibration alone."""
     order = ("debiased", "debiased and calibrated", "calibrated")
     return sorted(
-        (one for one in summaries if one.point.kind in order),
-        key=lambda one: order.index(one.point.kind),
+        (summary for summary in summaries if summary.point.kind in order),
+        key=lambda summary: order.index(summary.point.kind),
     )
 
 

@@ -139,13 +139,13 @@ class DebiasSummary:
             [self.differences[pair][0] for pair in both],
             SCORE_MARGIN,
         )
-        before = {one.document_id: one for one in plain.unretrieved}
+        before = {ranks.document_id: ranks for ranks in plain.unretrieved}
         shares = [
-            (old, new, one.document_id)
-            for one in self.unretrieved
-            if one.document_id in before
-            and (new := _share(one)) is not None
-            and (old := _share(before[one.document_id])) is not None
+            (old, new, ranks.document_id)
+            for ranks in self.unretrieved
+            if ranks.document_id in before
+            and (new := _share(ranks)) is not None
+            and (old := _share(before[ranks.document_id])) is not None
         ]
         quality = paired(plain._queries[0], *self._queries, MARGIN)
         share = paired(*_columns(shares), SHARE_MARGIN)
@@ -154,11 +154,15 @@ class DebiasSummary:
     def _rank_change(self, plain: DebiasSummary) -> Comparison | None:
         if self.positions is None or plain.positions is None:
             return None
-        before = {one.pair.pair_id: one for one in plain.positions.queries}
+        before = {query.pair.pair_id: query for query in plain.positions.queries}
         rows = [
-            (_first_minus_last(before[one.pair.pair_id]), _first_minus_last(one), one.pair.document)
-            for one in self.positions.queries
-            if one.pair.pair_id in before
+            (
+                _first_minus_last(before[query.pair.pair_id]),
+                _first_minus_last(query),
+                query.pair.document,
+            )
+            for query in self.positions.queries
+            if query.pair.pair_id in before
         ]
         return paired_sizes(*_columns(rows), RANK_MARGIN)
 

@@ -10,25 +10,25 @@ from poslens.studies.debias.service import HALF, DebiasResult, Point
 from poslens.studies.ranking.tables import first_rank
 
 
-def points_frame(found: DebiasResult) -> pd.DataFrame:
+def points_frame(result: DebiasResult) -> pd.DataFrame:
     """A row a setting, the plain model first: nDCG@10, its harmonic mean, PSI with chance, and
     what each changed, with intervals and verdicts."""
     rows = []
-    for one in found.points:
-        how, own = one.spec.calibration, one.quality
+    for point in result.points:
+        how, own = point.spec.calibration, point.quality
         row: dict[str, object] = {
-            "model": one.name,
-            "strength": one.strength,
+            "model": point.name,
+            "strength": point.strength,
             "basket": how.block if how else None,
             "layers": (how.layers or HALF) if how else None,
             "queries": own.n,
-            "on the front": one.front,
-            "recommended": found.recommended is one,
+            "on the front": point.front,
+            "recommended": result.recommended is point,
             "PSI": own.psi,
             "PSI under permutation": own.psi_under_permutation,
             "p": own.p,
         }
-        changed = one.change
+        changed = point.change
         row |= estimate_columns(NDCG, own.mean) | estimate_columns("harmonic mean", own.harmonic)
         for name, comparison in (
             (NDCG, changed.mean if changed else None),
@@ -42,15 +42,15 @@ def points_frame(found: DebiasResult) -> pd.DataFrame:
     return frame.astype({**dict.fromkeys(whole, "Int64"), "layers": "string"})
 
 
-def points_text(found: DebiasResult) -> pd.DataFrame:
+def points_text(result: DebiasResult) -> pd.DataFrame:
     """The same for the eye: each number with its interval, and a change with its verdict, in one
     cell."""
     rows = []
-    for one in found.points:
-        own, changed = one.quality, one.change
+    for point in result.points:
+        own, changed = point.quality, point.change
         rows.append(
             {
-                "model": one.name,
+                "model": point.name,
                 NDCG: str(own.mean),
                 "harmonic mean": str(own.harmonic),
                 "PSI": own.psi,
@@ -63,12 +63,12 @@ def points_text(found: DebiasResult) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def queries_frame(found: DebiasResult, point: Point) -> pd.DataFrame:
+def queries_frame(result: DebiasResult, point: Point) -> pd.DataFrame:
     """A row a query with a place: nDCG@10 and the first relevant document's rank before and after,
     those that changed most first; `pair` is a pair of it for Explain."""
     rows = []
-    before, after = (one.ranked.evaluation.per_query[NDCG] for one in (found.plain, point))
-    for number, query in enumerate(found.setup.queries):
+    before, after = (setting.ranked.evaluation.per_query[NDCG] for setting in (result.plain, point))
+    for number, query in enumerate(result.setup.queries):
         if query.evidence is None:
             continue
         rows.append(
@@ -77,10 +77,10 @@ def queries_frame(found: DebiasResult, point: Point) -> pd.DataFrame:
                 "before": float(before[number]),
                 "after": float(after[number]),
                 "change": float(after[number] - before[number]),
-                "rank before": first_rank(found.plain.ranked, query),
+                "rank before": first_rank(result.plain.ranked, query),
                 "rank after": first_rank(point.ranked, query),
                 "evidence": 100 * query.evidence,
-                "half": "chosen on" if query.query_id in found.chosen_on else "judged on",
+                "half": "chosen on" if query.query_id in result.chosen_on else "judged on",
                 "id": query.query_id,
                 "pair": next(iter(query.pairs.values()), ""),
             }

@@ -102,17 +102,17 @@ def explained(pair: TextPair, specs: Sequence[RetrieverSpec], method: Method) ->
     beware of."""
     from poslens.compute.compute import service
 
-    compute, found = service(), []
+    compute, explained_pairs = service(), []
     for spec in specs:
         if spec.remote:
             compute.require_fit(compute.identify(spec), method)
             say_cost(compute.attribution_job(spec, method, [pair], pair.dataset))
         with share_shown(spec.name):
-            one = compute.explain(pair, spec, method)
-        if one.notice:
-            print(one.notice, file=sys.stderr)
-        found.append(one)
-    return found
+            explained = compute.explain(pair, spec, method)
+        if explained.notice:
+            print(explained.notice, file=sys.stderr)
+        explained_pairs.append(explained)
+    return explained_pairs
 
 
 def write_heatmap(file: FigureFile, results: Sequence[Explained]) -> None:
@@ -128,15 +128,15 @@ def write_heatmap(file: FigureFile, results: Sequence[Explained]) -> None:
     from poslens.studies.explain.heads import head
 
     rails = []
-    for one in results:
+    for explained in results:
         average = None
-        if one.pair.dataset in datasets.names():
-            data = datasets.read(one.pair.dataset)
-            method = one.attribution.method
-            average = explaining.average(service(), one.model.spec, method, data, None)
-        rails.append(explaining.rail(one, average, None))
-    drawn = panes(results, rails, [head(one) for one in results])
+        if explained.pair.dataset in datasets.names():
+            data = datasets.read(explained.pair.dataset)
+            method = explained.attribution.method
+            average = explaining.average(service(), explained.model.spec, method, data, None)
+        rails.append(explaining.rail(explained, average, None))
+    drawn = panes(results, rails, [head(result) for result in results])
     view = View(aggregate=METHODS[results[0].attribution.method.name].aggregate)
-    known = [one.provenance() for one in results]
+    provenance = [result.provenance() for result in results]
     style = Style(width_px=1000, font_size=13)
-    file.write(heatmap_bytes(drawn, known, view, file.format, style))
+    file.write(heatmap_bytes(drawn, provenance, view, file.format, style))

@@ -50,38 +50,38 @@ def _read(result: Explained) -> Fact:
         more.insert(0, "The endpoint's context limit is unknown. The Audit page measures it.")
         return Fact(f"sent all {read:,} words; context limit unknown", " ".join(filter(None, more)))
     if document.truncated:
-        said = f"reads {read:,} of {document.n_tokens_full:,} tokens"
+        text = f"reads {read:,} of {document.n_tokens_full:,} tokens"
         apart = limits.configured_apart(result.model.spec)
         own = f"; its configuration truncates at {apart:,}" if apart else ""
         limit = f"{document.max_length:,} tokens, including special tokens"
         more.insert(0, f"The context limit is {limit}{own}.")
     else:
-        said = f"reads all {read:,} tokens"
-    return Fact(said, " ".join(filter(None, more)), warning=document.truncated or bool(reading))
+        text = f"reads all {read:,} tokens"
+    return Fact(text, " ".join(filter(None, more)), warning=document.truncated or bool(reading))
 
 
 def _rest(result: Explained) -> list[Fact]:
     """What no token carries and what is missing from the sum, of methods that claim one; how sure
     the numbers are, of those that draw at random."""
-    found = result.attribution
-    if found.standard_error is not None:
+    attribution = result.attribution
+    if attribution.standard_error is not None:
         return [
             Fact(
-                f"± {found.standard_error:.1%}",
+                f"± {attribution.standard_error:.1%}",
                 "Standard error of a token's attribution over the method's random draws: the "
                 "mean over the document's tokens, relative to their mean attribution.",
             )
         ]
-    if found.bias_share is None or found.completeness_error is None:
+    if attribution.bias_share is None or attribution.completeness_error is None:
         return []
     return [
         Fact(
-            f"bias share {found.bias_share:+.4f}",
+            f"bias share {attribution.bias_share:+.4f}",
             "Part of the score that isn't attributed to any token: the constants' share "
             "(decomposition) or the score of the padding baseline (integrated gradients).",
         ),
         Fact(
-            f"completeness error {found.completeness_error:+.1e}",
+            f"completeness error {attribution.completeness_error:+.1e}",
             "Score minus the sum of the token attributions minus the bias share.",
         ),
     ]

@@ -21,14 +21,14 @@ Floats = NDArray[np.float64]
 def by_character(tokenized: TokenizedText, scores: Floats, length: int) -> Floats:
     """Scores of tokens [T] spread evenly over their characters [length], so that they sum to the
     same; a token without characters gives its score to the one where it stands."""
-    found = np.zeros(length)
+    values = np.zeros(length)
     for token, score in zip(tokenized.tokens, scores.tolist(), strict=True):
         if token.is_special:
             continue
         start = min(token.start, length - 1)
         end = max(token.end, start + 1)
-        found[start:end] += score / (end - start)
-    return found
+        values[start:end] += score / (end - start)
+    return values
 
 
 def pieces(
@@ -55,11 +55,11 @@ def pieces(
 
 def _scaled(scores: Array, tokenized: TokenizedText, how: str) -> Floats:
     """Scores [T] in the curve's unit, which two models share; special tokens 0."""
-    found = np.zeros(len(scores))
+    values = np.zeros(len(scores))
     content = tokenized.content
     if content.any():
-        found[content] = normalize(scores[content], how)  # type: ignore[arg-type]
-    return found
+        values[content] = normalize(scores[content], how)  # type: ignore[arg-type]
+    return values
 
 
 def minus_panes(a: Explained, b: Explained, rail: Rail, head: Head) -> Sequence[Pane]:

@@ -92,22 +92,22 @@ def average(
     stored = curve.n + curve.n_failed
     model = compute.identify(spec)
     if kind is not None:
-        found = _less_control(compute, spec, method, data, kind)
-        if found is None or found.n < MIN_PAIRS:
+        controlled = _less_control(compute, spec, method, data, kind)
+        if controlled is None or controlled.n < MIN_PAIRS:
             return Average(stored, total, None, None, None)
-        said = _said(found.n, found.n_documents)
+        text = _said(controlled.n, controlled.n_documents)
         mean = Mean(
-            found.mean,
+            controlled.mean,
             positions(method.curve_params["resampling"]),
-            _edges(found.ci_low, found.ci_high),
-            f"{said}, minus {CONTROLS[kind]}",
+            _edges(controlled.ci_low, controlled.ci_high),
+            f"{text}, minus {CONTROLS[kind]}",
         )
-        made = of_controlled(model, method, data.name, found, "")
-        return Average(stored, total, mean, None, made, found)
+        provenance = of_controlled(model, method, data.name, controlled, "")
+        return Average(stored, total, mean, None, provenance, controlled)
     if curve.n < MIN_PAIRS:
         return Average(stored, total, None, summary, None)
-    said = _said(curve.n, curve.n_documents)
-    mean = Mean(curve.mean, curve.positions, _edges(curve.ci_low, curve.ci_high), said)
+    text = _said(curve.n, curve.n_documents)
+    mean = Mean(curve.mean, curve.positions, _edges(curve.ci_low, curve.ci_high), text)
     return Average(stored, total, mean, summary, of_curve(model, curve, ""))
 
 
@@ -230,8 +230,8 @@ def difference(
     Raises:
         UserError: a model is not here, or the store cannot be read.
     """
-    one, other = compute.identify(a), compute.identify(b)
-    models = [one.key, other.key]
+    identity, other = compute.identify(a), compute.identify(b)
+    models = [identity.key, other.key]
     key = (compute.root, *models, repr(method), data.name, len(data.pairs))
     stamp = tuple(compute.store.stamp(model, method) for model in models)
 
@@ -241,11 +241,11 @@ def difference(
         if gap is None:
             return None
         said = (gap.n, gap.n_documents)
-        made = [
+        provenance = [
             of_difference(each, method, data.name, *said, against, gap.interval is not None)
-            for each, against in ((one, other), (other, one))
+            for each, against in ((identity, other), (other, identity))
         ]
-        return replace(gap, provenance=tuple(made))
+        return replace(gap, provenance=tuple(provenance))
 
     return _differences.get(key, stamp, found)
 

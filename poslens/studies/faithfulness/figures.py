@@ -99,7 +99,9 @@ def gains(
     labels = [
         "<br>".join(legend_name(part, style) for part in label.rsplit(", ", 1)) for label, _ in rows
     ][::-1]
-    values = np.array([(one.value, *(one.interval or (one.value,) * 2)) for _, one in rows])[::-1]
+    values = np.array(
+        [(estimate.value, *(estimate.interval or (estimate.value,) * 2)) for _, estimate in rows]
+    )[::-1]
     figure.add_trace(
         go.Scatter(
             x=values[:, 0],

@@ -34,8 +34,8 @@ def ask(
     """
     model = compute.identify(spec).key
     tests = FaithfulnessStore(compute.root).tests(parameters)
-    if (found := tests.get(model, method, pair)) is not None:
-        return ready(found)
+    if (faithfulness := tests.get(model, method, pair)) is not None:
+        return ready(faithfulness)
     return compute.queue.ask(
         ("faithfulness", compute.root, model, repr(method), repr(parameters), pair),
         lambda stop: of_pair(compute, pair, spec, method, parameters, stop),
@@ -57,8 +57,8 @@ def of_pair(
     """
     model = compute.identify(spec)
     tests = FaithfulnessStore(compute.root)
-    found = tests.tests(parameters).get(model.key, method, pair)
-    if found is None:
+    faithfulness = tests.tests(parameters).get(model.key, method, pair)
+    if faithfulness is None:
         run_tests(
             compute.retriever(model),
             model.key,
@@ -74,8 +74,8 @@ def of_pair(
         stored = tests.tests(parameters).select(model.key, method, [pair])
         if not stored.results:
             raise UserError(next(iter(stored.failed.values()), "This pair gave no result."))
-        found = stored.results[pair.pair_id]
-    return found
+        faithfulness = stored.results[pair.pair_id]
+    return faithfulness
 
 
 def label(spec: RetrieverSpec, method: Method) -> str:

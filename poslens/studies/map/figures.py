@@ -88,19 +88,19 @@ def point_map(
             add(rest, OTHERS, grey, True)
         return with_legend(figure.update_layout(hovermode="closest"), style)
     values = np.asarray(colours, dtype=np.float64)
-    known = np.flatnonzero(np.isfinite(values))
+    array = np.flatnonzero(np.isfinite(values))
     unknown = np.flatnonzero(~np.isfinite(values))
     if len(unknown):
         add(unknown, "not known", grey, False)
-    if len(known):
-        largest = float(np.abs(values[known]).max()) or 1.0
+    if len(array):
+        largest = float(np.abs(values[array]).max()) or 1.0
         ends = (
             (-largest, largest)
             if diverging
-            else (float(values[known].min()), float(values[known].max()))
+            else (float(values[array].min()), float(values[array].max()))
         )
         marker = {
-            "color": values[known],
+            "color": values[array],
             "colorscale": [list(stop) for stop in style.diverging()] if diverging else "Cividis",
             "cmin": ends[0],
             "cmax": ends[1],
@@ -112,5 +112,5 @@ def point_map(
                 "tickfont": {"size": style.small},
             },
         }
-        add(known, colour_title, marker, False)
+        add(array, colour_title, marker, False)
     return figure.update_layout(hovermode="closest")

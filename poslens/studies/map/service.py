@@ -64,9 +64,9 @@ class TextMap:
 
     def vectors(self, compute: Compute, model: ModelIdentity) -> tuple[list[str], Array]:
         """Texts that were embedded, and their vectors."""
-        found = compute.embeddings.select(model.key, self.side, self.texts)
-        kept = [text for text in self.texts if text in found]
-        return kept, np.array([found[text] for text in kept], dtype=np.float32)
+        arrays = compute.embeddings.select(model.key, self.side, self.texts)
+        kept = [text for text in self.texts if text in arrays]
+        return kept, np.array([arrays[text] for text in kept], dtype=np.float32)
 
     def compute(self, compute: Compute, model: ModelIdentity, options: RunOptions) -> Progress:
         """Embed the rest."""
@@ -135,9 +135,9 @@ def _comparable(found: tuple[list[str], Array], layout: Layout) -> tuple[list[st
     items, vectors = found
     if not items:
         return items, vectors, 0
-    kept = comparable(vectors, layout.metric)
-    left = [item for item, keep in zip(items, kept, strict=True) if keep]
-    return left, vectors[kept], len(items) - len(left)
+    values = comparable(vectors, layout.metric)
+    left = [item for item, keep in zip(items, values, strict=True) if keep]
+    return left, vectors[values], len(items) - len(left)
 
 
 def job(compute: Compute, spec: RetrieverSpec, source: MapSource, layout: Layout) -> Job:

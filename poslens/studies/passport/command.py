@@ -74,20 +74,25 @@ def passport(
     if unknown := next((one for one in part or [] if one not in KEYS), None):
         raise UserError(f"A passport has no part {unknown!r}: choose from {', '.join(KEYS)}.")
     compute = service()
-    found = []
+    cards = []
     for spec in specs:
-        one = passports.passport(compute, spec, data, pairs, part, moved)
-        if one.missing and not stored:
-            watched(spec.name, passports.job(compute, one), unit="computation")
-            one = passports.passport(compute, spec, data, pairs, part, moved)
-        found.append(one)
+        card = passports.passport(compute, spec, data, pairs, part, moved)
+        if card.missing and not stored:
+            watched(spec.name, passports.job(compute, card), unit="computation")
+            card = passports.passport(compute, spec, data, pairs, part, moved)
+        cards.append(card)
     if figure is not None:
-        figure.write(document_bytes(found, figure.format))  # type: ignore[arg-type]
+        figure.write(document_bytes(cards, figure.format))  # type: ignore[arg-type]
     if format is PassportFormat.yaml:
-        print(passports.model_card(found), end="")
+        print(passports.model_card(cards), end="")
         return
     if format is PassportFormat.csv:
-        known = [made for one in found for part in one.parts for made in part.provenance]
-        print_table(passports.table(found), "csv", known)
+        origin = [
+            provenance
+            for passport in cards
+            for part in passport.parts
+            for provenance in part.provenance
+        ]
+        print_table(passports.table(cards), "csv", origin)
         return
-    print_json([passports.entry(one) for one in found])
+    print_json([passports.entry(passport) for passport in cards])

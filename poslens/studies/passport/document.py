@@ -68,7 +68,7 @@ section td {{ padding: 1px 8px 1px 0; vertical-align: top; border-top: 1px solid
 """
 
 
-def document_bytes(found: Sequence[ModelPassport], fmt: Format) -> bytes:
+def document_bytes(passports: Sequence[ModelPassport], fmt: Format) -> bytes:
     """Passports side by side as a file with their provenance inside.
 
     Raises:
@@ -76,29 +76,31 @@ def document_bytes(found: Sequence[ModelPassport], fmt: Format) -> bytes:
         ValueError: an unknown format.
     """
     if fmt == "json":
-        return json_text([entry(one) for one in found], indent=1).encode()
+        return json_text([entry(passport) for passport in passports], indent=1).encode()
     if fmt == "yaml":
-        return model_card(found).encode()
+        return model_card(passports).encode()
     if fmt == "html":
-        return _html(found)
+        return _html(passports)
     if fmt == "pdf":
-        return _pdf(found)
+        return _pdf(passports)
     if fmt == "svg":
-        return _svg(found)
+        return _svg(passports)
     if fmt == "png":
-        return _png(found)
+        return _png(passports)
     raise ValueError(f"passport format {fmt!r}, expected one of {FORMATS}")
 
 
-def _title(found: Sequence[ModelPassport]) -> str:
-    return f"Position passport: {', '.join(one.name for one in found)}"
+def _title(passports: Sequence[ModelPassport]) -> str:
+    return f"Position passport: {', '.join(passport.name for passport in passports)}"
 
 
-def _provenance(found: Sequence[ModelPassport]) -> list[Provenance]:
-    return [one for each in found for part in each.parts for one in part.provenance]
+def _provenance(passports: Sequence[ModelPassport]) -> list[Provenance]:
+    return [
+        provenance for each in passports for part in each.parts for provenance in part.provenance
+    ]
 
 
-def _html(found: Sequence[ModelPassport]) -> bytes:
+def _html(passports: Sequence[ModelPassport]) -> bytes:
     drawn = 0
 
     def figure(part: Part) -> str:
@@ -108,25 +110,28 @@ def _html(found: Sequence[ModelPassport]) -> bytes:
         drawn += 1
         return figure_div(part.draw(STYLE), f"figure{drawn}", library=drawn == 1)
 
-    articles = "\n".join(_article(one, [figure(part) for part in one.parts]) for one in found)
-    entries = provenance_entries(_provenance(found))
-    return page_bytes(_title(found), entries, f"<main>\n{articles}\n</main>", _PAGE_CSS)
+    articles = "\n".join(
+        _article(passport, [figure(part) for part in passport.parts]) for passport in passports
+    )
+    entries = provenance_entries(_provenance(passports))
+    return page_bytes(_title(passports), entries, f"<main>\n{articles}\n</main>", _PAGE_CSS)
 
 
-def _article(one: ModelPassport, figures: Sequence[str]) -> str:
+def _article(passport: ModelPassport, figures: Sequence[str]) -> str:
     sections = "\n".join(
-        _section(part, figure) for part, figure in zip(one.parts, figures, strict=True)
+        _section(part, figure) for part, figure in zip(passport.parts, figures, strict=True)
     )
     return (
-        f"<article>\n<h1>{_text(one.name)}</h1>\n"
-        f'<p class="quiet">{_text(one.heading)}</p>\n{sections}\n'
+        f"<article>\n<h1>{_text(passport.name)}</h1>\n"
+        f'<p class="quiet">{_text(passport.heading)}</p>\n{sections}\n'
         f'<p class="quiet">{_text(LIMITS)}</p>\n</article>'
     )
 
 
 def _section(part: Part, figure: str) -> str:
     rows = "".join(
-        f"<tr><td>{_text(one.name)}</td><td>{_text(one.text)}</td></tr>" for one in part.numbers
+        f"<tr><td>{_text(number.name)}</td><td>{_text(number.text)}</td></tr>"
+        for number in part.numbers
     )
     return "\n".join(
         filter(
@@ -150,10 +155,10 @@ def _text(text: str) -> str:
     return escape(printable(text))
 
 
-def printed_html(found: Sequence[ModelPassport]) -> bytes:
+def printed_html(passports: Sequence[ModelPassport]) -> bytes:
     """The page that is printed: tables of up to `_PRINTED_BESIDE` cards, a row for each part. A row
     stays on one page, and each page begins with the models' names."""
-    beside = min(len(found), _PRINTED_BESIDE)
+    beside = min(len(passports), _PRINTED_BESIDE)
     width = (_PRINTED_PX - (beside - 1) * _GAP) // beside
     size = "single column" if beside > 1 else "double column"
     # Low enough that a page has room for two parts.
@@ -172,8 +177,8 @@ def printed_html(found: Sequence[ModelPassport]) -> bytes:
         return f"<td>{_section(part, figure)}</td>"
 
     tables = []
-    for start in range(0, len(found), beside):
-        cards = found[start : start + beside]
+    for start in range(0, len(passports), beside):
+        cards = passports[start : start + beside]
         parts = [{part.key: part for part in card.parts} for card in cards]
         rows = ["".join(f'<td class="quiet">{_text(card.heading)}</td>' for card in cards)]
         keys = dict.fromkeys(key for own in parts for key in own)
@@ -184,42 +189,44 @@ def printed_html(found: Sequence[ModelPassport]) -> bytes:
         tables.append(
             f'<table class="cards"><thead><tr>{names}</tr></thead>\n<tbody>{body}</tbody></table>'
         )
-    entries = provenance_entries(_provenance(found))
-    return page_bytes(_title(found), entries, "\n".join(tables), _PRINT_CSS)
+    entries = provenance_entries(_provenance(passports))
+    return page_bytes(_title(passports), entries, "\n".join(tables), _PRINT_CSS)
 
 
-def _pdf(found: Sequence[ModelPassport]) -> bytes:
-    source = printed_html(found).decode()
+def _pdf(passports: Sequence[ModelPassport]) -> bytes:
+    source = printed_html(passports).decode()
 
     async def printed(page: Page) -> bytes:
         await page.show(source, _PRINTED_PX, 1000)
         return await page.paged_pdf()
 
-    return inscribed(in_page(printed), "pdf", _title(found), provenance_entries(_provenance(found)))
+    return inscribed(
+        in_page(printed), "pdf", _title(passports), provenance_entries(_provenance(passports))
+    )
 
 
-def _png(found: Sequence[ModelPassport]) -> bytes:
-    image, width, height = _drawing(found)
+def _png(passports: Sequence[ModelPassport]) -> bytes:
+    image, width, height = _drawing(passports)
     source = f"<style>body {{ margin: 0 }}</style>{image}"
 
     async def taken(page: Page) -> bytes:
         await page.show(source, width, height, STYLE.scale)
         return await page.screenshot(width, height)
 
-    entries = provenance_entries(_provenance(found))
-    return inscribed(in_page(taken), "png", _title(found), entries, STYLE.dpi)
+    entries = provenance_entries(_provenance(passports))
+    return inscribed(in_page(taken), "png", _title(passports), entries, STYLE.dpi)
 
 
-def _svg(found: Sequence[ModelPassport]) -> bytes:
-    image, _, _ = _drawing(found)
-    entries = provenance_entries(_provenance(found))
-    return inscribed(image.encode(), "svg", _title(found), entries)
+def _svg(passports: Sequence[ModelPassport]) -> bytes:
+    image, _, _ = _drawing(passports)
+    entries = provenance_entries(_provenance(passports))
+    return inscribed(image.encode(), "svg", _title(passports), entries)
 
 
-def _drawing(found: Sequence[ModelPassport]) -> tuple[str, int, int]:
+def _drawing(passports: Sequence[ModelPassport]) -> tuple[str, int, int]:
     """The cards as one SVG, and its width and height in px."""
-    columns = [list(_column(one, number)) for number, one in enumerate(found)]
-    width = len(found) * (STYLE.width_px + 2 * _GAP)
+    columns = [list(_column(passport, number)) for number, passport in enumerate(passports)]
+    width = len(passports) * (STYLE.width_px + 2 * _GAP)
     height = max(int(y) for column in columns for _, y in column) + _GAP
     inside = "\n".join(markup for column in columns for markup, _ in column)
     image = (
@@ -231,7 +238,7 @@ def _drawing(found: Sequence[ModelPassport]) -> tuple[str, int, int]:
     return image, width, height
 
 
-def _column(one: ModelPassport, number: int) -> Iterator[tuple[str, float]]:
+def _column(passport: ModelPassport, number: int) -> Iterator[tuple[str, float]]:
     """Elements of one card, each with where it ends, top to bottom."""
     left, y = _GAP + number * (STYLE.width_px + 2 * _GAP), float(_GAP)
     theme = STYLE.colours
@@ -245,9 +252,9 @@ def _column(one: ModelPassport, number: int) -> Iterator[tuple[str, float]]:
         look = f'font-size="{size}" fill="{colour}" font-weight="{weight}"'
         return f"<text {look}>{''.join(spans)}</text>"
 
-    yield lines(one.name, 22, theme.ink, "bold"), y
-    yield lines(one.heading, 11, theme.muted), y
-    for part in one.parts:
+    yield lines(passport.name, 22, theme.ink, "bold"), y
+    yield lines(passport.heading, 11, theme.muted), y
+    for part in passport.parts:
         y += _GAP
         yield lines(part.title, 16, theme.ink, "bold"), y
         yield lines(part.finding or part.absent, 13, theme.ink), y

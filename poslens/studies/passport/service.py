@@ -87,7 +87,7 @@ class ModelPassport:
     @property
     def missing(self) -> tuple[Part, ...]:
         """The parts that could be computed and are not yet."""
-        return tuple(one for one in self.parts if not one.numbers and one.jobs)
+        return tuple(part for part in self.parts if not part.numbers and part.jobs)
 
 
 def passport(
@@ -116,23 +116,23 @@ def passport(
     )
 
 
-def job(compute: Compute, found: ModelPassport, title: str = "passport") -> Job:
+def job(compute: Compute, passport: ModelPassport, title: str = "passport") -> Job:
     """What computes all that is missing, a part after the other; `title` tells what it is for."""
     parts: dict[RunKey, tuple[str, Job]] = {}
-    for part in found.parts:
-        for one in part.jobs:
-            parts.setdefault(one.key, (part.title, one))
+    for part in passport.parts:
+        for own_job in part.jobs:
+            parts.setdefault(own_job.key, (part.title, own_job))
 
     def missing() -> list[tuple[str, Job]]:
-        return [(title, one) for title, one in parts.values() if one.n_done() < one.total]
+        return [(title, job) for title, job in parts.values() if job.n_done() < job.total]
 
-    jobs = [one for _, one in parts.values()]
+    jobs = [job for _, job in parts.values()]
     return compute.one_by_one(
-        _key(found.model, found.dataset, title),
-        f"{found.name}: {title}",
+        _key(passport.model, passport.dataset, title),
+        f"{passport.name}: {title}",
         jobs,
         missing,
-        can_start=not found.model.stored_only,
+        can_start=not passport.model.stored_only,
     )
 
 
@@ -150,25 +150,25 @@ def _key(model: ModelIdentity, dataset: str, title: str = "passport") -> RunKey:
     return title, model.key.fingerprint, model.spec.name, dataset, model.device
 
 
-def entry(found: ModelPassport) -> PassportEntry:
+def entry(passport: ModelPassport) -> PassportEntry:
     """A passport as JSON has it."""
     return {
         "format": FORMAT,
-        "model": found.name,
-        "source": found.model.spec.origin,
-        "weights": found.model.weights,
-        "precision": found.model.precision,
-        "max_length": found.model.spec.max_length,
-        "configured_max_length": limits.configured_apart(found.model.spec),
-        "dataset": found.dataset,
-        "n_pairs": found.n_pairs,
-        "n_documents": found.n_documents,
+        "model": passport.name,
+        "source": passport.model.spec.origin,
+        "weights": passport.model.weights,
+        "precision": passport.model.precision,
+        "max_length": passport.model.spec.max_length,
+        "configured_max_length": limits.configured_apart(passport.model.spec),
+        "dataset": passport.dataset,
+        "n_pairs": passport.n_pairs,
+        "n_documents": passport.n_documents,
         "poslens": poslens_version(),
         "limits": LIMITS,
-        "parts": {one.key: _part_entry(one) for one in found.parts},
+        "parts": {part.key: _part_entry(part) for part in passport.parts},
         "scores": {
-            pair_id: {"texts": one.texts, "score": one.score}
-            for pair_id, one in found.scores.items()
+            pair_id: {"texts": score.texts, "score": score.score}
+            for pair_id, score in passport.scores.items()
         },
     }
 
@@ -180,31 +180,31 @@ def _part_entry(part: Part) -> PartEntry:
         "limits": part.limits,
         "absent": part.absent,
         "numbers": {
-            one.key: {
-                "name": one.name,
-                "value": one.estimate.value,
-                "low": one.estimate.low,
-                "high": one.estimate.high,
-                "n": one.estimate.n,
-                "n_resampled": one.estimate.n_resampled,
-                "resampled": one.estimate.resampled if one.estimate.interval else "",
-                "note": one.note,
+            number.key: {
+                "name": number.name,
+                "value": number.estimate.value,
+                "low": number.estimate.low,
+                "high": number.estimate.high,
+                "n": number.estimate.n,
+                "n_resampled": number.estimate.n_resampled,
+                "resampled": number.estimate.resampled if number.estimate.interval else "",
+                "note": number.note,
                 "items": {
                     item.item_id: {"fingerprint": item.fingerprint, "value": item.value}
-                    for item in one.items
+                    for item in number.items
                 },
             }
-            for one in part.numbers
+            for number in part.numbers
         },
-        "provenance": [source(one) for one in part.provenance],
+        "provenance": [source(provenance) for provenance in part.provenance],
     }
 
 
-def table(found: Sequence[ModelPassport]) -> pd.DataFrame:
+def table(passports: Sequence[ModelPassport]) -> pd.DataFrame:
     """Every number of the passports, a row each."""
     rows = [
         {
-            "model": one.name,
+            "model": passport.name,
             "part": part.key,
             "measure": number.key,
             "value": number.estimate.value,
@@ -214,35 +214,35 @@ def table(found: Sequence[ModelPassport]) -> pd.DataFrame:
             "n_resampled": number.estimate.n_resampled,
             "note": number.note,
         }
-        for one in found
-        for part in one.parts
+        for passport in passports
+        for part in passport.parts
         for number in part.numbers
     ]
     columns = ["model", "part", "measure", "value", "low", "high", "n", "n_resampled", "note"]
     return pd.DataFrame(rows, columns=columns)
 
 
-def model_card(found: Sequence[ModelPassport]) -> str:
+def model_card(passports: Sequence[ModelPassport]) -> str:
     """The numbers as YAML that stands at the head of a model card (`model-index` of the Hugging
     Face hub), a model after the other."""
     from huggingface_hub import EvalResult, ModelCardData
 
     texts = []
-    for one in found:
+    for passport in passports:
         results = [
             EvalResult(
                 task_type="text-retrieval",
                 task_name="Position bias",
-                dataset_type=one.dataset,
-                dataset_name=one.title,
+                dataset_type=passport.dataset,
+                dataset_name=passport.title,
                 metric_type=f"{part.key}.{number.key}",
                 # There is no field for an interval, so the name has it.
                 metric_name=f"{part.title}: {number.name}, {number.text}",
                 metric_value=number.estimate.value,
             )
-            for part in one.parts
+            for part in passport.parts
             for number in part.numbers
         ]
-        data = ModelCardData(model_name=one.name, eval_results=results or None)
+        data = ModelCardData(model_name=passport.name, eval_results=results or None)
         texts.append(data.to_yaml())
     return "---\n".join(f"{text}\n" for text in texts)

@@ -50,12 +50,14 @@ class Number:
     @property
     def text(self) -> str:
         """Value, interval, n and note in words."""
-        one = self.estimate
+        estimate = self.estimate
         resampled = (
-            f", {one.n_resampled:,} {one.resampled}" if one.interval and one.n_resampled else ""
+            f", {estimate.n_resampled:,} {estimate.resampled}"
+            if estimate.interval and estimate.n_resampled
+            else ""
         )
-        n = f" (n={one.n:,}{resampled})" if one.n else ""
-        return f"{one.text(self.form)}{n}" + (f"; {self.note}" if self.note else "")
+        n = f" (n={estimate.n:,}{resampled})" if estimate.n else ""
+        return f"{estimate.text(self.form)}{n}" + (f"; {self.note}" if self.note else "")
 
 
 @dataclass(frozen=True)

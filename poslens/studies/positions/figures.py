@@ -28,15 +28,15 @@ def ndcg_by_position(
     what position changes: of each query's nDCG@10 minus its own mean over positions. Thin lines
     move another sentence instead of the evidence."""
     figure = canvas("position_effect", style, TITLE, "nDCG@10", provenance)
-    for number, one in enumerate(summaries):
+    for number, summary in enumerate(summaries):
         look, key = style.line(number), f"model {number}"
-        effects = [("", one.effect)] + (
-            [("another sentence moved", one.null)] if one.null is not None else []
+        effects = [("", summary.effect)] + (
+            [("another sentence moved", summary.null)] if summary.null is not None else []
         )
         for role, effect in effects:
             x = [100 * position for position in effect.positions]
             _band(figure, x, effect, faint(str(look["color"]), 0.07 if role else 0.16), key)
-            name = one.name if not role else f"{one.name}, {role}"
+            name = summary.name if not role else f"{summary.name}, {role}"
             trace = go.Scatter(
                 x=x,
                 y=[value.value for value in effect.ndcg],
@@ -54,7 +54,7 @@ def ndcg_by_position(
                 ],
                 hovertemplate="%{customdata[0]}, mean rank %{customdata[1]}",
             )
-            figure.add_trace(group(trace, key, one.name, role))
+            figure.add_trace(group(trace, key, summary.name, role))
     figure.update_xaxes(
         range=[-2, 102],
         tickvals=list(range(0, 101, 20)),

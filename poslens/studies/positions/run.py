@@ -70,22 +70,22 @@ def run_positions(
     """
     store, method = position_ranks(root), position_ranks_method(positions)
     todo = store.missing(model, method, items, retry=options.retry_failed)
-    moved, pairs = relocation_method(positions), [one.pair for one in todo]
+    moved, pairs = relocation_method(positions), [pair.pair for pair in todo]
     on_stage("Moving evidence")
     done = intervene_all(retriever, model, moved, pairs, root, options=options)
     if done.stopped:
         return done
     relocations = causes(root, moved).select(model, moved, pairs)
     failed = [
-        (one, relocations.failed[one.pair.pair_id])
-        for one in todo
-        if one.pair.pair_id in relocations.failed
+        (pair, relocations.failed[pair.pair.pair_id])
+        for pair in todo
+        if pair.pair.pair_id in relocations.failed
     ]
     store.put_failures(model, method, failed)
-    usable = [one for one in todo if one.pair.pair_id in relocations.results]
+    usable = [pair for pair in todo if pair.pair.pair_id in relocations.results]
     if not usable:
         return done
-    found = [relocations.results[one.pair.pair_id] for one in usable]
+    found = [relocations.results[pair.pair.pair_id] for pair in usable]
     on_stage("Ranking among the corpus")
     counted = _Counts(usable, found)
     try:
@@ -105,13 +105,15 @@ class _Counts:
 
     def __init__(self, items: Sequence[RankedPair], relocations: Sequence[Relocation]) -> None:
         self._items, self._relocations = items, relocations
-        self.queries = list(dict.fromkeys(one.pair.query for one in items))
+        self.queries = list(dict.fromkeys(pair.pair.query for pair in items))
         row_of = {query: row for row, query in enumerate(self.queries)}
-        self._rows = [row_of[one.pair.query] for one in items]
-        self._own = [text_digest(one.pair.document) for one in items]
+        self._rows = [row_of[pair.pair.query] for pair in items]
+        self._own = [text_digest(pair.pair.document) for pair in items]
         # As floats of 32 bits on both sides: what differs by rounding beyond them is a tie.
-        self._scores = [one.scores.astype(np.float32)[:, None] for one in relocations]
-        self._higher = [np.zeros(len(one.scores), dtype=np.int64) for one in relocations]
+        self._scores = [relocation.scores.astype(np.float32)[:, None] for relocation in relocations]
+        self._higher = [
+            np.zeros(len(relocation.scores), dtype=np.int64) for relocation in relocations
+        ]
 
     def add(self, documents: Sequence[str], scores: Scores) -> None:
         """Count a block of documents by its scores [queries, documents]; copies of a pair's own
@@ -124,8 +126,8 @@ class _Counts:
     def ranks(self) -> list[PositionRanks]:
         """The ranks of each item."""
         return [
-            PositionRanks(one.pair.pair_id, 1 + higher)
-            for one, higher in zip(self._items, self._higher, strict=True)
+            PositionRanks(pair.pair.pair_id, 1 + higher)
+            for pair, higher in zip(self._items, self._higher, strict=True)
         ]
 
 
@@ -138,7 +140,7 @@ def _count(
 ) -> Progress:
     started, seen, total = time.perf_counter(), 0, collection.survey.n
     block = BLOCK if retriever.device.type == "cpu" else GPU_BLOCK
-    documents = (one.text for one in collection.documents())
+    documents = (document.text for document in collection.documents())
     while texts := list(islice(documents, block)):
         if options.should_stop():
             return Progress(total, seen, seen, 0, time.perf_counter() - started, stopped=True)
@@ -159,13 +161,15 @@ def _scores(
     stored, and shared with rankings of the same corpus."""
     rows, way = list(range(len(queries))), family_of(retriever.spec).search
     if way == "index":
-        known = known_texts()
+        cache = known_texts()
 
         def lexical(texts: Sequence[str]) -> Scores:
             pairs = [(query, text) for query in queries for text in texts]
             with options.device_slot():
-                found = score_texts(retriever, pairs, should_stop=options.should_stop, known=known)
-            return np.asarray(found, dtype=np.float32).reshape(len(queries), len(texts))
+                values = score_texts(
+                    retriever, pairs, should_stop=options.should_stop, cached=cache
+                )
+            return np.asarray(values, dtype=np.float32).reshape(len(queries), len(texts))
 
         return lexical
     dense = cast(Pooled, separate(retriever))

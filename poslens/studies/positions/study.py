@@ -190,7 +190,7 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         """How many texts the model will read at most."""
         model, items = compute.identify(subject.spec), subject.items
         store, method = position_ranks(compute.root), position_ranks_method(subject.positions)
-        todo = [one.pair for one in store.missing(model.key, method, items)]
+        todo = [pair.pair for pair in store.missing(model.key, method, items)]
         moved = relocation_method(subject.positions)
         n = len(causes(compute.root, moved).missing(model.key, moved, todo))
         return (
@@ -213,14 +213,16 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         if store.missing(model.key, method, items):
             return None
         how = relocation_method(subject.positions)
-        relocations = causes(compute.root, how).select(model.key, how, [one.pair for one in items])
+        relocations = causes(compute.root, how).select(
+            model.key, how, [pair.pair for pair in items]
+        )
         ranks = store.select(model.key, method, items)
         key = (
             model.key,
             subject.spec.name,
             repr(method),
             moved.fingerprint,
-            tuple(one.pair_id for one in (*moved.pairs, *moved.nulls)),
+            tuple(pair.pair_id for pair in (*moved.pairs, *moved.nulls)),
             tuple(map(id, ranks.results.values())),
             tuple((other.name, other.model.key) for other in earlier),
         )
@@ -236,7 +238,7 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
             if effect is None:
                 raise no_effect(subject.spec.name, ranks.failed, len(moved.pairs))
             compared = (against(tuple(queries), other) for other in earlier)
-            own = {one.pair_id for one in moved.pairs}
+            own = {pair.pair_id for pair in moved.pairs}
             failed = {name: why for name, why in ranks.failed.items() if name in own}
             return PositionSummary(
                 model,
@@ -246,25 +248,28 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
                 position_effect(nulls),
                 len(moved.pairs) - len(queries) - len(failed),
                 failed,
-                tuple(one for one in compared if one is not None),
+                tuple(against for against in compared if against is not None),
             )
 
         return _summaries.get(key, lambda: (ranks, summary()))[1]
 
     def together(self, summaries: Sequence[PositionSummary]) -> list[PositionSummary]:
         """The results with Holm's p over the models' effects, and over their comparisons."""
-        effects = iter(adjusted([one.effect.effect for one in summaries]))
-        pairs = iter(adjusted([each.comparison for one in summaries for each in one.against]))
+        effects = iter(adjusted([summary.effect.effect for summary in summaries]))
+        pairs = iter(
+            adjusted([each.comparison for summary in summaries for each in summary.against])
+        )
         found = []
-        for one in summaries:
+        for own_summary in summaries:
             effect = next(effects)
             assert effect is not None
             found.append(
                 replace(
-                    one,
-                    effect=replace(one.effect, effect=effect),
+                    own_summary,
+                    effect=replace(own_summary.effect, effect=effect),
                     against=tuple(
-                        Against(each.other, next(pairs) or each.comparison) for each in one.against
+                        Against(each.other, next(pairs) or each.comparison)
+                        for each in own_summary.against
                     ),
                 )
             )
@@ -298,7 +303,7 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
             position_ranks_method(summary.asked.positions),
             summary.asked.moved.dataset,
             summary.effect,
-            sum(not one.whole for one in summary.queries),
+            sum(not query.whole for query in summary.queries),
             ", ".join(
                 filter(
                     None,

@@ -56,7 +56,7 @@ class PositionSubject:
     def items(self) -> list[RankedPair]:
         """Every pair to rank, controls included."""
         pairs = (*self.moved.pairs, *self.moved.nulls)
-        return [RankedPair(one, self.moved.fingerprint) for one in pairs]
+        return [RankedPair(pair, self.moved.fingerprint) for pair in pairs]
 
 
 @dataclass(frozen=True)
@@ -91,30 +91,30 @@ class PositionSummary:
     def groups(self) -> dict[tuple[str, str], PositionEffect]:
         """The effect by group: all queries, those of documents read whole, and each length and
         language that has any."""
-        found = {}
+        effects = {}
         for key, queries in self._grouped():
             if (effect := position_effect(queries)) is not None:
-                found[key] = effect
-        return found
+                effects[key] = effect
+        return effects
 
     def _grouped(self) -> Iterator[tuple[tuple[str, str], list[QueryPositions]]]:
         yield (ALL, ""), list(self.queries)
-        yield (WHOLE, ""), [one for one in self.queries if one.whole]
+        yield (WHOLE, ""), [query for query in self.queries if query.whole]
         for bucket in LENGTH_BUCKETS:
             yield (
                 ("length", bucket),
                 [
-                    one
-                    for one in self.queries
-                    if one.pair.document_tokens
-                    and length_bucket(one.pair.document_tokens) == bucket
+                    query
+                    for query in self.queries
+                    if query.pair.document_tokens
+                    and length_bucket(query.pair.document_tokens) == bucket
                 ],
             )
-        languages = sorted({one.pair.language or "" for one in self.queries})
+        languages = sorted({query.pair.language or "" for query in self.queries})
         for language in languages if len(languages) > 1 else ():
             yield (
                 ("language", language or "unknown"),
-                [one for one in self.queries if (one.pair.language or "") == language],
+                [query for query in self.queries if (query.pair.language or "") == language],
             )
 
 
@@ -144,11 +144,11 @@ def no_effect(name: str, failed: Mapping[str, str], n: int) -> UserError:
     )
 
 
-def against(one: tuple[QueryPositions, ...], other: PositionSummary) -> Against | None:
+def against(queries: tuple[QueryPositions, ...], other: PositionSummary) -> Against | None:
     """First minus last of a model's queries minus that of another's, over the queries that both
     have; None where they share none."""
     theirs = {each.pair.pair_id: each for each in other.queries}
-    both = [(mine, theirs[mine.pair.pair_id]) for mine in one if mine.pair.pair_id in theirs]
+    both = [(mine, theirs[mine.pair.pair_id]) for mine in queries if mine.pair.pair_id in theirs]
     if not both:
         return None
     gains = [np.array([side[at].gains for side in both]) for at in (0, 1)]

@@ -122,25 +122,25 @@ class PositionComparisonRow:
     documents_needed: int | None = column(NEEDED)
 
 
-def _effects(one: PositionSummary) -> Iterator[PositionEffectRow]:
-    found = one.effect
+def _effects(summary: PositionSummary) -> Iterator[PositionEffectRow]:
+    effect = summary.effect
     yield PositionEffectRow(
-        model=one.name,
-        queries=found.n,
-        documents=found.n_documents,
-        first=found.first,
-        middle=found.middle,
-        last=found.last,
-        first_minus_last=found.effect.difference,
-        **_decided(found.effect),
-        first_third=found.thirds[0],
-        middle_third=found.thirds[1],
-        last_third=found.thirds[2],
-        first_minus_last_third=found.third_effect.difference,
-        controlled_psi=found.psi,
-        null_first_minus_last=None if one.null is None else one.null.effect.difference,
-        left_out=one.left_out,
-        failed=len(one.failed),
+        model=summary.name,
+        queries=effect.n,
+        documents=effect.n_documents,
+        first=effect.first,
+        middle=effect.middle,
+        last=effect.last,
+        first_minus_last=effect.effect.difference,
+        **_decided(effect.effect),
+        first_third=effect.thirds[0],
+        middle_third=effect.thirds[1],
+        last_third=effect.thirds[2],
+        first_minus_last_third=effect.third_effect.difference,
+        controlled_psi=effect.psi,
+        null_first_minus_last=None if summary.null is None else summary.null.effect.difference,
+        left_out=summary.left_out,
+        failed=len(summary.failed),
     )
 
 
@@ -153,10 +153,10 @@ def _decided(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _positions(one: PositionSummary) -> Iterator[PositionRow]:
-    for moved, effect in (("evidence", one.effect), ("null", one.null)):
+def _positions(summary: PositionSummary) -> Iterator[PositionRow]:
+    for moved, effect in (("evidence", summary.effect), ("null", summary.null)):
         if effect is not None:
-            yield from _of_effect(one.name, moved, effect)
+            yield from _of_effect(summary.name, moved, effect)
 
 
 def _of_effect(name: str, moved: str, effect: PositionEffect) -> Iterator[PositionRow]:
@@ -165,10 +165,10 @@ def _of_effect(name: str, moved: str, effect: PositionEffect) -> Iterator[Positi
         yield PositionRow(name, moved, position, effect.n, effect.n_documents, *means)
 
 
-def _groups(one: PositionSummary) -> Iterator[PositionGroupRow]:
-    for (by, group), effect in one.groups.items():
+def _groups(summary: PositionSummary) -> Iterator[PositionGroupRow]:
+    for (by, group), effect in summary.groups.items():
         yield PositionGroupRow(
-            one.name,
+            summary.name,
             by,
             group,
             effect.n,
@@ -181,16 +181,16 @@ def _groups(one: PositionSummary) -> Iterator[PositionGroupRow]:
         )
 
 
-def _queries(one: PositionSummary) -> Iterator[PositionQueryRow]:
+def _queries(summary: PositionSummary) -> Iterator[PositionQueryRow]:
     """Queries in the order of what position does to them."""
-    middle = (one.asked.positions - 1) // 2
-    apart = [float(each.gains[0] - each.gains[-1]) for each in one.queries]
+    middle = (summary.asked.positions - 1) // 2
+    apart = [float(each.gains[0] - each.gains[-1]) for each in summary.queries]
     order = sorted(range(len(apart)), key=lambda i: -abs(apart[i]))
     for i in order:
-        each = one.queries[i]
+        each = summary.queries[i]
         tokens = each.pair.document_tokens
         yield PositionQueryRow(
-            one.name,
+            summary.name,
             each.pair.query,
             int(each.ranks[0]),
             int(each.ranks[middle]),
@@ -205,16 +205,16 @@ def _queries(one: PositionSummary) -> Iterator[PositionQueryRow]:
         )
 
 
-def _comparisons(one: PositionSummary) -> Iterator[PositionComparisonRow]:
-    for each in one.against:
-        found = each.comparison
+def _comparisons(summary: PositionSummary) -> Iterator[PositionComparisonRow]:
+    for each in summary.against:
+        comparison = each.comparison
         yield PositionComparisonRow(
-            model=one.name,
+            model=summary.name,
             against=each.other,
-            queries=found.difference.n,
-            documents=found.difference.n_resampled,
-            difference=found.difference,
-            **_decided(found),
+            queries=comparison.difference.n,
+            documents=comparison.difference.n_resampled,
+            difference=comparison.difference,
+            **_decided(comparison),
         )
 
 

@@ -21,23 +21,23 @@ def curves_frame(found: Sequence[PublishedCurves]) -> pd.DataFrame:
     frames = [
         pd.DataFrame(
             {
-                "model": one.model,
+                "model": published.model,
                 "position": positions("point"),
-                "mean": one.mean,
-                "std": one.std,
-                "n": one.n,
+                "mean": published.mean,
+                "std": published.std,
+                "n": published.n,
             }
         )
-        for one in found
+        for published in found
     ]
     return pd.concat(frames, ignore_index=True)
 
 
-def means(found: Sequence[PublishedCurves], *, band: bool = True) -> dict[str, Mean]:
+def means(published: Sequence[PublishedCurves], *, band: bool = True) -> dict[str, Mean]:
     """Published curves as figures draw them, by model; the band is one standard deviation over
     documents on either side."""
     drawn = {}
-    for one in found:
+    for one in published:
         mean, low, high = (
             as_array(values, (N_BINS,), "a published curve")
             for values in (one.mean, one.mean - one.std, one.mean + one.std)
@@ -47,11 +47,11 @@ def means(found: Sequence[PublishedCurves], *, band: bool = True) -> dict[str, M
     return drawn
 
 
-def summary_rows(found: Sequence[PublishedCurves]) -> list[dict[str, object]]:
+def summary_rows(published: Sequence[PublishedCurves]) -> list[dict[str, object]]:
     """A row for each model, with columns of the Curves page: documents, center of mass and
     primacy-recency index of the mean curve. Means alone give no intervals."""
     rows = []
-    for one in found:
+    for one in published:
         magnitudes = np.abs(one.mean)[None]
         centre = float(np.squeeze(center_of_mass(magnitudes, positions("point"))))
         index = float(np.squeeze(primacy_recency_index(magnitudes)))
@@ -70,16 +70,16 @@ def measures_frame(rows: Sequence[PublishedMeasures]) -> pd.DataFrame:
     """Published measures, a row for each model, setting and length, under the names of
     `ranking.tables.psi_frame`."""
     found = []
-    for one in rows:
-        at = {"model": one.model, "setting": one.setting}
-        found.append(at | {"length": OVERALL, "PSI": one.psi, NDCG: one.ndcg})
+    for row in rows:
+        at = {"model": row.model, "setting": row.setting}
+        found.append(at | {"length": OVERALL, "PSI": row.psi, NDCG: row.ndcg})
         for bucket in LENGTH_BUCKETS:
             found.append(
                 at
                 | {
                     "length": bucket,
-                    "PSI": one.bucket_psi[bucket],
-                    f"{NDCG}, mean of bins": one.bucket_ndcg[bucket],
+                    "PSI": row.bucket_psi[bucket],
+                    f"{NDCG}, mean of bins": row.bucket_ndcg[bucket],
                 }
             )
     columns = ["model", "setting", "length", "PSI", NDCG, f"{NDCG}, mean of bins"]

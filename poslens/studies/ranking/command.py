@@ -168,26 +168,28 @@ def rank(
         setup = setup.narrowed(*readable_of(specs, pairs, readable))
         if not setup.queries:
             raise UserError(f"No query of {data.name} remains: each has an excluded pair.")
-    found: list[Measured] = [*ranked_by(specs, setup)]
-    for one in runs:
-        measured = ranked_run(one, setup)
+    rankings: list[Measured] = [*ranked_by(specs, setup)]
+    for trec_run in runs:
+        measured = ranked_run(trec_run, setup)
         for note in measured.notes:
             print(note, file=sys.stderr)
-        found.append(measured)
+        rankings.append(measured)
     if table is RankingTableName.differences:
-        frame = differences_frame(*found)
-        print(difference_words(*found), file=sys.stderr)
+        frame = differences_frame(*rankings)
+        print(difference_words(*rankings), file=sys.stderr)
     else:
-        frame = tables.ranking_frame(found, table)
-    known = (
-        ranking_service.group_provenance(found) if by_group else [one.provenance() for one in found]
+        frame = tables.ranking_frame(rankings, table)
+    provenance = (
+        ranking_service.group_provenance(rankings)
+        if by_group
+        else [measured.provenance() for measured in rankings]
     )
     if figure is not None:
-        figure.draw(ranking_figure(found, figure.style, by_group), known)
-    print_table(frame, format.value, known)
+        figure.draw(ranking_figure(rankings, figure.style, by_group), provenance)
+    print_table(frame, format.value, provenance)
 
 
-def ranking_figure(found: Sequence[Measured], style: Style, by_group: bool = True) -> go.Figure:
+def ranking_figure(rankings: Sequence[Measured], style: Style, by_group: bool = True) -> go.Figure:
     """nDCG@10 of each group of queries, or in 20 bins of the evidence's position.
 
     Raises:
@@ -196,10 +198,16 @@ def ranking_figure(found: Sequence[Measured], style: Style, by_group: bool = Tru
     from poslens.studies.ranking.figures import evidence_bins, position_groups
 
     if by_group:
-        groups = {one.name: one.by_group for one in found if one.by_group is not None}
+        groups = {
+            measured.name: measured.by_group
+            for measured in rankings
+            if measured.by_group is not None
+        }
         return position_groups(groups, style)
     profiles = {
-        one.name: one.evaluation.profile for one in found if one.evaluation.profile is not None
+        measured.name: measured.evaluation.profile
+        for measured in rankings
+        if measured.evaluation.profile is not None
     }
     if not profiles:
         raise UserError("This data set does not say where its evidence is: leave out --figure.")
@@ -215,13 +223,13 @@ def runs_of(values: Sequence[str] | None, taken: Sequence[str]) -> list[TrecRun]
     from poslens.attribution.datasets.streams import File
     from poslens.attribution.evaluation.trec_runs import read_run
 
-    found: dict[str, TrecRun] = {}
+    trec_runs: dict[str, TrecRun] = {}
     for value in values or []:
         name, path = named(value, "--run", "FILE")
-        if name in (*taken, *found):
+        if name in (*taken, *trec_runs):
             raise UserError(f"Two rankings have the name {name}: give the run another name.")
-        found[name] = read_run(name, File(path.name, path))
-    return list(found.values())
+        trec_runs[name] = read_run(name, File(path.name, path))
+    return list(trec_runs.values())
 
 
 def ranked_by(specs: Sequence[RetrieverSpec], setup: RankingSetup) -> list[Ranked]:
@@ -233,18 +241,18 @@ def ranked_by(specs: Sequence[RetrieverSpec], setup: RankingSetup) -> list[Ranke
     from poslens.compute.compute import service
     from poslens.studies.ranking import service as ranking_service
 
-    found = []
+    ranked_models = []
     for spec in specs:
         if ranking_service.ranked(service(), spec, setup) is None:
             watched(spec.name, ranking_service.job(service(), spec, setup), unit="it")
-        one = ranking_service.ranked(service(), spec, setup)
-        if one is None:
+        ranked = ranking_service.ranked(service(), spec, setup)
+        if ranked is None:
             raise UserError(
                 f"{spec.name} has no complete rankings of {setup.collection.name}: run the "
                 "command again."
             )
-        found.append(one)
-    return found
+        ranked_models.append(ranked)
+    return ranked_models
 
 
 @app.command()
@@ -269,7 +277,7 @@ def figure5(
 
     files = [named(value, "--curves", "FILE") for value in curves]
     found = [read_curves(name, path.name, read_bytes(path)) for name, path in files]
-    provenance = [of_published(one) for one in found]
+    provenance = [of_published(published) for published in found]
     if figure is not None:
         title = "Normalized gradient L2 norm"  # as in the paper
         drawn = mean_curves(

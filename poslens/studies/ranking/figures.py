@@ -84,18 +84,18 @@ def evidence_bins(
 
 
 def position_groups(
-    found: Mapping[str, GroupedRanking], style: Style, *, provenance: Provenances = ()
+    grouped_rankings: Mapping[str, GroupedRanking], style: Style, *, provenance: Provenances = ()
 ) -> go.Figure:
     """nDCG@10 of each group of queries, a line for each model, with 95% intervals."""
-    groups = next(iter(found.values())).groups
+    groups = next(iter(grouped_rankings.values())).groups
     figure = canvas("position_groups", style, f"Queries by {groups.by}", "nDCG@10", provenance)
-    width = min(0.08, 0.5 / len(found))
-    for index, (model, one) in enumerate(found.items()):
+    width = min(0.08, 0.5 / len(grouped_rankings))
+    for index, (model, grouped_ranking) in enumerate(grouped_rankings.items()):
         line = style.line(index)
-        values = [measured.measures.get(NDCG) for measured in one.measures]
+        values = [measured.measures.get(NDCG) for measured in grouped_ranking.measures]
         trace = go.Scatter(
             # Beside each other: intervals at one place would hide each other.
-            x=[at + width * (index - (len(found) - 1) / 2) for at in range(len(values))],
+            x=[at + width * (index - (len(grouped_rankings) - 1) / 2) for at in range(len(values))],
             y=[None if v is None else v.value for v in values],
             mode="lines+markers",
             name=legend_name(model, style),
@@ -108,7 +108,7 @@ def position_groups(
             error_y=intervals(values, faint(str(line["color"]), 0.6)),
             customdata=[
                 [escape(measured.name), f"{value}", measured.n]
-                for measured, value in zip(one.measures, values, strict=True)
+                for measured, value in zip(grouped_ranking.measures, values, strict=True)
             ],
             hovertemplate="%{customdata[0]}: %{customdata[1]}, %{customdata[2]:,} queries",
         )
@@ -144,13 +144,13 @@ def length_buckets(
         figure.add_trace(
             go.Bar(
                 x=known,
-                y=[None if one is None else one.mean for one in shown],
+                y=[None if profile is None else profile.mean for profile in shown],
                 name=legend_name(model, style),
                 marker={
                     "color": style.line(index)["color"],
                     "pattern": bar_pattern(index, style),
                 },
-                customdata=[0 if one is None else one.n for one in shown],
+                customdata=[0 if profile is None else profile.n for profile in shown],
                 hovertemplate="%{y:.3f}, %{customdata} queries",
             )
         )

@@ -83,27 +83,29 @@ def ranked_run(run: TrecRun, setup: RankingSetup) -> RankedRun:
     )
 
     def measured() -> RankedRun:
-        found = placed(run, collection)
+        placed_run = placed(run, collection)
         evaluation = evaluate(
             run.name,
-            found.rankings,
+            placed_run.rankings,
             collection,
             own_corpus=setup.own_corpus,
             queries=setup.queries,
         )
-        return RankedRun(setup, evaluation, found.rankings, {}, run, found.n_strange, found.n_lost)
+        return RankedRun(
+            setup, evaluation, placed_run.rankings, {}, run, placed_run.n_strange, placed_run.n_lost
+        )
 
     return _measured.get(key, measured)
 
 
-def differences_frame(one: Measured, other: Measured) -> pd.DataFrame:
+def differences_frame(measured: Measured, other: Measured) -> pd.DataFrame:
     """A row a query, what sets the two rankings apart most first: nDCG@10 and the rank of the first
     relevant document by each, and the first's measure less the other's.
 
     Raises:
         ValueError: they are not over the same queries.
     """
-    mine, theirs = queries_frame(one), queries_frame(other)
+    mine, theirs = queries_frame(measured), queries_frame(other)
     if mine["id"].tolist() != theirs["id"].tolist():
         raise ValueError("rankings of different queries")
     mine.insert(2, AGAINST, theirs[NDCG])
@@ -113,24 +115,24 @@ def differences_frame(one: Measured, other: Measured) -> pd.DataFrame:
     return mine.loc[order].reset_index(drop=True)
 
 
-def mean_difference(one: Measured, other: Measured) -> Comparison:
+def mean_difference(measured: Measured, other: Measured) -> Comparison:
     """The mean of that difference over queries, and its verdict; intervals resample documents."""
     values = [
-        np.asarray(each.evaluation.per_query[NDCG], dtype=np.float64) for each in (one, other)
+        np.asarray(each.evaluation.per_query[NDCG], dtype=np.float64) for each in (measured, other)
     ]
-    documents = [query.document for query in one.setup.queries]
-    found = compared((values[0] - values[1])[:, None], documents, MARGIN)
-    assert found is not None  # nDCG is finite
-    return found
+    documents = [query.document for query in measured.setup.queries]
+    comparison = compared((values[0] - values[1])[:, None], documents, MARGIN)
+    assert comparison is not None  # nDCG is finite
+    return comparison
 
 
-def difference_words(one: Measured, other: Measured) -> str:
+def difference_words(measured: Measured, other: Measured) -> str:
     """That mean with its interval, how many queries and documents it is over, and the verdict."""
-    found = mean_difference(one, other)
-    difference = found.difference
+    comparison = mean_difference(measured, other)
+    difference = comparison.difference
     over = f"{difference.n:,} queries with {difference.n_resampled:,} relevant documents"
     how = f"95% interval over documents; {over}" if difference.interval else over
     return (
-        f"{one.name} minus {other.name}, nDCG@10: {difference.text('+.3f')} ({how}). "
-        f"{found.sentence}"
+        f"{measured.name} minus {other.name}, nDCG@10: {difference.text('+.3f')} ({how}). "
+        f"{comparison.sentence}"
     )

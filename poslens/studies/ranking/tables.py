@@ -26,14 +26,14 @@ OVERALL, READ_WHOLE = "all lengths", "evidence read whole"
 HARMONIC = "harmonic mean"
 
 
-def measures_frame(found: Sequence[Measured]) -> pd.DataFrame:
+def measures_frame(rankings: Sequence[Measured]) -> pd.DataFrame:
     """A row a model: each measure with the ends of its interval, missing queries, what the corpus
     lacks or leaves out, same-language share and what the corpus would give."""
     rows = []
-    for one in found:
-        evaluation, collection = one.evaluation, one.setup.collection
+    for measured in rankings:
+        evaluation, collection = measured.evaluation, measured.setup.collection
         row: dict[str, object] = {
-            "model": one.name,
+            "model": measured.name,
             "queries": evaluation.n,
             "documents": collection.survey.n,
             "documents resampled": evaluation.estimates[NDCG].n_resampled,
@@ -50,12 +50,12 @@ def measures_frame(found: Sequence[Measured]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def measures_text(found: Sequence[Measured]) -> pd.DataFrame:
+def measures_text(rankings: Sequence[Measured]) -> pd.DataFrame:
     """The same for the eye: each measure with its interval in one cell."""
     rows = []
-    for one in found:
-        evaluation, bias = one.evaluation, one.evaluation.language
-        row: dict[str, object] = {"model": one.name}
+    for measured in rankings:
+        evaluation, bias = measured.evaluation, measured.evaluation.language
+        row: dict[str, object] = {"model": measured.name}
         row |= {name: str(estimate) for name, estimate in evaluation.estimates.items()}
         row["same language"] = "" if bias is None else str(bias.share)
         row["in corpus"] = None if bias is None else bias.expected
@@ -64,26 +64,26 @@ def measures_text(found: Sequence[Measured]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def languages_frame(found: Sequence[Measured]) -> pd.DataFrame:
+def languages_frame(rankings: Sequence[Measured]) -> pd.DataFrame:
     """A row for each model and language of queries: how many queries and pairs, S@10 of both with
     the ends of its intervals, and nDCG@10."""
     rows = []
-    for one in found:
-        queries, evaluation = one.setup.queries, one.evaluation
-        for language in one.setup.collection.languages:
+    for measured in rankings:
+        queries, evaluation = measured.setup.queries, measured.evaluation
+        for language in measured.setup.collection.languages:
             at = [n for n, query in enumerate(queries) if query.language == language]
             if not at:
                 continue
             asked = [queries[n] for n in at]
             successes = int(evaluation.per_query[SUCCESS][at].sum())
             row: dict[str, object] = {
-                "model": one.name,
+                "model": measured.name,
                 "language": language,
                 "queries": len(asked),
                 "pairs": sum(len(query.relevant) for query in asked),
             }
             for name, estimate in (
-                (SUCCESS_OF_PAIRS, success_of_pairs(one.rankings, asked)),
+                (SUCCESS_OF_PAIRS, success_of_pairs(measured.rankings, asked)),
                 (SUCCESS, agresti_coull(successes, len(asked))),
             ):
                 row |= estimate_columns(name, estimate)
@@ -92,14 +92,14 @@ def languages_frame(found: Sequence[Measured]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=None if rows else ["model", "language", "queries"])
 
 
-def psi_frame(found: Sequence[Measured]) -> pd.DataFrame:
+def psi_frame(rankings: Sequence[Measured]) -> pd.DataFrame:
     """A row for each model and length bucket, the whole first, then the queries whose evidence the
     model reads whole: PSI, what chance gives, share of the evidence that was read, nDCG@10."""
     rows = []
-    for one in found:
-        for bucket, profile in _profiles(one).items():
+    for measured in rankings:
+        for bucket, profile in _profiles(measured).items():
             if profile is not None:
-                rows.append({"model": one.name, "length": bucket} | _psi_row(profile))
+                rows.append({"model": measured.name, "length": bucket} | _psi_row(profile))
     columns = [
         "model",
         "length",
@@ -115,9 +115,9 @@ def psi_frame(found: Sequence[Measured]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def _profiles(one: Measured) -> dict[str, EvidenceProfile | None]:
-    found = one.evaluation
-    return {OVERALL: found.profile, READ_WHOLE: found.read_whole, **found.buckets}
+def _profiles(measured: Measured) -> dict[str, EvidenceProfile | None]:
+    evaluation = measured.evaluation
+    return {OVERALL: evaluation.profile, READ_WHOLE: evaluation.read_whole, **evaluation.buckets}
 
 
 def _psi_row(profile: EvidenceProfile) -> dict[str, object]:
@@ -133,18 +133,18 @@ def _psi_row(profile: EvidenceProfile) -> dict[str, object]:
     }
 
 
-def bins_frame(found: Sequence[Measured]) -> pd.DataFrame:
+def bins_frame(rankings: Sequence[Measured]) -> pd.DataFrame:
     """A row for each model, length bucket and evidence bin: its centre, queries, mean share of the
     evidence that the model read, and nDCG@10."""
     rows = []
-    for one in found:
-        for bucket, profile in _profiles(one).items():
+    for measured in rankings:
+        for bucket, profile in _profiles(measured).items():
             if profile is None:
                 continue
             for number, (mean, n) in enumerate(zip(profile.means, profile.counts, strict=True)):
                 rows.append(
                     {
-                        "model": one.name,
+                        "model": measured.name,
                         "length": bucket,
                         "bin": number,
                         "position": (number + 0.5) / len(profile.means),
@@ -157,16 +157,16 @@ def bins_frame(found: Sequence[Measured]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def groups_frame(found: Sequence[Measured]) -> pd.DataFrame:
+def groups_frame(rankings: Sequence[Measured]) -> pd.DataFrame:
     """A row for each model and group of queries: how many queries and documents, how much of the
     evidence was read, and Recall and nDCG at each depth with the ends of its interval."""
     rows = []
-    for one in found:
-        if (by_group := one.by_group) is None:
+    for measured in rankings:
+        if (by_group := measured.by_group) is None:
             continue
         for group, read in zip(by_group.measures, by_group.profile.read, strict=True):
             row: dict[str, object] = {
-                "model": one.name,
+                "model": measured.name,
                 "group": group.name,
                 "queries": group.n,
                 "documents": group.n_documents,
@@ -178,18 +178,18 @@ def groups_frame(found: Sequence[Measured]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def positions_frame(found: Sequence[Measured]) -> pd.DataFrame:
+def positions_frame(rankings: Sequence[Measured]) -> pd.DataFrame:
     """A row a model, as position-aware benchmarks print it: nDCG@10 of each group, PSI over them
     with what chance gives, and their harmonic mean with the ends of its interval."""
     rows = []
-    for one in found:
-        if (by_group := one.by_group) is None:
+    for measured in rankings:
+        if (by_group := measured.by_group) is None:
             continue
         profile, harmonic = by_group.profile, by_group.harmonic
         rows.append(
             {
-                "model": one.name,
-                "queries": one.evaluation.n - by_group.n_outside,
+                "model": measured.name,
+                "queries": measured.evaluation.n - by_group.n_outside,
                 **dict(zip(by_group.groups.names, profile.means, strict=True)),
                 "PSI": profile.psi,
                 "PSI under permutation": profile.psi_under_permutation,
@@ -202,16 +202,16 @@ def positions_frame(found: Sequence[Measured]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def positions_text(found: Sequence[Measured]) -> pd.DataFrame:
+def positions_text(rankings: Sequence[Measured]) -> pd.DataFrame:
     """The same for the eye: each group's nDCG@10 with its interval in one cell."""
     rows = []
-    for one in found:
-        if (by_group := one.by_group) is None:
+    for measured in rankings:
+        if (by_group := measured.by_group) is None:
             continue
         profile = by_group.profile
         rows.append(
             {
-                "model": one.name,
+                "model": measured.name,
                 **{group.name: str(group.measures.get(NDCG, "")) for group in by_group.measures},
                 "PSI": profile.psi,
                 "PSI under permutation": profile.psi_under_permutation,
@@ -223,15 +223,15 @@ def positions_text(found: Sequence[Measured]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def queries_frame(one: Measured) -> pd.DataFrame:
+def queries_frame(measured: Measured) -> pd.DataFrame:
     """A row a query: its measures, the rank of its best relevant document, evidence, length."""
     rows = []
-    for number, query in enumerate(one.setup.queries):
-        rank = first_rank(one, query)
+    for number, query in enumerate(measured.setup.queries):
+        rank = first_rank(measured, query)
         rows.append(
             {
                 "query": query.text,
-                NDCG: float(one.evaluation.per_query[NDCG][number]),
+                NDCG: float(measured.evaluation.per_query[NDCG][number]),
                 "rank": rank,
                 "evidence": None if query.evidence is None else 100 * query.evidence,
                 "length": length_bucket(query.document_tokens) if query.document_tokens else None,
@@ -252,8 +252,8 @@ TABLES: Mapping[str, Callable[[Sequence[Measured]], pd.DataFrame]] = {
     "measures": measures_frame,
     "psi": psi_frame,
     "bins": bins_frame,
-    "queries": lambda found: pd.concat(
-        [queries_frame(measured).assign(model=measured.name) for measured in found]
+    "queries": lambda rankings: pd.concat(
+        [queries_frame(measured).assign(model=measured.name) for measured in rankings]
     ),
     "languages": languages_frame,
     "groups": groups_frame,
@@ -263,7 +263,7 @@ BY_GROUP = ("groups", "positions")
 """Tables of data sets with groups of queries."""
 
 
-def ranking_frame(found: Sequence[Measured], table: str) -> pd.DataFrame:
+def ranking_frame(rankings: Sequence[Measured], table: str) -> pd.DataFrame:
     """A table by its name.
 
     Raises:
@@ -271,8 +271,8 @@ def ranking_frame(found: Sequence[Measured], table: str) -> pd.DataFrame:
     """
     if table not in TABLES:
         raise UserError(f"A ranking has no table {table[:40]!r}: choose from {', '.join(TABLES)}.")
-    require_groups(found[0].setup.collection, table)
-    return TABLES[table](found)
+    require_groups(rankings[0].setup.collection, table)
+    return TABLES[table](rankings)
 
 
 def require_groups(collection: Collection, table: str) -> None:
@@ -300,30 +300,30 @@ def filtered(frame: pd.DataFrame, filters: Sequence[str]) -> pd.DataFrame:
     return frame
 
 
-def first_rank(one: Measured, query: Query) -> int | None:
+def first_rank(measured: Measured, query: Query) -> int | None:
     """Rank, from 1, of the first relevant document; None where none was found."""
-    ranking = one.by_query[query.query_id]
+    ranking = measured.by_query[query.query_id]
     ranks = (r for r, key in enumerate(ranking.document_ids, 1) if key in query.relevant)
     return next(ranks, None)
 
 
-def query_of(one: Measured, query_id: str) -> Query:
+def query_of(measured: Measured, query_id: str) -> Query:
     """The query of this id.
 
     Raises:
         UserError: there is none.
     """
-    for query in one.setup.queries:
+    for query in measured.setup.queries:
         if query.query_id == query_id:
             return query
     raise UserError(f"There is no query {query_id[:80]!r}: select one from the table.")
 
 
-def top_frame(one: Measured, query: Query) -> pd.DataFrame:
+def top_frame(measured: Measured, query: Query) -> pd.DataFrame:
     """The query's top 10: rank, score, whether it is relevant, language, id, text."""
-    ranking = one.by_query[query.query_id]
+    ranking = measured.by_query[query.query_id]
     keys = ranking.document_ids[:TOP]
-    texts = one.setup.collection.texts(keys)
+    texts = measured.setup.collection.texts(keys)
     return pd.DataFrame(
         {
             "rank": range(1, len(keys) + 1),

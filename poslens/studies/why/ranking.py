@@ -136,18 +136,18 @@ def known_ranking(compute: Compute, asked: Misses, query: Query, n: int) -> Quer
         if rank <= n or document in query.pairs
     ]
     items = [
-        one
-        for one in asked.corpus.items
-        if one.query_id == query.query_id and one.document_id not in stored.document_ids
+        item
+        for item in asked.corpus.items
+        if item.query_id == query.query_id and item.document_id not in stored.document_ids
     ]
     model = compute.identify(asked.spec)
     below = explanations(compute.root).select(model.key, asked.method, items).results.values()
     if len(below) < len(items):
         return None
     rows += sorted(
-        (one.rank, one.document_id, one.score)
-        for one in below
-        if one.rank != NOT_FOUND and one.score is not None
+        (explanation.rank, explanation.document_id, explanation.score)
+        for explanation in below
+        if explanation.rank != NOT_FOUND and explanation.score is not None
     )
     texts = collection.texts(document for _, document, _ in rows)
     documents = tuple(

@@ -103,12 +103,12 @@ def _opened(
     held: list[str] = []
     own: dict[str, int] = {}
     size = 0
-    for number, one in enumerate(collection.documents()):
-        ids.append(one.key)
-        size += len(one.text)
+    for number, document in enumerate(collection.documents()):
+        ids.append(document.key)
+        size += len(document.text)
         if size <= _MAX_TEXT:
-            held.append(one.text)
-        if (row := collection.own_query(one)) is not None:
+            held.append(document.text)
+        if (row := collection.own_query(document)) is not None:
             own[collection.queries[row].query_id] = number
     index: VectorIndex | LexicalIndex | None = None
     if family_of(retriever.spec).search in ("vectors", "index"):
@@ -153,11 +153,11 @@ class Searcher:
         scores = np.full((len(asked), total), -np.inf, dtype=np.float32)
         size = BLOCK if retriever.device.type == "cpu" else GPU_BLOCK
         documents, done = self._corpus.collection.documents(), 0
-        while block := [one.text for one in islice(documents, size)]:
+        while block := [document.text for document in islice(documents, size)]:
             if self._options.should_stop():
                 raise Stopped("Stopped while documents were scored.")
-            made = score(range(len(asked)), block)
-            scores[:, done : done + len(block)] = made.float().cpu().numpy()
+            values = score(range(len(asked)), block)
+            scores[:, done : done + len(block)] = values.float().cpu().numpy()
             done += len(block)
             self._options.on_progress(Progress(total, done, done, 0, 0.0))
         self._scanned = dict(zip(asked, scores, strict=True))
@@ -186,8 +186,10 @@ class Searcher:
             words = terms_of(query)
             if not words:
                 raise UserError("The query has no word to search for: type one.")
-            known = index.statistics
-            return _array(index.scores(words)), lambda texts: lexical.scores(query, texts, known)
+            statistics = index.statistics
+            return _array(index.scores(words)), lambda texts: lexical.scores(
+                query, texts, statistics
+            )
         score = scorer(cast(Pooled, separate(retriever)), [query])
 
         def changed(texts: Sequence[str]) -> Array:

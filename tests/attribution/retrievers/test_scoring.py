@@ -104,7 +104,7 @@ def test_scores_are_those_of_attributions(
     np.testing.assert_allclose(together, found, rtol=2e-5, atol=2e-5 * np.abs(expected).max())
     known: LRUCache[Any] = LRUCache(2**20, weigh=size)
     for some in (texts[:2], texts):
-        again = score_texts(retriever, some, known=known)
+        again = score_texts(retriever, some, cached=known)
         np.testing.assert_allclose(
             again, found[: len(some)], rtol=2e-5, atol=2e-5 * np.abs(expected).max()
         )

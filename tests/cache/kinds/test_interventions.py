@@ -159,12 +159,12 @@ def test_texts_that_pairs_share_are_read_once_in_a_run(
 def test_what_a_run_knows_has_a_limit(tiny: Callable[..., Any]) -> None:
     known, retriever = known_texts(), tiny("bert")
     for pair in SHARING:
-        intervene(retriever, METHODS[0], pair, known=known)
+        intervene(retriever, METHODS[0], pair, cached=known)
     vector = retriever.embed(retriever.encode_plain([PAIR.document], "document"))
     assert known.weight == (3 + 2 * 3) * vector.nbytes
     many = LRUCache(2 * vector.nbytes, weigh=size)  # too small: read again, with the same numbers
     for pair in SHARING:
-        found = intervene(retriever, METHODS[0], pair, known=many)
+        found = intervene(retriever, METHODS[0], pair, cached=many)
         fresh = intervene(retriever, METHODS[0], pair)
         np.testing.assert_allclose(found.scores, fresh.scores, rtol=0, atol=1e-6)
     assert many.weight <= 2 * vector.nbytes
