@@ -40,7 +40,7 @@ from tools.planted.text import sentences
 
 SAMPLE, PLANTED, REFERENCE = "sample", "planted", "python"
 SENTENCES = 10
-MEASURES = ("relocation_difference", "ndcg@10_first", "ndcg@10_last", "unretrieved_sentences")
+MEASURES = ("ndcg@10_worst", "first_minus_last", "relocation_difference", "unretrieved_sentences")
 EVENTS = Path(__file__).with_name("events.tsv")
 
 
@@ -113,13 +113,15 @@ def main(arguments: list[str] | None = None) -> None:
         if options.whole:
             recipe = TrainingRecipe(seed=seed, steps=steps, tolerance=-1e9)
         training = Training(retriever, corpus_of(corpus), recipe)
-        if name not in plain:
-            plain[name] = evaluator(retriever.model), order_share(retriever)
         started = time.perf_counter()
         trained = training.run()
         minutes = (time.perf_counter() - started) / 60
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         training.adapter.merge()
+        if name not in plain:
+            untrained = load(resolve(name), "cpu", "float32")
+            assert isinstance(untrained, DenseRetriever)
+            plain[name] = evaluator(untrained.model), order_share(untrained)
         before, order_before = plain[name]
         judged = corpus != SAMPLE
         after = evaluator(retriever.model) if judged else {}
@@ -145,8 +147,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _of(measures: dict[str, float], name: str) -> str:
-    low, high = measures[f"{name}_low"], measures[f"{name}_high"]
-    return f"{measures[name]:+.4f} [{low:+.4f}, {high:+.4f}]"
+    ends = [measures[f"{name}_{end}"] for end in ("low", "high") if f"{name}_{end}" in measures]
+    interval = " [{:+.4f}, {:+.4f}]".format(*ends) if ends else ""
+    return f"{measures[name]:+.4f}{interval}"
 
 
 def _text(share: Estimate | None) -> str:

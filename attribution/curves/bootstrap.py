@@ -132,11 +132,11 @@ class _Draws:
             return np.asarray(counts @ self.sums / (counts @ self.sizes)[:, None])
         # 64 MiB of counts at a time, however many documents there are.
         at_once = max(1, min(n_resamples, 8_000_000 // n))
-        found = []
+        arrays = []
         for start in range(0, n_resamples, at_once):
             counts = _counts(self.generator, min(at_once, n_resamples - start), n)
-            found.append(counts @ self.sums / (counts @ self.sizes)[:, None])
-        return np.concatenate(found)
+            arrays.append(counts @ self.sums / (counts @ self.sizes)[:, None])
+        return np.concatenate(arrays)
 
     @property
     def all_but_one(self) -> Values:

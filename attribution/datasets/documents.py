@@ -90,8 +90,12 @@ def read(path: Path, name: str, title: str = "") -> DataSet:
     """
     found: list[TextPair | Rejection] = []
     corpus = documents(path, name, title)
-    for one in corpus.documents(found.append):
-        found.append(TextPair(one.document_id, "", one.text, language=one.language, dataset=name))
+    for document in corpus.documents(found.append):
+        found.append(
+            TextPair(
+                document.document_id, "", document.text, language=document.language, dataset=name
+            )
+        )
     return collect(name, corpus.title, found)
 
 
@@ -125,7 +129,7 @@ def _document(file: File, row: Row, prefix: str, language: str | None, seen: set
             (checked_id(cells[key], "id") for key in IDS if cells.get(key) not in (None, "")),
             f"{prefix}row {row.number}",
         )
-        said = iso_639_3(label(cells.get("language"), "language")) or language
+        text = iso_639_3(label(cells.get("language"), "language")) or language
     except UserError:
         return nothing
     # A hash keeps the memory of millions of ids small.
@@ -137,7 +141,7 @@ def _document(file: File, row: Row, prefix: str, language: str | None, seen: set
         identity,
         _text(cells),
         "",
-        said,
+        text,
         file.name,
         row.number,
         title if isinstance(title, str) else "",

@@ -167,9 +167,19 @@ def judged(difference: Estimate | None, margin: float) -> Verdict:
 
 def adjusted(comparisons: Sequence[Comparison | None]) -> list[Comparison | None]:
     """The comparisons with Holm's p over all of them that have a p."""
-    known = [i for i, one in enumerate(comparisons) if one is not None and one.p is not None]
+    known = [
+        i
+        for i, comparison in enumerate(comparisons)
+        if comparison is not None and comparison.p is not None
+    ]
     found = list(comparisons)
-    p_values = holm([one.p for one in comparisons if one is not None and one.p is not None])
+    p_values = holm(
+        [
+            comparison.p
+            for comparison in comparisons
+            if comparison is not None and comparison.p is not None
+        ]
+    )
     for i, p in zip(known, p_values.tolist(), strict=True):
         one = comparisons[i]
         assert one is not None

@@ -79,10 +79,12 @@ def control(collection: Collection) -> Collection:
         collection,
         name=f"{collection.name}, random word order",
         queries=tuple(
-            replace(one, evidence=None, span=None, evidence_pair="") for one in collection.queries
+            replace(query, evidence=None, span=None, evidence_pair="")
+            for query in collection.queries
         ),
         stream=lambda: (
-            replace(one, text=shuffled_words(one.text)) for one in collection.documents()
+            replace(document, text=shuffled_words(document.text))
+            for document in collection.documents()
         ),
         files=(),
         drawn=words,
@@ -100,7 +102,7 @@ def sentence_queries(collection: Collection, n: int, seed: int = SEED) -> Collec
     def lot(query: Query) -> bytes:
         return hashlib.sha256(f"{seed}\0{query.query_id}".encode("utf-8", "replace")).digest()
 
-    every = (query for one in collection.documents() for query in _sentences(one))
+    every = (query for document in collection.documents() for query in _sentences(document))
     drawn = heapq.nsmallest(n, every, key=lot)
     if not drawn:
         raise UserError(
@@ -149,12 +151,12 @@ def in_degrees(
     number_of = {key: number for number, key in enumerate(documents)}
     tops = tuple(
         np.array(
-            [number_of[key] for key in retrieved(rankings[one.query_id], one.relevant, top)],
+            [number_of[key] for key in retrieved(rankings[query.query_id], query.relevant, top)],
             dtype=np.int64,
         )
-        for one in queries
+        for query in queries
     )
-    return InDegrees(tops, tuple(one.document for one in queries), len(documents))
+    return InDegrees(tops, tuple(query.document for query in queries), len(documents))
 
 
 @dataclass(frozen=True)
@@ -222,10 +224,10 @@ class InDegrees:
     @cached_property
     def never(self) -> Estimate | None:
         """Share of documents with N_k = 0 (antihubs)."""
-        found = self._estimate(self._sums[:, 0] / self.n_documents)
-        if found is None or found.low is None or found.high is None:
-            return found
-        return replace(found, low=max(found.low, 0.0), high=min(found.high, 1.0))
+        interval = self._estimate(self._sums[:, 0] / self.n_documents)
+        if interval is None or interval.low is None or interval.high is None:
+            return interval
+        return replace(interval, low=max(interval.low, 0.0), high=min(interval.high, 1.0))
 
     @property
     def random_skewness(self) -> float | None:

@@ -243,12 +243,12 @@ class LexicalRetriever:
         _, parts = self._parts(queries, documents)
         return parts.sum(-1)
 
-    def scores(self, query: str, documents: Sequence[str], known: Statistics) -> Array:
+    def scores(self, query: str, documents: Sequence[str], statistics: Statistics) -> Array:
         """BM25 [n] of documents under the statistics of a corpus that need not have them; minus
         infinity for those without a word of the query."""
         asked = self._bag(query)
         found = [
-            float(self._parts(asked, self._bag(text), known)[1].sum()) or -np.inf
+            float(self._parts(asked, self._bag(text), statistics)[1].sum()) or -np.inf
             for text in documents
         ]
         return np.array(found, dtype=np.float32)
@@ -270,9 +270,9 @@ class LexicalRetriever:
         query, document = self.embed(queries), self.embed(documents)
         shared, parts = self._parts(query, document)
         # Of one occurrence in the query with one in the document.
-        asked, found = Counter(query.whole), Counter(document.whole)
+        asked, counts = Counter(query.whole), Counter(document.whole)
         each = {
-            term: float(part) / (asked[term] * found[term])
+            term: float(part) / (asked[term] * counts[term])
             for term, part in zip(shared, parts[0], strict=True)
         }
         matrix = np.zeros((len(query.whole), len(document.whole)))
@@ -304,9 +304,9 @@ class LexicalRetriever:
         index.index(corpus, show_progress=False)
         theirs = index.get_scores(query)
         asked = self.embed(Encoded({"words": (tuple(query),)}, (), (0,)))
-        known = statistics_of(corpus)
+        statistics = statistics_of(corpus)
         bags = [self.embed(self.encode_texts([text], "document")) for text in texts]
-        ours = [float(self._parts(asked, bag, known)[1].sum()) for bag in bags]
+        ours = [float(self._parts(asked, bag, statistics)[1].sum()) for bag in bags]
         distance = float(np.abs(np.array(ours) - theirs).max() / max(np.abs(theirs).max(), 1e-9))
         return LibraryCheck(distance, "score", "bm25s")
 
@@ -315,20 +315,22 @@ class LexicalRetriever:
         return words
 
     def _parts(
-        self, queries: Bag, documents: Bag, known: Statistics | None = None
+        self, queries: Bag, documents: Bag, statistics: Statistics | None = None
     ) -> tuple[tuple[str, ...], Tensor]:
         """The words that both have, and what each adds to the score [N, words]."""
-        known = known or self.statistics or statistics_of([queries.whole, documents.whole])
+        statistics = (
+            statistics or self.statistics or statistics_of([queries.whole, documents.whole])
+        )
         there = {term: n for n, term in enumerate(documents.terms)}
         shared = tuple(term for term in queries.terms if term in there)
         numbers = torch.tensor(
-            [known.frequencies.get(term, 0) for term in shared], dtype=torch.float64
+            [statistics.frequencies.get(term, 0) for term in shared], dtype=torch.float64
         )
-        idf = torch.log1p((known.n - numbers + 0.5) / (numbers + 0.5))
+        idf = torch.log1p((statistics.n - numbers + 0.5) / (numbers + 0.5))
         asked = queries.counts[:, [queries.terms.index(t) for t in shared]]
-        found = documents.counts[:, [there[t] for t in shared]]
-        relative = len(documents.whole) / known.average_length
-        return shared, asked * idf * found / (found + self.k1 * (1 - self.b + self.b * relative))
+        values = documents.counts[:, [there[t] for t in shared]]
+        relative = len(documents.whole) / statistics.average_length
+        return shared, asked * idf * values / (values + self.k1 * (1 - self.b + self.b * relative))
 
 
 def settings(spec: RetrieverSpec) -> str:

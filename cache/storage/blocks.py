@@ -184,7 +184,7 @@ def merge(db: sqlite3.Connection) -> None:
         dead = np.unique(np.concatenate([block.dead for block in blocks.values()]))
         # What they supersede may lie in other blocks, so it stays on record.
         _write(db, _rows(blocks.values(), dead), dead)
-        db.executemany("DELETE FROM block WHERE id = ?", [(known,) for known in blocks])
+        db.executemany("DELETE FROM block WHERE id = ?", [(block,) for block in blocks])
 
 
 def merge_all(db: sqlite3.Connection) -> None:
@@ -197,7 +197,7 @@ def merge_all(db: sqlite3.Connection) -> None:
     rows = _rows(blocks.values(), dead)
     for start in range(0, max(rows.num_rows, 1), LARGE):
         _write(db, rows.slice(start, LARGE), np.zeros(0, np.int64))
-    db.executemany("DELETE FROM block WHERE id = ?", [(known,) for known in blocks])
+    db.executemany("DELETE FROM block WHERE id = ?", [(block,) for block in blocks])
     live = _numbers(rows.column(0), np.int64)
     for params, variant in variants(db).items():
         if not is_current(params):
@@ -287,7 +287,9 @@ def merge_curves(db: sqlite3.Connection) -> None:
         curve_rows = _whole(read_curves(db, variant, where=f"n < {SMALL}"))
         if len(curve_rows) > 1:
             _write_curves(db, variant, _joined(curve_rows.values()))
-            db.executemany("DELETE FROM curve WHERE id = ?", [(known,) for known in curve_rows])
+            db.executemany(
+                "DELETE FROM curve WHERE id = ?", [(curve_row,) for curve_row in curve_rows]
+            )
 
 
 # -- reading ---------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ def section(
 
 def _hubs(summaries: Sequence[HubSummary]) -> None:
     """The hubs of a model, the largest in-degree first."""
-    by_name = {one.name: one for one in summaries}
+    by_name = {summary.name: summary for summary in summaries}
     left, _ = st.columns([1, 2])
     name = left.selectbox("Hubs of", list(by_name), key="hubs.of")
     summary = by_name[name or summaries[0].name]

@@ -90,7 +90,7 @@ with st.sidebar, panels.guarded():
             collection = ranking_service.monolingual(collection)
     first_stage = None
     resolved = [resolve.known().get(name) for name in names]
-    if any(one is not None and ranking_service.needs_first_stage(one) for one in resolved):
+    if any(spec is not None and ranking_service.needs_first_stage(spec) for spec in resolved):
         with settings:
             first = choices.model("First stage of rerankers", "first", "BM25", at=None)
         first_stage = choices.ranking_spec(first, data.name, posir=posir)
@@ -110,13 +110,13 @@ def spec_of(name: str) -> RetrieverSpec:
 
 def specs() -> list[RetrieverSpec]:
     """The chosen models that can rank; what keeps the others from it stands in their rows."""
-    found = []
+    specs = []
     for name in names:
         with suppress(UserError):
-            ranking_service.method_for(service_for(data.name), one := spec_of(name), the_setup)
-            service_for(data.name).identify(one)
-            found.append(one)
-    return found
+            ranking_service.method_for(service_for(data.name), spec := spec_of(name), the_setup)
+            service_for(data.name).identify(spec)
+            specs.append(spec)
+    return specs
 
 
 pairs = data.pairs
@@ -204,10 +204,10 @@ def progress(missing: list[str]) -> None:
     )
 
 
-def measures_table(found: Sequence[Measured]) -> None:
+def measures_table(rankings: Sequence[Measured]) -> None:
     """Measures with their intervals, one row a model."""
     show_table(
-        tables.measures_text(found),
+        tables.measures_text(rankings),
         column_config={
             "same language": st.column_config.TextColumn(
                 help="Share of the top 10 in the query's language. The next column has the share "
@@ -219,18 +219,18 @@ def measures_table(found: Sequence[Measured]) -> None:
             ),
         },
     )
-    over = found[0].evaluation.estimates[NDCG]
+    over = rankings[0].evaluation.estimates[NDCG]
     st.caption(
         f"{over.n:,} queries answered by {over.n_resampled:,} documents. The 95% intervals "
         "resample these documents; those of S@10 are Agresti-Coull intervals."
     )
 
 
-def languages_table(found: Sequence[Measured]) -> None:
+def languages_table(rankings: Sequence[Measured]) -> None:
     """S@10 of pairs and of queries by the queries' language, where there are several."""
     if len(the_setup.collection.languages) < 2:
         return
-    frame = tables.languages_frame(found)
+    frame = tables.languages_frame(rankings)
     with st.expander("By the queries' language"):
         show_table(
             frame,
@@ -239,34 +239,36 @@ def languages_table(found: Sequence[Measured]) -> None:
             },
         )
         panels.downloads(
-            "ranking.languages", [data.name, "languages"], provenance(found), frame=frame
+            "ranking.languages", [data.name, "languages"], provenance(rankings), frame=frame
         )
 
 
-def provenance(found: Sequence[Measured]) -> list[Provenance]:
+def provenance(rankings: Sequence[Measured]) -> list[Provenance]:
     """Where the numbers come from, a line for each model or run."""
-    return [one.provenance() for one in found]
+    return [measured.provenance() for measured in rankings]
 
 
-def profile_section(found: Sequence[Measured]) -> None:
+def profile_section(rankings: Sequence[Measured]) -> None:
     """nDCG by evidence position, saliency of the same pairs, length buckets and PSI."""
     profiles = {
-        one.name: one.evaluation.profile for one in found if one.evaluation.profile is not None
+        measured.name: measured.evaluation.profile
+        for measured in rankings
+        if measured.evaluation.profile is not None
     }
     if not profiles:
         st.info("This data set does not say where its evidence stands, so there is no PSI.")
         return
-    buckets = {one.name: one.evaluation.buckets for one in found}
-    models = [one for one in found if isinstance(one, Ranked)]
+    buckets = {measured.name: measured.evaluation.buckets for measured in rankings}
+    models = [measured for measured in rankings if isinstance(measured, Ranked)]
     has_buckets = any(buckets.values())
 
     def draw_bins(style: Style) -> go.Figure:
         """nDCG over evidence bins."""
-        return evidence_bins(profiles, style, provenance=provenance(found))
+        return evidence_bins(profiles, style, provenance=provenance(rankings))
 
     def draw_buckets(style: Style) -> go.Figure:
         """nDCG over length buckets."""
-        return length_buckets(buckets, style, provenance=provenance(found))
+        return length_buckets(buckets, style, provenance=provenance(rankings))
 
     style = panels.screen_style(width_px=panels.BESIDE_PX, height_px=380)
     left, right = panels.side_by_side("ranking.places")
@@ -275,7 +277,7 @@ def profile_section(found: Sequence[Measured]) -> None:
         panels.show(draw_bins(style), "ranking.bins", "nDCG@10 over 20 bins of the evidence")
     with right:
         st.markdown("**Saliency of the same pairs**")
-        saliency_section([one.name for one in models], style)
+        saliency_section([model.name for model in models], style)
     left, right = panels.side_by_side("ranking.lengths")
     with left:
         if has_buckets:
@@ -283,7 +285,7 @@ def profile_section(found: Sequence[Measured]) -> None:
             panels.show(draw_buckets(style), "ranking.buckets", "nDCG@10 in length buckets")
     with right:
         st.markdown("**Position sensitivity (PSI)**")
-        table = tables.psi_frame(found)
+        table = tables.psi_frame(rankings)
         show_table(
             table,
             height=350,
@@ -306,14 +308,14 @@ def profile_section(found: Sequence[Measured]) -> None:
         "the fuller a marker, the more of the evidence the model reads. The row of evidence read "
         "whole excludes queries whose evidence is past the model's context limit."
     )
-    what_is_read([one.model.spec for one in models], pairs, "ranking")
+    what_is_read([model.model.spec for model in models], pairs, "ranking")
     drawings = {"Evidence bins": draw_bins} | ({"Lengths": draw_buckets} if has_buckets else {})
     panels.downloads(
         "ranking.psi",
         [data.name, "psi"],
-        provenance(found),
+        provenance(rankings),
         figures=drawings,
-        frame=tables.bins_frame(found),
+        frame=tables.bins_frame(rankings),
     )
 
 
@@ -348,9 +350,9 @@ def saliency_section(models: list[str], style: Style) -> None:
     if curves:
         panels.show(
             curve_figures.mean_curves(
-                [one.summary.curve for one in curves],
+                [curve.summary.curve for curve in curves],
                 style,
-                provenance=[one.provenance() for one in curves],
+                provenance=[curve.provenance() for curve in curves],
             ),
             "ranking.saliency",
             "Mean saliency of the same pairs by position",
@@ -377,38 +379,38 @@ ticking = is_active()
 @fragment(run_every=2.0 if ticking else None)
 def board() -> None:
     """Progress, measures and figures; refreshed by itself while a model ranks."""
-    found: list[Measured] = []
+    rankings: list[Measured] = []
     missing: list[str] = []
     for name in names:
         with panels.guarded():
-            one = ranking_service.ranked(service_for(data.name), spec_of(name), the_setup)
-            if one is None:
+            ranked = ranking_service.ranked(service_for(data.name), spec_of(name), the_setup)
+            if ranked is None:
                 job_of(name)
                 missing.append(name)
             else:
-                found.append(one)
+                rankings.append(ranked)
     with panels.guarded():
         progress(missing)
     if is_active() != ticking:
         st.rerun()
-    found += given
-    if not found:
+    rankings += given
+    if not rankings:
         return
     with panels.guarded():
-        ranking_groups.section(found, the_setup.collection.groups, data.name)
+        ranking_groups.section(rankings, the_setup.collection.groups, data.name)
     with panels.guarded():
-        profile_section(found)
+        profile_section(rankings)
     with panels.guarded():
-        measures_table(found)
+        measures_table(rankings)
         run_notes(given)
-        panels.caption(provenance(found))
+        panels.caption(provenance(rankings))
         panels.downloads(
             "ranking.measures",
             [data.name, "ranking"],
-            provenance(found),
-            frame=tables.measures_frame(found),
+            provenance(rankings),
+            frame=tables.measures_frame(rankings),
         )
-        languages_table(found)
+        languages_table(rankings)
 
 
 rankings_tab, hubs_tab = st.tabs(TABS, key="tab", bind="query-params")

@@ -41,7 +41,7 @@ def section(chosen: Chosen) -> None:
     if not chosen.models:
         st.info("Choose a model.")
         return
-    judged = any(one.pairs for one in collection.queries)
+    judged = any(query.pairs for query in collection.queries)
     text, query = _query(collection, _first_missed(chosen) if judged else "")
     if not text:
         return
@@ -102,12 +102,12 @@ def _first_missed(chosen: Chosen) -> str:
 def _query(collection: Collection, first: str) -> tuple[str, Query | None]:
     """The query's text, and the query of the data set that it is; `first` is the id of the one that
     is chosen before a reader chooses."""
-    known = {one.query_id: one for one in collection.queries}
+    queries = {query.query_id: query for query in collection.queries}
     asked: str | None = st.selectbox(
         "Query",
-        list(known),
-        index=list(known).index(first) if first in known else (0 if known else None),
-        format_func=lambda one: known[one].text if one in known else one,
+        list(queries),
+        index=list(queries).index(first) if first in queries else (0 if queries else None),
+        format_func=lambda one: queries[one].text if one in queries else one,
         key="query",
         bind="query-params",
         accept_new_options=True,
@@ -117,7 +117,7 @@ def _query(collection: Collection, first: str) -> tuple[str, Query | None]:
     if not asked:
         st.info("Type a query.")
         return "", None
-    query = known.get(asked)
+    query = queries.get(asked)
     # A document that was chosen for another query is not this one's; one in a link is.
     if st.session_state.get("why.asked", (collection.name, asked)) != (collection.name, asked):
         url_state.put("document", "")
@@ -164,13 +164,13 @@ def _document(found: QueryRanking, wanted: Sequence[str], top: int) -> str:
     frame = pd.DataFrame(
         [
             {
-                "rank": one.rank,
-                "wanted": one.wanted,
-                "id": one.document_id,
-                "score": one.score,
-                "document": one.text[:300],
+                "rank": document.rank,
+                "wanted": document.wanted,
+                "id": document.document_id,
+                "score": document.score,
+                "document": document.text[:300],
             }
-            for one in found.documents
+            for document in found.documents
         ]
     )
     if frame.empty:
@@ -189,7 +189,7 @@ def _document(found: QueryRanking, wanted: Sequence[str], top: int) -> str:
         )
         if row is not None:
             url_state.put("document", str(frame["id"].iloc[row]))
-    ranks = {one.document_id: one.rank for one in found.documents}
+    ranks = {document.document_id: document.rank for document in found.documents}
     missed = [one for one in wanted if ranks.get(one, found.total + 1) > top]
     st.caption(
         f"{len(frame):,} of {found.total:,} documents; "
@@ -225,7 +225,7 @@ def _behind(
 ) -> None:
     """The ranks after each change, the documents above, and the contrast with one of them."""
     summaries: tuple[WhySummary, ...] = opened.summaries
-    names = [one.name for one in summaries]
+    names = [summary.name for summary in summaries]
     steps = WHY.tables["steps"].text_frame(summaries)
     show_table(steps if len(names) > 1 else steps.drop(columns="model"), key="why.steps")
     pair = query.pairs.get(document) if query else None
@@ -233,44 +233,45 @@ def _behind(
         links.other_views("why", opened.data.name, pair, names)
     under = summaries[0]
     if len(names) > 1:
-        by_name = {one.name: one for one in summaries}
+        by_name = {summary.name: summary for summary in summaries}
         under = by_name[st.selectbox("Documents above it for", names, key="why.above") or names[0]]
-    (found,) = under.explained.values()
-    if not found.above:
+    (explanation,) = under.explained.values()
+    if not explanation.above:
         return
     st.markdown("**Documents above it**")
     st.caption(
-        f"Of the first {min(found.rank - 1, 200):,} documents, {found.relevant_above:,} are judged "
-        f"relevant, {found.duplicates_above:,} are near-duplicates or contain the evidence, and "
-        f"{found.shorter_above:,} are shorter than the wanted document ({found.n_words:,} words). "
-        "Choose a row to see it next to the wanted document."
+        f"Of the first {min(explanation.rank - 1, 200):,} documents, "
+        f"{explanation.relevant_above:,} are judged relevant, {explanation.duplicates_above:,} are "
+        f"near-duplicates or contain the evidence, and {explanation.shorter_above:,} are shorter "
+        f"than the wanted document ({explanation.n_words:,} words). Choose a row to see it next to "
+        "the wanted document."
     )
     frame = pd.DataFrame(
         {
-            "rank": [one.rank for one in found.above],
-            "document": [one.document_id for one in found.above],
-            "relevant": [one.relevant for one in found.above],
-            "near-duplicate": [one.duplicate for one in found.above],
-            "words": [one.n_words for one in found.above],
+            "rank": [competitor.rank for competitor in explanation.above],
+            "document": [competitor.document_id for competitor in explanation.above],
+            "relevant": [competitor.relevant for competitor in explanation.above],
+            "near-duplicate": [competitor.duplicate for competitor in explanation.above],
+            "words": [competitor.n_words for competitor in explanation.above],
         }
     )
-    known = known_in_degrees(opened.compute, under.asked.spec, collection, found.top)
+    known = known_in_degrees(opened.compute, under.asked.spec, collection, explanation.top)
     if known:  # the data set is ranked
-        frame["in-degree"] = [known[one.document_id] for one in found.above]
+        frame["in-degree"] = [known[competitor.document_id] for competitor in explanation.above]
     row = chosen_row(
         frame,
         f"why.above.{under.name}",
         "document",
         column_config={
             "in-degree": st.column_config.NumberColumn(
-                help=f"Queries of the data set that have it in their top {found.top:,} and that it "
-                "does not answer. Hubs, on the Ranking page, compares all documents."
+                help="Queries of the data set that it does not answer and that have it in their top "
+                f"{explanation.top:,}. Hubs, on the Ranking page, compares all documents."
             )
         },
     )
     if row is None:  # nothing is computed until it is asked for
         return
-    other = found.above[row].document_id
+    other = explanation.above[row].document_id
     texts = collection.texts([document, other])
     if len(texts) < 2:
         return

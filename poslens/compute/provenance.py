@@ -72,33 +72,33 @@ class ModelIdentity:
     stored_only: bool = False
 
 
-def of_attribution(model: ModelIdentity, pair: TextPair, found: Attribution) -> Provenance:
+def of_attribution(model: ModelIdentity, pair: TextPair, attribution: Attribution) -> Provenance:
     """One pair's attribution."""
-    document = found.document
+    document = attribution.document
     # A limit as long as any text that is taken at all is no limit of the model's.
     limit = document.max_length if document.max_length < MAX_CHARACTERS else None
-    return _of_pair(model, pair, repr(found.method), document.truncated, limit)
+    return _of_pair(model, pair, repr(attribution.method), document.truncated, limit)
 
 
-def in_units(made: Provenance, units: str) -> Provenance:
+def in_units(provenance: Provenance, units: str) -> Provenance:
     """The same, saying what the tokens were joined to and how."""
-    return replace(made, units=units)
+    return replace(provenance, units=units)
 
 
-def with_interval(made: Provenance, number: Estimate) -> Provenance:
+def with_interval(provenance: Provenance, number: Estimate) -> Provenance:
     """The same, saying what this number's interval resampled."""
-    return replace(made, interval=resampled(number))
+    return replace(provenance, interval=resampled(number))
 
 
-def with_control(made: Provenance, kind: Control) -> Provenance:
+def with_control(provenance: Provenance, kind: Control) -> Provenance:
     """The same, saying which null control was taken away."""
-    return replace(made, control=f"minus {CONTROLS[kind]}")
+    return replace(provenance, control=f"minus {CONTROLS[kind]}")
 
 
-def negated(made: Provenance) -> Provenance:
+def negated(provenance: Provenance) -> Provenance:
     """The same of the second document of a contrast, whose shares have the other sign."""
-    units = filter(None, (made.units, "shares negated, for s(d1) − s(d2)"))
-    return in_units(made, "; ".join(units))
+    units = filter(None, (provenance.units, "shares negated, for s(d1) − s(d2)"))
+    return in_units(provenance, "; ".join(units))
 
 
 def of_intervention(
@@ -117,11 +117,11 @@ def of_intervention(
     return _of_pair(model, pair, repr(method), cut, model.spec.max_length)
 
 
-def of_faithfulness(model: ModelIdentity, pair: TextPair, found: Faithfulness) -> Provenance:
+def of_faithfulness(model: ModelIdentity, pair: TextPair, faithfulness: Faithfulness) -> Provenance:
     """A faithfulness test of one pair."""
-    method = f"{found.parameters!r} of {found.method!r}"
-    made = _of_pair(model, pair, method, found.truncated, model.spec.max_length)
-    return in_units(made, _ordered(found))
+    method = f"{faithfulness.parameters!r} of {faithfulness.method!r}"
+    provenance = _of_pair(model, pair, method, faithfulness.truncated, model.spec.max_length)
+    return in_units(provenance, _ordered(faithfulness))
 
 
 def _of_pair(
@@ -137,18 +137,18 @@ def _of_pair(
     )
 
 
-def of_curve(model: ModelIdentity, found: PositionCurve, selection: str) -> Provenance:
+def of_curve(model: ModelIdentity, position_curve: PositionCurve, selection: str) -> Provenance:
     """A curve averaged over pairs of a data set."""
     return of_model(
         model,
-        repr(found.method),
-        found.dataset,
-        n_pairs=found.n,
-        n_documents=found.n_documents,
+        repr(position_curve.method),
+        position_curve.dataset,
+        n_pairs=position_curve.n,
+        n_documents=position_curve.n_documents,
         max_length=model.spec.max_length,
-        truncated=found.n_truncated,
+        truncated=position_curve.n_truncated,
         selection=selection,
-        interval="" if found.ci_low is None else _resampling(found.n_documents),
+        interval="" if position_curve.ci_low is None else _resampling(position_curve.n_documents),
     )
 
 
@@ -169,20 +169,20 @@ def of_documents(
 
 
 def of_controlled(
-    model: ModelIdentity, method: Method, dataset: str, found: ControlledCurve, selection: str
+    model: ModelIdentity, method: Method, dataset: str, controlled: ControlledCurve, selection: str
 ) -> Provenance:
     """Curves less a null control."""
-    made = of_model(
+    provenance = of_model(
         model,
         repr(method),
         dataset,
-        n_pairs=found.n,
-        n_documents=found.n_documents,
+        n_pairs=controlled.n,
+        n_documents=controlled.n_documents,
         max_length=model.spec.max_length,
         selection=selection,
-        interval=resampled(found.index),
+        interval=resampled(controlled.index),
     )
-    return with_control(made, found.control)
+    return with_control(provenance, controlled.control)
 
 
 def of_difference(
@@ -208,43 +208,43 @@ def of_difference(
 
 
 def of_agreement(
-    model: ModelIdentity, cause: Method, dataset: str, found: Agreement, selection: str
+    model: ModelIdentity, cause: Method, dataset: str, agreement: Agreement, selection: str
 ) -> Provenance:
     """How a method agrees with an intervention."""
     return of_model(
         model,
-        f"agreement of {found.method!r} with {cause!r}",
+        f"agreement of {agreement.method!r} with {cause!r}",
         dataset,
-        n_pairs=found.n,
-        n_documents=found.n_documents,
+        n_pairs=agreement.n,
+        n_documents=agreement.n_documents,
         max_length=model.spec.max_length,
         selection=selection,
-        interval=resampled(found.each or found.means),
+        interval=resampled(agreement.each or agreement.means),
     )
 
 
 def of_faithfulness_set(
-    model: ModelIdentity, dataset: str, found: FaithfulnessSummary, selection: str
+    model: ModelIdentity, dataset: str, faithfulness_summary: FaithfulnessSummary, selection: str
 ) -> Provenance:
     """Faithfulness tests averaged over pairs of a data set."""
     return of_model(
         model,
-        f"{found.parameters!r} of {found.method!r}",
+        f"{faithfulness_summary.parameters!r} of {faithfulness_summary.method!r}",
         dataset,
-        n_pairs=found.n,
-        n_documents=found.n_documents,
+        n_pairs=faithfulness_summary.n,
+        n_documents=faithfulness_summary.n_documents,
         max_length=model.spec.max_length,
-        truncated=found.n_truncated,
+        truncated=faithfulness_summary.n_truncated,
         selection=selection,
-        units=_ordered(found),
-        interval=resampled(found.deletion_area),
+        units=_ordered(faithfulness_summary),
+        interval=resampled(faithfulness_summary.deletion_area),
     )
 
 
 def of_ranking(
     model: ModelIdentity,
     method: Method,
-    found: Evaluation,
+    evaluation: Evaluation,
     dataset: str,
     n_documents: int,
     selection: str = "",
@@ -255,11 +255,11 @@ def of_ranking(
         model,
         repr(method),
         dataset,
-        n_queries=found.n,
+        n_queries=evaluation.n,
         n_documents=n_documents,
         max_length=model.spec.max_length,
         selection=selection,
-        interval="; ".join(_of_measures(found.estimates)),
+        interval="; ".join(_of_measures(evaluation.estimates)),
     )
 
 
@@ -267,7 +267,7 @@ def of_positions(
     model: ModelIdentity,
     method: Method,
     dataset: str,
-    found: PositionEffect,
+    effect: PositionEffect,
     n_truncated: int,
     selection: str,
     *,
@@ -275,22 +275,22 @@ def of_positions(
 ) -> Provenance:
     """Ranks of documents with their evidence at several positions; `n_truncated` of the queries
     have a document that the model does not read whole."""
-    made = of_model(
+    provenance = of_model(
         model,
         repr(method),
         dataset,
-        n_queries=found.n,
-        n_documents=found.n_documents,
+        n_queries=effect.n,
+        n_documents=effect.n_documents,
         max_length=model.spec.max_length,
         truncated=n_truncated,
         selection=selection,
-        interval=resampled(found.effect.difference),
+        interval=resampled(effect.effect.difference),
     )
-    return replace(made, control="another sentence moved") if has_null else made
+    return replace(provenance, control="another sentence moved") if has_null else provenance
 
 
 def of_run(
-    run: TrecRun, found: Evaluation, dataset: str, n_documents: int, selection: str = ""
+    run: TrecRun, evaluation: Evaluation, dataset: str, n_documents: int, selection: str = ""
 ) -> Provenance:
     """A run that another program made, measured here."""
     return Provenance(
@@ -299,17 +299,17 @@ def of_run(
         method="ranking as given, the best 100 of each query",
         dataset=dataset,
         model_source=f"run {run.file}, digest {run.digest}",
-        n_queries=found.n,
+        n_queries=evaluation.n,
         n_documents=n_documents,
         selection=selection,
-        interval="; ".join(_of_measures(found.estimates)),
+        interval="; ".join(_of_measures(evaluation.estimates)),
     )
 
 
 def of_debias(
     model: ModelIdentity,
     method: Method,
-    found: Quality,
+    quality: Quality,
     dataset: str,
     n_documents: int,
     tried: Sequence[Calibration],
@@ -328,11 +328,11 @@ def of_debias(
         model,
         f"{method!r}{grid}",
         dataset,
-        n_queries=found.n,
+        n_queries=quality.n,
         n_documents=n_documents,
         max_length=model.spec.max_length,
         selection=selection,
-        interval=resampled(found.harmonic),
+        interval=resampled(quality.harmonic),
     )
 
 
@@ -431,7 +431,7 @@ def of_hubs(
     skewness: Estimate | None,
 ) -> Provenance:
     """In-degrees of `n_documents` in the top k of `n_queries`, and in the index of the control."""
-    made = of_model(
+    provenance = of_model(
         model,
         repr(method),
         dataset,
@@ -442,32 +442,32 @@ def of_hubs(
         control=control,
     )
     if skewness is None or skewness.interval is None:
-        return made
-    return replace(made, interval=f"95%, jackknife over {skewness.n_resampled:,} documents")
+        return provenance
+    return replace(provenance, interval=f"95%, jackknife over {skewness.n_resampled:,} documents")
 
 
 def of_bias(
-    model: ModelIdentity, method: Method, found: Sequence[BiasResult], dataset: str, source: str
+    model: ModelIdentity, method: Method, results: Sequence[BiasResult], dataset: str, source: str
 ) -> Provenance:
     """Bias tests of one model; pairs and documents are those of all tests together."""
     from poslens.attribution.evaluation.bias_tests import (
         TEST_NAME,  # here: it brings scipy.stats along
     )
 
-    names = ", ".join(one.test for one in found)
-    unread = sum(one.n_unread for one in found)
+    names = ", ".join(result.test for result in results)
+    unread = sum(result.n_unread for result in results)
     left_out = f"; {unread:,} pairs left out, their evidence not read whole" if unread else ""
     return of_model(
         model,
         f"{TEST_NAME}, of {method!r}",
         dataset,
-        n_pairs=sum(one.n for one in found),
-        n_documents=sum(one.n_documents for one in found),
+        n_pairs=sum(result.n for result in results),
+        n_documents=sum(result.n_documents for result in results),
         max_length=model.spec.max_length,
-        truncated=sum(one.n_truncated for one in found),
+        truncated=sum(result.n_truncated for result in results),
         selection=f"tests {names}; {source}{left_out}",
         interval="95%, t interval of the mean difference over documents"
-        if any(one.low is not None for one in found)
+        if any(result.low is not None for result in results)
         else "",
     )
 
@@ -488,15 +488,15 @@ def of_map(
     )
 
 
-def of_published(found: PublishedCurves) -> Provenance:
+def of_published(published: PublishedCurves) -> Provenance:
     """Published curves: others computed them, this program averaged them."""
     return Provenance(
         poslens=poslens_version(),
-        model=found.model,
+        model=published.model,
         method="curves as published, mean and standard deviation (ddof=1)",
-        dataset=found.source,
+        dataset=published.source,
         model_source="published",
-        n_pairs=found.n,
+        n_pairs=published.n,
     )
 
 

@@ -190,7 +190,9 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
             subject.spec.name,
             total,
             work,
-            n_done=lambda: total - sum(len(store.missing(model.key, one)) for one in settings),
+            n_done=lambda: (
+                total - sum(len(store.missing(model.key, setting)) for setting in settings)
+            ),
             can_start=not model.stored_only,
             doing="chunks",
             sending=compute.sending(subject.spec, lambda other: self.job(other, subject)),
@@ -251,18 +253,20 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
     def remarks(self, summaries: Sequence[ChunkSummary]) -> list[str]:
         """Settings that were left out, and sizes that are not in tokens."""
         remarks = []
-        for one in summaries:
+        for summary in summaries:
             reasons: dict[str, list[str]] = {}
-            for setting, reason in one.left_out.items():
+            for setting, reason in summary.left_out.items():
                 reasons.setdefault(reason, []).append(setting)
             remarks += [f"Left out {', '.join(names)}: {why}" for why, names in reasons.items()]
-            if one.asked.unit == "words":
+            if summary.asked.unit == "words":
                 why = (
-                    "has no tokens" if not one.asked.spec.remote else "has its tokenizer elsewhere"
+                    "has no tokens"
+                    if not summary.asked.spec.remote
+                    else "has its tokenizer elsewhere"
                 )
                 remarks.append(
-                    f"{one.name} {why}, so its windows count words: choose a splitter that counts "
-                    "words."
+                    f"{summary.name} {why}, so its windows count words: choose a splitter that "
+                    "counts words."
                 )
         return remarks
 
@@ -272,7 +276,9 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
         if choice is None:
             return f"{summary.name}: keep whole documents. {advice.reason}"
         unit = summary.asked.unit
-        chosen, reference = (one.setting.title(unit) for one in (choice.chosen, choice.reference))
+        chosen, reference = (
+            tried.setting.title(unit) for tried in (choice.chosen, choice.reference)
+        )
         changes = "; ".join(
             f"{MEASURES[name].title.removeprefix('the ')} {change.text()}"
             for name, change in summary.changes.items()
@@ -288,7 +294,9 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
                 f"{summary.name}: {head}: keep whole documents. {advice.reason} Changes: "
                 f"{changes or 'none'}."
             )
-        sizes = [f"{one.vectors.value:.1f}" for one in (plan, choice.reference) if one.vectors]
+        sizes = [
+            f"{tried.vectors.value:.1f}" for tried in (plan, choice.reference) if tried.vectors
+        ]
         return (
             f"{summary.name}: use {chosen} rather than {reference}. Changes on held-out documents: "
             f"{changes}. The index holds {' vectors per document instead of '.join(sizes)}."
@@ -297,7 +305,7 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
     def provenance(self, summary: ChunkSummary) -> Provenance:
         """Everything needed to plan again."""
         asked, held_out = summary.asked, summary.choice.held_out if summary.choice else ()
-        settings = ", ".join(str(one.setting) for one in summary.tried)
+        settings = ", ".join(str(tried.setting) for tried in summary.tried)
         words = (f"top {asked.top}", f"judged on {len(held_out):,} held-out documents")
         return provenance.of_chunk_plan(
             summary.model,

@@ -24,23 +24,26 @@ def sorted_in_degrees(
     y_title = f"In-degree (queries with it in the top {top:,})"
     x_title = "Documents, largest in-degree first (%)"
     figure = canvas("hubs", style, x_title, y_title, provenance)
-    for number, one in enumerate(summaries):
+    for number, hub_summary in enumerate(summaries):
         look, key = style.line(number), f"model {number}"
-        for role, degrees in (("", one.original), ("random word order", one.control)):
+        for role, degrees in (
+            ("", hub_summary.original),
+            ("random word order", hub_summary.control),
+        ):
             order = np.argsort(-degrees.counts, kind="stable")
             # The first documents are the hubs: points are closer there.
             at = np.unique((np.linspace(0, 1, POINTS) ** 2 * (len(order) - 1)).astype(np.int64))
-            name = f"{one.name}, {role}" if role else one.name
+            name = f"{hub_summary.name}, {role}" if role else hub_summary.name
             trace = go.Scatter(
                 x=(100 * (at + 0.5) / len(order)).tolist(),
                 y=degrees.counts[order[at]].tolist(),
                 mode="lines",
                 name=legend_name(name, style),
                 line={**look, "width": 0.6 * style.line_width, "dash": "dot"} if role else look,
-                customdata=[[escape(one.ids[document])] for document in order[at]],
+                customdata=[[escape(hub_summary.ids[document])] for document in order[at]],
                 hovertemplate="%{customdata[0]}: %{y:,}",
             )
-            figure.add_trace(group(trace, key, one.name, role))
+            figure.add_trace(group(trace, key, hub_summary.name, role))
     figure.update_xaxes(range=[0, 100], ticksuffix="%")
     figure.update_yaxes(rangemode="tozero")
     figure.update_layout(hovermode="closest")

@@ -115,7 +115,7 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
             raise UserError(f"{collection.title} has no documents: add some to its corpus.")
         key = (collection.digest, 0 if collection.queries else settings.sentences)
         corpus = _corpora.get(key, lambda: _corpus(collection, settings.sentences))
-        others = n - min(len(one.relevant) for one in corpus.collection.queries)
+        others = n - min(len(query.relevant) for query in corpus.collection.queries)
         if others <= settings.top:
             raise UserError(
                 f"{collection.title} has {n:,} documents, so the top {settings.top:,} has all that "
@@ -201,10 +201,10 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
 
     def together(self, summaries: Sequence[HubSummary]) -> list[HubSummary]:
         """The results with p adjusted for the number of models."""
-        comparisons = adjusted([one.comparison for one in summaries])
+        comparisons = adjusted([summary.comparison for summary in summaries])
         return [
-            replace(one, comparison=comparison)
-            for one, comparison in zip(summaries, comparisons, strict=True)
+            replace(hub_summary, comparison=comparison)
+            for hub_summary, comparison in zip(summaries, comparisons, strict=True)
         ]
 
     def verdict(self, summary: HubSummary) -> str:
@@ -239,8 +239,8 @@ def _summary(compute: Compute, subject: HubIndex) -> HubSummary | None:
     """The in-degrees without words of hubs; None while a ranking is missing."""
     corpus, model = subject.corpus, compute.identify(subject.spec)
     original, shuffled = (
-        degrees(compute, subject.spec, one, subject.top)
-        for one in (corpus.collection, corpus.control)
+        degrees(compute, subject.spec, collection, subject.top)
+        for collection in (corpus.collection, corpus.control)
     )
     if original is None or shuffled is None:
         return None

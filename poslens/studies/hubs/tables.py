@@ -99,53 +99,55 @@ class HubWordRow:
     method: str = column("Method that the shares are of.", shown=False)
 
 
-def _hubness(one: HubSummary) -> Iterator[HubnessRow]:
-    original, control = one.original, one.control
+def _hubness(hub_summary: HubSummary) -> Iterator[HubnessRow]:
+    original, control = hub_summary.original, hub_summary.control
     yield HubnessRow(
-        model=one.name,
+        model=hub_summary.name,
         queries=original.n_queries,
-        documents=len(one.ids),
-        top=one.asked.top,
+        documents=len(hub_summary.ids),
+        top=hub_summary.asked.top,
         skewness=original.skewness,
         skewness_random_order=control.skewness,
-        difference=one.comparison,
+        difference=hub_summary.comparison,
         skewness_random_retrieval=original.random_skewness,
         never=original.never,
         never_random_order=control.never,
     )
 
 
-def _hubs(one: HubSummary) -> Iterator[HubRow]:
-    mean = float(one.original.counts.mean())
-    for number in one.hubs:
+def _hubs(hub_summary: HubSummary) -> Iterator[HubRow]:
+    mean = float(hub_summary.original.counts.mean())
+    for number in hub_summary.hubs:
         yield HubRow(
-            model=one.name,
-            document=one.ids[number],
-            in_degree=int(one.original.counts[number]),
-            in_degree_random_order=int(one.control.counts[number]),
+            model=hub_summary.name,
+            document=hub_summary.ids[number],
+            in_degree=int(hub_summary.original.counts[number]),
+            in_degree_random_order=int(hub_summary.control.counts[number]),
             mean_in_degree=mean,
-            share=one.share(number),
-            answers=one.answered.get(one.ids[number], 0),
+            share=hub_summary.share(number),
+            answers=hub_summary.answered.get(hub_summary.ids[number], 0),
         )
 
 
-def _queries(one: HubSummary) -> Iterator[HubQueryRow]:
-    for number in one.hubs:
+def _queries(hub_summary: HubSummary) -> Iterator[HubQueryRow]:
+    for number in hub_summary.hubs:
         ranked = sorted(
-            (one.original.tops[row].tolist().index(number) + 1, row)
-            for row in one.retrieving(number)
+            (hub_summary.original.tops[row].tolist().index(number) + 1, row)
+            for row in hub_summary.retrieving(number)
         )
         for rank, row in ranked:
-            query = one.queries[row]
-            yield HubQueryRow(one.name, one.ids[number], rank, query.text, query.query_id)
+            query = hub_summary.queries[row]
+            yield HubQueryRow(
+                hub_summary.name, hub_summary.ids[number], rank, query.text, query.query_id
+            )
 
 
-def _words(one: HubSummary) -> Iterator[HubWordRow]:
-    method = "" if one.words_method is None else one.words_method.name
-    for document, words in one.words.items():
+def _words(hub_summary: HubSummary) -> Iterator[HubWordRow]:
+    method = "" if hub_summary.words_method is None else hub_summary.words_method.name
+    for document, words in hub_summary.words.items():
         for word in words:
             yield HubWordRow(
-                one.name,
+                hub_summary.name,
                 document,
                 word.word,
                 word.occurrences,

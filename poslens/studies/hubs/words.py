@@ -53,13 +53,13 @@ class ExplainedHub:
         dataset = summary.asked.corpus.collection.name
         return [
             TextPair(
-                f"hub {self.key} {one.query_id}",
-                one.text,
+                f"hub {self.key} {query.query_id}",
+                query.text,
                 self.text,
-                language=one.language,
+                language=query.language,
                 dataset=dataset,
             )
-            for one in asked
+            for query in asked
         ]
 
 
@@ -67,13 +67,13 @@ def explained_hubs(summary: HubSummary) -> list[ExplainedHub]:
     """The first hubs, with queries."""
     hubs = summary.hubs[: summary.asked.explained]
     texts = summary.asked.corpus.collection.texts(summary.ids[number] for number in hubs)
-    found = []
+    explained_hubs = []
     for number in hubs:
         key, rows = summary.ids[number], summary.retrieving(number)
         others = sorted(set(summary.others(number)) - set(rows))
         some, other = (tuple(spread_evenly(group, EACH)) for group in (rows, others))
-        found.append(ExplainedHub(key, texts[key], some, other))
-    return found
+        explained_hubs.append(ExplainedHub(key, texts[key], some, other))
+    return explained_hubs
 
 
 def hub_words(
@@ -81,7 +81,7 @@ def hub_words(
 ) -> dict[str, tuple[HubWord, ...]] | None:
     """The words of the first hubs by document, the largest share first; None while attributions
     are missing."""
-    found = {}
+    hub_words = {}
     for hub in explained_hubs(summary):
         pairs, n = hub.pairs(summary), len(hub.retrieving)
         if compute.store.missing(summary.model.key, method, pairs):
@@ -89,8 +89,8 @@ def hub_words(
         stored = compute.store.get_many(summary.model.key, method, pairs)
         documents = [summary.queries[row].document for row in (*hub.retrieving, *hub.others)]
         rows = list(zip(stored, documents, strict=True))
-        found[hub.key] = _words(hub.text, rows[:n], rows[n:])
-    return found
+        hub_words[hub.key] = _words(hub.text, rows[:n], rows[n:])
+    return hub_words
 
 
 def _words(
@@ -108,12 +108,14 @@ def _words(
 
     def shares(rows: list[tuple[Attribution | None, str]]) -> tuple[Values, list[str]]:
         """Shares [n, words], and the documents of the queries [n]."""
-        computed = [(one, document) for one, document in rows if one is not None]
-        found = np.zeros((len(computed), len(order)))
+        computed = [
+            (attribution, document) for attribution, document in rows if attribution is not None
+        ]
+        values = np.zeros((len(computed), len(order)))
         for row, (one, _) in enumerate(computed):
             scores = np.nan_to_num(unit_scores(one.document, one.document_scores, spans, "sum"))
-            np.add.at(found[row], at, scores)
-        return found, [document for _, document in computed]
+            np.add.at(values[row], at, scores)
+        return values, [document for _, document in computed]
 
     own, documents = shares(retrieving)
     other, other_documents = shares(others)

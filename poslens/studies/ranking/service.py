@@ -73,7 +73,9 @@ class Measured(ABC):
     by_query: dict[str, Ranking] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "by_query", {one.query_id: one for one in self.rankings})
+        object.__setattr__(
+            self, "by_query", {ranking.query_id: ranking for ranking in self.rankings}
+        )
 
     @cached_property
     def by_group(self) -> GroupedRanking | None:
@@ -124,12 +126,12 @@ class Ranked(Measured):
         )
 
 
-def group_provenance(found: Sequence[Measured]) -> list[Provenance]:
+def group_provenance(rankings: Sequence[Measured]) -> list[Provenance]:
     """Where numbers of groups of queries come from: their intervals resample documents."""
     return [
-        provenance.with_interval(one.provenance(), one.by_group.harmonic)
-        for one in found
-        if one.by_group is not None
+        provenance.with_interval(measured.provenance(), measured.by_group.harmonic)
+        for measured in rankings
+        if measured.by_group is not None
     ]
 
 
@@ -216,8 +218,8 @@ def method_for(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Me
             f"{spec.name} reads each query together with each document: select another kind of "
             "model as its first stage."
         )
-    known = compute.identify(first)
-    return ranking_method(setup.own_corpus, f"{first.name}@{known.key.fingerprint}")
+    identity = compute.identify(first)
+    return ranking_method(setup.own_corpus, f"{first.name}@{identity.key.fingerprint}")
 
 
 def job(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Job:
@@ -231,27 +233,27 @@ def job(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Job:
     def work(run: Run, report: Report) -> Progress:
         store = _store(compute, setup.collection)
 
-        def read(one: ModelIdentity, progress: Progress) -> Progress:
-            if progress.stopped or not store.evidence_missing(one.key):
+        def read(identity: ModelIdentity, progress: Progress) -> Progress:
+            if progress.stopped or not store.evidence_missing(identity.key):
                 return progress
             run.stage = "Locating the evidence in the tokens"
             return store.read_evidence(
-                compute.retriever(one),
-                one.key,
-                options=compute.run_options(one.spec, run, report),
+                compute.retriever(identity),
+                identity.key,
+                options=compute.run_options(identity.spec, run, report),
             )
 
-        def search(one: ModelIdentity, how: Method) -> Progress:
-            if complete(store.select(one.key, how), setup.collection):
-                return read(one, run.progress)
-            run.stage = f"Encoding texts with {one.spec.name}"
+        def search(identity: ModelIdentity, how: Method) -> Progress:
+            if complete(store.select(identity.key, how), setup.collection):
+                return read(identity, run.progress)
+            run.stage = f"Encoding texts with {identity.spec.name}"
             progress = store.search(
-                compute.retriever(one),
-                one.key,
+                compute.retriever(identity),
+                identity.key,
                 how,
-                options=compute.run_options(one.spec, run, report),
+                options=compute.run_options(identity.spec, run, report),
             )
-            return read(one, progress)
+            return read(identity, progress)
 
         if not needs_first_stage(spec) or setup.first_stage is None:
             return search(model, method)
@@ -273,8 +275,8 @@ def job(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Job:
         return read(model, progress)
 
     def n_done() -> int:
-        kept = _store(compute, setup.collection).select(model.key, method)
-        return n_queries if complete(kept, setup.collection) else 0
+        rankings = _store(compute, setup.collection).select(model.key, method)
+        return n_queries if complete(rankings, setup.collection) else 0
 
     n_queries = len(setup.collection.queries)
     key = run_key(model, method, setup.collection.name)
@@ -305,12 +307,12 @@ def job_of_all(compute: Compute, specs: Sequence[RetrieverSpec], setup: RankingS
 
     def missing() -> list[tuple[str, Job]]:
         return [
-            (name, one)
-            for name, (spec, one) in wanted.items()
+            (name, job)
+            for name, (spec, job) in wanted.items()
             if ranked(compute, spec, setup) is None
         ]
 
-    parts = tuple(one for _, one in wanted.values())
+    parts = tuple(job for _, job in wanted.values())
     return compute.one_by_one(key, "All models", parts, missing, doing="ranking")
 
 
@@ -328,8 +330,8 @@ def ranked(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Ranked
         setup.left_out,
         setup.selection,
     )
-    if (found := _evaluations.find(key)) is not None:
-        return found
+    if (ranked := _evaluations.find(key)) is not None:
+        return ranked
     rankings = store.select(model.key, method)
     if not complete(rankings, setup.collection):
         return None
@@ -372,7 +374,7 @@ def stored_rankings(
     stored = _store(compute, setup.collection).select(compute.identify(spec).key, method)
     if not complete(stored, setup.collection):
         return None
-    return {one.query_id: one for one in stored}
+    return {ranking.query_id: ranking for ranking in stored}
 
 
 def _store(compute: Compute, collection: Collection) -> RankingStore:
