@@ -30,7 +30,8 @@ import numpy as np
 
 from poslens.attribution import datasets
 from poslens.attribution.datasets.corpus import Collection, Document
-from poslens.attribution.evaluation.why import CAUSES, Cause, Searched, Wanted, why
+from poslens.attribution.evaluation.why import Searched, Wanted, why
+from poslens.attribution.evaluation.why_causes import CAUSES, Cause
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.text import sentences

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from poslens.attribution.evaluation.why import Source, Why
+from poslens.attribution.evaluation.why_causes import Source, Why
 from poslens.attribution.types import EvidenceSpan
 from poslens.cache.storage.results import Key, Results
 from poslens.cache.storage.schema import Schema

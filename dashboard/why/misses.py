@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from poslens.attribution.evaluation.why import CAUSES
+from poslens.attribution.evaluation.why_causes import CAUSES
 from poslens.dashboard.widgets import links
 from poslens.dashboard.widgets.study_page import Chosen, Opened, study_section
 from poslens.dashboard.widgets.tables import chosen_row, number_columns

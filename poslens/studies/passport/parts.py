@@ -15,7 +15,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.audit import TOP
 from poslens.attribution.evaluation.comparison import SCORE_MARGIN, SHARE_MARGIN, judged
 from poslens.attribution.evaluation.ranking_measures import NDCG
-from poslens.attribution.evaluation.why import CAUSES
+from poslens.attribution.evaluation.why_causes import CAUSES
 from poslens.attribution.interventions.null_controls import (
     INDEX_MARGIN,
     QUERY_CONTROLS,

@@ -8,7 +8,7 @@ from math import log10
 import plotly.graph_objects as go
 
 from poslens.attribution.evaluation.document_index import NOT_FOUND
-from poslens.attribution.evaluation.why import CAUSES, Why
+from poslens.attribution.evaluation.why_causes import CAUSES, Why
 from poslens.figures.figure_base import (
     Provenances,
     bar_pattern,

@@ -8,7 +8,8 @@ from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.datasets.corpus import Document, Query
 from poslens.attribution.datasets.types import spread_evenly
 from poslens.attribution.errors import Stopped, UserError
-from poslens.attribution.evaluation.why import Wanted, Why, why
+from poslens.attribution.evaluation.why import Wanted, why
+from poslens.attribution.evaluation.why_causes import Why
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import EvidenceSpan, Provenance
 from poslens.cache.jobs.items import compute_missing

@@ -11,7 +11,7 @@ import numpy as np
 from poslens.attribution.curves.bootstrap import Estimate, estimate
 from poslens.attribution.datasets import Collection
 from poslens.attribution.evaluation.document_index import NOT_FOUND
-from poslens.attribution.evaluation.why import CAUSES, Cause, Why, why_method
+from poslens.attribution.evaluation.why_causes import CAUSES, Cause, Why, why_method
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method
 from poslens.cache.kinds.why import WhyItem

@@ -8,7 +8,7 @@ from typing import Any
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.evaluation.document_index import NOT_FOUND
-from poslens.attribution.evaluation.why import CAUSES, Step, Why
+from poslens.attribution.evaluation.why_causes import CAUSES, Step, Why
 from poslens.studies.why.summary import CHANGES, NULLS, WhySummary
 from poslens.study import Table, column
 

@@ -8,15 +8,8 @@ import numpy as np
 import pytest
 
 from poslens.attribution.evaluation.document_index import NOT_FOUND, LexicalIndex, Ranks
-from poslens.attribution.evaluation.why import (
-    Searched,
-    Step,
-    Wanted,
-    Why,
-    _windows,
-    why,
-    why_method,
-)
+from poslens.attribution.evaluation.why import Searched, Wanted, _windows, why
+from poslens.attribution.evaluation.why_causes import Step, Why, why_method
 from poslens.attribution.text import words
 from poslens.attribution.types import Array, EvidenceSpan, Token, TokenizedText
 

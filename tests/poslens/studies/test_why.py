@@ -15,7 +15,7 @@ import poslens
 from poslens.attribution import datasets
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.document_index import NOT_FOUND
-from poslens.attribution.evaluation.why import Above, Step, Why, why_method
+from poslens.attribution.evaluation.why_causes import Above, Step, Why, why_method
 from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.cache.kinds.why import SCHEMA

@@ -1,0 +1,153 @@
+"""What explains the rank of a missed document: the rank after each change, and the rule that names
+the cause (docs/methods.md, section 16)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from poslens.attribution.types import Method
+
+Cause = Literal["found", "competitor", "not read", "position", "dilution", "no match"]
+CAUSES: tuple[Cause, ...] = ("not read", "position", "dilution", "no match", "competitor")
+"""What a miss can come from, in the order of tables and charts."""
+Source = Literal["marked", "data set", "proposed"]
+"""Who says where the evidence is: the user, the data set, or the model by the sentence that scores
+highest alone."""
+
+MOST_ABOVE = 200
+"""Documents above the wanted one that are compared with it. A larger rank would need more
+near-duplicates than that to be explained by them."""
+LEAST_OF_ALONE = 0.3
+"""Share of the evidence's gain alone that moving it has to reach to be the cause. Chosen on half of
+the documents of `bench/why.py` and judged on the other half (docs/why.md)."""
+
+
+def why_method(top: int) -> Method:
+    """The name under which results are stored and shown.
+
+    Raises:
+        ValueError: `top` is below 1.
+    """
+    if top < 1:
+        raise ValueError("a top of no documents")
+    return Method("why", {"top": top, "version": 3})
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A change: the document's rank and score after it, and those after its null. None without a
+    null, and scores None of a document that is not found or where only the index changes."""
+
+    rank: int
+    null: int | None = None
+    score: float | None = None
+    null_score: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.rank < 1 or (self.null is not None and self.null < 1):
+            raise ValueError("a rank below 1")
+
+
+@dataclass(frozen=True, slots=True)
+class Above:
+    """A document that ranks above the wanted one. `relevant`: it is judged relevant too.
+    `duplicate`: it shares half of the shorter one's word 4-grams with the wanted document, or
+    contains the evidence."""
+
+    document_id: str
+    rank: int
+    relevant: bool
+    duplicate: bool
+    n_words: int
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """What explains the rank of a wanted document among `n_documents`.
+
+    `rank` and `score` are those of the document as it is; `rank` is NOT_FOUND if it shares nothing
+    with the query. The steps are None where a change is impossible: `read` if the model reads the
+    evidence anyway, `moved` if the document is one sentence, `alone` if it is nothing but its
+    evidence, `without` if no competitor ranks above it. Characters of the evidence are `start` to
+    `end`; `position` is its midpoint and `best_position` that of the position that scores highest,
+    in [0, 1]; `evidence_read` the share of it that the model reads. `shared_words` are the words of
+    the query that the evidence has. `above` are the first documents, and the counts are over the
+    first MOST_ABOVE. All zero, and the steps None, for a document in the top k.
+    """
+
+    document_id: str
+    top: int
+    n_documents: int
+    rank: int
+    score: float | None
+    source: Source
+    start: int
+    end: int
+    position: float
+    evidence_read: float
+    read: Step | None = None
+    moved: Step | None = None
+    alone: Step | None = None
+    without: Step | None = None
+    best_position: float | None = None
+    n_words: int = 0
+    n_query_words: int = 0
+    shared_words: tuple[str, ...] = ()
+    above: tuple[Above, ...] = ()
+    relevant_above: int = 0
+    duplicates_above: int = 0
+    shorter_above: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= self.end or min(self.top, self.rank) < 1:
+            raise ValueError("no evidence, or no rank")
+
+    @property
+    def steps(self) -> dict[Cause, Step]:
+        """The changes that were made, by the cause that each stands for, in the order in which they
+        are tried."""
+        made: dict[Cause, Step | None] = {
+            "competitor": self.without,
+            "not read": self.read,
+            "position": self.moved,
+            "dilution": self.alone,
+        }
+        return {cause: step for cause, step in made.items() if step is not None}
+
+    @property
+    def cause(self) -> Cause:
+        """The first change that brings the document into the top k. A position is none if moving
+        other sentences suffices too and gains half as much: then any new order does. It is none
+        either if the evidence alone suffices and gains far more: then the rest of the document is
+        what keeps it down. The other nulls are no objection. A document on one topic may match with
+        another window or sentence, which is not read or diluted as the evidence is."""
+        if self.rank <= self.top:
+            return "found"
+        for cause, step in self.steps.items():
+            if step.rank > self.top:
+                continue
+            if cause == "position" and (self._by_chance(step) or self._diluted(step)):
+                continue
+            return cause
+        return "no match"
+
+    def _diluted(self, step: Step) -> bool:
+        """Whether the evidence alone reaches the top k too, with more than 1 / LEAST_OF_ALONE times
+        the gain in score of this step."""
+        alone = self.alone
+        if alone is None or alone.rank > self.top:
+            return False
+        if self.score is None or step.score is None or alone.score is None:
+            return False
+        return step.score - self.score < LEAST_OF_ALONE * (alone.score - self.score)
+
+    def _by_chance(self, step: Step) -> bool:
+        """Whether the null of a step reaches the top k with at least half of the step's gain."""
+        if step.null is None or step.null > self.top:
+            return False
+        scores = (self.score, step.score, step.null_score)
+        if None in scores:
+            return True
+        before, after, null = (float(score or 0) for score in scores)
+        return null - before >= (after - before) / 2
