@@ -1,19 +1,22 @@
 """Does `poslens why` name the cause that was planted? A confusion matrix.
 
-    python -m bench.why [--cases 60] [--proposed] [--write docs/why.md]
+    python -m bench.why [--cases 50] [--proposed] [--write docs/why.md]
+    python -m bench.why --causes position dilution --cases 1000 --shares
 
 The corpus are passages of five sentences of the sample's English documents. A case begins with a
-passage that the model retrieves in the top 10. One thing is done to it, and the case counts if the
-passage is missed then:
+text that the model retrieves in the top 10. One thing is done to it, and the case counts if the
+text is missed then:
 
 not read    the model reads 128 tokens, and the passage is moved behind other text of its document
 position    a planted adapter, and the evidence at the end of the text that it neglects; the same
             text with the evidence at the other end is retrieved
-dilution    sentences of other documents are appended, within what the model reads
+dilution    sentences of other documents are appended to a passage, within what the model reads; the
+            evidence alone is retrieved too (else other sentences were what the query matched)
 competitor  ten near-duplicates are added to the corpus
 no match    the evidence is a paraphrase that shares no word with the query (BM25)
 
-With --proposed the evidence is not given but found by the model.
+With --proposed the evidence is not given but found by the model. With --shares the shares that
+separate position and dilution are chosen on the documents of even number and judged on the others.
 """
 
 from __future__ import annotations
@@ -31,7 +34,13 @@ import numpy as np
 from poslens.attribution import datasets
 from poslens.attribution.datasets.corpus import Collection, Document
 from poslens.attribution.evaluation.why import Searched, Wanted, why
-from poslens.attribution.evaluation.why_causes import CAUSES, Cause
+from poslens.attribution.evaluation.why_causes import (
+    CAUSES,
+    LEAST_OF_ALONE,
+    MOST_BY_CHANCE,
+    Cause,
+    Why,
+)
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.text import sentences
@@ -46,6 +55,11 @@ PER_PASSAGE = 5
 WORDS = (120, 180, 240, 300)
 """Lengths that are tried for added text, in words: the first one with which the passage is missed
 counts."""
+SHARES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6)
+CHANCES = (0.5, 0.75, 1.0)
+"""Values that are tried for LEAST_OF_ALONE and MOST_BY_CHANCE."""
+Attempts = list[tuple[tuple["Case", ...], "Case"]]
+"""Retrieved texts and what is made of them, in the order in which they are tried."""
 BEGIN, END = "<!-- why: begin -->", "<!-- why: end -->"
 
 
@@ -160,6 +174,7 @@ class Bench:
 
     def cases(self, cause: Cause) -> list[Case]:
         """`n` cases of a cause."""
+        self.random = random.Random(cause)  # the same cases whichever causes are asked for
         makers = {
             "not read": self._not_read,
             "position": self._position,
@@ -168,20 +183,26 @@ class Bench:
             "competitor": self._competitor,
         }
         found: list[Case] = []
-        for base, planted in makers[cause]():
-            if self.rank(base) <= TOP < self.rank(planted):
-                if cause in ("position", "dilution") and found and found[-1].query == planted.query:
-                    continue  # missed with less text added
-                found.append(planted)
+        left_out = 0
+        for attempts in makers[cause]():
+            for (base, *parts), planted in attempts:
+                if self.rank(base) <= TOP < self.rank(planted):
+                    if all(self.rank(one) <= TOP for one in parts):
+                        found.append(planted)
+                    else:
+                        left_out += 1
+                    break
             if len(found) == self.n:
                 break
+        if left_out:
+            print(f"{cause}: {left_out} left out, whose evidence alone is not retrieved")
         return found
 
     def _case(self, cause: Cause, model: str, passage: Passage, text: str, **more: object) -> Case:
         whole = Case(cause, model, passage.query, text, passage.answer, passage.document)
         return replace(whole, **more)  # type: ignore[arg-type]
 
-    def _not_read(self) -> Iterator[tuple[Case, Case]]:
+    def _not_read(self) -> Iterator[Attempts]:
         model = f"MiniLM:{CUT}"
         for one in self.asked:
             own = [p for p in self.corpus if p.document == one.document and p.text != one.text]
@@ -189,31 +210,30 @@ class Bench:
                 before = " ".join(p.text for p in some)
                 if len(before.split()) > CUT:
                     planted = self._case("not read", model, one, f"{before} {one.text}")
-                    yield self._case("not read", model, one, one.text), planted
+                    yield [((self._case("not read", model, one, one.text),), planted)]
 
-    def _position(self) -> Iterator[tuple[Case, Case]]:
+    def _position(self) -> Iterator[Attempts]:
         for number, one in enumerate(self.asked):
             model = ("MiniLM-primacy", "MiniLM-recency")[number % 2]
+            attempts: Attempts = []
             for n_words in WORDS:
                 other = " ".join(self.elsewhere(one, n_words))
                 first, last = f"{one.answer} {other}", f"{other} {one.answer}"
                 good, bad = (first, last) if model.endswith("primacy") else (last, first)
-                yield (
-                    self._case("position", model, one, good),
-                    self._case("position", model, one, bad),
-                )
+                base = self._case("position", model, one, good)
+                attempts.append(((base,), self._case("position", model, one, bad)))
+            yield attempts
 
-    def _dilution(self) -> Iterator[tuple[Case, Case]]:
+    def _dilution(self) -> Iterator[Attempts]:
         for number, one in enumerate(self.asked):
             model = ("MiniLM", "BM25")[number % 4 == 3]
-            for n_words in WORDS:
-                text = " ".join([one.text, *self.elsewhere(one, n_words)])
-                yield (
-                    self._case("dilution", model, one, one.text),
-                    self._case("dilution", model, one, text),
-                )
+            bases = tuple(
+                self._case("dilution", model, one, text) for text in (one.text, one.answer)
+            )
+            texts = [" ".join([one.text, *self.elsewhere(one, n)]) for n in WORDS]
+            yield [(bases, self._case("dilution", model, one, text)) for text in texts]
 
-    def _competitor(self) -> Iterator[tuple[Case, Case]]:
+    def _competitor(self) -> Iterator[Attempts]:
         for number, one in enumerate(self.asked):
             model = ("MiniLM", "BM25")[number % 2]
             rest = [i for i in range(len(one.sentences)) if i not in one.evidence]
@@ -223,9 +243,9 @@ class Bench:
                 for out in dropped
             )[:TOP]
             planted = self._case("competitor", model, one, one.text, copies=copies)
-            yield self._case("competitor", model, one, one.text), planted
+            yield [((self._case("competitor", model, one, one.text),), planted)]
 
-    def _no_match(self) -> Iterator[tuple[Case, Case]]:
+    def _no_match(self) -> Iterator[Attempts]:
         file = Path(__file__).with_name("paraphrases.tsv")
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines()):
             query, paraphrase = line.split("\t")
@@ -234,10 +254,10 @@ class Bench:
             half = len(rest) // 2
             text = " ".join([*rest[:half], paraphrase, *rest[half:]])
             literal = self._case("no match", "BM25", passage, query)
-            yield literal, self._case("no match", "BM25", passage, text)
+            yield [((literal,), self._case("no match", "BM25", passage, text))]
 
-    def verdict(self, case: Case, proposed: bool) -> Cause:
-        """The cause that is named."""
+    def explained(self, case: Case, proposed: bool) -> Why:
+        """Its explanation; a wrong one is printed."""
         found = self.searched(case)
         start = case.text.index(case.evidence)
         span = None if proposed else EvidenceSpan(start, start + len(case.evidence))
@@ -247,7 +267,7 @@ class Bench:
         if result.cause != case.cause:
             steps = {cause: (step.rank, step.null) for cause, step in result.steps.items()}
             print(f"  {case.cause} ({case.model}): {result.cause}, {result.rank} {steps}")
-        return result.cause
+        return result
 
 
 def spec_of(name: str) -> RetrieverSpec:
@@ -269,22 +289,49 @@ def table(found: dict[Cause, Counter[Cause]]) -> list[str]:
     return rows
 
 
+def shares(found: Sequence[tuple[Case, Why]]) -> list[str]:
+    """How many are named right on each half of the documents, under the shares that are best on
+    the first half and the ones in use. Of equal ones the strictest is best."""
+
+    def right(cause: Cause, half: int, rule: tuple[float, float]) -> tuple[int, int]:
+        some = [one for case, one in found if case.cause == cause and case.document % 2 == half]
+        return sum(one.named(*rule) == cause for one in some), len(some)
+
+    causes: tuple[Cause, Cause] = ("position", "dilution")
+    rules = [(least, most) for most in CHANCES for least in SHARES]
+    best = max(
+        rules, key=lambda rule: (sum(right(one, 0, rule)[0] for one in causes), rule[0], -rule[1])
+    )
+    rows = ["| least of alone | most by chance | position, chosen on | dilution, chosen on "
+            "| position, judged on | dilution, judged on |", "|---" * 6 + "|"]  # fmt: skip
+    for rule in dict.fromkeys([(0.0, MOST_BY_CHANCE), (LEAST_OF_ALONE, MOST_BY_CHANCE), best]):
+        cells = [right(cause, half, rule) for half in (0, 1) for cause in causes]
+        numbers = [f"{n} of {total}" for n, total in cells]
+        rows.append(f"| {rule[0]:g} | {rule[1]:g} | {' | '.join(numbers)} |")
+    return rows
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print the matrix; write it where asked."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--cases", type=int, default=50)
     parser.add_argument("--causes", nargs="*", default=list(CAUSES))
     parser.add_argument("--proposed", action="store_true", help="Do not give the evidence.")
+    parser.add_argument("--shares", action="store_true", help="Choose and judge the two shares.")
     parser.add_argument("--write", type=Path, help="Markdown file to write the matrix into.")
     options = parser.parse_args(arguments)
     bench = Bench(options.cases)
     found: dict[Cause, Counter[Cause]] = {}
+    results: list[tuple[Case, Why]] = []
     for cause in options.causes:
-        cases = bench.cases(cause)
-        found[cause] = Counter(bench.verdict(case, options.proposed) for case in cases)
+        explained = [(one, bench.explained(one, options.proposed)) for one in bench.cases(cause)]
+        results += explained
+        found[cause] = Counter(one.cause for _, one in explained)
         print(cause, dict(found[cause]), flush=True)
     lines = table(found)
     print("\n".join(lines))
+    if options.shares:
+        print("\n".join(shares(results)))
     if options.write:
         text = options.write.read_text(encoding="utf-8")
         head, _, rest = text.partition(BEGIN)

@@ -150,10 +150,12 @@ def why(wanted: Wanted, searched: Searched, top: int, relevant: frozenset[str]) 
 
 
 class _Ladder:
-    """The changes to one document. All texts of a change are scored together."""
+    """The changes to one document. All texts of a change are scored together, and no text twice: a
+    sentence that is put back where it was makes the same document as another one."""
 
     def __init__(self, wanted: Wanted, searched: Searched) -> None:
         self._wanted, self._searched = wanted, searched
+        self._scored: dict[str, float] = {}
         text = wanted.text
         self._spans = sentences(text, wanted.language) or ((0, len(text)),)
         self.evidence = wanted.evidence or self._proposed()
@@ -170,11 +172,14 @@ class _Ladder:
     def _proposed(self) -> EvidenceSpan:
         """The sentence that scores highest alone."""
         spans = self._spans[:MOST_SENTENCES]
-        scores = self._searched.score([self._wanted.text[a:b] for a, b in spans])
+        scores = self._scores([self._wanted.text[a:b] for a, b in spans])
         return EvidenceSpan(*spans[int(np.argmax(scores))])
 
     def _scores(self, texts: Sequence[str]) -> list[float]:
-        return [float(one) for one in self._searched.score(texts)] if texts else []
+        new = [text for text in dict.fromkeys(texts) if text not in self._scored]
+        if new:
+            self._scored |= zip(new, map(float, self._searched.score(new)), strict=True)
+        return [self._scored[text] for text in texts]
 
     def _step(self, score: float, null: float | None) -> Step:
         """The step to this score, with the null's."""

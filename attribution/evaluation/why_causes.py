@@ -21,6 +21,8 @@ near-duplicates than that to be explained by them."""
 LEAST_OF_ALONE = 0.3
 """Share of the evidence's gain alone that moving it has to reach to be the cause. Chosen on half of
 the documents of `bench/why.py` and judged on the other half (docs/why.md)."""
+MOST_BY_CHANCE = 0.5
+"""Share of the gain of moving the evidence from which on its null, in the top k, rules it out."""
 
 
 def why_method(top: int) -> Method:
@@ -122,32 +124,38 @@ class Why:
         either if the evidence alone suffices and gains far more: then the rest of the document is
         what keeps it down. The other nulls are no objection. A document on one topic may match with
         another window or sentence, which is not read or diluted as the evidence is."""
+        return self.named()
+
+    def named(
+        self, least_of_alone: float = LEAST_OF_ALONE, most_by_chance: float = MOST_BY_CHANCE
+    ) -> Cause:
+        """The cause under other shares of the two objections to a position."""
         if self.rank <= self.top:
             return "found"
         for cause, step in self.steps.items():
             if step.rank > self.top:
                 continue
-            if cause == "position" and (self._by_chance(step) or self._diluted(step)):
+            if cause == "position" and (
+                self._by_chance(step, most_by_chance) or self._diluted(step, least_of_alone)
+            ):
                 continue
             return cause
         return "no match"
 
-    def _diluted(self, step: Step) -> bool:
-        """Whether the evidence alone reaches the top k too, with more than 1 / LEAST_OF_ALONE times
-        the gain in score of this step."""
+    def _diluted(self, step: Step, least_of_alone: float) -> bool:
+        """Whether the evidence alone reaches the top k too, and this step gains less than this
+        share of what it gains in score."""
         alone = self.alone
         if alone is None or alone.rank > self.top:
             return False
         if self.score is None or step.score is None or alone.score is None:
             return False
-        return step.score - self.score < LEAST_OF_ALONE * (alone.score - self.score)
+        return step.score - self.score < least_of_alone * (alone.score - self.score)
 
-    def _by_chance(self, step: Step) -> bool:
-        """Whether the null of a step reaches the top k with at least half of the step's gain."""
+    def _by_chance(self, step: Step, most_by_chance: float) -> bool:
+        """Whether the null of a step reaches the top k with at least this share of its gain."""
         if step.null is None or step.null > self.top:
             return False
-        scores = (self.score, step.score, step.null_score)
-        if None in scores:
+        if self.score is None or step.score is None or step.null_score is None:
             return True
-        before, after, null = (float(score or 0) for score in scores)
-        return null - before >= (after - before) / 2
+        return step.null_score - self.score >= most_by_chance * (step.score - self.score)

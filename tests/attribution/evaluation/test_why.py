@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -168,6 +169,22 @@ def test_a_document_of_one_sentence_has_nothing_to_move() -> None:
     assert found.steps == {} and found.cause == "no match"
 
 
+def test_no_text_is_scored_twice() -> None:
+    wanted = text(*FILL, NEEDLE)
+    found = searched(share, [wanted, "heron " + "x " * 15])
+    scored: list[str] = []
+
+    def score(texts: Sequence[str]) -> Array:
+        scored.extend(texts)
+        return found.score(texts)
+
+    why(Wanted("heron", "d0", 0, wanted), replace(found, score=score), 1, frozenset())
+    # Five sentences alone: A B C D and the evidence N. N, C and D move to five places each. These
+    # are 11 documents, not 15: ABCDN is one of all three, ABDCN of C and D, ABCND of D and N.
+    assert len(scored) == len(set(scored)) == 5 + 11
+    assert set(scored) >= {*FILL, NEEDLE, wanted, text(NEEDLE, *FILL)}
+
+
 def test_a_position_is_no_cause_if_any_new_order_does_half_as_much() -> None:
     base = {
         "document_id": "d", "top": 10, "n_documents": 20, "rank": 12, "score": 0.5,
@@ -182,19 +199,21 @@ def test_a_position_is_no_cause_if_any_new_order_does_half_as_much() -> None:
     assert cause(Step(3, 10, 0.9, 0.71)) == "no match"
     assert cause(Step(3, 10, 0.9, 0.71), Step(1, 2)) == "dilution"
     assert cause(Step(3, 10)) == "no match"
+    assert Why(**base, moved=Step(3, 10, 0.9, 0.71)).named(most_by_chance=1) == "position"  # type: ignore[arg-type]
 
 
 def test_a_position_is_no_cause_if_the_evidence_alone_gains_far_more() -> None:
-    def cause(moved: float, alone: Step) -> str:
+    def explained(moved: float, alone: Step) -> Why:
         return Why(
             "d", 10, 20, 12, 0.5, "marked", 0, 5, 0.5, 1.0, moved=Step(9, 11, moved), alone=alone
-        ).cause
+        )
 
     best = Step(1, 15, 0.9)  # gains 0.4, of which 0.3 are 0.12
-    assert cause(0.63, best) == "position"
-    assert cause(0.61, best) == "dilution"
+    assert explained(0.63, best).cause == "position"
+    assert explained(0.61, best).cause == "dilution"
+    assert explained(0.61, best).named(least_of_alone=0.25) == "position"
     # If the evidence alone does not suffice, its gain is no objection.
-    assert cause(0.61, Step(11, 15, 0.9)) == "position"
+    assert explained(0.61, Step(11, 15, 0.9)).cause == "position"
 
 
 def test_ties_go_to_the_document_that_comes_first() -> None:
