@@ -264,8 +264,8 @@ def _behind(
         "document",
         column_config={
             "in-degree": st.column_config.NumberColumn(
-                help="Queries of the data set that it does not answer and that have it in their top "
-                f"{explanation.top:,}. Hubs, on the Ranking page, compares all documents."
+                help="Queries of the data set that it does not answer and that have it in their "
+                f"top {explanation.top:,}. Hubs, on the Ranking page, compares all documents."
             )
         },
     )
