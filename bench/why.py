@@ -302,8 +302,8 @@ def shares(found: Sequence[tuple[Case, Why]]) -> list[str]:
     best = max(
         rules, key=lambda rule: (sum(right(one, 0, rule)[0] for one in causes), rule[0], -rule[1])
     )
-    rows = ["| least of alone | most by chance | position, chosen on | dilution, chosen on "
-            "| position, judged on | dilution, judged on |", "|---" * 6 + "|"]  # fmt: skip
+    halves = [f"{cause}, {half} half" for half in ("first", "other") for cause in causes]
+    rows = [f"| least of alone | most by chance | {' | '.join(halves)} |", "|---" * 6 + "|"]
     for rule in dict.fromkeys([(0.0, MOST_BY_CHANCE), (LEAST_OF_ALONE, MOST_BY_CHANCE), best]):
         cells = [right(cause, half, rule) for half in (0, 1) for cause in causes]
         numbers = [f"{n} of {total}" for n, total in cells]
