@@ -229,7 +229,7 @@ def rank(
     `null=True`.
 
     Raises:
-        UserError: as `explain`, or the data set judges no relevance.
+        UserError: as `explain`, or the data set has no relevance judgments.
     """
     if by == "position":
         return run_study("positions", model, dataset, **parameters)

@@ -118,8 +118,8 @@ def _files(path: Path) -> list[File]:
 
 def _collection(_path: Path, name: str, title: str) -> Collection:
     raise UserError(
-        f"{title or name} compares two documents for one query and judges no relevance: choose "
-        "a data set with judgements to rank."
+        f"{title or name} compares two documents for one query and has no relevance judgments: "
+        "choose a data set with judgments to rank."
     )
 
 

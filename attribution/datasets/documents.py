@@ -178,7 +178,7 @@ def _fits(path: Path) -> bool:
 
 def _nothing_judged(path: Path, name: str, title: str = "") -> Collection:
     raise UserError(
-        f"{title or name} judges no documents, so no ranking of them can be measured: choose "
+        f"{title or name} has no relevance judgments, so its rankings can't be measured: choose "
         "Audit, Hubs or Why, or add judgments (for a BEIR folder, qrels/test.tsv with the header "
         "query-id, corpus-id, score)."
     )

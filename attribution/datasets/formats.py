@@ -112,7 +112,7 @@ def collection(path: Path, name: str, title: str = "", variant: str = "") -> Col
     """The queries, judgements and corpus of a data set; of plain pairs, their documents.
 
     Raises:
-        UserError: a format that judges no relevance, or as `read`.
+        UserError: the format has no relevance judgments, or as `read`.
     """
     entry = FORMATS[detect(path)]
     if entry.collection is None:

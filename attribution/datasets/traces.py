@@ -299,8 +299,8 @@ def documents(path: Path, name: str, title: str = "") -> Collection:
 
 def _nothing_judged(_path: Path, name: str, title: str = "") -> Collection:
     raise UserError(
-        f"{title or name} holds what a retriever found, and judges no relevance: choose a data set "
-        "with judgements to rank."
+        f"{title or name} contains the results of a retriever and no relevance judgments: choose "
+        "a data set with judgments to rank."
     )
 
 

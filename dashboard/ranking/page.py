@@ -57,6 +57,11 @@ if hubs_asked is None:
     st.stop()
 if not judged:  # no ranking can be measured, but its documents can be searched
     with panels.guarded():
+        ranking_service.searched(data)  # raises for a format without a corpus
+        try:
+            ranking_service.collection_of(data)
+        except UserError as error:
+            st.info(panels.plain(error))
         ranking_hubs.section(data, names, hubs_asked, choices.spec)
     st.stop()
 with st.sidebar, panels.guarded():

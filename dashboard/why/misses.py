@@ -19,7 +19,7 @@ def section(chosen: Chosen) -> None:
     """The causes of all misses as bars and tables, and the misses of a cause.
 
     Raises:
-        UserError: the data set judges no relevance.
+        UserError: the data set has no relevance judgments.
     """
     opened = study_section(WHY, chosen.data, chosen.models, chosen.settings, on_click=_choose)
     if opened is not None and opened.summaries:

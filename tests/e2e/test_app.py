@@ -195,19 +195,22 @@ def test_a_copied_link_opens_the_same_view(app: App, visit: Visit) -> None:
     page.wait_for_url(re.compile("level=sentence"))
     ready(page)
     link = page.url
-    expect(page.get_by_text(re.compile("in the evidence"))).to_have_count(2)
-    said = page.get_by_text(re.compile("in the evidence")).all_inner_texts()
+    shares = page.get_by_text(re.compile("falls on the evidence"))
+    expect(shares).to_have_count(2)
+    texts = shares.all_inner_texts()
     other = ready(visit(link))
-    expect(other.get_by_text(re.compile("in the evidence"))).to_have_text(said)
+    expect(other.get_by_text(re.compile("falls on the evidence"))).to_have_text(texts)
     expect(other).to_have_url(re.compile("level=sentence"))
     expect(other).to_have_url(re.compile("pair=food-sourdough-q2"))
 
 
 def test_typed_text_and_its_link(app: App, visit: Visit) -> None:
     page = visit(f"{app.url}/?text=Own+text")
-    page.get_by_label("Query").fill("what melts")
-    page.get_by_label("Query").press("Enter")
-    page.get_by_label("Document", exact=True).fill("Stone stays. Ice melts in spring.")
+    query = page.get_by_role("textbox", name="Query", exact=True)
+    query.fill("what melts")
+    query.press("Enter")
+    document = "Stone stays. Ice melts in spring."
+    page.get_by_role("textbox", name="Document", exact=True).fill(document)
     idle(page)
     expect(page.get_by_test_id("stAlert")).to_have_count(0)
     page.get_by_role("button", name="Show these texts").click()
@@ -219,9 +222,7 @@ def test_typed_text_and_its_link(app: App, visit: Visit) -> None:
     page.wait_for_url(re.compile(r"[?&]d=[^&]*melts"))
     other = ready(visit(page.url))
     other.get_by_role("button", name="Own text").click()
-    expect(other.get_by_role("textbox", name="Document", exact=True)).to_have_value(
-        "Stone stays. Ice melts in spring."
-    )
+    expect(other.get_by_role("textbox", name="Document", exact=True)).to_have_value(document)
 
 
 def test_run_a_data_set_stop_and_resume(run_app: App, visit: Visit) -> None:
@@ -318,7 +319,7 @@ def test_bad_addresses_get_one_sentence(app: App, go: Visit, address: str, sente
 
 def test_a_text_many_times_too_long_is_cut_and_said_to_be(app: App, visit: Visit) -> None:
     page = visit(f"{app.url}/?text=Own+text&q=ice")
-    page.get_by_label("Document").fill("ice melts in spring " * 1700)
+    page.get_by_role("textbox", name="Document", exact=True).fill("ice melts in spring " * 1700)
     page.get_by_role("button", name="Show these texts").click()
     expect(page.get_by_text("reads 510 of 8,500 tokens")).to_be_visible()
     expect(page.get_by_text("too long for a link")).to_be_visible()

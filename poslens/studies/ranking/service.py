@@ -140,7 +140,7 @@ def collection_of(data: DataSet) -> Collection:
     an upload the documents of its pairs.
 
     Raises:
-        UserError: it judges no relevance, or its files are not as they should be.
+        UserError: it has no relevance judgments, or its files cannot be read.
     """
     if data.name in datasets.names():
         return datasets.collection(data.name)
@@ -149,7 +149,7 @@ def collection_of(data: DataSet) -> Collection:
 
 
 def read_searched(name: str) -> DataSet:
-    """A data set of a name; without pairs if it judges nothing.
+    """The data set of this name; without pairs if it has no relevance judgments.
 
     Raises:
         UserError: its files cannot be read.

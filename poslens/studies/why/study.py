@@ -98,8 +98,8 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
         """All queries with their relevant documents, or what the settings name.
 
         Raises:
-            UserError: the data set judges no relevance and no pair is named, or it lacks the query
-                or the document.
+            UserError: the data set has no relevance judgments and no pair is named, or it lacks
+                the query or the document.
         """
         if settings.evidence and not settings.document:
             raise UserError("Evidence belongs to a document: name it with --document too.")

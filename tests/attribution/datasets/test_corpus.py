@@ -308,7 +308,7 @@ def test_no_pool_without_an_answer_in_the_language(tmp_path: Path) -> None:
 def test_what_judges_no_relevance_is_said(tmp_path: Path) -> None:
     row = {"query": "q", "document_1": "a", "document_2": "b"}
     (tmp_path / "foil.jsonl").write_text(json.dumps(row) + "\n")
-    with pytest.raises(UserError, match="judges no relevance"):
+    with pytest.raises(UserError, match="no relevance judgments"):
         formats.collection(tmp_path, "c")
     with pytest.raises(UserError, match="There is no data set 'nope'"):
         datasets.collection("nope")

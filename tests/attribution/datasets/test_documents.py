@@ -80,7 +80,7 @@ def test_rows_that_are_no_documents_are_counted(tmp_path: Path) -> None:
 
 def test_documents_have_no_queries_to_rank(tmp_path: Path) -> None:
     lines(tmp_path / "c.jsonl")
-    with pytest.raises(UserError, match="judges no documents"):
+    with pytest.raises(UserError, match="no relevance judgments"):
         formats.collection(tmp_path / "c.jsonl", "c")
     data = formats.read(tmp_path / "c.jsonl", "c")
     assert [pair.query for pair in data.pairs] == ["", ""]

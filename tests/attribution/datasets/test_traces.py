@@ -203,7 +203,7 @@ def test_one_id_of_several_passages_names_the_first(tmp_path: Path) -> None:
 def test_nothing_is_judged(tmp_path: Path) -> None:
     path = tmp_path / "spans.jsonl"
     path.write_text(lines(printed()))
-    with pytest.raises(UserError, match="judges no relevance"):
+    with pytest.raises(UserError, match="no relevance judgments"):
         formats.collection(path, "mine")
 
 

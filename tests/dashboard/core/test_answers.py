@@ -94,6 +94,10 @@ ARGUMENTS = {
         for name in ("misses", "causes", "steps", "paired")
     },
     **{
+        f"hubs --table {name}": f"--model BM25 --dataset pairs --top 2 --table {name}"
+        for name in ("hubness", "hubs", "queries", "words")
+    },
+    **{
         f"positions --table {name}": f"--model BM25 --model bert --dataset pairs --table {name}"
         for name in ("positions", "effect", "groups", "queries", "comparisons")
     },
