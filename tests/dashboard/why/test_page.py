@@ -24,9 +24,8 @@ ROWS = [
 
 
 @pytest.fixture
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
-    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+def mine(tmp_path: Path, own_service: None) -> str:
+    """A data set of which nothing is stored yet: results of another test would count as begun."""
     rows = [dict(zip(("pair_id", "query", "document"), row, strict=True)) for row in ROWS]
     (tmp_path / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     datasets.register("mine", tmp_path / "mine.jsonl")
