@@ -281,7 +281,7 @@ def _attention(
         values = torch.ones(query.shape[2], length, dtype=torch.bool, device=key.device)
         attention_mask = values.tril()[None, None]
     if calibrator.rows == "mean":
-        changed = _by_basket(module, query, key, value, attention_mask, real, calibrator, rest)
+        changed = _by_block(module, query, key, value, attention_mask, real, calibrator, rest)
         strength = calibrator.calibration.strength
         return strength * changed + (1 - strength) * output, None
     at = _row_of(real, calibrator.rows)
@@ -315,7 +315,7 @@ def _one_row(
     return (weights @ values).transpose(1, 2)
 
 
-def _by_basket(
+def _by_block(
     module: nn.Module,
     query: Tensor,
     key: Tensor,

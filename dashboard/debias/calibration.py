@@ -24,7 +24,7 @@ from poslens.studies.ranking import service as ranking_service
 from poslens.studies.ranking.service import RankingSetup
 
 STRENGTHS = [number / 10 for number in range(1, 11)]
-BASKETS = [16, 32, 64, 128, 256]
+BLOCKS = [16, 32, 64, 128, 256]
 
 
 def front_section(result: DebiasResult) -> None:
@@ -180,11 +180,11 @@ def section() -> None:
                 bind="query-params",
                 help="0 is the plain model; at 1 every token block has the same weight.",
             )
-            baskets = st.multiselect(
+            blocks = st.multiselect(
                 "Tokens of a block",
-                BASKETS,
-                default=list(debiasing.BASKETS),
-                key="basket",
+                BLOCKS,
+                default=list(debiasing.BLOCKS),
+                key="block",
                 bind="query-params",
             )
             depths = st.multiselect(
@@ -197,7 +197,7 @@ def section() -> None:
             )
         spec = choices.spec(name, data.name)
         setup = RankingSetup(ranking_service.collection_of(data))
-        chosen = (spec, debiasing.grid(spec, strengths, baskets, depths), setup)
+        chosen = (spec, debiasing.grid(spec, strengths, blocks, depths), setup)
     st.markdown("**What does it cost to calibrate attention?**")
     st.markdown(
         "Attention is calibrated while the model reads, so that every block of tokens has its "

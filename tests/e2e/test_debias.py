@@ -11,7 +11,7 @@ from tests.e2e.test_app import no_error
 
 
 def test_from_the_grid_to_the_pair_under_both_models(run_app: App, visit: Visit) -> None:
-    page = visit(f"{run_app.url}/debias?dataset=mine&model=MiniLM&strength=0.5&basket=16")
+    page = visit(f"{run_app.url}/debias?dataset=mine&model=MiniLM&strength=0.5&block=16")
     # Another test may have ranked with the plain model.
     expect(page.get_by_text(re.compile("[12] of 2 settings are not ranked yet"))).to_be_visible()
     idle(page).get_by_role("button", name=re.compile("^Rank (all|remaining)$")).click()

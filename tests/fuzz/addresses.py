@@ -83,7 +83,7 @@ PAGES: dict[str, Query] = {
         "tab": "Attention calibration",
         "model": "tiny",
         "strength": ["0.5"],
-        "basket": ["64"],
+        "block": ["64"],
     },
     "audit": {
         "dataset": "few",

@@ -80,7 +80,7 @@ PointRow = TypedDict(
     {
         "model": Model,
         "strength": Annotated[float, "Strength of the calibration, 0 (plain) to 1."],
-        "basket": Annotated[int | None, "Tokens of a block; null for the plain model."],
+        "block": Annotated[int | None, "Tokens of a block; null for the plain model."],
         "layers": Annotated[str | None, "half, or the last so many; null of the plain model."],
         "queries": Queries,
         "on the front": Annotated[bool, "Whether none is both better and more even."],

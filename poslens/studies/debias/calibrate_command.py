@@ -41,9 +41,9 @@ def calibrate(
         list[float] | None,
         typer.Option("--strength", help="0 to 1; repeatable. 0.5 and 1 by default."),
     ] = None,
-    basket: Annotated[
+    block: Annotated[
         list[int] | None,
-        typer.Option("--basket", help="Tokens of a block; repeatable. 64 and 128 by default."),
+        typer.Option("--block", help="Tokens of a block; repeatable. 64 and 128 by default."),
     ] = None,
     layers: Annotated[
         list[str] | None,
@@ -98,7 +98,7 @@ def calibrate(
     points = debiasing.grid(
         spec,
         strength or debiasing.STRENGTHS,
-        basket or debiasing.BASKETS,
+        block or debiasing.BLOCKS,
         layers or debiasing.LAYERS,
     )
     setup = ranking_service.RankingSetup(ranking_service.collection_of(data), own_corpus)

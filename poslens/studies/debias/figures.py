@@ -22,7 +22,7 @@ from poslens.figures.palettes import Style
 from poslens.studies.debias.service import HALF, DebiasResult, Point
 
 _SYMBOLS = ("circle", "triangle-up", "triangle-down", "x", "cross")
-"""Of baskets and depths; the square is the plain model and the diamond chance."""
+"""Of blocks and depths; the square is the plain model and the diamond chance."""
 
 Measure = Literal["mean", "harmonic"]
 TITLES = {"mean": "Mean nDCG@10", "harmonic": "Harmonic mean of nDCG@10"}
@@ -31,7 +31,7 @@ TITLES = {"mean": "Mean nDCG@10", "harmonic": "Harmonic mean of nDCG@10"}
 def front(
     result: DebiasResult, measure: Measure, style: Style, *, provenance: Provenances = ()
 ) -> go.Figure:
-    """nDCG@10 against PSI, a line from the plain model through the strengths of each basket and
+    """nDCG@10 against PSI, a line from the plain model through the strengths of each block and
     depth. Bars are 95% intervals. Filled points are on the front: no other is both better and more
     even. Hollow diamonds show the PSI that chance alone gives with as many queries."""
     figure = canvas(

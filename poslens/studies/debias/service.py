@@ -47,7 +47,7 @@ from poslens.studies.ranking import service as ranking_service
 from poslens.studies.ranking.service import Ranked, RankingSetup
 
 STRENGTHS = (STRENGTH, 1.0)
-BASKETS = (64, BLOCK)
+BLOCKS = (64, BLOCK)
 MAX_POINTS = 64
 """Settings of one grid: each ranks the whole data set."""
 
@@ -69,7 +69,7 @@ def n_layers(spec: RetrieverSpec) -> int | None:
 def grid(
     spec: RetrieverSpec,
     strengths: Sequence[float] = STRENGTHS,
-    baskets: Sequence[int] = BASKETS,
+    blocks: Sequence[int] = BLOCKS,
     layers: Sequence[str] = LAYERS,
 ) -> list[RetrieverSpec]:
     """`spec` calibrated in every combination; `layers` are `half`, `all` or numbers of layers.
@@ -81,8 +81,8 @@ def grid(
         raise UserError(f"{spec.name} has no attention to calibrate: choose a dense model.")
     n = n_layers(spec)
     specs: dict[str, RetrieverSpec] = {}
-    for depth, basket, strength in product(layers, baskets, strengths):
-        how = Calibration(strength, basket, _depth(depth, n, spec.name))
+    for depth, block, strength in product(layers, blocks, strengths):
+        how = Calibration(strength, block, _depth(depth, n, spec.name))
         if how.layers is not None and n is not None:
             how.first_of(n, spec.name)
         one = with_calibration(spec, how)

@@ -19,7 +19,7 @@ def points_frame(result: DebiasResult) -> pd.DataFrame:
         row: dict[str, object] = {
             "model": point.name,
             "strength": point.strength,
-            "basket": how.block if how else None,
+            "block": how.block if how else None,
             "layers": (how.layers or HALF) if how else None,
             "queries": own.n,
             "on the front": point.front,
@@ -38,7 +38,7 @@ def points_frame(result: DebiasResult) -> pd.DataFrame:
             row |= comparison_columns(f"{name} change", comparison)
         rows.append(row)
     frame = pd.DataFrame(rows)
-    whole = ["basket", *(name for name in frame.columns if name.endswith("documents needed"))]
+    whole = ["block", *(name for name in frame.columns if name.endswith("documents needed"))]
     return frame.astype({**dict.fromkeys(whole, "Int64"), "layers": "string"})
 
 

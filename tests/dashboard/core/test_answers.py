@@ -62,7 +62,7 @@ ARGUMENTS = {
     },
     "rank --table differences": "--model BM25 --model bert --dataset pairs --table differences",
     "figure5": "--curves A=published.npz",
-    "calibrate": "--model bert --dataset pairs --strength 0.5 --basket 8 --curves 2",
+    "calibrate": "--model bert --dataset pairs --strength 0.5 --block 8 --curves 2",
     **{
         f"debias --table {name}": f"--model bert --corpus short --steps 2 --strengths 0.5 "
         f"--table {name}"
@@ -120,7 +120,7 @@ ARGUMENTS = {
 
 MORE = [
     ("cause --intervention relocation or ablation", "--model bert --dataset pairs --pairs 2"),
-    ("calibrate", "--model bert --dataset pairs --strength 0.5 --basket 8 --table queries"),
+    ("calibrate", "--model bert --dataset pairs --strength 0.5 --block 8 --table queries"),
 ]
 """Other ways to ask for the same."""
 

@@ -36,7 +36,7 @@ ROWS = "query,document,evidence\n" + "".join(
     for n, word in enumerate(WORDS)
 )
 MINILM = resolve("MiniLM")
-SMALL = {"strengths": (0.5, 1.0), "baskets": (16,), "layers": ("half",)}
+SMALL = {"strengths": (0.5, 1.0), "blocks": (16,), "layers": ("half",)}
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +74,10 @@ def test_a_grid_names_each_setting_once() -> None:
     [
         ({"strengths": ()}, "No setting is left"),
         ({"strengths": (1.5,)}, "from 0 to 1, not 1.5"),
-        ({"baskets": (0,)}, "at least 1 token"),
+        ({"blocks": (0,)}, "at least 1 token"),
         ({"layers": ("7",)}, "has 6 layers of attention, so 7 cannot"),
         ({"layers": ("deep",)}, "half, all or a whole number, not 'deep'"),
-        ({"baskets": tuple(range(1, 40))}, "more than the 64"),
+        ({"blocks": tuple(range(1, 40))}, "more than the 64"),
     ],
 )
 def test_a_bad_grid_is_one_sentence(changes: dict[str, tuple[object, ...]], said: str) -> None:
@@ -196,7 +196,7 @@ def test_nothing_is_recommended_that_is_worse_on_both_axes_over_all_queries(
 
 def test_tables_and_the_front_show_every_setting(found: DebiasResult) -> None:
     frame = tables.points_frame(found)
-    assert frame["strength"].tolist() == [0, 0.5, 1] and frame["basket"].tolist()[1:] == [16, 16]
+    assert frame["strength"].tolist() == [0, 0.5, 1] and frame["block"].tolist()[1:] == [16, 16]
     assert frame["recommended"].sum() == 1
     assert tables.points_text(found)["model"].tolist() == frame["model"].tolist()
     queries = tables.queries_frame(found, found.points[2])
@@ -243,7 +243,7 @@ def test_an_existing_export_folder_is_refused_before_anything_is_computed(
 def test_the_command_and_then_the_page(
     mine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = ["calibrate", "--dataset", mine, "--strength", "0.5", "--basket", "64"]
+    asked = ["calibrate", "--dataset", mine, "--strength", "0.5", "--block", "64"]
     result = CliRunner().invoke(app, asked)
     assert result.exit_code == 0, result.output
     printed = json.loads(result.stdout)
@@ -266,7 +266,7 @@ def test_the_command_and_then_the_page(
         "dataset": mine,
         "model": "MiniLM",
         "strength": "0.5",
-        "basket": "64",
+        "block": "64",
     }.items():
         page.query_params[name] = value
     page.run()
