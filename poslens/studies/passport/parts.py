@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.audit import TOP
 from poslens.attribution.evaluation.comparison import SCORE_MARGIN, SHARE_MARGIN, judged
 from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.attribution.evaluation.why_causes import CAUSES
@@ -434,9 +433,12 @@ def _needles(of: Subject, part: Part) -> Part:
 
 
 def _audit(of: Subject, part: Part) -> Part:
-    """Where the model truncates, and which sentences its index does not retrieve."""
+    """Where the model truncates, and which sentences its index does not retrieve: in the top 10, or
+    first where the corpus has no more documents than that."""
     settings = AUDIT.parameters.settings()
     (index,) = AUDIT.subjects(of.compute, of.spec, AUDIT.corpus(of.data, settings), settings)
+    if index.top >= len(store_of(of.compute, index.collection).keys):
+        index = replace(index, top=1)
     jobs = (AUDIT.job(of.compute, index),)
     summary = AUDIT.summarize(of.compute, index)
     if summary is None:
@@ -445,7 +447,7 @@ def _audit(of: Subject, part: Part) -> Part:
     items = tuple(
         Item(one.document_id, corpus, one.document_id, share)
         for one in summary.documents
-        if (share := one.share("original", "sentence", TOP)) is not None
+        if (share := one.share("original", index.query_form, index.top)) is not None
     )
     numbers = [
         Number(key, name, value, form, items=items if key == "unretrieved" else ())

@@ -241,11 +241,25 @@ def test_a_run_computes_all_that_is_missing_and_nothing_twice(tmp_path: Path) ->
     assert all(one.jobs[0].run is runs[one.key] for one in after.parts if one.jobs)
 
 
+def test_a_corpus_no_larger_than_the_top_10_is_audited_at_the_top_1(tmp_path: Path) -> None:
+    """The context limit depends on no corpus, so a check of it needs no eleventh document."""
+    texts = [{"text": f"{noun} is old. {noun} is rare."} for noun in NOUNS[:4]]
+    (tmp_path / "docs.jsonl").write_text("\n".join(map(json.dumps, texts)))
+    data = datasets.formats.read(tmp_path / "docs.jsonl", "docs")
+    compute, spec = Compute(tmp_path), resolve("MiniLM")
+    run = passports.job(compute, passports.passport(compute, spec, data, only=["audit"])).start()
+    run.wait()
+    audit = part(passports.passport(compute, spec, data, only=["audit"]), "audit")
+    assert "8 sentences of 4 documents" in audit.finding and "top 1;" in audit.finding
+    numbers = {number.key: number for number in audit.numbers}
+    assert numbers["tokens_read"].estimate.n and len(numbers["unretrieved"].items) == 4
+
+
 def test_documents_alone_have_the_parts_that_need_no_query(tmp_path: Path) -> None:
     (tmp_path / "docs.jsonl").write_text('{"text": "Ice melts."}\n{"text": "Stone stays."}\n')
     data = datasets.formats.read(tmp_path / "docs.jsonl", "docs")
     found = passports.passport(Compute(tmp_path), resolve("MiniLM"), data)
-    assert [one.key for one in found.missing] == ["attribution", "segments", "needles"]
+    assert [one.key for one in found.missing] == ["attribution", "segments", "needles", "audit"]
     assert [len(part(found, key).jobs) for key in ("attribution", "null_control")] == [1, 0]
     assert "no queries" in part(found, "null_control").absent
 
