@@ -1,8 +1,11 @@
 """How long an audit of a corpus takes, stage by stage, and what 100,000 sentences would take.
 
     python -m bench.audit [--sentences 5000] [--model MiniLM] [--threads 2]
+    python -m bench.audit --sentences 36000 --per-document 36 --width 5
 
-Documents are 20 sentences of 8 to 20 words drawn from the bundled sample. Reading documents and
+Documents are 20 sentences of 8 to 20 words drawn from the bundled sample; 36 sentences are 500
+words. With --width the audit stops once its interval is so many percentage points wide, and nothing
+is said of 100,000 sentences. Reading documents and
 embedding sentences grow with their number; comparing grows with sentences times documents, so it is
 timed by itself with an index as large as that of 100,000 sentences. `cpu` are seconds of all
 threads: what is left of the wall time was other work's.
@@ -22,6 +25,8 @@ import torch
 
 from poslens.attribution import datasets
 from poslens.attribution.datasets.corpus import Collection, Document
+from poslens.attribution.evaluation.audit import TOP
+from poslens.attribution.evaluation.audit_precision import Precision
 from poslens.attribution.evaluation.chunks import WHOLE
 from poslens.attribution.evaluation.document_index import Ranks, VectorIndex
 from poslens.attribution.retrievers.load import load
@@ -36,8 +41,8 @@ COMPARED = 50
 """Documents whose sentences are compared with the large index."""
 
 
-def corpus(n_sentences: int) -> Collection:
-    """Sentences of the sample's English words, in documents of 20."""
+def corpus(n_sentences: int, per_document: int = PER_DOCUMENT) -> Collection:
+    """Sentences of the sample's English words, in documents of so many."""
     chance = random.Random(7)
     pairs = [pair for pair in datasets.read("sample").pairs if pair.language == "eng"]
     words = [word.strip(".,;:()\"'").lower() for pair in pairs for word in pair.document.split()]
@@ -46,8 +51,8 @@ def corpus(n_sentences: int) -> Collection:
         return " ".join(chance.choices(words, k=chance.randint(8, 20))).capitalize() + "."
 
     documents = [
-        Document(f"d{d}", " ".join(sentence() for _ in range(PER_DOCUMENT)), language="eng")
-        for d in range(max(2, n_sentences // PER_DOCUMENT))
+        Document(f"d{d}", " ".join(sentence() for _ in range(per_document)), language="eng")
+        for d in range(max(2, n_sentences // per_document))
     ]
     return Collection("bench", "bench", (), lambda: iter(documents))
 
@@ -70,18 +75,25 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=5_000)
     parser.add_argument("--model", default="MiniLM")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--per-document", type=int, default=PER_DOCUMENT)
+    parser.add_argument("--width", type=int, default=0, help="Percentage points.")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    collection = corpus(options.sentences)
+    collection = corpus(options.sentences, options.per_document)
+    precision = Precision("sentence", TOP, options.width / 100)
     retriever = load(resolve(options.model))
     stages: list[tuple[str, float, float]] = []
 
     def mark(stage: str) -> None:
-        stages.append((stage, time.perf_counter(), time.process_time()))
+        if ": " in stage:  # the share so far, of the stage that goes on
+            print(f"{time.perf_counter() - stages[0][1]:.0f} s, {stage}", flush=True)
+        else:
+            stages.append((stage, time.perf_counter(), time.process_time()))
 
     with tempfile.TemporaryDirectory() as root:
         store = AuditStore(Path(root), collection)
-        done = run_audit(store, retriever, ModelKey("bench", "0" * 16), WHOLE, on_stage=mark)
+        key = ModelKey("bench", "0" * 16)
+        done = run_audit(store, retriever, key, WHOLE, precision=precision, on_stage=mark)
         mark("end")
         size = sum(path.stat().st_size for path in Path(root).rglob("*") if path.is_file())
     n = options.sentences
@@ -90,6 +102,9 @@ def main() -> None:
         print(f"{stage}: {c - a:.1f} s, cpu {d - b:.1f} s")
         if stage != "Measuring where it truncates":  # three texts, whatever the corpus
             wall, cpu = wall + c - a, cpu + d - b
+    if options.width:
+        print(f"{done.done:,} of {done.total:,} documents: {wall:.0f} s, cpu {cpu:.0f} s")
+        return
     more = compare(384) * WANTED / PER_DOCUMENT
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
     print(f"{n:,} sentences of {done.total:,} documents: {n / wall:.0f} sentences/s")

@@ -286,6 +286,13 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
             UserError: nothing could be computed.
         """
 
+    def so_far(
+        self, compute: Compute, subject: Subject, earlier: Sequence[Summary]
+    ) -> Summary | None:
+        """What can be shown of a subject that is not complete: an estimate of its result from what
+        is stored. None if what is stored says nothing of the rest."""
+        return None
+
     def together(self, summaries: Sequence[Summary]) -> list[Summary]:
         """The results that are shown together, with what depends on all of them, such as p values
         adjusted for their number."""
@@ -372,12 +379,19 @@ def plan(
 
 
 def stored(
-    study: Study[Any, Subject, Summary], compute: Compute, subjects: Iterable[Subject]
+    study: Study[Any, Subject, Summary],
+    compute: Compute,
+    subjects: Iterable[Subject],
+    *,
+    incomplete: bool = False,
 ) -> list[Summary]:
-    """The results that can be shown, in order."""
+    """The results that can be shown, in order; with `incomplete` also estimates of results that are
+    not complete."""
     summaries: list[Summary] = []
     for subject in subjects:
         summary = study.summarize(compute, subject, summaries)
+        if summary is None and incomplete:
+            summary = study.so_far(compute, subject, summaries)
         if summary is not None:
             summaries.append(summary)
     return study.together(summaries)

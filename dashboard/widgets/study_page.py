@@ -151,7 +151,7 @@ def study_section(
             if not ticking:
                 _estimates(study, compute, first)
             with results, panels.guarded():
-                if summaries := stored(study, compute, first.subjects):
+                if summaries := stored(study, compute, first.subjects, incomplete=True):
                     _results(study, data, summaries, on_click)
                 else:
                     st.info(

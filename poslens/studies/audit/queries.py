@@ -26,6 +26,8 @@ from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import ModelIdentity
 
+READ_AHEAD = 4096
+"""Documents whose texts are read in one pass over the corpus."""
 _TIMED = 16
 """Documents that are timed: the beginnings of all, and four of them whole."""
 
@@ -94,8 +96,10 @@ class Queries:
         collection: Collection,
         frequent: Frequent,
         options: RunOptions,
+        keys: Sequence[str],
     ) -> None:
-        self._retriever, self._reading = retriever, Reading(collection)
+        """`keys` are those of the documents, in the order in which they are asked for."""
+        self._retriever, self._reading = retriever, Reading(collection, keys)
         self._frequent, self._options = frequent, options
         self._of_document: dict[str, tuple[Document, DocumentQueries | UserError]] = {}
         self._vectors: dict[str, Any] = {}
@@ -171,12 +175,13 @@ class Queries:
 
 
 class Reading:
-    """Documents by key. Reading continues after the last one, so that documents in the order of the
-    corpus take one pass."""
+    """Documents by key, asked for in an order that need not be that of the corpus. Each pass over
+    the corpus reads the next READ_AHEAD of that order."""
 
-    def __init__(self, collection: Collection) -> None:
-        self._collection = collection
-        self._stream = collection.documents()
+    def __init__(self, collection: Collection, keys: Sequence[str]) -> None:
+        self._collection, self._keys = collection, keys
+        self._number_of = {key: number for number, key in enumerate(keys)}
+        self._ahead: dict[str, Document] = {}
 
     def take(self, key: str) -> Document:
         """The document of this key.
@@ -184,9 +189,13 @@ class Reading:
         Raises:
             UserError: it was removed from the corpus meanwhile.
         """
-        for _ in range(2):
-            for document in self._stream:
-                if document.key == key:
-                    return document
-            self._stream = self._collection.documents()
-        raise UserError(f"The corpus has no document {key[:80]} any more: start the audit again.")
+        if key not in self._ahead:
+            first = self._number_of[key]
+            wanted = set(self._keys[first : first + READ_AHEAD])
+            documents = (one for one in self._collection.documents() if one.key in wanted)
+            self._ahead = {one.key: one for one in islice(documents, len(wanted))}
+        if key not in self._ahead:
+            raise UserError(
+                f"The corpus has no document {key[:80]} any more: start the audit again."
+            )
+        return self._ahead[key]

@@ -1,6 +1,8 @@
 """Runs an audit: ranks every sentence of a corpus against two indexes, and measures where the model
 truncates. Memory holds the vectors of all documents, in original and random order, and the texts of
-one block of documents; other texts are read from their files when needed.
+some thousand documents; other texts are read from their files when needed.
+
+Documents are searched in random order: at any time, those that are done are a random sample.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from poslens.attribution.evaluation.audit import (
     audit_method,
     frequent_words,
 )
+from poslens.attribution.evaluation.audit_precision import Outlook, Precision, search_order
 from poslens.attribution.evaluation.chunks import WHOLE, Chunks, no_late_chunks, require_fit
 from poslens.attribution.evaluation.truncation import (
     TRUNCATION,
@@ -44,6 +47,7 @@ from poslens.cache.storage.store import ModelKey
 from poslens.studies.audit.index import IndexBuilder, SearchIndex, block_size
 from poslens.studies.audit.queries import Queries
 
+SEARCHING = "Searching for sentences"
 _MAX_PROBED_TOKENS = 8192
 """Longest text on which truncation is measured: each is read some dozen times."""
 _CHARACTERS_PER_TOKEN = 6
@@ -71,13 +75,16 @@ def run_audit(
     model: ModelKey,
     chunks: Chunks,
     *,
+    precision: Precision | None = None,
     options: RunOptions = RunOptions(),
     on_stage: Callable[[str], None] = lambda stage: None,
     measure_truncation: bool = True,
 ) -> Progress:
     """Rank the sentences of every document that has no result, and store them document by document;
-    progress counts documents of the current stage. With `measure_truncation` also measure where the
-    model truncates, which reads long texts some dozen times.
+    progress counts documents of the current stage. With `precision` the stage states the share of
+    unretrieved sentences so far, and the run ends once its interval is as narrow as asked for. With
+    `measure_truncation` also measure where the model truncates, which reads long texts some dozen
+    times.
 
     Raises:
         UserError: the chunks do not fit the model, the corpus cannot be read, or the store cannot
@@ -103,25 +110,47 @@ def run_audit(
             raise
         except Stopped:
             return Progress(n, 0, 0, 0, 0.0, stopped=True)
-    on_stage("Searching for sentences")
+    on_stage(SEARCHING)
     number_of = {key: number for number, key in enumerate(store.keys)}
-    queries = Queries(retriever, store.collection, frequent, options)
+    items = store.items
+    in_turn = [items[number] for number in search_order(n)]
+    queries = Queries(
+        retriever, store.collection, frequent, options, [item.item for item in in_turn]
+    )
+    outlook = None
+    if precision is not None:
+        outlook = Outlook(precision, list(store.select(model, chunks).results.values()))
+
+    def prepare(portion: Sequence[Key]) -> None:
+        if outlook is not None and outlook.look():
+            on_stage(f"{SEARCHING}: {outlook.words}")
+        if not reached():
+            queries.prepare([item.item for item in portion])
 
     def compute(item: Key) -> SentenceRanks:
+        if reached():
+            raise Stopped("The interval is as narrow as asked for.")
         document, own_queries, vectors = queries.of(item.item)
         number = number_of[item.item]
-        return _ranked(retriever, chunks, document, number, own_queries, vectors, indexes)
+        ranks = _ranked(retriever, chunks, document, number, own_queries, vectors, indexes)
+        if outlook is not None:
+            outlook.add(ranks)
+        return ranks
 
-    return compute_missing(
+    def reached() -> bool:
+        return outlook is not None and outlook.reached
+
+    progress = compute_missing(
         store.ranks,
         model,
         method,
-        store.items,
+        in_turn,
         compute,
         options=options,
         portion=block_size(retriever),
-        prepare=lambda items: queries.prepare([item.item for item in items]),
+        prepare=prepare,
     )
+    return replace(progress, stopped=progress.stopped and not reached())
 
 
 def _probe_truncation(

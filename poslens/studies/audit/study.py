@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from poslens.attribution import datasets
-from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate
 from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.audit import (
@@ -27,7 +27,6 @@ from poslens.cache.jobs.loop import Progress
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute import provenance
 from poslens.compute.compute import Compute, run_key
-from poslens.compute.provenance import ModelIdentity
 from poslens.compute.runs import Job, Report, Run, duration
 from poslens.parameters import Choice, Integer, Parameters, Settings, Several
 from poslens.studies.audit.figures import unretrieved_by_position
@@ -38,8 +37,10 @@ from poslens.studies.audit.summary import (
     AuditSummary,
     corpus,
     limit_sentence,
+    reached,
     sample,
     store_of,
+    summary_of,
 )
 from poslens.studies.audit.tables import TABLES
 from poslens.study import Figure, Study, register
@@ -119,6 +120,15 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
             "searched for in the sample only.",
         ),
         seed=Integer(title="Seed", default=0, low=0, high=1 << 31, help="Seed of the sample."),
+        width=Integer(
+            title="Interval width",
+            default=None,
+            low=1,
+            high=100,
+            help="Stop once the 95% interval of the share of unretrieved sentences is at most this "
+            "many percentage points wide (default: search for all). Documents are searched in "
+            "random order.",
+        ),
     )
     compared = ("MiniLM-primacy", "MiniLM", "MiniLM-recency", "BM25")
     tables = TABLES
@@ -156,14 +166,19 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
         """One index for each way to chunk documents."""
         return [
             AuditIndex(
-                spec, chunks_of(chunks), corpus.collection, settings.top, settings.search_for
+                spec,
+                chunks_of(chunks),
+                corpus.collection,
+                settings.top,
+                settings.search_for,
+                (settings.width or 0) / 100,
             )
             for chunks in settings.chunks
         ]
 
     def job(self, compute: Compute, subject: AuditIndex) -> Job:
-        """Rank the sentences of documents that have no result; progress counts documents of the
-        current stage.
+        """Rank the sentences of documents that have no result, until the interval is as narrow as
+        asked for; progress counts documents of the current stage.
 
         Raises:
             UserError: the model's files are not here, it has no index, or the top includes every
@@ -173,8 +188,17 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
         model = compute.identify(subject.spec)
         collection = subject.collection
         store = store_of(compute, collection)
-        total = len(store.keys)
-        require_top(subject.top, total)
+        n_all = len(store.keys)
+        require_top(subject.top, n_all)
+
+        def n_stored() -> int:
+            return n_all - store.missing(model.key, subject.chunks)
+
+        # Documents that need not be searched for are not wanted.
+        total = n_stored() if reached(store, model, subject) else n_all
+
+        def n_done() -> int:
+            return total if reached(store, model, subject) else n_stored()
 
         def work(run: Run, report: Report) -> Progress:
             def stage(text: str) -> None:
@@ -186,7 +210,13 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
                 measured_pace(compute, model, retriever, collection)
             options = compute.run_options(subject.spec, run, report)
             return run_audit(
-                store, retriever, model.key, subject.chunks, options=options, on_stage=stage
+                store,
+                retriever,
+                model.key,
+                subject.chunks,
+                precision=subject.precision,
+                options=options,
+                on_stage=stage,
             )
 
         return compute.job(
@@ -198,7 +228,7 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
             subject.name,
             total,
             work,
-            n_done=lambda: total - store.missing(model.key, subject.chunks),
+            n_done=n_done,
             failures=lambda: store.select(model.key, subject.chunks).failed,
             can_start=not model.stored_only,
             doing="audit",
@@ -228,7 +258,8 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
             speed = measured_pace(compute, model, it, collection)
         if speed is None:
             return f"{words}; the time is estimated once the model is loaded."
-        return f"{words}: about {duration(speed.seconds(work))} on this machine."
+        most = "at most " if subject.width else ""
+        return f"{words}: {most}about {duration(speed.seconds(work))} on this machine."
 
     def summarize(
         self, compute: Compute, subject: AuditIndex, earlier: Sequence[AuditSummary] = ()
@@ -243,30 +274,27 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
         model = compute.identify(subject.spec)
         store = store_of(compute, subject.collection)
         require_top(subject.top, len(store.keys))
-        if store.missing(model.key, subject.chunks):
+        missing = store.missing(model.key, subject.chunks)
+        if missing and not reached(store, model, subject):
             return None
         stored = store.select(model.key, subject.chunks)
         if not stored.results:
             reason = next(iter(stored.failed.values()), "there are none")
             title = subject.collection.title
             raise UserError(f"No document of {title} can be searched for: {reason}")
-        # Calibrated or not: both are indexes of one model.
-        base = next(
-            (summary for summary in earlier if summary.index.spec.base == subject.spec.base), None
-        )
-        known = any(summary.index.spec.name == subject.spec.name for summary in earlier)
-        truncations = () if known else tuple(store.truncations(model.key))
-        results = tuple(stored.results.values())
+        return summary_of(store, model, subject, stored, earlier)
 
-        def key(index: AuditIndex, model: ModelIdentity, *counts: int) -> tuple[object, ...]:
-            return (index.name, model.key, str(index.chunks), index.top, index.query_form, *counts)
-
-        compared = key(base.index, base.model, len(base.documents)) if base else None
-        counts = (len(results), len(truncations))
-        return _summaries.get(
-            (store.fingerprint, key(subject, model, *counts), compared),
-            lambda: AuditSummary(subject, model, results, stored.failed, truncations, base),
-        )
+    def so_far(
+        self, compute: Compute, subject: AuditIndex, earlier: Sequence[AuditSummary] = ()
+    ) -> AuditSummary | None:
+        """The ranks of the documents that were searched for, a random sample of the corpus; None
+        for fewer than have an interval."""
+        model = compute.identify(subject.spec)
+        store = store_of(compute, subject.collection)
+        stored = store.select(model.key, subject.chunks)
+        if len(stored.results) < MIN_DOCUMENTS:
+            return None
+        return summary_of(store, model, subject, stored, earlier)
 
     def verdict(self, summary: AuditSummary) -> str:
         """Share of unretrieved sentences, whether position alone changes it, what is recovered, and
@@ -280,6 +308,8 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
             f"their own document in the top {summary.index.top}; {_percent(control)} after "
             "shuffling the sentences of each document."
         ]
+        if summary.sample:
+            sentences.append(f"Searched for: {summary.sample}.")
         difference = summary.last_minus_first["random"]
         if difference is not None and difference.interval is not None:
             sentences.append(AFTER_SHUFFLING[judged(difference, SHARE_MARGIN)])
@@ -299,13 +329,12 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
             index.collection.name,
             len(summary.documents),
             summary.n_truncated if family_of(index.spec) is DENSE else None,
-            ", ".join(filter(None, (selection, index.collection.drawn))),
+            ", ".join(filter(None, (selection, index.collection.drawn, summary.sample))),
             summary.shares["original"],
         )
 
 
 _workloads: LRUCache[Workload] = LRUCache(32)
-_summaries: LRUCache[AuditSummary] = LRUCache(32)
 
 
 def _percent(share: Estimate) -> str:

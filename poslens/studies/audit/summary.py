@@ -21,11 +21,13 @@ from poslens.attribution.evaluation.audit import (
     unretrieved_share,
     worst,
 )
+from poslens.attribution.evaluation.audit_precision import Precision
 from poslens.attribution.evaluation.chunks import WHOLE, Chunks
 from poslens.attribution.evaluation.truncation import Truncation
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.cache.kinds.audit import AuditStore
 from poslens.cache.lru_cache import LRUCache
+from poslens.cache.storage.results import Stored
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import ModelIdentity
 from poslens.studies.ranking.service import collection_of
@@ -34,13 +36,15 @@ from poslens.studies.ranking.service import collection_of
 @dataclass(frozen=True)
 class AuditIndex:
     """An index: a model, a corpus and how its documents are chunked; and how its sentences are
-    counted: the top k and the form of their queries."""
+    counted: the top k and the form of their queries. `width` is that of the interval, 0 to 1, at
+    which the audit may stop; 0 if it searches for all documents."""
 
     spec: RetrieverSpec
     chunks: Chunks
     collection: Collection
     top: int
     query_form: QueryForm
+    width: float = 0.0
 
     @property
     def name(self) -> str:
@@ -48,12 +52,18 @@ class AuditIndex:
         name = self.spec.name
         return name if self.chunks == WHOLE else f"{name}, {self.chunks.title}"
 
+    @property
+    def precision(self) -> Precision:
+        """What is estimated, and how precisely."""
+        return Precision(self.query_form, self.top, self.width)
+
 
 @dataclass(frozen=True)
 class AuditSummary:
     """The ranks of one index, counted. `failed` are documents without ranks, with reasons; `base`
     is the first index of the same model, None for that index itself. `truncations` are empty if an
-    earlier summary has the model's."""
+    earlier summary has the model's. `missing` counts the documents that were not searched for: the
+    others are a random sample of the corpus."""
 
     index: AuditIndex
     model: ModelIdentity
@@ -61,6 +71,7 @@ class AuditSummary:
     failed: dict[str, str]
     truncations: tuple[Truncation, ...]
     base: AuditSummary | None = None
+    missing: int = 0
 
     @property
     def name(self) -> str:
@@ -110,6 +121,14 @@ class AuditSummary:
         return int(self.curves["original"].n.sum())
 
     @property
+    def sample(self) -> str:
+        """Which documents were searched for, if not all of them."""
+        if not self.missing:
+            return ""
+        n = len(self.documents) + len(self.failed)
+        return f"{n:,} of {n + self.missing:,} documents, in random order"
+
+    @property
     def n_truncated(self) -> int:
         """Documents of which the model does not read every sentence."""
         return sum(bool((document.read[0] < 1).any()) for document in self.documents)
@@ -144,6 +163,58 @@ def store_of(compute: Compute, collection: Collection) -> AuditStore:
     """The store of a corpus, made once: its fingerprint and keys take a pass over the corpus."""
     key = (str(compute.root), collection.digest)
     return _stores.get(key, lambda: AuditStore(compute.root, collection))
+
+
+# -- stored results --------------------------------------------------------------------------------
+
+_summaries: LRUCache[AuditSummary] = LRUCache(32)
+_reaches: LRUCache[bool] = LRUCache(256)
+
+
+def reached(store: AuditStore, model: ModelIdentity, subject: AuditIndex) -> bool:
+    """Whether the documents that were searched for give an interval as narrow as asked for."""
+    if not subject.width:
+        return False
+    stored = store.select(model.key, subject.chunks)
+    n = len(stored.results)
+    key = (str(store.root), store.fingerprint, model.key, str(subject.chunks), subject.precision, n)
+    return _reaches.get(key, lambda: subject.precision.reached(list(stored.results.values())))
+
+
+def summary_of(
+    store: AuditStore,
+    model: ModelIdentity,
+    subject: AuditIndex,
+    stored: Stored[SentenceRanks],
+    earlier: Sequence[AuditSummary],
+) -> AuditSummary:
+    """The stored ranks of an index, counted; made once."""
+    # Calibrated or not: both are indexes of one model.
+    base = next(
+        (summary for summary in earlier if summary.index.spec.base == subject.spec.base), None
+    )
+    known = any(summary.index.spec.name == subject.spec.name for summary in earlier)
+    truncations = () if known else tuple(store.truncations(model.key))
+    results = tuple(stored.results.values())
+    missing = len(store.keys) - len(results) - len(stored.failed)
+
+    def key(index: AuditIndex, model: ModelIdentity, *counts: int) -> tuple[object, ...]:
+        return (
+            index.name,
+            model.key,
+            str(index.chunks),
+            index.top,
+            index.query_form,
+            index.width,
+            *counts,
+        )
+
+    compared = key(base.index, base.model, len(base.documents)) if base else None
+    counts = (len(results), len(stored.failed), len(truncations))
+    return _summaries.get(
+        (store.fingerprint, key(subject, model, *counts), compared),
+        lambda: AuditSummary(subject, model, results, stored.failed, truncations, base, missing),
+    )
 
 
 # -- truncation ------------------------------------------------------------------------------------

@@ -202,7 +202,7 @@ class _Queries:
     ) -> None:
         self._store, self._retriever = store, retriever
         self._model, self._options = model, options
-        self._reading = Reading(store.collection)
+        self._reading = Reading(store.collection, store.keys)
         self._embeddings = EmbeddingStore(store.root)
         self.asked: dict[str, _Asked] = {}
         self.vectors: dict[str, Any] = {}

@@ -1,0 +1,97 @@
+"""How precise is an audit that has not searched for the sentences of every document yet?
+
+Documents are searched in random order, so those that are done are a simple random sample of the
+corpus at any time, and the share of unretrieved sentences has an interval that shrinks as the audit
+goes on. An audit may stop once the interval is as narrow as asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, SEED, Estimate
+from poslens.attribution.evaluation.audit import (
+    ORDERS,
+    Order,
+    QueryForm,
+    SentenceRanks,
+    unretrieved_share,
+)
+
+_UNSEEN = 3.0
+"""If none of n documents has an unretrieved sentence, the 95% interval of the share of such
+documents ends at about 3 / n (Hanley and Lippman-Hand 1983, "If nothing goes wrong, is everything
+all right?")."""
+_GROWTH = 1.1
+"""The interval is looked at again once there are so many times as many documents: the work of all
+looks together then grows with the number of documents alone."""
+
+
+def search_order(n: int) -> list[int]:
+    """The numbers of n documents in the random order in which an audit searches for them, the same
+    each time."""
+    return [int(number) for number in np.random.default_rng([SEED, n]).permutation(n)]
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """What an audit is asked to estimate: the share of unretrieved sentences in this form in the
+    top k, to an interval of at most `width` (0 to 1); 0 asks for every document."""
+
+    query_form: QueryForm
+    top: int
+    width: float = 0.0
+
+    def reached(self, documents: Sequence[SentenceRanks]) -> bool:
+        """Whether these documents, a random sample, suffice: the 95% intervals of the share in
+        original and in random order are at most as wide as asked for. Neither counts as narrower
+        than three over the number of documents, which is what an audit without any unretrieved
+        sentence can tell."""
+        if not self.width or len(documents) < MIN_DOCUMENTS:
+            return False
+        if _UNSEEN / len(documents) > self.width:
+            return False
+        shares = [self.share(documents, order) for order in ORDERS]
+        intervals = [share.interval for share in shares if share is not None]
+        return bool(intervals) and all(
+            interval is not None and interval[1] - interval[0] <= self.width
+            for interval in intervals
+        )
+
+    def share(self, documents: Sequence[SentenceRanks], order: Order) -> Estimate | None:
+        """Share of unretrieved sentences; None if no sentence was searched for."""
+        # Resampling draws rows by number: the same documents give the same interval in any order.
+        ordered = sorted(documents, key=lambda document: document.document_id)
+        return unretrieved_share(ordered, order, self.query_form, self.top)
+
+
+class Outlook:
+    """The documents that an audit has searched for so far, and what they tell."""
+
+    def __init__(self, precision: Precision, documents: Sequence[SentenceRanks] = ()) -> None:
+        self._precision, self._documents = precision, list(documents)
+        self._next = 0.0
+        self.reached = False
+        self.words = ""
+
+    def add(self, document: SentenceRanks) -> None:
+        """Count a document in."""
+        self._documents.append(document)
+
+    def look(self) -> bool:
+        """Compute the interval again if there are a tenth more documents than last time, and say
+        whether that changed `words`: the share so far in percent, with its interval."""
+        n = len(self._documents)
+        if n < max(MIN_DOCUMENTS, self._next):
+            return False
+        self._next = max(n + 1, _GROWTH * n)
+        self.reached = self._precision.reached(self._documents)
+        share = self._precision.share(self._documents, "original")
+        if share is None or share.interval is None:
+            return False
+        low, high = share.interval
+        self.words = f"{share.value:.1%} [{low:.1%}, {high:.1%}] unretrieved so far"
+        return True
