@@ -114,7 +114,7 @@ def _segments(
         for what in MEASURES[measure]:
             stored = interventions.stored(compute, spec, what, chosen)
             job = _job(spec, what, chosen, data)
-            failed_items(job, stored.failed, "corpus.", unit="document")
+            failed_items([(job, stored.failed)], "corpus.", unit="document")
             n = len(stored.results)
             if not n:
                 continue
@@ -155,7 +155,7 @@ def _edits(
     for spec in specs:
         job = _job(spec, what, chosen, data)
         failed = interventions.stored(compute, spec, what, chosen).failed
-        failed_items(job, failed, "corpus.", unit="document")
+        failed_items([(job, failed)], "corpus.", unit="document")
         try:
             results.append(
                 mean_edits(compute, spec, what, chosen, data.name, _selection(chosen, data))

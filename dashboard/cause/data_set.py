@@ -105,7 +105,7 @@ def _results(choice: MovablePairs, what: Method) -> list[DataSetCause]:
     for spec in choice.specs:
         stored = interventions.stored(choice.compute, spec, what, choice.pairs)
         job = interventions.job(choice.compute, spec, what, choice.pairs, choice.scope)
-        failed_items(job, stored.failed, "cause.")
+        failed_items([(job, stored.failed)], "cause.")
         if not stored.results:
             continue
         n_possible = len(choice.pairs) - len(stored.failed)

@@ -145,7 +145,7 @@ def curve_of(name: str) -> DataSetCurve | None:
         failed = curve.stored.failed
     except UserError:  # whatever was tried failed
         failed = dict(job.failures())
-    failed_items(job, failed)
+    failed_items([(job, failed)])
     if curve is None:
         return None
     if reason := too_few(name, curve.summary.curve.n, curve.total - len(failed)):

@@ -90,11 +90,12 @@ def _results(
     by_id = {pair.pair_id: pair for pair in pairs}
     summaries: list[tuple[str, FaithfulnessSummary]] = []
     provenance: list[Provenance] = []
+    failed: list[tuple[Job, Mapping[str, str]]] = []
     for spec in specs:
         for method in methods.values():
             title = METHODS[method.name].title
             stored = faithfulness_service.stored(compute, spec, method, pairs, PARAMETERS)
-            failed_items(_job(data, spec, method, pairs, scope), stored.failed, "faithfulness.")
+            failed.append((_job(data, spec, method, pairs, scope), stored.failed))
             if not stored.results:
                 continue
             try:
@@ -107,6 +108,7 @@ def _results(
             provenance.append(
                 of_faithfulness_set(compute.identify(spec), data.name, summary, scope)
             )
+    failed_items(failed, "faithfulness.")
     if not summaries:
         return
     frame = pd.DataFrame([_row(label, summary) for label, summary in summaries])

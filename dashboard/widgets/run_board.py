@@ -152,19 +152,23 @@ def run_strip(active: Callable[[], Sequence[Run]], *, other_page: bool) -> None:
 
 
 def failed_items(
-    job: Job, failed: Mapping[str, str], prefix: str = "", *, unit: str = "pair"
+    failed: Sequence[tuple[Job, Mapping[str, str]]], prefix: str = "", *, unit: str = "pair"
 ) -> None:
-    """The items of a job that gave no result, why, and the button that tries them again; `prefix`
-    is that of the job's board, which says what keeps it from starting."""
+    """The items of jobs that gave no result, why, and the button that tries them again; `prefix`
+    is that of the jobs' board, which reports what keeps them from starting."""
+    failed = [(job, reasons) for job, reasons in failed if reasons]
     if not failed:
         return
-    frame = pd.DataFrame(failed.items(), columns=[unit, "reason"])
-    with no_result(frame, job.label, unit):
+    several = len(failed) > 1
+    rows = [(job.label, *row) for job, reasons in failed for row in reasons.items()]
+    frame = pd.DataFrame(rows, columns=["computed for", unit, "reason"])
+    frame = frame if several else frame.drop(columns="computed for")
+    with no_result(frame, "" if several else failed[0][0].label, unit):
         st.button(
             "Retry",
-            key=f"{prefix}retry.{job.key}",
+            key=f"{prefix}retry.{failed[0][0].key}",
             on_click=_start,
-            args=([job], f"{prefix}error", True),
+            args=([job for job, _ in failed], f"{prefix}error", True),
         )
 
 

@@ -159,9 +159,8 @@ def study_section(
                         if done
                         else "No results have been computed. Press Compute."
                     )
-            for job in jobs:
-                if not job.active:
-                    failed_items(job, job.failures(), prefix, unit=study.unit)
+            ended = [(job, job.failures()) for job in jobs if not job.active]
+            failed_items(ended, prefix, unit=study.unit)
 
     board()
     return Opened(data, settings, corpus, compute, tuple(stored(study, compute, first.subjects)))
@@ -253,8 +252,7 @@ def _results(
                 column_config=number_columns(table.formats()),
             )
     st.caption(panels.plain(study.limits))
-    for origin in provenance:
-        panels.caption(origin)
+    panels.caption(provenance)
     panels.downloads(
         f"{study.name}.results",
         [data.name, study.name],

@@ -100,7 +100,7 @@ def caption_text(entries: Sequence[Mapping[str, Any]]) -> str:
 
 
 _BRIEF = ("model", "method", "dataset", "selection", "n_pairs", "n_queries", "n_documents")
-_LINE_CHARACTERS = 100
+_LINE_CHARACTERS = 80
 
 
 def caption_line(entries: Sequence[Mapping[str, Any]]) -> str:

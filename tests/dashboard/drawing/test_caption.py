@@ -29,6 +29,6 @@ def test_the_line_says_what_a_single_entry_is_of() -> None:
 
 def test_the_line_stays_one_line_and_the_text_keeps_all() -> None:
     many = [{**PAIR, "model": f"model-with-a-long-name-{n}"} for n in range(9)]
-    assert len(caption_line(many)) <= 100
+    assert len(caption_line(many)) <= 80
     for value in (*PAIR.values(), "304", "184", "model-with-a-long-name-8"):
         assert str(value) in caption_text([*many, MEAN])

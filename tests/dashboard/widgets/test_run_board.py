@@ -29,6 +29,7 @@ class Setting:
         self.options: dict[str, str | bool] = {}
         self.suffix = ".y"
         self.failed: dict[str, str] = {}
+        self.failed_of_b: dict[str, str] = {}
         self.board, self.other_page = False, True
 
     def job(self, name: str) -> Job:
@@ -65,7 +66,8 @@ def _page(setting):  # type: ignore[no-untyped-def]
 
     jobs = [setting.job(name) for name in setting.done]
     run_board(jobs, "x.", setting.suffix, **setting.options)
-    failed_items(jobs[0], setting.failed, "x.", unit="document")
+    failed = zip(jobs, (setting.failed, setting.failed_of_b), strict=False)
+    failed_items(list(failed), "x.", unit="document")
 
 
 def _strip(setting):  # type: ignore[no-untyped-def]
@@ -194,6 +196,18 @@ def test_many_failures_are_counted_and_the_first_listed(setting: Setting) -> Non
     page, text = setting.shown()
     assert page.expander[0].label == "1,200 documents of A failed"
     assert len(page.dataframe[0].value) == 1000 and "Showing the first 1,000 of 1,200." in text
+
+
+def test_failures_of_several_jobs_are_in_one_table(setting: Setting) -> None:
+    setting.failed, setting.failed_of_b = {"p1": "It has no token."}, {"p1": "It is empty."}
+    page, _ = setting.shown()
+    assert page.expander[0].label == "2 documents failed"
+    table = page.dataframe[0].value
+    assert list(table.columns) == ["computed for", "document", "reason"]
+    assert table.to_numpy().tolist() == [
+        ["A", "p1", "It has no token."],
+        ["B", "p1", "It is empty."],
+    ]
 
 
 def test_the_strip_shows_each_run_at_work_that_the_page_does_not(setting: Setting) -> None:
