@@ -422,7 +422,7 @@ def _fits(path: Path) -> bool:
 register(
     Format(
         name="beir",
-        told_by="BEIR (corpus.jsonl, queries.jsonl, qrels/<split>.tsv)",
+        description="BEIR (corpus.jsonl, queries.jsonl, qrels/<split>.tsv)",
         order=30,
         fits=_fits,
         read=read,

@@ -126,7 +126,7 @@ def _collection(_path: Path, name: str, title: str) -> Collection:
 register(
     Format(
         name="colder",
-        told_by="ColDeR (.jsonl with query, document_1 and document_2)",
+        description="ColDeR (.jsonl with query, document_1 and document_2)",
         order=40,
         fits=lambda path: bool(_files(path)),
         read=lambda path, name, title: read(_files(path), name, title),

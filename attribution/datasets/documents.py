@@ -187,7 +187,7 @@ def _nothing_judged(path: Path, name: str, title: str = "") -> Collection:
 register(
     Format(
         name="documents",
-        told_by="a table with the column text and no queries (or corpus.jsonl without qrels)",
+        description="a table with the column text and no queries (or corpus.jsonl without qrels)",
         order=25,
         fits=_fits,
         read=read,

@@ -27,18 +27,18 @@ _VARIANT = re.compile(rf"(?P<path>.+)@(?P<variant>{LANGUAGE}(?:-{LANGUAGE})?)")
 class Format:
     """A format of data sets.
 
-    `told_by` says in a few words by what it is recognised; `fits` answers for a path at which there
-    is something. The formats are asked by `order`, so one that takes nearly any file stands last.
-    `read` and `collection` take path, name and title, and with `has_variants` the variant of the
-    data set that is asked for. `collection` gives the corpus with queries and judgements, or raises
-    where nothing is judged; without it the documents of the pairs are the corpus. `documents`, of a
-    format that judges nothing, gives the corpus and the queries that there are. `judges` is whether
-    it says which documents answer a query. A data set is
-    also known by its name with each of `also` behind it, which are variants.
+    `description` states in a few words how a file of the format is recognized. `fits` returns
+    whether an existing path is in the format. Formats are tried by ascending `order`, so a format
+    that accepts nearly any file comes last. `read` and `collection` take a path, a name and a
+    title and, with `has_variants`, the requested variant. `collection` returns the corpus, queries
+    and judgments, or raises if nothing is judged; without it, the corpus consists of the documents
+    of the pairs. `documents` returns corpus and queries of a format without judgments. `judges` is
+    whether the format says which documents answer a query. `also` lists variants: the data set is
+    registered under its name with each of them appended, too.
     """
 
     name: str
-    told_by: str
+    description: str
     order: int
     fits: Callable[[Path], bool]
     read: Callable[..., DataSet]
@@ -86,7 +86,7 @@ def detect(path: Path) -> str:
     for entry in FORMATS.values():
         if entry.fits(path):
             return entry.name
-    *others, last = (entry.told_by for entry in FORMATS.values())
+    *others, last = (entry.description for entry in FORMATS.values())
     raise UserError(
         f"{path.name} is no data set known here: neither {', '.join(others)} nor {last}."
     )

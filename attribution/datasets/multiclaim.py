@@ -294,7 +294,7 @@ def _version(variant: str) -> Version:
 register(
     Format(
         name="multiclaim",
-        told_by="MultiClaim (posts.csv, fact_checks.csv, fact_check_post_mapping.csv)",
+        description="MultiClaim (posts.csv, fact_checks.csv, fact_check_post_mapping.csv)",
         order=20,
         fits=lambda path: path.is_dir() and files(path) is not None,
         read=lambda path, name, title, variant: read(path, name, title, _version(variant)),

@@ -236,7 +236,7 @@ def _occurrence(passage: str, document: str) -> EvidenceSpan:
 register(
     Format(
         name="own",
-        told_by="a .csv, .tsv, .jsonl or .parquet file with the columns query and document",
+        description="a .csv, .tsv, .jsonl or .parquet file with the columns query and document",
         order=50,
         fits=lambda path: bool(files_of(path, tables.SUFFIXES)),
         read=lambda path, name, title: read(files_of(path, tables.SUFFIXES), name, title),

@@ -62,12 +62,12 @@ class PassageReader:
         )
 
     def format(
-        self, name: str, told_by: str, order: int, files: Callable[[Path], list[File]]
+        self, name: str, description: str, order: int, files: Callable[[Path], list[File]]
     ) -> Format:
         """The format of the files that `files` finds at a path; none where they are in another."""
         return Format(
             name=name,
-            told_by=told_by,
+            description=description,
             order=order,
             fits=lambda path: bool(files(path)),
             read=lambda path, name, title: self.read(files(path), name, title),

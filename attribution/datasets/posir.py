@@ -327,7 +327,7 @@ def _languages(variant: str) -> tuple[str, str]:
 register(
     Format(
         name="posir",
-        told_by="PosIR (<language>/<domain>/queries.parquet)",
+        description="PosIR (<language>/<domain>/queries.parquet)",
         order=10,
         fits=lambda path: path.is_dir() and any(path.glob("*/*/queries.parquet")),
         read=lambda path, name, title, variant: read(path, name, title, *_languages(variant)),

@@ -74,7 +74,7 @@ def family_of_folder(folder: Path) -> Family:
             return family
     architectures = _architectures(folder)
     for family in families():
-        if family.shown_by(folder, architectures):
+        if family.recognizes(folder, architectures):
             return family
     return dense.FAMILY
 

@@ -53,7 +53,7 @@ class Placement:
 Loader = Callable[[RetrieverSpec, ModelFiles, Placement], Retriever]
 
 
-def _shows_nothing(_folder: Path, _architectures: Sequence[str]) -> bool:
+def _recognizes_nothing(_folder: Path, _architectures: Sequence[str]) -> bool:
     return False
 
 
@@ -61,14 +61,15 @@ def _shows_nothing(_folder: Path, _architectures: Sequence[str]) -> bool:
 class Family:
     """A family of retrievers.
 
-    `name` stands in specs, `title` in sentences, and `order` is its place in lists. `load` makes a
-    retriever of checked files; it may raise UserError, and whatever else it raises becomes one. A
-    folder is of this family where its configuration names the sentence-transformers class
-    `library_class`, or else where `shown_by` (folder, architectures) says so. `has_weights` says
-    that there are files to check and a device to choose, `has_statistics` that its scores depend
-    on word statistics of a data set. `why_not` says in part of a sentence why a method that needs
-    more than it has does not fit. Of what has no files, `probe` gives numbers [H] that tell what
-    stands behind a name; they stand in for the digests of files.
+    `name` is the name in specs, `title` the name in sentences, and `order` the position in lists.
+    `load` builds a retriever from checked files. It may raise UserError; any other exception
+    becomes one. A folder belongs to this family if its configuration names the
+    sentence-transformers class `library_class`, or if `recognizes` (folder, architectures) is
+    true. With `has_weights`, there are files to check and a device to select; with
+    `has_statistics`, scores depend on word statistics of a data set. `why_not` is the part of a
+    sentence that explains why a method with further requirements is unavailable. For families
+    without files, `probe` returns numbers [H] that identify the model behind a name; they replace
+    the digests of files.
     """
 
     name: str
@@ -78,7 +79,7 @@ class Family:
     search: Search
     load: Loader
     library_class: str = ""
-    shown_by: Callable[[Path, Sequence[str]], bool] = _shows_nothing
+    recognizes: Callable[[Path, Sequence[str]], bool] = _recognizes_nothing
     has_weights: bool = True
     has_statistics: bool = False
     why_not: str = ""

@@ -210,7 +210,7 @@ def _load(spec: RetrieverSpec, files: ModelFiles, place: Placement) -> LateInter
     return LateInteractionRetriever(model, spec, place.precision)
 
 
-def _shown_by(_folder: Path, architectures: Sequence[str]) -> bool:
+def _recognizes(_folder: Path, architectures: Sequence[str]) -> bool:
     return _ARCHITECTURE in architectures
 
 
@@ -223,6 +223,6 @@ FAMILY = register(
         search="token_vectors",
         load=_load,
         library_class=_CLASS,
-        shown_by=_shown_by,
+        recognizes=_recognizes,
     )
 )

@@ -246,7 +246,7 @@ def _load(spec: RetrieverSpec, files: ModelFiles, place: Placement) -> CrossEnco
     return CrossEncoderRetriever(model, spec, place.precision)
 
 
-def _shown_by(folder: Path, architectures: Sequence[str]) -> bool:
+def _recognizes(folder: Path, architectures: Sequence[str]) -> bool:
     classifies = any(name.endswith("ForSequenceClassification") for name in architectures)
     return classifies or fits(folder)
 
@@ -260,7 +260,7 @@ FAMILY = register(
         search="rerank",
         load=_load,
         library_class=_CLASS,
-        shown_by=_shown_by,
+        recognizes=_recognizes,
     )
 )
 """Both kinds of cross-encoder: those of cross_encoder.py and the rerankers of this module."""
