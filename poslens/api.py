@@ -185,8 +185,8 @@ def check(
 
     Args:
         baseline: the JSON file that `passport(...).save("x.json")` wrote.
-        only: of relocation, position_effect, ranking, audit, truncation and drift; by default all
-            that the baseline has a part for, but not drift.
+        only: of relocation, position_effect, ranking, audit, misses, truncation and drift; by
+            default all that the baseline has a part for, but not drift.
         tolerances: by the same names, see `poslens.studies.check.service.Tolerances`.
 
     Raises:

@@ -10,8 +10,7 @@ import streamlit as st
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.methods import METHODS
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.dashboard.ranking.queries import explain_texts
-from poslens.dashboard.widgets import panels
+from poslens.dashboard.widgets import links, panels
 from poslens.dashboard.widgets.study_page import study_section, study_settings
 from poslens.dashboard.widgets.tables import chosen_row, number_columns, show_table
 from poslens.parameters import Settings
@@ -83,7 +82,8 @@ def _hub(summary: HubSummary, number: int, models: Sequence[str]) -> None:
     st.caption(f"Explain it with: {panels.plain(query)}")
     # The models that every method fits, where there are any.
     opened = [name for name in models if name != "BM25"] or list(models)
-    explain_texts(query, collection.texts([key]).get(key, ""), opened)
+    text = collection.texts([key]).get(key, "")
+    links.text_link("Explain the chosen document", query, text, opened)
 
 
 def _words(summary: HubSummary, key: str) -> None:

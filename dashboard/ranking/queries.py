@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from urllib.parse import urlencode
 
 import streamlit as st
 
 from poslens.attribution.evaluation.ranking_measures import NDCG, TOP
-from poslens.dashboard.server import access
-from poslens.dashboard.widgets import links, panels, url_state
+from poslens.dashboard.widgets import links, panels
 from poslens.dashboard.widgets.tables import chosen_row
 from poslens.studies.ranking import tables
 from poslens.studies.ranking.runs import (
@@ -102,22 +100,7 @@ def section(
         if row["pair"]:
             offered[str(row["id"])] = str(row["pair"])
         else:
-            explain_texts(query.text, str(row["document"]), opened)
+            links.text_link("Explain the chosen document", query.text, str(row["document"]), opened)
     for key, pair_id in offered.items():
         links.explain_link(f"Explain {key}", dataset, pair_id, opened)
     panels.downloads("ranking.top", [dataset, query.query_id], [ranked.provenance()], frame=top)
-
-
-def explain_texts(query: str, document: str, models: Sequence[str]) -> None:
-    """A link that opens a query with a document that is no pair of the data set."""
-    texts = {"text": "Own text", "q": query, "d": document}
-    if not url_state.in_link(query, document):
-        st.caption("The chosen document is too long for a link; copy its text to Explain.")
-        return
-    address = urlencode({**texts, "models": models}, doseq=True)
-    st.link_button(
-        "Explain the chosen document",
-        f"{access.current().root}?{address}",
-        icon=":material/highlight:",
-        help="In a new tab, as own text: its address holds the query and the document.",
-    )

@@ -231,6 +231,8 @@ def _behind(
     pair = query.pairs.get(document) if query else None
     if pair:
         links.other_views("why", opened.data.name, pair, names)
+    else:
+        _text_links(summaries[0], collection, text, document, names)
     under = summaries[0]
     if len(names) > 1:
         by_name = {summary.name: summary for summary in summaries}
@@ -283,3 +285,17 @@ def _behind(
         for one in (other, document)
     )
     contrast_view("why", opened.compute, under.asked.spec, first, second, document)
+
+
+def _text_links(
+    summary: WhySummary, collection: Collection, text: str, document: str, names: Sequence[str]
+) -> None:
+    """Links to Explain and Cause with texts that are no pair of the data set."""
+    whole = collection.texts([document]).get(document, "")
+    (explanation,) = summary.explained.values()
+    evidence = whole[explanation.start : explanation.end]
+    with st.container(horizontal=True, key="why.text_links"):
+        links.text_link("Explain", text, whole, names, evidence=evidence)
+        links.text_link(
+            "Cause", text, whole, names, evidence=evidence, page="cause", icon=":material/science:"
+        )

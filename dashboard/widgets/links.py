@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from urllib.parse import urlencode
 
 import pandas as pd
 import streamlit as st
@@ -10,8 +11,10 @@ import streamlit as st
 from poslens.attribution import datasets
 from poslens.attribution.methods import CURVE_PARAMETERS, METHODS
 from poslens.attribution.types import Method
-from poslens.dashboard.server import own_texts
+from poslens.dashboard.server import access, own_texts
+from poslens.dashboard.widgets import url_state
 from poslens.dashboard.widgets.tables import chosen_row
+from poslens.dashboard.widgets.typed_text import OWN
 from poslens.figures.plain import plain
 from poslens.heatmap.data import MAX_COLUMNS
 
@@ -60,6 +63,31 @@ def other_views(
         page_link("curves/page.py", "Curves", "", asked)
         ranked: _Asked = {"dataset": dataset, "models": list(models)}
         page_link("ranking/page.py", "Ranking", "", ranked)
+
+
+def text_link(
+    label: str,
+    query: str,
+    document: str,
+    models: Sequence[str],
+    *,
+    evidence: str = "",
+    page: str = "",
+    icon: str = ":material/highlight:",
+) -> None:
+    """A link that opens a query with a document that is no pair of the data set, as own text: on
+    the page of this path, or in Explain."""
+    if not url_state.in_link(query, document, evidence):
+        st.caption("The chosen document is too long for a link; copy its text to Explain.")
+        return
+    asked = {"text": OWN, "q": query, "d": document, **({"e": evidence} if evidence else {})}
+    address = urlencode({**asked, "models": list(models)}, doseq=True)
+    st.link_button(
+        label,
+        f"{access.current().root}{page}?{address}",
+        icon=icon,
+        help="In a new tab, as own text: its address holds the query and the document.",
+    )
 
 
 def page_link(page: str, label: str, icon: str, asked: Mapping[str, str | Sequence[str]]) -> None:

@@ -73,7 +73,7 @@ def _shown() -> Texts:
 
 def _take_from_address() -> None:
     """Show the texts of the link that was followed."""
-    linked = Texts(st.query_params.get("q", ""), st.query_params.get("d", ""))
+    linked = Texts(*(st.query_params.get(name, "") for name in ("q", "d", "e")))
     if linked != Texts() and linked[:2] != _shown()[:2]:
         st.session_state[_SHOWN] = linked
         st.session_state[_IN_LINK] = True
@@ -84,8 +84,8 @@ def _take_from_address() -> None:
 def _put_into_address(asked: bool) -> None:
     """Have the address hold the texts shown where the reader wants that, and no others."""
     wanted = asked and st.session_state.get(_IN_LINK)
-    query, document, _ = _shown() if wanted else Texts()
-    url_state.put_texts(q=query, d=document)
+    query, document, evidence = _shown() if wanted else Texts()
+    url_state.put_texts(q=query, d=document, e=evidence)
 
 
 def _form() -> None:
@@ -119,10 +119,9 @@ def _form() -> None:
         on_change=lambda: _put_into_address(url_state.get("text") == OWN),
         help="Creates a link that opens with these texts.",
     )
-    query, document, _ = _shown()
     if not in_link:
         st.caption("The link doesn't include your texts: reloading the page clears them.")
-    elif url_state.in_link(query, document):
+    elif url_state.in_link(*_shown()):
         st.caption(
             "The link includes your texts. They can be read in your browser's history, in "
             "server logs and by anyone who gets the link."

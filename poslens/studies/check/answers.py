@@ -13,7 +13,9 @@ Outcome = Literal["pass", "fail", "too few documents", "not checked"]
 class CheckEntry(TypedDict):
     """One check."""
 
-    name: Annotated[str, "relocation, position_effect, ranking, audit, truncation or drift."]
+    name: Annotated[
+        str, "relocation, position_effect, ranking, audit, misses, truncation or drift."
+    ]
     outcome: Annotated[Outcome, "The result of the check."]
     value: Annotated[float | None, "The model's value; null if unknown."]
     baseline: Annotated[float | None, "The baseline's value; null if unknown."]

@@ -30,6 +30,7 @@ class Name(StrEnum):
     position_effect = "position_effect"
     ranking = "ranking"
     audit = "audit"
+    misses = "misses"
     truncation = "truncation"
     drift = "drift"
 
@@ -68,6 +69,12 @@ def check(
     audit: Annotated[
         float, typer.Option(help="Maximum increase of the share of unretrieved sentences.")
     ] = 0.02,
+    misses: Annotated[
+        float,
+        typer.Option(
+            help="Maximum increase of the share of relevant documents that are not in the top 10."
+        ),
+    ] = 0.02,
     truncation: Annotated[
         int,
         typer.Option(
@@ -100,7 +107,9 @@ def check(
     from poslens.studies.check.junit import junit_bytes
 
     quiet()
-    tolerances = checking.Tolerances(relocation, position_effect, ranking, audit, truncation, drift)
+    tolerances = checking.Tolerances(
+        relocation, position_effect, ranking, audit, misses, truncation, drift
+    )
     spec = resolve(model)
     known = read_baseline(baseline, spec.name)
     names = checking.chosen(known, [fromkey.value for fromkey in dict.fromkeys(only or ())])

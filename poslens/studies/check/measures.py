@@ -310,6 +310,17 @@ MEASURES: dict[str, PairedMeasure | TruncationMeasure | DriftMeasure] = {
         "The increase",
         paired,
     ),
+    "misses": PairedMeasure(
+        "misses",
+        "misses",
+        "missed",
+        "share of missed documents",
+        "pairs",
+        "The share of relevant documents that are not in the top 10 is {value:.3f} ({before:.3f} "
+        "in the baseline)",
+        "The increase",
+        paired,
+    ),
     "truncation": TruncationMeasure(),
     "drift": DriftMeasure(),
 }

@@ -26,13 +26,14 @@ class Tolerances:
     """How much worse than the baseline each number may be.
 
     `relocation` and `drift` in standard deviations of the scores of pairs, `position_effect` and
-    `ranking` of nDCG@10, `audit` of a share, `truncation` in tokens.
+    `ranking` of nDCG@10, `audit` and `misses` of a share, `truncation` in tokens.
     """
 
     relocation: float = 0.05
     position_effect: float = 0.02
     ranking: float = 0.02
     audit: float = 0.02
+    misses: float = 0.02
     truncation: float = 0
     drift: float = 0.05
 
@@ -60,8 +61,8 @@ def chosen(baseline: Baseline, only: Sequence[str] | None = None) -> list[str]:
     names = list(only or (name for name in NAMES if has[name] and name != "drift"))
     if not names:
         raise UserError(
-            "The baseline has none of the parts relocation, position_effect, ranking and audit: "
-            "write it again with `poslens passport`."
+            "The baseline has none of the parts relocation, position_effect, ranking, audit and "
+            "misses: write it again with `poslens passport`."
         )
     return names
 

@@ -383,6 +383,10 @@ def _misses(of: Subject, part: Part) -> Part:
     found = WHY.summarize(of.compute, asked)
     if found is None:
         return replace(part, absent=_why(jobs), jobs=jobs)
+    items = tuple(
+        Item(name, item.corpus, item.document_id, float(found.explained[name].cause != "found"))
+        for name, item in found.items.items()
+    )
     shares = [("missed", "share of relevant documents not in the top 10", found.missed)]
     shares += [
         (cause.replace(" ", "_"), f"share of these with the cause {cause}", found.share(cause))
@@ -393,7 +397,9 @@ def _misses(of: Subject, part: Part) -> Part:
         part,
         finding=WHY.verdict(found),
         numbers=tuple(
-            Number(key, name, share, ".3f") for key, name, share in shares if share is not None
+            Number(key, name, share, ".3f", items=items if key == "missed" else ())
+            for key, name, share in shares
+            if share is not None
         ),
         draw=lambda style: causes_chart([found], style, known),
         provenance=known,

@@ -36,7 +36,7 @@ from poslens.studies.passport.subject import Number
 from tests.support.nouns import NOUNS
 
 ROOT = Path(__file__).parents[3]
-PARTS = ("relocation", "position_effect", "ranking", "audit")
+PARTS = ("relocation", "position_effect", "ranking", "audit", "misses")
 PAIRED = PARTS
 ROWS = [
     {
@@ -164,7 +164,7 @@ def with_items(
 def test_a_model_passes_against_itself(
     cards: Callable[[str], ModelPassport], stored: Baseline
 ) -> None:
-    checks = checking.checks(cards("MiniLM"), stored, Tolerances(0, 0, 0, 0, 0, 0), NAMES)
+    checks = checking.checks(cards("MiniLM"), stored, Tolerances(0, 0, 0, 0, 0, 0, 0), NAMES)
     assert outcomes(checks) == dict.fromkeys(NAMES, "pass")
     assert checking.passed(checks) and checking.exit_code(checks) == 0
     verdicts = [check.comparison.verdict for check in checks if check.comparison]
@@ -248,6 +248,7 @@ def test_ranking_is_the_loss_of_ndcg_query_by_query(
     [
         ("position_effect", "position_effect", "first_minus_last", 0.1),
         ("audit", "audit", "unretrieved", 0.1),
+        ("misses", "misses", "missed", 0.1),
     ],
 )
 def test_an_increase_of_every_item_beyond_the_tolerance_fails(
@@ -362,6 +363,7 @@ def test_the_baseline_says_what_it_was_made_over(
         "position_effect: 30 queries of 30 documents (30 spread evenly, among 68 documents)",
         "ranking: 304 queries of 68 documents",
         "audit: 66 documents (sentences, top 10)",
+        "misses: 304 pairs of 68 documents (top 10)",
     ]
     checks = checking.checks(cards("MiniLM-primacy"), stored, Tolerances(), NAMES)
     entry = checking.entry(cards("MiniLM-primacy"), stored, checks)
@@ -370,6 +372,7 @@ def test_the_baseline_says_what_it_was_made_over(
         ("position_effect", 30, 30),
         ("ranking", 304, 68),
         ("audit", 66, 66),
+        ("misses", 304, 68),
     ]
     first = entry["checks"][0]
     assert (first["outcome"], first["verdict"], first["n"]) == ("fail", "higher", 29)
@@ -547,6 +550,7 @@ def test_the_command_computes_what_is_missing_and_says_how_it_went(
         ["pass", " position_effect"],
         ["pass", " ranking"],
         ["pass", " audit"],
+        ["pass", " misses"],
         ["not checked", " truncation"],
     ]
     assert "ranking: 12 queries of 12 documents" in done.stderr

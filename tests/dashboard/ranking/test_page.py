@@ -69,26 +69,30 @@ def test_ranking_from_the_button_to_the_tables(mine: str) -> None:
     assert len(queries) == 3
 
 
-def linked(query: str, document: str) -> AppTest:
+def linked(query: str, document: str, evidence: str = "") -> AppTest:
     """The Ranking page's link to a document that is no pair of the data set."""
 
-    def part(query: str, document: str) -> None:
-        from poslens.dashboard.ranking.queries import explain_texts
+    def part(query: str, document: str, evidence: str) -> None:
+        from poslens.dashboard.widgets.links import text_link
 
-        explain_texts(query, document, ["BM25"])
+        text_link("Explain the chosen document", query, document, ["BM25"], evidence=evidence)
 
-    return AppTest.from_function(part, kwargs={"query": query, "document": document}).run()
+    return AppTest.from_function(
+        part, kwargs={"query": query, "document": document, "evidence": evidence}
+    ).run()
 
 
 def test_the_link_to_a_document_that_is_no_pair_opens_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "_current", access.Access(base_path="tools/poslens"))
-    (link,) = linked("what melts", "Ice & snow melt. Stone does not.").get("link_button")
+    texts_linked = ("what melts", "Ice & snow melt. Stone does not.", "Ice & snow melt.")
+    (link,) = linked(*texts_linked).get("link_button")
     path, _, texts = link.proto.url.partition("?")
     assert path == "/tools/poslens/"
     page = open_page("explain", **parse_qs(texts)).run()
     assert not page.exception and not page.error
     (drawn,) = page.get("bidi_component")
     assert "Ice & snow melt." in drawn.proto.json
+    assert page.text_input(key="typed.evidence").value == "Ice & snow melt."
 
 
 def test_a_link_holds_as_much_text_as_servers_take() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from html import unescape
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -81,6 +82,15 @@ def test_a_typed_query_and_any_document(mine: str) -> None:
     assert "the data set judges none of them for this query" in words(page)
     assert "BM25: blind is not found." in words(page)
     assert "Cause: no match." in words(page)
+    # No pair of the data set: the links hold its texts, with what was taken for the evidence.
+    explain, cause = (one.proto.url for one in page.get("link_button"))
+    assert urlsplit(explain).path == "/" and urlsplit(cause).path == "/cause"
+    texts = parse_qs(urlsplit(cause).query)
+    assert texts["q"] == ["river"] and texts["d"] == [ROWS[2][2]] and texts["models"] == ["BM25"]
+    assert texts["e"][0] and texts["e"][0] in ROWS[2][2]
+    opened = open_page("cause", **texts).run()
+    assert not opened.exception and not opened.error
+    assert opened.text_area(key="typed.document").value == ROWS[2][2]
 
 
 def test_all_misses_from_the_button_to_one_of_them(mine: str) -> None:
