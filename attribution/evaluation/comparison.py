@@ -30,6 +30,8 @@ from poslens.attribution.curves.bootstrap import (
     p_value,
     standard_error,
 )
+from poslens.attribution.curves.curve_summary import primacy_recency_index
+from poslens.attribution.types import N_BINS
 
 Verdict = Literal["higher", "lower", "equivalent", "too few documents"]
 
@@ -38,6 +40,10 @@ SCORE_MARGIN = 0.005
 
 SHARE_MARGIN = 0.02
 """Difference of two shares up to which they are equivalent."""
+
+INDEX_MARGIN = 0.05
+"""Difference of two primacy-recency indices, which range from -1 to 1, up to which they are
+equivalent."""
 
 LEVEL = 0.05
 POWER = 0.8
@@ -48,6 +54,13 @@ TEST = (
     "for all comparisons shown; equivalent: 90% interval within the margin (two one-sided tests)"
 )
 """What captions say of comparisons."""
+
+TEST_BY_ERROR = (
+    "95% intervals and p (two-sided): Student's t with the jackknife's standard error over "
+    "documents, p adjusted by Holm for all comparisons shown; equivalent: 90% interval within the "
+    "margin (two one-sided tests)"
+)
+"""The same of comparisons by a standard error (`by_standard_error`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +165,24 @@ def paired_sizes(
 
     # A size is not smooth at 0.
     return compared(rows, groups, margin, statistic, kind="percentile")
+
+
+def paired_indices(
+    before: NDArray[np.floating],
+    after: NDArray[np.floating],
+    groups: Sequence[Hashable] | None,
+    margin: float = INDEX_MARGIN,
+) -> Comparison | None:
+    """The primacy-recency index of the mean of magnitudes after [n, 100] minus that of those before
+    [n, 100], row by row of the same texts. None without rows or where an index is not defined."""
+    if not len(before):
+        return None
+
+    def statistic(means: Values) -> Values:
+        sides = primacy_recency_index(means[:, :N_BINS]), primacy_recency_index(means[:, N_BINS:])
+        return np.asarray(sides[1] - sides[0])
+
+    return compared(np.concatenate([before, after], axis=1), groups, margin, statistic)
 
 
 def judged(difference: Estimate | None, margin: float) -> Verdict:

@@ -76,7 +76,7 @@ def _signature(study: Study[Any, Any, Any], tables: type[StrEnum]) -> inspect.Si
     if study.product:
         help = (
             f"Write {study.product}, to this new folder; or the result to a file (.json, .csv, "
-            ".parquet) instead of stdout."
+            ".parquet, .tex) instead of stdout."
         )
         folder = typer.Option("--out", help=help)
         options.append(parameter("out", Annotated[Path | None, folder], None))

@@ -8,7 +8,6 @@ from poslens.attribution.datasets import DataSet
 from poslens.attribution.datasets.types import spread_evenly
 from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.relocation import movable, relocation_method
-from poslens.attribution.methods import make_method
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
 from poslens.commands.answers import interval
@@ -17,9 +16,8 @@ from poslens.compute.runs import Job
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause.service import DataSetCause
 from poslens.studies.debias.answers import CurveEntry
+from poslens.studies.debias.debias_job import SALIENCY
 from poslens.studies.debias.service import DebiasResult, Point
-
-SALIENCY = make_method("saliency")
 
 
 @dataclass(frozen=True)

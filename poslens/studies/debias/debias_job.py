@@ -12,6 +12,7 @@ from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.evaluation.audit import TOP
 from poslens.attribution.evaluation.chunks import WHOLE
 from poslens.attribution.interventions.relocation import N_POSITIONS, relocation_method
+from poslens.attribution.methods import make_method
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.cache.jobs.loop import Progress
 from poslens.cache.kinds.rankings import fingerprint
@@ -27,6 +28,7 @@ from poslens.studies.positions.summary import Moved, PositionSubject
 from poslens.studies.ranking import service as rankings
 
 RELOCATION = relocation_method()
+SALIENCY = make_method("saliency")
 AUDIT = Audit()
 
 
@@ -90,6 +92,10 @@ def stages(compute: Compute, point: DebiasPoint) -> list[Stage]:
         scope = f"{corpus.name}: {len(corpus.pairs)} held-out pairs"
         return interventions.job(compute, trained(), RELOCATION, corpus.pairs, scope)
 
+    def attribute() -> Job:
+        scope = f"{corpus.name}: {len(corpus.pairs)} held-out pairs"
+        return compute.attribution_job(trained(), SALIENCY, corpus.pairs, scope)
+
     def rank_positions() -> Job:
         subject = positions_subject(point, trained())
         assert subject is not None
@@ -111,6 +117,7 @@ def stages(compute: Compute, point: DebiasPoint) -> list[Stage]:
         stages.append(Stage("Ranking", finished(rank), rank))
     if corpus.pairs:
         stages.append(Stage("Relocating the evidence", finished(relocate), relocate))
+        stages.append(Stage("Saliency", finished(attribute), attribute))
     if corpus.pairs and corpus.setup is not None:
         stages.append(
             Stage("Ranking relocated documents", finished(rank_positions), rank_positions)

@@ -89,12 +89,31 @@ def relocation_curves(
 ) -> go.Figure:
     """Mean score by position of the evidence in held-out documents, minus the pair's mean: the
     plain model, the debiased one, and the first calibrated one."""
-    first = {(summary.point.base, summary.point.kind): summary for summary in reversed(summaries)}
     curves = [
-        summary.cause.summary.curve
-        for (_, kind), summary in reversed(first.items())
-        if summary.cause is not None and kind in ("plain", "debiased", "calibrated")
+        summary.cause.summary.curve for summary in _drawn(summaries) if summary.cause is not None
     ]
     return mean_curves(
         curves, style, y_title="Score by position, minus mean", provenance=provenance
     )
+
+
+def saliency_curves(
+    summaries: Sequence[DebiasSummary], style: Style, provenance: Provenances = ()
+) -> go.Figure:
+    """Mean saliency by position in held-out documents, of the same models."""
+    curves = [
+        summary.saliency.summary.curve
+        for summary in _drawn(summaries)
+        if summary.saliency is not None
+    ]
+    return mean_curves(curves, style, y_title="Saliency", provenance=provenance)
+
+
+def _drawn(summaries: Sequence[DebiasSummary]) -> list[DebiasSummary]:
+    """Of each base model: the plain one, the debiased one, and the first calibrated one."""
+    first = {(summary.point.base, summary.point.kind): summary for summary in reversed(summaries)}
+    return [
+        summary
+        for (_, kind), summary in reversed(first.items())
+        if kind in ("plain", "debiased", "calibrated")
+    ]

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.debiasing.card import model_card
 from poslens.attribution.debiasing.export import CARD, copy_model, require_new
 from poslens.attribution.debiasing.folder import folder_of, read_manifest
 from poslens.attribution.debiasing.recipe import TrainingRecipe
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import Comparison
 from poslens.attribution.evaluation.recommendation import on_quality_front
 from poslens.attribution.interventions.relocation import Relocation
 from poslens.attribution.retrievers.specs import RetrieverSpec
@@ -28,99 +26,22 @@ from poslens.studies.cause import service as interventions
 from poslens.studies.debias.debias_job import (
     AUDIT,
     RELOCATION,
+    SALIENCY,
     audit_index,
     audits,
     point_job,
     positions_subject,
     stages,
 )
-from poslens.studies.debias.front import quality_front, relocation_curves
+from poslens.studies.debias.debias_rows import TABLES
+from poslens.studies.debias.front import quality_front, relocation_curves, saliency_curves
 from poslens.studies.debias.points import DebiasCorpus, DebiasPoint, debias_corpus, points
-from poslens.studies.debias.summary import Changes, DebiasSummary, with_holm
+from poslens.studies.debias.summary import DebiasSummary, with_holm
 from poslens.studies.positions.study import POSITIONS
 from poslens.studies.ranking import service as rankings
-from poslens.study import Figure, Study, Table, column, register
+from poslens.study import Figure, Study, register
 
 DEFAULT = TrainingRecipe()
-
-
-@dataclass(frozen=True)
-class DebiasRow:
-    """A model that is compared, on the held-out half."""
-
-    model: str = column("Name of the model.")
-    kind: str = column("plain, debiased, calibrated, or debiased and calibrated.")
-    relocation_difference: Estimate | None = column(
-        "Mean score with the evidence in the last third minus that with it in the first.",
-        form="+.4f",
-    )
-    size_change: Comparison | None = column(
-        "Change of the relocation difference's size against the plain model; negative is less "
-        "position bias.",
-        form="+.4f",
-    )
-    rank_effect: Estimate | None = column(
-        "Position effect on rank: nDCG@10 with the evidence first minus that with it last, of "
-        "held-out pairs.",
-        title="position effect on rank",
-        form="+.3f",
-    )
-    rank_effect_change: Comparison | None = column(
-        "Change of its size against the plain model.",
-        title="change of its size",
-        form="+.3f",
-    )
-    ndcg_at_10: Estimate | None = column("nDCG@10 of held-out queries.", title="nDCG@10")
-    ndcg_change: Comparison | None = column(
-        "Its change against the plain model.", title="nDCG@10 change", form="+.3f"
-    )
-    unretrieved: Estimate | None = column(
-        "Share of the sentences of held-out documents that do not retrieve their document; null "
-        "with calibration."
-    )
-    unretrieved_change: Comparison | None = column(
-        "Mean over documents of its change against the plain model.", form="+.3f"
-    )
-    steps: int | None = column("Steps of training; null without any.")
-    on_front: bool = column("Whether no other model has both less position bias and more nDCG@10.")
-    recommended: bool = column("Whether it is the recommended one.")
-
-
-@dataclass(frozen=True)
-class TrainingCheckRow:
-    """A check during the training, on validation texts."""
-
-    model: str = column("Name of the debiased model.")
-    step: int = column("Steps of training so far.")
-    loss: float = column("Mean loss since the check before.", form=".4f")
-    position_effect: str = column(
-        "Cosine of a text with its sentences in the last third minus that with those in the first."
-    )
-
-
-def _point_rows(summary: DebiasSummary) -> Iterable[DebiasRow]:
-    changes = summary.changes or Changes(None, None, None, None)
-    yield DebiasRow(
-        summary.name,
-        summary.point.kind,
-        summary.effect,
-        changes.effect,
-        summary.rank_effect,
-        changes.rank_effect,
-        summary.quality,
-        changes.quality,
-        summary.share,
-        changes.share,
-        summary.manifest.steps if summary.manifest else None,
-        summary.on_front,
-        summary.recommended,
-    )
-
-
-def _check_rows(summary: DebiasSummary) -> Iterable[TrainingCheckRow]:
-    if summary.manifest is not None and summary.point.calibration is None:
-        for step, loss, effect in summary.manifest.checks:
-            yield TrainingCheckRow(summary.name, step, loss, effect)
 
 
 class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
@@ -175,13 +96,11 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         ),
     )
     models = ("MiniLM-primacy",)
-    tables: ClassVar = {
-        "points": Table(DebiasRow, _point_rows),
-        "checks": Table(TrainingCheckRow, _check_rows, title="Position effect during training"),
-    }
+    tables: ClassVar = TABLES
     figures = (
         Figure("Quality against position effect", quality_front),
         Figure("Score by position of the evidence", relocation_curves),
+        Figure("Saliency by position", saliency_curves),
     )
     product = "the debiased model, a sentence-transformers folder"
 
@@ -229,7 +148,7 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         if spec is None or not all(stage.done() for stage in stages(compute, subject)):
             return None
         corpus = subject.corpus
-        cause, differences = None, dict[str, tuple[str, float]]()
+        cause, saliency, differences = None, None, dict[str, tuple[str, float]]()
         if corpus.pairs:
             kept = interventions.stored(compute, spec, RELOCATION, corpus.pairs).results
             documents = {pair.pair_id: pair.document for pair in corpus.pairs}
@@ -239,6 +158,10 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
             if kept:
                 cause = interventions.data_set_cause(
                     compute, spec, RELOCATION, corpus.pairs, corpus.name, "held-out pairs"
+                )
+            with suppress(UserError):  # every attribution failed
+                saliency = compute.curve(
+                    spec, SALIENCY, corpus.pairs, corpus.name, "held-out pairs"
                 )
         ranked = rankings.ranked(compute, spec, corpus.setup) if corpus.setup else None
         audited = AUDIT.summarize(compute, audit_index(subject, spec)) if audits(subject) else None
@@ -258,6 +181,7 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
             differences,
             tuple(ranks for ranks in documents_read if ranks.document_id in corpus.held_out),
             positions,
+            saliency,
             plain,
         )
         return summary if plain is None else replace(summary, changes=summary.against(plain))
@@ -385,6 +309,13 @@ def write_card(summary: DebiasSummary, verdict: str) -> None:
             ),
             ("nDCG@10", ".3f", plain.quality, summary.quality, changes.quality),
             ("unretrieved sentences", ".3f", plain.share, summary.share, changes.share),
+            (
+                "saliency index (its change)",
+                "+.3f",
+                plain.saliency_index,
+                summary.saliency_index,
+                changes.saliency,
+            ),
         )
         if before is not None and after is not None
     ]

@@ -17,6 +17,7 @@ from poslens.attribution.evaluation.comparison import (
     Comparison,
     adjusted,
     paired,
+    paired_indices,
     paired_sizes,
 )
 from poslens.attribution.evaluation.position_effect import MARGIN as RANK_MARGIN
@@ -27,6 +28,7 @@ from poslens.attribution.evaluation.recommendation import (
     Recommendation,
     recommendation,
 )
+from poslens.compute.compute import DataSetCurve
 from poslens.compute.provenance import ModelIdentity
 from poslens.studies.cause.service import DataSetCause
 from poslens.studies.debias.points import DebiasPoint
@@ -37,13 +39,20 @@ from poslens.studies.ranking.service import Ranked
 @dataclass(frozen=True)
 class Changes:
     """What changed against the plain model, paired: the size of the relocation difference
-    (`effect`) and of the position effect on rank (`rank_effect`), nDCG@10 (`quality`), and the
-    share of unretrieved sentences. None where the data set cannot tell it."""
+    (`effect`) and of the position effect on rank (`rank_effect`), nDCG@10 (`quality`), the share
+    of unretrieved sentences, and the index of the mean saliency curve (`saliency`), which is no
+    part of the recommendation: a curve can flatten while position matters as much as before. None
+    where the data set cannot tell it."""
 
     effect: Comparison | None
     rank_effect: Comparison | None
     quality: Comparison | None
     share: Comparison | None
+    saliency: Comparison | None
+
+    def parts(self) -> tuple[Comparison | None, ...]:
+        """Every comparison, in the order of the fields."""
+        return self.effect, self.rank_effect, self.quality, self.share, self.saliency
 
     def recommendation(self) -> Recommendation:
         """Whether the change is worth it."""
@@ -54,19 +63,14 @@ class Changes:
         return recommendation(bias, self.quality)
 
 
+NO_CHANGES = Changes(None, None, None, None, None)
+
+
 def with_holm(changes: Sequence[Changes | None]) -> list[Changes | None]:
     """The changes with Holm's p over all of their comparisons."""
-    parts = [
-        part
-        for each in changes
-        if each is not None
-        for part in (each.effect, each.rank_effect, each.quality, each.share)
-    ]
-    together = iter(adjusted(parts))
+    together = iter(adjusted([part for each in changes if each for part in each.parts()]))
     return [
-        None
-        if each is None
-        else Changes(next(together), next(together), next(together), next(together))
+        None if each is None else Changes(*(next(together) for _ in each.parts()))
         for each in changes
     ]
 
@@ -75,9 +79,10 @@ def with_holm(changes: Sequence[Changes | None]) -> list[Changes | None]:
 class DebiasSummary:
     """One point. `differences` are relocation differences by pair: (document, score with the
     evidence in the last third minus that in the first). `unretrieved` are the ranks of the
-    sentences of held-out documents, `positions` the ranks of relocated documents. `plain` is the
-    summary of the model as it is, and `changes` are against it; None for that itself. Each part is
-    None or empty where the data set cannot tell it."""
+    sentences of held-out documents, `positions` the ranks of relocated documents, `saliency` the
+    mean saliency curve of held-out pairs. `plain` is the summary of the model as it is, and
+    `changes` are against it; None for that itself. Each part is None or empty where the data set
+    cannot tell it."""
 
     point: DebiasPoint
     model: ModelIdentity
@@ -87,6 +92,7 @@ class DebiasSummary:
     differences: Mapping[str, tuple[str, float]]
     unretrieved: tuple[SentenceRanks, ...]
     positions: PositionSummary | None = None
+    saliency: DataSetCurve | None = None
     plain: DebiasSummary | None = None
     changes: Changes | None = None
     recommended: bool = False
@@ -108,6 +114,11 @@ class DebiasSummary:
     def rank_effect(self) -> Estimate | None:
         """Position effect on rank: nDCG@10 with the evidence first minus that with it last."""
         return None if self.positions is None else self.positions.effect.effect.difference
+
+    @property
+    def saliency_index(self) -> Estimate | None:
+        """Primacy-recency index of the mean saliency curve, -1 (first third) to 1 (last third)."""
+        return None if self.saliency is None else self.saliency.summary.primacy_recency_index
 
     @cached_property
     def _queries(self) -> tuple[list[float], list[str]]:
@@ -149,7 +160,26 @@ class DebiasSummary:
         ]
         quality = paired(plain._queries[0], *self._queries, MARGIN)
         share = paired(*_columns(shares), SHARE_MARGIN)
-        return Changes(effect, self._rank_change(plain), quality, share)
+        return Changes(
+            effect, self._rank_change(plain), quality, share, self._saliency_change(plain)
+        )
+
+    def _saliency_change(self, plain: DebiasSummary) -> Comparison | None:
+        if self.saliency is None or plain.saliency is None:
+            return None
+        stored, before = self.saliency.stored, plain.saliency.stored
+        row_of = {pair_id: row for row, pair_id in enumerate(before.pair_ids)}
+        both = [
+            (row_of[pair_id], row)
+            for row, pair_id in enumerate(stored.pair_ids)
+            if pair_id in row_of
+        ]
+        document_of = {pair.pair_id: pair.document for pair in self.point.corpus.pairs}
+        return paired_indices(
+            before.magnitudes[[old for old, _ in both]],
+            stored.magnitudes[[new for _, new in both]],
+            [document_of[stored.pair_ids[new]] for _, new in both],
+        )
 
     def _rank_change(self, plain: DebiasSummary) -> Comparison | None:
         if self.positions is None or plain.positions is None:

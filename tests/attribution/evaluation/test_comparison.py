@@ -18,6 +18,7 @@ from poslens.attribution.evaluation.comparison import (
     holm,
     judged,
     paired,
+    paired_indices,
 )
 
 RNG = np.random.default_rng(5)
@@ -178,3 +179,19 @@ def test_a_difference_beyond_the_margin_is_ruled_out_by_a_one_sided_test() -> No
             assert comparison.rules_out(side) == (p < 0.05), (mean, side)  # type: ignore[arg-type]
     few = paired(np.zeros(5), np.zeros(5), None, 0.01)
     assert few is not None and not few.rules_out("higher") and not few.rules_out("lower")
+
+
+def test_indices_are_compared_over_mean_curves_of_the_same_texts() -> None:
+    before = np.ones((20, 100))
+    after = before.copy()
+    after[:, -33:] = 3.0  # (99 - 33) / (99 + 33) = 0.5, and 0 before
+    more = paired_indices(before, after, None)
+    assert more is not None and more.verdict == "higher"
+    assert more.difference.value == pytest.approx(0.5) and more.margin == 0.05
+    # Heavier texts weigh more in a mean curve: no mean of the texts' own indices.
+    after[0] *= 100
+    heavy = paired_indices(before, np.where(np.arange(20)[:, None] == 0, after, before), None)
+    assert heavy is not None and heavy.difference.value > 0.4
+    same = paired_indices(after, after, None)
+    assert same is not None and same.verdict == "equivalent" and same.difference.value == 0
+    assert paired_indices(before[:0], after[:0], None) is None

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 from streamlit.testing.v1 import AppTest
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 import poslens
 from poslens.attribution import datasets
+from poslens.attribution.curves.curve_summary import primacy_recency_index
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers import resolve
@@ -98,6 +100,16 @@ def test_every_point_is_judged_on_held_out_documents(planned: Plan[DebiasPoint])
     assert changes.rank_effect.difference.value == pytest.approx(
         abs(debiased.rank_effect.value) - abs(plain.rank_effect.value)
     )
+    # The saliency index, from the curves themselves.
+    assert changes.saliency is not None and debiased.saliency is not None
+    assert plain.saliency is not None and len(debiased.saliency.stored.pair_ids) == 12
+    indices = [
+        primacy_recency_index(one.saliency.stored.magnitudes.astype(np.float64).mean(0))
+        for one in (plain, debiased)
+    ]
+    assert changes.saliency.difference.value == pytest.approx(float(indices[1] - indices[0]))
+    assert debiased.saliency_index is not None
+    assert debiased.saliency_index.value == pytest.approx(float(indices[1]))
     # p is adjusted for all that is shown: three models, of which the calibrated ones lack shares.
     p = [
         (each.p, each.p_holm)
@@ -108,6 +120,7 @@ def test_every_point_is_judged_on_held_out_documents(planned: Plan[DebiasPoint])
             one.changes.rank_effect,
             one.changes.quality,
             one.changes.share,
+            one.changes.saliency,
         )
         if each is not None and each.p is not None
     ]
@@ -146,6 +159,7 @@ def test_the_folder_and_its_card_are_written(planned: Plan[DebiasPoint], tmp_pat
     assert model.encode("The tide.").shape == (32,)
     card = (tmp_path / "out" / "README.md").read_text()
     assert "| nDCG@10 |" in card and "relocation difference" in card and "seed 7" in card
+    assert "| saliency index (its change) |" in card
     assert "tiny-debiased: relocation difference" in card
     with pytest.raises(UserError, match="already exists"):
         DEBIAS.require_product(tmp_path / "out")
