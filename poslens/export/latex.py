@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pandas as pd
 
-from poslens.attribution.evaluation.comparison import TEST
+from poslens.attribution.evaluation.comparison import TEST, TEST_BY_ERROR
 from poslens.figures.figure_base import caption_text
 
 _SPECIAL = {
@@ -23,18 +24,18 @@ _SPECIAL = {
     ">": r"\textgreater{}",
     "−": "$-$",
 }
-_LOW, _HIGH = re.compile(r"[ _]low$"), re.compile(r"[ _]high$")
+_LOW, _HIGH = re.compile(r"(^|[ _])low$"), re.compile(r"(^|[ _])high$")
+_PERMUTATION = "p of PSI: share of permutations of the evidence positions whose PSI is as large"
 
 
 def latex(frame: pd.DataFrame, entries: Sequence[Mapping[str, Any]]) -> bytes:
     """A table as a `table` float that needs the package booktabs. A number and both ends of its
-    interval (columns `x`, `x_low`, `x_high`) are one cell. The caption is the provenance, with what
-    was resampled, and where the table has verdicts the test."""
-    columns = list(_columns([str(name) for name in frame.columns]))
-    has_verdicts = any(str(name).endswith("verdict") for name in frame.columns)
-    caption = f"{caption_text(entries)}." + (
-        f" {TEST[0].upper()}{TEST[1:]}." if has_verdicts else ""
-    )
+    interval are one cell: columns `x`, `x_low`, `x_high`; `x`, `low`, `high`; or `mean` and the
+    later `ci_low`, `ci_high`. The caption is the provenance, with what was resampled, and the test
+    of the verdicts or p values that the table has."""
+    names = [str(name) for name in frame.columns]
+    columns = list(_columns(names))
+    caption = " ".join(f"{part[0].upper()}{part[1:]}." for part in _caption(names, entries))
     kinds = "".join("r" if _numeric(frame.iloc[:, own[0]]) else "l" for _, own in columns)
     lines = [
         "% Needs \\usepackage{booktabs}.",
@@ -53,6 +54,15 @@ def latex(frame: pd.DataFrame, entries: Sequence[Mapping[str, Any]]) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
+def _caption(names: Sequence[str], entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    yield caption_text(entries)
+    if any(name.endswith("verdict") for name in names):
+        by_error = any("jackknife" in str(entry.get("interval", "")) for entry in entries)
+        yield TEST_BY_ERROR if by_error else TEST
+    if "PSI under permutation" in names and "p" in names:
+        yield _PERMUTATION
+
+
 def escaped(text: str) -> str:
     """Text that LaTeX sets as it is, on one line."""
     signs = (_SPECIAL.get(sign, sign) for sign in " ".join(text.split()))
@@ -61,15 +71,18 @@ def escaped(text: str) -> str:
 
 def _columns(names: Sequence[str]) -> Iterator[tuple[str, list[int]]]:
     """Each column's name and the places of its number, or of its number and both ends."""
-    at = 0
-    while at < len(names):
-        following = names[at + 1 : at + 3]
-        whole = (
-            len(following) == 2
-            and _LOW.sub("", following[0]) == _HIGH.sub("", following[1]) == names[at]
-        )
-        yield names[at], [at, at + 1, at + 2] if whole else [at]
-        at += 3 if whole else 1
+    intervals = {}
+    for at, (low, high) in enumerate(pairwise(names)):
+        owner = _LOW.sub("", low)
+        if low == owner or owner != _HIGH.sub("", high):
+            continue
+        number = "mean" if owner == "ci" else owner or names[max(at - 1, 0)]
+        if number in names[:at]:
+            intervals[names.index(number)] = [at, at + 1]
+    ends = {at for interval in intervals.values() for at in interval}
+    for at, name in enumerate(names):
+        if at not in ends:
+            yield name, [at, *intervals.get(at, [])]
 
 
 def _cells(row: Sequence[Any], columns: Sequence[tuple[str, list[int]]]) -> Iterator[str]:

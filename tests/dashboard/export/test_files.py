@@ -351,6 +351,34 @@ def test_latex_sets_intervals_in_one_cell_and_names_the_test_in_its_caption() ->
     assert "one-sided" not in plain and plain.count("{") == plain.count("}")
 
 
+@pytest.mark.parametrize(
+    ("columns", "header", "cell"),
+    [
+        (("mean", "std", "ci_low", "ci_high"), "mean & std", "1.000 [3.000, 4.000] & 2.000"),
+        (("value", "low", "high", "n"), "value & n", "1.000 [2.000, 3.000] & 4.000"),
+        (("nDCG@10", "nDCG@10 low", "nDCG@10 high"), "nDCG@10", "1.000 [2.000, 3.000]"),
+        (("low", "high", "x_low"), "low & high & x low", "1.000 & 2.000 & 3.000"),
+    ],
+)
+def test_latex_knows_every_way_that_tables_name_intervals(
+    columns: tuple[str, ...], header: str, cell: str
+) -> None:
+    frame = pd.DataFrame([[float(n) for n in range(1, len(columns) + 1)]], columns=list(columns))
+    lines = table_bytes(frame, "tex", PROVENANCE).decode().splitlines()
+    assert rf"{header} \\" in lines and rf"{cell} \\" in lines
+
+
+def test_captions_in_latex_name_the_test_that_was_made() -> None:
+    verdicts = pd.DataFrame({"gain": [0.5], "gain_verdict": ["higher"], "gain_p_holm": [0.01]})
+    jackknife = replace(PROVENANCE, interval="95%, jackknife over 9 documents")
+    text = table_bytes(verdicts, "tex", jackknife).decode()
+    assert "Student's t" in text and "bootstrap" not in text
+    assert "same bootstrap" in table_bytes(verdicts, "tex", PROVENANCE).decode()
+    psi = pd.DataFrame({"PSI": [0.3], "PSI under permutation": [0.2], "p": [0.1]})
+    text = table_bytes(psi, "tex", PROVENANCE).decode()
+    assert "share of permutations" in text and "one-sided" not in text
+
+
 @pytest.mark.parametrize("fmt", export_files.TABLE_FORMATS)
 def test_lone_surrogates_break_no_table(fmt: export_files.TableFormat) -> None:
     # pandas refuses them in its own text type, but an object column and its name may hold them.

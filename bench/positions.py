@@ -1,0 +1,85 @@
+"""What the position effect on rank costs beyond the relocation that `cause` computes.
+
+    python -m bench.positions [--model MiniLM] [--pairs 30] [--rounds 1]
+
+Processor time of one thread, on the sample, in a new store each round: relocation of the pairs (the
+cost of `cause`), then the vectors of the corpus (which `rank` and `audit` share), then the ranks of
+the moved documents (what `positions` adds). Ratios are to `cause`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import cast
+
+import torch
+
+from poslens.attribution.interventions.relocation import N_POSITIONS, relocation_method
+from poslens.attribution.retrievers.base import Pooled, Retriever
+from poslens.attribution.retrievers.load import load
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.cache.kinds.embeddings import EmbeddingStore, embed
+from poslens.cache.kinds.interventions import intervene_all
+from poslens.cache.kinds.position_ranks import RankedPair
+from poslens.cache.storage.connections import release
+from poslens.cache.storage.store import ModelKey
+from poslens.studies.positions.run import run_positions
+from poslens.studies.positions.study import POSITIONS
+from poslens.studies.positions.summary import Moved
+from poslens.subjects import data_set
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Time each part once a round and print a table in Markdown."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", default="MiniLM")
+    parser.add_argument("--pairs", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=1)
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    retriever = load(resolve(options.model), "cpu", "float32")
+    settings = POSITIONS.parameters.settings({"pairs": options.pairs})
+    moved = POSITIONS.corpus(data_set("sample"), settings)
+    rounds: list[tuple[float, float, float]] = []
+    for _ in range(options.rounds):
+        with TemporaryDirectory() as folder:
+            rounds.append(_round(Path(folder), retriever, moved))
+            release(Path(folder))
+    print("| | processor time | relative to cause |\n|---|---|---|")
+    for name, own in {
+        "cause": [cause for cause, _, _ in rounds],
+        "positions, after cause and rank": [ranks for _, _, ranks in rounds],
+        "positions, after rank": [cause + ranks for cause, _, ranks in rounds],
+        "positions, nothing stored": [sum(parts) for parts in rounds],
+    }.items():
+        ratios = [value / parts[0] for value, parts in zip(own, rounds, strict=True)]
+        print(f"| {name} | {statistics.median(own):.1f} s | {statistics.median(ratios):.2f} |")
+
+
+def _round(root: Path, retriever: Retriever, moved: Moved) -> tuple[float, float, float]:
+    """Seconds of relocation, of the corpus's vectors and of the ranks, in a new store."""
+    model = ModelKey(retriever.name, "bench")
+    pairs, collection = moved.pairs, moved.collection
+    items = [RankedPair(pair, moved.fingerprint) for pair in pairs]
+    texts = [document.text for document in collection.documents()]
+    dense, store = cast(Pooled, retriever), EmbeddingStore(root)
+    return (
+        _seconds(lambda: intervene_all(retriever, model, relocation_method(), pairs, root)),
+        _seconds(lambda: embed(dense, model, "document", texts, store)),
+        _seconds(lambda: run_positions(root, retriever, model, N_POSITIONS, items, collection)),
+    )
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    started = time.process_time()
+    run()
+    return time.process_time() - started
+
+
+if __name__ == "__main__":
+    main()
