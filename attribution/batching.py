@@ -1,4 +1,4 @@
-"""Batches of texts of like length, halved when memory runs out."""
+"""Batches of texts of similar length, halved when memory runs out."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from poslens.attribution.errors import Stopped, UserError
 T = TypeVar("T")
 R = TypeVar("R")
 
-# What fits beside a small model: a few long documents on a CPU, where larger batches gain
-# nothing, and many on a GPU, where they fill it.
+# What fits next to a small model: a few long documents on a CPU, where larger batches save no time,
+# and many on a GPU, where they use all of its cores.
 CPU_BATCH_TOKENS = 2048
 GPU_BATCH_TOKENS = 65536
 
-# How torch says that memory ran out where it has no class of error for it: its CPU allocator,
+# Messages of out-of-memory errors for which torch has no exception class: its CPU allocator,
 # cuBLAS, and Apple's GPUs.
 _OUT_OF_MEMORY = (
     "can't allocate memory",
@@ -29,12 +29,13 @@ _OUT_OF_MEMORY = (
 
 
 def batch_tokens(device: str) -> int:
-    """How many tokens a batch may have on a device of this type."""
+    """Maximum number of tokens of a batch on a device of this type."""
     return CPU_BATCH_TOKENS if device == "cpu" else GPU_BATCH_TOKENS
 
 
 def estimated_tokens(text: str) -> int:
-    """Bytes over four are close to tokens in every script, and cost no tokenizing."""
+    """Estimated tokens: bytes divided by four, which is close in every script and needs no
+    tokenizer."""
     return len(text.encode("utf-8", "replace")) // 4 + 8
 
 
@@ -44,10 +45,11 @@ def batches(
     max_tokens: int,
     order: Callable[[T], Any] | None = None,
 ) -> Iterator[list[T]]:
-    """Group items, longest first, so that items x longest stays within `max_tokens`; by `order`
-    where it is given, largest first.
+    """Group items so that items × longest stays within `max_tokens`, longest first, or largest
+    `order` first if it is given.
 
-    Longest first brings an out-of-memory error at the start of a run rather than at its end.
+    With the longest batch first, an out-of-memory error occurs at the start of a run, not at its
+    end.
     """
     batch: list[T] = []
     longest = 0
@@ -62,24 +64,24 @@ def batches(
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether a computation ended because its device has too little memory."""
+    """Whether the error means that the device ran out of memory."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY)
 
 
 class Halving:
-    """Computes a run's batches, in halves where the device has no memory for the whole. What one
-    batch took is remembered: the next ones begin in as many parts, instead of failing first."""
+    """Computes batches and halves those that exceed the device's memory. It remembers how far a
+    batch was split, so that later batches start with as many parts instead of failing first."""
 
     def __init__(self) -> None:
         self._parts = 1
 
     def __call__(self, run: Callable[[list[T]], list[R]], batch: list[T]) -> list[R]:
-        """`run(batch)`.
+        """The results of `run(batch)`, split if necessary.
 
         Raises:
-            UserError: a single item does not fit.
+            UserError: a single item does not fit into memory.
         """
         size = max(1, -(-len(batch) // self._parts))
         found: list[R] = []
@@ -88,13 +90,13 @@ class Halving:
         return found
 
     def _run(self, run: Callable[[list[T]], list[R]], part: list[T], n: int) -> list[R]:
-        """`run(part)` of a batch of n."""
+        """The results of `run(part)` for the parts of a batch of n."""
         try:
             return run(part)
         except Exception as error:
             if not out_of_memory(error):
                 raise
-        # Outside the except block: what the failed attempt's frames hold is free only from here on.
+        # Outside the except block: only here is the memory of the failed attempt's frames free.
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         if len(part) == 1:
@@ -113,12 +115,12 @@ def run_batches(
     batches: Iterable[list[T]],
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[list[T], R]]:
-    """Each batch with what `run` makes of it, or each part of one that does not fit into memory
-    whole; asks `should_stop` before each batch.
+    """Yield each batch, or each part of a batch that was split, with the result of `run`; calls
+    `should_stop` before each batch.
 
     Raises:
-        Stopped: it said so.
-        UserError: a single item does not fit.
+        Stopped: `should_stop` returned true.
+        UserError: a single item does not fit into memory.
     """
     halving = Halving()
     for batch in batches:
@@ -132,8 +134,8 @@ _should_stop: ContextVar[Callable[[], bool]] = ContextVar("should_stop", default
 
 @contextmanager
 def stoppable(should_stop: Callable[[], bool]) -> Iterator[None]:
-    """Let `checkpoint` ask `should_stop` while this is open: for one slow pair, which is no batch
-    to stop after."""
+    """While open, `checkpoint` also calls `should_stop`. For a single slow pair, in which no batch
+    ends."""
     token = _should_stop.set(should_stop)
     try:
         yield
@@ -146,8 +148,7 @@ _on_share: ContextVar[Callable[[float], None]] = ContextVar("on_share", default=
 
 @contextmanager
 def reporting(on_share: Callable[[float], None]) -> Iterator[None]:
-    """Let `checkpoint` report how much of one slow pair is done, from 0 to 1, while this is
-    open."""
+    """While open, `checkpoint` reports the finished share of a slow pair, from 0 to 1."""
     token = _on_share.set(on_share)
     try:
         yield
@@ -156,11 +157,11 @@ def reporting(on_share: Callable[[float], None]) -> Iterator[None]:
 
 
 def checkpoint(share: float | None = None) -> None:
-    """Called by methods between the passes that one pair takes; `share` is how much of the pair is
-    done, where that is known.
+    """Methods call this between the passes of one pair; `share` is the finished share of the pair,
+    if it is known.
 
     Raises:
-        Stopped: whoever asked for it does not want it any more.
+        Stopped: the caller canceled the computation.
     """
     if share is not None:
         _on_share.get()(share)

@@ -1,7 +1,7 @@
-"""What a model can read of a document: words that its vocabulary knows, before its limit.
+"""Text coverage: how much of a document a model can read, by its vocabulary and context limit.
 
-A number about text that the model cannot read says little of the model's attention, so both counts
-stand beside the numbers they weaken.
+A number about text that the model cannot read says little about the model, so pages and tables
+show both counts next to such numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from poslens.attribution.retrievers.base import Retriever, encode, reads_jointly
 from poslens.attribution.types import Attribution, EvidenceSpan, TextPair, TokenizedText
 
 MAX_UNKNOWN = 0.1
-"""Share of unknown tokens up to which a document counts as readable."""
+"""Maximum share of unknown tokens in a readable document."""
 
 UNKNOWN_NAMES = ("[UNK]", "<unk>")
 _BATCH = 32
@@ -25,9 +25,9 @@ _BATCH = 32
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Of a document's `tokens` read, `unknown` are not in the vocabulary: to the model they are all
-    the same one. `evidence` is the share of the evidence's characters before the limit, None
-    without evidence."""
+    """Coverage of one document. `unknown` of the `tokens` that the model reads are not in its
+    vocabulary, and the model cannot distinguish them. `evidence` is the share of the evidence's
+    characters within the context limit, None without evidence."""
 
     tokens: int
     unknown: int
@@ -35,33 +35,33 @@ class Coverage:
 
     @property
     def unknown_share(self) -> float:
-        """Share of the tokens read; 1 where there is none."""
+        """Unknown tokens divided by tokens read; 1 if no token was read."""
         return self.unknown / self.tokens if self.tokens else 1.0
 
     @property
     def evidence_cut(self) -> bool:
-        """Whether some of the evidence lies behind the limit."""
+        """Whether part of the evidence is past the context limit."""
         return self.evidence is not None and self.evidence < 1
 
     @property
     def readable(self) -> bool:
-        """Whether the evidence is read whole and nearly all words are known."""
+        """Whether the evidence is read whole and at most `UNKNOWN_SHARE` of tokens are unknown."""
         return not self.evidence_cut and self.unknown_share <= MAX_UNKNOWN
 
 
 def coverage(retriever: Retriever, pairs: Sequence[TextPair]) -> Iterator[list[Coverage]]:
-    """Coverage of each pair's document, batch by batch; only the tokenizer runs.
+    """Coverage of each pair's document, batch by batch. Runs only the tokenizer.
 
     Raises:
-        UserError: the model reads no text by itself: see `embedded`.
+        UserError: the model has no tokenizer here; `embedded` states the reason.
     """
     for start in range(0, len(pairs), _BATCH):
         yield _batch(retriever, pairs[start : start + _BATCH])
 
 
 def of_attribution(attribution: Attribution, evidence: EvidenceSpan | None) -> Coverage:
-    """As far as a stored result tells: a SentencePiece vocabulary does not name its unknown tokens
-    there."""
+    """Coverage according to a stored result. A SentencePiece vocabulary's unknown tokens are not
+    recognizable in one, so they count as known."""
     names = compress(attribution.document.texts, attribution.document.content)
     unknown = sum(name in UNKNOWN_NAMES for name in names)
     return _coverage(attribution.document, unknown, evidence)
@@ -75,7 +75,7 @@ def _batch(retriever: Retriever, pairs: Sequence[TextPair]) -> list[Coverage]:
                 encoded = encode(retriever, pairs)[1]
             else:
                 encoded = apart.encode_texts([pair.document for pair in pairs], "document")
-    except UserError:  # a document without a token that is text
+    except UserError:  # a document without text tokens
         if len(pairs) == 1:
             span = pairs[0].evidence
             return [Coverage(0, 0, None if span is None else 0.0)]
@@ -93,7 +93,7 @@ def _batch(retriever: Retriever, pairs: Sequence[TextPair]) -> list[Coverage]:
 
 
 def _unknown_id(retriever: Retriever) -> int | None:
-    """The id of whatever the vocabulary lacks; None where it lacks nothing (bytes, BM25)."""
+    """The id of unknown tokens; None if the vocabulary covers everything (bytes, BM25)."""
     encoder = getattr(retriever, "encoder", None)
     model = encoder("document") if encoder else getattr(retriever, "model", None)
     return getattr(getattr(model, "tokenizer", None), "unk_token_id", None)
@@ -102,7 +102,7 @@ def _unknown_id(retriever: Retriever) -> int | None:
 def _coverage(text: TokenizedText, unknown: int, evidence: EvidenceSpan | None) -> Coverage:
     share = None
     if evidence is not None:
-        # What stands behind the last token of a text read whole is white space.
+        # In a text read whole, only white space follows the last token.
         until = text.read_until if text.truncated else evidence.end
         length = evidence.end - evidence.start
         share = float(np.clip((until - evidence.start) / length, 0.0, 1.0))

@@ -1,4 +1,4 @@
-"""The one exception whose message is meant for the person at the screen."""
+"""The exception whose message is shown to users."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ _LONE = re.compile("[\ud800-\udfff\0]")
 
 
 def printable(text: str) -> str:
-    """`text` with U+FFFD for what cannot be written as UTF-8: a sentence that quotes a damaged file
-    must not break the page or the terminal that shows it."""
+    """`text` with U+FFFD in place of characters that cannot be encoded as UTF-8, so that a message
+    that quotes a damaged file can be displayed."""
     return (
         text
         if text.isascii() and "\0" not in text
@@ -18,11 +18,11 @@ def printable(text: str) -> str:
 
 
 class UserError(Exception):
-    """One clear sentence that names what is wrong and what to change.
+    """An error that the user can fix. Its message is one sentence that names what to change.
 
-    Everything that a user can cause (an empty text, an unknown model, a full disk) is raised as
-    this, so that pages and the command line can show the message as it is; any other exception
-    is a defect and is shown without details.
+    Everything that a user can cause (an empty text, an unknown model, a full disk) raises this
+    exception, so pages and commands show the message unchanged. Any other exception is a defect
+    and is shown without details.
     """
 
     def __init__(self, sentence: str = "") -> None:
@@ -30,9 +30,9 @@ class UserError(Exception):
 
 
 class Stopped(UserError):
-    """`should_stop` said so before the result was there."""
+    """The computation was canceled before it had a result."""
 
 
 class Unavailable(Stopped):
-    """What computes does not answer as it should, an endpoint above all: its sentence ends a whole
-    run, and no item of it counts as failed."""
+    """A service, usually an endpoint, does not answer as it should. The error ends the whole run,
+    and no item of the run counts as failed."""

@@ -1,12 +1,12 @@
-"""Strangers' files, read in a process of its own.
+"""Reads untrusted files in a separate process.
 
-A file with one wrong byte can end the process that reads it (an Arrow assertion), and a small one
-can ask for all memory or for hours. Here that ends a child with limits on memory and time, the
-parent accepts no more than a stated number of bytes from it, and the program says one sentence.
-The child gets none of this process's settings or secrets in its environment.
+One wrong byte in a file can abort the process that reads it (an Arrow assertion), and a small file
+can request all memory or take hours. Here this only ends a child process with limits on memory and
+time. The parent accepts a limited number of bytes from it and reports one sentence. The child's
+environment contains none of this process's settings or secrets.
 
-A reader is a function of a module, `function(data, *arguments)`, that yields its answer as bytes,
-part by part; a UserError that it raises is raised in the parent.
+A reader is a function of a module, `function(data, *arguments)`, that yields its result as bytes,
+in parts. A UserError that it raises is raised again in the parent.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from poslens.attribution.errors import UserError
 
 Function = Callable[..., Iterable[bytes]]
 
-# The folder that holds the package `poslens`, in a checkout and where it is installed.
+# The folder that contains the package `poslens`, in a checkout or an installation.
 _ROOT = Path(sys.modules[__name__.partition(".")[0]].__file__ or "").resolve().parents[1]
 _CHILD = f"from {__name__} import serve; serve()"
-# What Python needs to start as it did here, and nothing that could be a secret.
+# What Python needs to start in the same way, without anything that could be a secret.
 _INHERITED = (
     "DYLD_LIBRARY_PATH",
     "HOME",
@@ -48,7 +48,7 @@ _INHERITED = (
     "TMP",
     "TMPDIR",
 )
-# One thread, and an allocator that asks for memory as it needs it: what counts is what is read.
+# One thread, and an allocator that requests memory on demand, so the limit applies to the file.
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -60,14 +60,15 @@ _MAX_SENTENCE = 100_000
 _PART = 1 << 20
 
 _reader_slots = threading.BoundedSemaphore(2)
-"""Uploads that are read at once: each may take its limit of memory."""
+"""Maximum number of uploads read at the same time: each may use its full memory limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What reading one file may take: `memory` in bytes beyond what the child needs to start,
-    `seconds` of a processor (None is no limit; the parent waits three times as long, since others
-    may use it too), and `answer`, the bytes that the parent accepts."""
+    """Limits for reading one file: `memory` in bytes beyond what the child needs to start,
+    `seconds` of processor time (None for no limit; the parent waits three times as long, because
+    other processes use the processor too), and `answer`, the maximum size of the result in
+    bytes."""
 
     memory: int = 1 << 30
     seconds: float | None = 60
@@ -75,8 +76,8 @@ class Limits:
 
 
 class Reader:
-    """A child that reads files one after the other, and another one after a file that it did not
-    survive: its start takes longer than most files. A context manager."""
+    """A child process that reads several files in succession, and is replaced after a file that
+    ends it: starting a child takes longer than reading most files. A context manager."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
@@ -91,11 +92,11 @@ class Reader:
     def call(
         self, function: Function, arguments: Sequence[Any] = (), data: bytes = b"", *, damaged: str
     ) -> bytes:
-        """The answer of `function(data, *arguments)`, its parts joined; arguments go as JSON.
+        """The result of `function(data, *arguments)`, joined; arguments are sent as JSON.
 
         Raises:
-            UserError: the function said so, or `damaged`, where the child did not survive the
-                file or answered with more than the limit.
+            UserError: the function raised it, or, with the message `damaged`, the child ended or
+                returned more than the limit.
         """
         asked = {
             "function": f"{function.__module__}:{function.__qualname__}",
@@ -150,20 +151,20 @@ def call(
     damaged: str,
     limits: Limits | None = None,
 ) -> bytes:
-    """The answer of one file's reader, in a child of its own; two at a time.
+    """The result of reading one file in a child of its own; at most two run at a time.
 
     Raises:
-        UserError: as `Reader.call`.
+        UserError: as for `Reader.call`.
     """
     with _reader_slots, Reader(limits) as reader:
         return reader.call(function, arguments, data, damaged=damaged)
 
 
 def _answer(stream: Any, limit: int) -> tuple[bytes, str]:
-    """What the child answers, and its sentence, empty where it has none.
+    """The child's result, and its error message or an empty string.
 
     Raises:
-        EOFError: it ended, or answered more than `limit` bytes.
+        EOFError: the child ended, or returned more than `limit` bytes.
     """
     parts: list[bytes] = []
     left = limit
@@ -186,9 +187,9 @@ def _exactly(stream: BinaryIO, n: int) -> bytes:
 
 
 def serve() -> None:
-    """What the child does: answer the requests on stdin one after the other."""
+    """The child's main loop: answers the requests on stdin in order."""
     requests = sys.stdin.buffer
-    # A library that prints would break the answer.
+    # Output that a library prints would corrupt the answer.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     memory, seconds = json.loads(sys.argv[1])
@@ -215,7 +216,7 @@ def serve() -> None:
 
 
 def _limit_this_process(memory: int) -> None:
-    """Limits on memory beyond what this process has, and on files: it writes none."""
+    """Limit memory to what this process already has plus the limit, and forbid writing files."""
     try:
         import resource
     except ImportError:  # not on Windows
@@ -223,7 +224,7 @@ def _limit_this_process(memory: int) -> None:
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         memory += pages * resource.getpagesize()
-    except OSError:  # not on macOS, where the limit is the whole
+    except OSError:  # not on macOS
         memory += 2 << 30
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -231,7 +232,7 @@ def _limit_this_process(memory: int) -> None:
 
 
 def _limit_time(seconds: float | None) -> None:
-    """A limit on what the next file may take: a parent that ended kills no child."""
+    """Limit the processor time of the next file: if the parent was killed, the child still ends."""
     if seconds is None:
         return
     try:

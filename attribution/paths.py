@@ -1,4 +1,4 @@
-"""Paths as people type them, and the files at them."""
+"""Paths as users type them, and opening files safely."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from poslens.attribution.errors import UserError
 
 
 def expanded(path: str | Path) -> Path:
-    """`path` with `~` resolved.
+    """`path` with `~` expanded.
 
     Raises:
-        UserError: it names a user that this machine does not have, or whose folder is not known.
+        UserError: the named user does not exist on this machine or has no home folder.
     """
     try:
         return Path(path).expanduser()
@@ -27,7 +27,7 @@ def expanded(path: str | Path) -> Path:
 
 
 def is_folder(path: str | Path) -> bool:
-    """Whether there is a folder; not of what can be no path, such as a name of 300 characters."""
+    """Whether `path` is a folder; False for an invalid path, such as a name of 300 characters."""
     try:
         return Path(path).is_dir()
     except (OSError, ValueError):
@@ -35,7 +35,7 @@ def is_folder(path: str | Path) -> bool:
 
 
 def exists(path: str | Path) -> bool:
-    """Whether there is anything; not of what can be no path."""
+    """Whether `path` exists; False for an invalid path."""
     try:
         return Path(path).exists()
     except (OSError, ValueError):
@@ -43,7 +43,7 @@ def exists(path: str | Path) -> bool:
 
 
 class IrregularFileError(OSError):
-    """Raised for a pipe, device, socket or folder where a regular file was expected."""
+    """Raised for a pipe, device, socket or folder where a regular file is required."""
 
 
 def open_regular(path: str | Path) -> BufferedReader:

@@ -1,4 +1,4 @@
-"""Text as the product reads it: cleaned once, cut into words and sentences by character offsets."""
+"""Cleaning texts and splitting them into words and sentences by character offsets."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.types import EvidenceSpan, TokenizedText
 
 MAX_CHARACTERS = 2_000_000
-"""Longest text taken at all: 250 times what the longest model here reads."""
+"""Maximum length of a text: 250 times the context limit of the longest model here."""
 
 _NOT_TEXT = regex.compile(r"[\ud800-\udfff\x00]")
 
-# Scripts written without spaces have no words that a rule could find; there a unit is one
-# user-perceived character, which every tokenizer's pieces can be summed into.
+# No rule finds words in scripts written without spaces. There, a unit is one user-perceived
+# character, over which every tokenizer's pieces can be summed.
 _UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}"
 _WORD = regex.compile(
     rf"(?:(?=[{_UNSPACED}])\X)|(?:(?![{_UNSPACED}])[\p{{L}}\p{{M}}\p{{N}}\u200c\u200d]"
@@ -30,13 +30,13 @@ _WORD = regex.compile(
 
 _STARTS_UNSPACED = regex.compile(rf"[{_UNSPACED}]", regex.VERSION1)
 
-# Scripts whose sentences no rule finds: Thai and Lao mark none, and the segmenter does not know the
-# marks of Khmer and Tibetan. A space there ends a phrase as often as a sentence.
+# Scripts for which no rule finds sentences: Thai and Lao do not mark them, and the segmenter does
+# not know the marks of Khmer and Tibetan. A space ends a phrase as often as a sentence there.
 _UNMARKED = ("Thai", "Lao", "Khmer", "Tibetan")
 _SCRIPTS = {name: regex.compile(rf"\p{{{name}}}") for name in _UNMARKED}
 _LETTER = regex.compile(r"\p{L}")
 
-# ISO 639-3, as data sets write it, to the codes that sentencex knows.
+# ISO 639-3 codes, as in data sets, to the codes of sentencex.
 _SENTENCEX = {
     "eng": "en",
     "pol": "pl",
@@ -60,19 +60,19 @@ _SENTENCEX = {
 
 @dataclass(frozen=True, slots=True)
 class CleanText:
-    """A text that every tokenizer and page element takes, and what was replaced for that."""
+    """A cleaned text and the number of replaced characters."""
 
     text: str
     n_replaced: int
 
 
 def clean(text: str, what: str) -> CleanText:
-    """Replace what is not text (lone surrogates, NUL) by U+FFFD and count it.
+    """Replace characters that are not text (lone surrogates, NUL) with U+FFFD and count them.
 
-    Nothing else changes, so that offsets stay those of the original.
+    All other characters and therefore all offsets stay the same.
 
     Raises:
-        UserError: nothing but white space, or over 2,000,000 characters; `what` names the text.
+        UserError: the text has only white space or over 2,000,000 characters; `what` names it.
     """
     if not text.strip():
         raise UserError(f"The {what} is empty: type or choose a text with at least one word.")
@@ -81,14 +81,14 @@ def clean(text: str, what: str) -> CleanText:
             f"The {what} has {len(text):,} characters; the limit is {MAX_CHARACTERS:,}: "
             "take the part that matters."
         )
-    if text.isascii() and "\0" not in text:  # most corpora, and many times faster to see
+    if text.isascii() and "\0" not in text:  # true for most corpora, and much faster to check
         return CleanText(text, 0)
     replaced, count = _NOT_TEXT.subn("\N{REPLACEMENT CHARACTER}", text)
     return CleanText(replaced, count)
 
 
 def starts_unspaced(text: str) -> bool:
-    """Whether the text begins with a character of a script that puts no spaces between words."""
+    """Whether the text begins with a character of a script without spaces between words."""
     return _STARTS_UNSPACED.match(text) is not None
 
 
@@ -96,17 +96,17 @@ def starts_unspaced(text: str) -> bool:
 def words(text: str) -> tuple[tuple[int, int], ...]:
     """Character spans [start, end) of the words, in order.
 
-    A run of letters, digits and marks is a word, inner apostrophes, hyphens and decimal points
-    included; a punctuation mark is one of its own. In scripts without spaces (Chinese, Japanese,
-    Thai, ...) each user-perceived character stands alone.
+    A word is a run of letters, digits and marks, including apostrophes, hyphens and decimal points
+    inside it. A punctuation mark is a word. In scripts without spaces (Chinese, Japanese, Thai,
+    ...) each user-perceived character is one.
     """
     return tuple(match.span() for match in _WORD.finditer(text))
 
 
 @lru_cache(maxsize=256)
 def script_without_sentences(text: str) -> str:
-    """The script of a text whose sentences cannot be told, for which `sentences` gives whole
-    paragraphs: Thai, Lao, Khmer or Tibetan where most of its letters are in it; else nothing."""
+    """Thai, Lao, Khmer or Tibetan if most letters are in that script, otherwise an empty string.
+    PosLens cannot split such texts into sentences, so `sentences` returns paragraphs."""
     if text.isascii():
         return ""
     n = len(_LETTER.findall(text))
@@ -114,29 +114,31 @@ def script_without_sentences(text: str) -> str:
 
 
 def require_sentences(text: str) -> None:
-    """
+    """Refuse texts that cannot be split into sentences.
+
     Raises:
-        UserError: the text's sentences cannot be told apart.
+        UserError: most of the text is in such a script.
     """
     if script := script_without_sentences(text):
         raise UserError(
-            f"The document is in {script} script, in which sentences cannot be told apart here: "
+            f"The document is in {script} script, which PosLens cannot split into sentences: "
             "choose a document in another script."
         )
 
 
 @lru_cache(maxsize=256)
 def sentences(text: str, language: str | None = None) -> tuple[tuple[int, int], ...]:
-    """Character spans [start, end) of the sentences, without the white space around them.
+    """Character spans [start, end) of the sentences, without surrounding white space.
 
-    The segmenter is sentencex; `language` is an ISO 639-3 code, English rules where unknown. In
-    scripts that mark no sentences (`script_without_sentences`) these are paragraphs.
+    The segmenter is sentencex. `language` is an ISO 639-3 code; English rules apply to unknown
+    languages. For scripts without sentence marks (`script_without_sentences`), the spans are
+    paragraphs.
     """
     code = _SENTENCEX.get(language or "eng", "en")
     spans: list[tuple[int, int]] = []
     cursor = 0
     for boundary in get_sentence_boundaries(code, text):
-        # Its offsets count bytes in some versions and characters in others; its text is exact.
+        # Offsets count bytes in some versions and characters in others; the texts are exact.
         piece = boundary["text"]
         stripped = piece.strip()
         if not stripped:
@@ -150,16 +152,16 @@ def sentences(text: str, language: str | None = None) -> tuple[tuple[int, int], 
 
 
 def unit_of(text: TokenizedText, spans: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
-    """The number of the span (a word, say) that each token belongs to [T]; -1 for special tokens,
-    and for all where there is no span.
+    """Index [T] of the span (a word, say) that each token belongs to; -1 for special tokens, and
+    for all tokens if there are no spans.
 
-    It is the span in which the token starts, or the next one where it starts between two (a
-    leading space), or the last one behind all.
+    A token belongs to the span in which it starts. If it starts between two spans (a leading
+    space), it belongs to the next one; after all spans, to the last one.
     """
     units = np.searchsorted([end for _, end in spans], text.starts, side="right")
     return np.where(text.content, np.minimum(units, len(spans) - 1), -1)
 
 
 def inside(text: TokenizedText, span: EvidenceSpan) -> NDArray[np.bool_]:
-    """Mask [T] of the tokens that share a character with the span; no special tokens."""
+    """Mask [T] of the tokens that share a character with the span, without special tokens."""
     return (text.starts < span.end) & (text.ends > span.start) & text.content

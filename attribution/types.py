@@ -1,7 +1,7 @@
-"""The values that every layer passes around: frozen, validated, without behaviour of their own.
+"""Types that all packages share: frozen and validated.
 
-Arrays are read-only float32 and finite; a constructor refuses anything else, so that a NaN from
-a model can reach neither the cache nor a figure.
+Arrays are read-only, float32 and finite. Constructors refuse anything else, so a NaN from a model
+reaches neither the cache nor a figure.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ Array = NDArray[np.float32]
 Side = Literal["query", "document"]
 
 N_BINS = 100
-"""Points of every position curve: the resolution of the PosIR paper."""
+"""Points of every position curve, as in the PosIR paper."""
 
 
 ROUNDING = 2e-6
-"""Scores of one query that differ by less, relative to the larger, are the same score: batches of
-another make-up change a float32 score by up to 1e-6 of it."""
+"""Scores of one query whose relative difference is smaller count as equal: batches of different
+composition change a float32 score by up to 1e-6 of its value."""
 
 
 def as_array(values: ArrayLike, shape: tuple[int | None, ...], what: str) -> Array:
-    """`values` as read-only float32 of `shape` (None admits any length).
+    """`values` as read-only float32 of `shape`; None in `shape` accepts any length.
 
     Raises:
-        UserError: a value is NaN or infinite. `what` names it in the sentence.
-        ValueError: the shape is another one; that is a defect of the caller.
+        UserError: a value is NaN or infinite. `what` names the values in the message.
+        ValueError: the shape differs, which is a defect of the caller.
     """
     array = np.array(values, dtype=np.float32)
     if array.ndim != len(shape) or any(
@@ -64,11 +64,11 @@ class EvidenceSpan:
 
 @dataclass(frozen=True, slots=True)
 class TextPair:
-    """A query, a document, and what the data set says about them.
+    """A query, a document, and the data set's information about them.
 
-    `document_tokens` is the data set's own count of the document's tokens (PosIR's
-    `pos_token_length`); it sorts pairs into length buckets before any model is loaded.
-    `query_type` is what kind of query the data set says it is, for choosing among pairs.
+    `document_tokens` is the data set's own token count of the document (PosIR's
+    `pos_token_length`), used to sort pairs into length buckets before any model is loaded.
+    `query_type` is the data set's name for the kind of query, used to filter pairs.
     """
 
     pair_id: str
@@ -90,23 +90,23 @@ class TextPair:
 
 
 class Pairs(tuple[TextPair, ...]):
-    """Pairs that are asked about again and again, as a data set's are. What was `made` of them at
-    length is kept here, so that it goes when they go."""
+    """Pairs that are used repeatedly, such as those of a data set. Expensive results derived from
+    them are stored in `made` and are freed together with the pairs."""
 
     made: object | None = None
 
     @cached_property
     def digest(self) -> str:
-        """Digest of all that the pairs state, for caches in memory of this process: strings
-        remember their keyed hashes, so that no text is read twice."""
+        """Digest of everything in the pairs, for caches in this process's memory. It uses the
+        strings' own keyed hashes, which Python caches, so it reads no text twice."""
         hashes = np.fromiter(map(hash, self), np.int64, len(self))
         return hashlib.sha256(hashes.tobytes()).hexdigest()[:32]
 
 
 class Token(NamedTuple):
-    """A token and its characters [start, end) of the ORIGINAL text.
+    """A token and its characters [start, end) in the original text.
 
-    Special tokens and tokens of a prompt are no part of that text: `is_special`, start = end = 0.
+    Special tokens and prompt tokens are not in that text: `is_special` is true, start = end = 0.
     """
 
     text: str
@@ -117,10 +117,10 @@ class Token(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenizedText:
-    """What a model read of a text: its T tokens by columns, as a `Token` has them.
+    """The T tokens that a model read of a text, stored as columns of the fields of `Token`.
 
-    `n_tokens_full` counts the whole text's tokens without special ones, read or not;
-    `max_length` is the model's limit, special tokens included.
+    `n_tokens_full` counts the tokens of the whole text without special tokens, read or not.
+    `max_length` is the context limit, including special tokens.
     """
 
     texts: tuple[str, ...]
@@ -140,14 +140,14 @@ class TokenizedText:
 
     @classmethod
     def of(cls, tokens: Iterable[Token], n_tokens_full: int, max_length: int) -> TokenizedText:
-        """The same, of tokens one by one."""
+        """Create it from single tokens."""
         columns: list[Any] = list(zip(*tokens, strict=True)) or [()] * 4
         texts, starts, ends, special = columns
         return cls(texts, starts, ends, special, n_tokens_full, max_length)
 
     @property
     def tokens(self) -> tuple[Token, ...]:
-        """The tokens one by one, made anew at each call: columns are for what has to be fast."""
+        """The tokens as objects, created at each call; use the columns where speed matters."""
         columns = (self.starts.tolist(), self.ends.tolist(), self.special.tolist())
         return tuple(map(Token._make, zip(self.texts, *columns, strict=True)))
 
@@ -162,28 +162,28 @@ class TokenizedText:
 
     @property
     def content(self) -> NDArray[np.bool_]:
-        """Mask [T] of the tokens that are text."""
+        """Mask [T] of the tokens that are neither special nor of a prompt."""
         return ~self.special
 
     @property
     def truncated(self) -> bool:
-        """Whether the text's end was not read."""
+        """Whether the end of the text was not read."""
         return self.n_tokens_full > len(self) - int(np.count_nonzero(self.special))
 
     @property
     def read_until(self) -> int:
-        """Character offset behind the last one that the model read."""
+        """Character offset of the end of what the model read."""
         return int(self.ends[self.content].max(initial=0))
 
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """An attribution method and every parameter its numbers depend on.
+    """An attribution method with every parameter that its numbers depend on.
 
-    The repr is its identity: label, equality and part of the cache key at once, for example
-    `saliency(version=1, normalization=p99, resampling=bin_mean, curve_version=1)`. Parameters in
-    `curve_params` shape only the position curve; `core` is the method without them, under which
-    per-token results are stored, so that no gradient is computed twice for another resampling.
+    The repr identifies the method: it is the label, the equality and part of the cache key, for
+    example `saliency(version=1, normalization=p99, resampling=bin_mean, curve_version=1)`. The
+    parameters in `curve_params` affect only the position curve. `core` is the method without them;
+    per-token results are stored under it, so another resampling needs no new gradients.
     """
 
     name: str
@@ -202,20 +202,20 @@ class Method:
 
     @property
     def core(self) -> str:
-        """Identity of the per-token numbers."""
+        """The method that identifies the per-token numbers: without curve parameters."""
         return repr(Method(self.name, self.params))
 
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """What each token carries of one score.
+    """Attribution of one score to the tokens of a query and a document.
 
-    `query_scores` [Q] and `document_scores` [D] go with the tokens of `query` and `document`,
-    special tokens included; `matrix` [Q, D] is there for methods that have one. `bias_share` is
-    the part of the score that no token carries and `completeness_error` is score - sum of
-    contributions - bias share; both are None for methods that make no such claim.
-    `standard_error` is that of a document token's number, averaged over tokens and in parts of
-    their mean, for methods that draw at random.
+    `query_scores` [Q] and `document_scores` [D] belong to the tokens of `query` and `document`,
+    including special tokens. `matrix` [Q, D] is present for methods that compute one. `bias_share`
+    is the part of the score that belongs to no token, and `completeness_error` is the score minus
+    all contributions and the bias share; both are None for methods that are not additive.
+    `standard_error`, for methods that sample, is the standard error of a document token's value,
+    averaged over tokens and relative to their mean.
     """
 
     model: str
@@ -250,17 +250,17 @@ class Attribution:
 class PositionCurve:
     """Attribution over 100 relative positions, averaged over the pairs of a data set.
 
-    `positions` [100] are where the points stand, in [0, 1]. `mean`, `std` (over pairs, ddof=1;
-    zeros for n = 1), `ci_low`, `ci_high`: [100]. The band is the bootstrap confidence interval of
-    the mean, over documents; None where there are too few. The `n` pairs have `n_documents`
-    different documents; in `n_truncated` pairs the document was longer than the model reads;
-    `n_failed` more gave no result and are not in the mean. `quartiles` [3, 100] are the 25th, 50th
-    and 75th percentiles over pairs, where they are known; `magnitudes` [100] the mean of what
-    tokens bring whatever its sign, of which index and center of mass are made.
+    `positions` [100] are the points' positions in [0, 1]. `mean`, `std` (over pairs, ddof=1; zeros
+    for n = 1), `ci_low` and `ci_high` have shape [100]; the last two are the bootstrap interval of
+    the mean over documents, None below 10 documents. There are `n` pairs with `n_documents`
+    different documents. In `n_truncated` pairs the document was truncated; `n_failed` further pairs
+    failed and are excluded. `quartiles` [3, 100], if known, are the 25th, 50th and 75th percentiles
+    over pairs. `magnitudes` [100] is the mean of absolute token values, from which the index and
+    the center of mass are computed.
 
-    Over what was read `n_read` is None. Over whole texts it is how many of the pairs were read at
-    each position [100], of which that position's numbers are made; they are NaN where those pairs
-    have too few documents.
+    For curves over what was read, `n_read` is None. For curves over whole texts, it is the number
+    of pairs read at each position [100], over which that position's numbers are computed; they are
+    NaN where these pairs have too few documents.
     """
 
     model: str
@@ -299,13 +299,13 @@ class PositionCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Everything needed to compute a number again; written into every caption and export.
+    """Everything needed to compute a number again; part of every caption and export.
 
-    What is not known, or does not apply, is None or empty and is left out everywhere: a 0 is a
-    count of none. `n_pairs`, `n_queries` and `n_documents` say what the numbers are over (a single
-    pair is named in `selection`), `truncated` how many of the documents are longer than the model
-    reads, `units` what tokens were joined to and how, `control` what was subtracted, `interval`
-    what was resampled for intervals.
+    Values that are unknown or do not apply are None or empty, and are omitted everywhere; 0 is a
+    count. `n_pairs`, `n_queries` and `n_documents` are what the numbers are computed over (a single
+    pair is named in `selection`). `truncated` is the number of truncated documents, `units` what
+    tokens were aggregated to and how, `control` what was subtracted, and `interval` what was
+    resampled for intervals.
     """
 
     poslens: str
@@ -327,14 +327,14 @@ class Provenance:
     interval: str = ""
 
     def entry(self) -> dict[str, str | int]:
-        """Each field that says something, by name, in reading order."""
+        """Each field with a value, by name, in reading order."""
         fields = ((name, getattr(self, name)) for name in self.__slots__)
         return {name: value for name, value in fields if value is not None and value != ""}
 
     def items(self) -> list[tuple[str, str]]:
-        """The same as text."""
+        """The entries as strings."""
         return [(name, str(value)) for name, value in self.entry().items()]
 
     def caption(self) -> str:
-        """All of it in one line."""
+        """All entries in one line."""
         return " · ".join(f"{name.replace('_', ' ')} {value}" for name, value in self.items())

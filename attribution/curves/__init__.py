@@ -1,1 +1,1 @@
-"""Curves over relative position: resampling, averages with intervals, the matrix, maps."""
+"""Curves over relative position: resampling, averages with intervals, matrices and maps."""

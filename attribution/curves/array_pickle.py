@@ -1,8 +1,8 @@
-"""A list of numpy arrays out of a pickle, and nothing else out of it.
+"""Reads a list of numpy arrays from a pickle, and refuses everything else.
 
-A pickle names functions and calls them. Here every name it may use stands for a small class or
-function of this module that makes float arrays from bytes; numpy itself is never called by it.
-Read it in a process of its own all the same (`curves/published.py`): sizes in it may lie.
+A pickle names functions and calls them. Here every name that it may use is mapped to a small class
+or function of this module that makes float arrays from bytes; numpy itself is never called. Use it
+in a separate process nevertheless (`curves/published.py`), because sizes in the file can be wrong.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _FLOATS = {"f4": "<f4", "f8": "<f8"}
 
 
 class NotArrays(Exception):
-    """The pickle holds something else than numpy arrays of floats."""
+    """The pickle contains something other than numpy arrays of floats."""
 
 
 class _Dtype:
-    """Stands for a float dtype while the pickle is read."""
+    """Replaces a float dtype while the pickle is read."""
 
     def __init__(self, name: object, align: object = False, copy: object = False) -> None:
         plain = str(name).lstrip("<=|") if isinstance(name, str) else ""
@@ -36,7 +36,7 @@ class _Dtype:
 
 
 class _Array:
-    """Stands for an array until its state has come."""
+    """Replaces an array until its state is read."""
 
     values: NDArray[np.floating] | None = None
 
@@ -48,14 +48,14 @@ class _Array:
 
 
 class _Kind:
-    """What a pickle names and never calls: the class of arrays."""
+    """The array class, which a pickle names but never calls."""
 
 
 _NDARRAY = _Kind()
 
 
 def _values(data: object, dtype: object, shape: object, order: str) -> NDArray[np.floating]:
-    """A view of the bytes: a pickle may name the same ones a million times."""
+    """A view of the bytes, because a pickle can refer to the same bytes a million times."""
     if not (
         isinstance(data, bytes | bytearray)
         and isinstance(dtype, _Dtype)
@@ -92,9 +92,9 @@ def _latin_1(text: object, encoding: object = "latin1") -> bytes:
 _ADMITTED: dict[tuple[str, str], Any] = {
     ("numpy", "ndarray"): _NDARRAY,
     ("numpy", "dtype"): _Dtype,
-    # Bytes as protocols below 3 write them.
+    # Bytes as written by protocols below 3.
     ("_codecs", "encode"): _latin_1,
-    # numpy 1 and numpy 2.
+    # Names of numpy 1 and numpy 2.
     **{
         (f"numpy.{core}.{module}", name): stand_in
         for core in ("core", "_core")
@@ -108,28 +108,28 @@ _ADMITTED: dict[tuple[str, str], Any] = {
 
 class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """The stand-in of an admitted name."""
+        """The replacement of an accepted name."""
         if (module, name) not in _ADMITTED:
             raise NotArrays
         return _ADMITTED[module, name]
 
     def persistent_load(self, pid: object) -> Any:
-        """References to things outside lead nowhere."""
+        """Refuse references to objects outside the pickle."""
         raise NotArrays
 
 
 def arrays(data: bytes, limit: int | None = None) -> list[NDArray[np.float64]]:
-    """The float arrays of a pickled list, tuple or single array of them.
+    """The float arrays of a pickled list or tuple of arrays, or of a single array.
 
     Raises:
-        NotArrays: the pickle names or holds anything else, more than `limit` numbers, or is
+        NotArrays: the pickle names or contains anything else, has more than `limit` numbers, or is
             damaged.
     """
     try:
         found = _Reader(io.BytesIO(data)).load()
     except NotArrays:
         raise
-    # A stream of opcodes that is no pickle fails in as many ways as there are opcodes.
+    # A damaged pickle can raise almost any exception.
     except Exception as error:
         raise NotArrays from error
     listed = found if isinstance(found, list | tuple) else [found]

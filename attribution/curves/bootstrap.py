@@ -2,9 +2,9 @@
 
 Pairs that share a document are not independent, so whole documents are drawn, each with all of its
 pairs (the cluster bootstrap; Field and Welsh 2007, "Bootstrapping clustered data"). Without groups,
-each row is drawn by itself. If there are very many documents, they are first put into bundles at
-random, and the bundles are drawn: the variance of a sum of independent draws is the sum of their
-variances, whatever the bundles.
+single rows are drawn. Very many documents are first grouped into bundles at random, and bundles are
+drawn: the variance of a sum of independent draws is the sum of their variances, whatever the
+bundles.
 
 Intervals are bias-corrected and accelerated (BCa; Efron 1987, "Better bootstrap confidence
 intervals"). Bootstrap intervals of few draws are too narrow, so their tails are those of Student's
@@ -26,33 +26,32 @@ from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 Values = NDArray[np.float64]
 Statistic = Callable[[Values], Values]
-"""Maps mean rows [R, K] to a number of each [R], or to several [R, J]; NaN where not defined."""
+"""Maps mean rows [R, K] to one number per row [R] or several [R, J]; NaN where undefined."""
 
 Kind = Literal["bca", "percentile", "upper"]
-"""How an interval is made: BCa; percentiles, for a statistic that is not smooth; or from 0 to a
-one-sided percentile limit, for one that cannot be negative and that noise moves away from 0."""
+"""Kind of interval: BCa; percentile, for statistics that are not smooth; or one-sided from 0, for
+statistics that cannot be negative and that noise increases."""
 
 N_BOOTSTRAP = 1000
 SEED = 20260101
 MAX_DRAWS = 10_000
-"""Beyond so many documents they are drawn in as many bundles, put together at random."""
+"""Maximum number of resampled units; more documents are grouped into as many bundles at random."""
 _ROWS = 50_000
 _KEPT = 500_000
-"""Draws are kept of up to so many documents times resamples, 4 MB: a page asks for tens of
-intervals over the same ones, and drawing takes most of each."""
+"""Draws are cached up to this many documents times resamples, 4 MB: a page computes tens of
+intervals over the same documents, and drawing takes most of the time."""
 MIN_DOCUMENTS = 10
-"""Below so many documents a number has no interval: resampling a few says little of the rest."""
+"""With fewer documents a number has no interval, because resampling them says little."""
 _ROUNDING = 1e-12
-"""Two values this close, in units of the larger, or of 1, are equal."""
+"""Relative tolerance (absolute below 1) at which two values count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """A statistic of `n` rows with its 95% interval, which resamples `n_resampled` of `resampled`.
 
-    `low` and `high` are None where there are too few to resample, or where resampling moves the
-    statistic so far that the interval would not contain it. `resampled` is empty where the interval
-    comes from a formula.
+    `low` and `high` are None if there are too few units to resample, or if the interval would not
+    contain the estimate. `resampled` is empty if the interval comes from a formula.
     """
 
     value: float
@@ -64,11 +63,11 @@ class Estimate:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Both ends, or None."""
+        """Both ends, or None without an interval."""
         return None if self.low is None or self.high is None else (self.low, self.high)
 
     def times(self, factor: float) -> Estimate:
-        """The same in a unit that is 1 / `factor` of this one."""
+        """The estimate and its interval multiplied by `factor`."""
         low, high = (None if end is None else factor * end for end in (self.low, self.high))
         return replace(self, value=factor * self.value, low=low, high=high)
 
@@ -76,14 +75,14 @@ class Estimate:
         return self.text()
 
     def text(self, form: str = ".3f") -> str:
-        """`value [low, high]`, each in this format; the value alone without an interval."""
+        """`value [low, high]` in this number format; only the value if there is no interval."""
         if self.interval is None:
             return format(self.value, form)
         return f"{self.value:{form}} [{self.low:{form}}, {self.high:{form}}]"
 
 
 def numbered(groups: Sequence[Hashable]) -> NDArray[np.int64]:
-    """Group names as numbers [n] from 0, in order of first appearance."""
+    """Groups as integers [n] from 0, in order of first appearance."""
     order: dict[Hashable, int] = {}
     return np.array([order.setdefault(group, len(order)) for group in groups], dtype=np.int64)
 
@@ -94,9 +93,9 @@ def _summed(
     n: int,
     of: Callable[[Values], Values],
 ) -> Values:
-    """Sums [n, K] of what `of` makes of the rows of each of n draws, in float64; `parts` are
-    columns side by side. A piece at a time: a million curves twice over would be most of a
-    machine's memory."""
+    """Sums [n, K] over the rows of each of n groups, in float64, after `of` is applied to the rows;
+    `parts` are joined as columns. Computed in pieces, because two copies of a million curves would
+    use most of a machine's memory."""
     order = np.argsort(index, kind="stable")
     starts = np.searchsorted(index[order], np.arange(n + 1))
     sums: list[Values] = []
@@ -111,8 +110,8 @@ def _summed(
 
 @dataclass(frozen=True, slots=True)
 class _Draws:
-    """What is drawn: sums [n, K] over the rows of each of n documents or bundles, and how many rows
-    each has [n]. The generator has made the bundles and goes on to draw."""
+    """The resampled units: sums [n, K] over the rows of each of n documents or bundles, and the
+    number of rows of each [n]. The generator that formed the bundles also makes the draws."""
 
     sums: Values
     sizes: Values
@@ -122,15 +121,15 @@ class _Draws:
     def means(self, n_resamples: int) -> Values:
         """Means [n_resamples, K] of draws with replacement.
 
-        A document that is drawn brings all its rows, so a mean is over as many rows as its draw
-        has. Counting how often each was drawn and multiplying is the same as indexing, without an
-        [R, n, K] array.
+        A drawn document brings all its rows, so a mean is over as many rows as were drawn. Counting
+        how often each document was drawn and multiplying equals indexing, without an [R, n, K]
+        array.
         """
         n = len(self.sizes)
         if n * n_resamples <= _KEPT:
             counts = _kept_counts(n, n_resamples, self.seed)
             return np.asarray(counts @ self.sums / (counts @ self.sizes)[:, None])
-        # 64 MiB of counts at a time, however many documents there are.
+        # 64 MiB of counts at a time, for any number of documents.
         at_once = max(1, min(n_resamples, 8_000_000 // n))
         arrays = []
         for start in range(0, n_resamples, at_once):
@@ -140,7 +139,7 @@ class _Draws:
 
     @property
     def all_but_one(self) -> Values:
-        """Means [n, K] without each document in turn."""
+        """Means [n, K] without each document in turn (jackknife)."""
         total, sizes = self.sums.sum(0), self.sizes
         return np.asarray((total - self.sums) / (sizes.sum() - sizes)[:, None])
 
@@ -171,7 +170,7 @@ def _counts(generator: np.random.Generator, n_resamples: int, n: int) -> Values:
     """How often each of n groups is drawn in each resample [n_resamples, n]."""
     # As floats, so that BLAS multiplies; `multinomial` takes eight times as long for 42,000.
     counts = np.empty((n_resamples, n))
-    # Few documents: many resamples are counted in one call, each in places of its own.
+    # Few documents: many resamples are counted in one call, each with its own range of indices.
     for some in np.array_split(counts, max(1, counts.size // 100_000)):
         drawn = generator.integers(0, n, some.shape, np.int32)
         own = drawn + n * np.arange(len(some))[:, None]
@@ -181,14 +180,14 @@ def _counts(generator: np.random.Generator, n_resamples: int, n: int) -> Values:
 
 @lru_cache(maxsize=8)
 def _kept_counts(n: int, n_resamples: int, seed: int) -> Values:
-    """The same from this seed on; what is drawn depends on nothing else. Read-only."""
+    """Counts for this seed; they depend on nothing else. Read-only."""
     counts = _counts(np.random.default_rng(seed), n_resamples, n)
     counts.flags.writeable = False
     return counts
 
 
 def n_groups(n: int, groups: Sequence[Hashable] | None) -> int:
-    """How many draws the rows are."""
+    """The number of resampled units."""
     return n if groups is None else len(set(groups))
 
 
@@ -206,15 +205,15 @@ def intervals(
     """Intervals ([J], [J]) of a statistic of the mean of rows; None below MIN_DOCUMENTS groups.
 
     Args:
-        rows: [n, K], or several such whose columns are joined.
-        groups: the documents of the rows [n]; None if each row is drawn by itself.
-        statistic: maps means [R, K] to [R, J]; resamples in which it is NaN are left out.
-        of: applied to the rows, some at a time, before they are summed.
+        rows: [n, K], or several arrays whose columns are joined.
+        groups: the documents of the rows [n]; None to resample single rows.
+        statistic: maps means [R, K] to [R, J]; resamples in which it is NaN are excluded.
+        of: applied to the rows, in pieces, before they are summed.
         kind: see `Kind`.
-        level: share of intervals that contain the true value, in (0, 1).
+        level: nominal coverage of the intervals, in (0, 1).
 
-    An end is NaN where the statistic is not defined, or where the interval would not contain it.
-    More than MAX_DRAWS groups are bundled at random first. Everything is seeded.
+    An end is NaN if the statistic is undefined or the interval would not contain the estimate. More
+    than MAX_DRAWS groups are first bundled at random. Everything is seeded.
     """
     draws = _draws(rows, groups, seed, of)
     n = len(draws.sizes)
@@ -236,8 +235,8 @@ def intervals(
 def _resampled(
     draws: _Draws, statistic: Statistic, kind: Kind, n_resamples: int
 ) -> tuple[Values, Values, Values, Values]:
-    """A statistic [J], its resamples [R, J] in order with NaN last, and bias and acceleration [J]
-    of BCa, zeros for other kinds."""
+    """A statistic [J], its sorted resamples [R, J] with NaN last, and bias and acceleration [J] of
+    BCa, zeros for other kinds."""
     value = statistic((draws.sums.sum(0) / draws.sizes.sum())[None])[0]
     drawn = statistic(draws.means(n_resamples))
     equal = np.abs(drawn - value) <= _ROUNDING * np.maximum(1, np.abs(value))
@@ -250,8 +249,8 @@ def _resampled(
 
 
 def _share_below(drawn: Values, value: Values) -> Values:
-    """Share of resamples [R, J] below a value [J]: ties count half, and at least half a resample is
-    on either side, as no end is further out than the resamples go."""
+    """Share of resamples [R, J] below a value [J]. Ties count half; the share is clipped so that at
+    least half a resample is on either side, because no end lies beyond the resamples."""
     n_finite = np.maximum(np.isfinite(drawn).sum(0), 1)
     below = ((drawn < value).sum(0) + (drawn <= value).sum(0)) / 2
     return np.asarray(np.clip(below, 0.5, n_finite - 0.5) / n_finite)
@@ -264,10 +263,10 @@ def p_value(
     *,
     kind: Kind = "bca",
 ) -> float | None:
-    """Two-sided p of a statistic that is 0 where there is no effect: 1 minus the level at which its
-    interval of this kind touches 0, so that p < 0.05 where the 95% interval excludes 0. Beyond what
-    1,000 resamples can tell, of Student's t with `standard_error`. None below MIN_DOCUMENTS groups,
-    or where the statistic is not defined."""
+    """Two-sided p value of a statistic that is 0 without an effect: 1 minus the level at which the
+    interval of this kind touches 0, so p < 0.05 if the 95% interval excludes 0. If p is too small
+    for 1,000 resamples, it comes from Student's t with `standard_error`. None below MIN_DOCUMENTS
+    groups, or if the statistic is undefined."""
     draws = _draws(np.asarray(rows, dtype=np.float64), groups, SEED, lambda some: some)
     n = len(draws.sizes)
     if n < MIN_DOCUMENTS:
@@ -295,8 +294,8 @@ def standard_error(
     statistic: Statistic = lambda means: means[:, 0],
 ) -> float | None:
     """Standard error of a smooth statistic of the mean of rows [n, K], by the jackknife over
-    documents (Efron and Tibshirani 1993, "An Introduction to the Bootstrap", equation 11.5); None
-    of fewer than two documents, or where the statistic is not defined without one of them."""
+    documents (Efron and Tibshirani 1993, "An Introduction to the Bootstrap", equation 11.5). None
+    for fewer than two documents, or if the statistic is undefined without one of them."""
     draws = _draws(np.asarray(rows, dtype=np.float64), groups, SEED, lambda some: some)
     if len(draws.sizes) < 2:
         return None
@@ -304,8 +303,8 @@ def standard_error(
 
 
 def jackknife_error(without: Values) -> float | None:
-    """Standard error by the jackknife, of a statistic without each of n documents in turn [n]; None
-    of fewer than two, or where the statistic is not defined without one of them."""
+    """Standard error by the jackknife, from a statistic without each of n documents in turn [n].
+    None for fewer than two documents, or if a value is undefined."""
     n = len(without)
     if n < 2 or not np.isfinite(without).all():
         return None
@@ -313,14 +312,14 @@ def jackknife_error(without: Values) -> float | None:
 
 
 def _tail(n: int, probability: float) -> float:
-    """The normal quantile that stands for a tail of Student's t with n draws: t (n - 1 degrees of
-    freedom) times sqrt(n / (n - 1)), since resampling divides by n where t divides by n - 1."""
+    """Replacement of the normal quantile by a tail of Student's t with n draws: t (n - 1 degrees of
+    freedom) times sqrt(n / (n - 1)), because resampling divides by n and t by n - 1."""
     return float(stdtrit(n - 1, 1 - probability) * np.sqrt(n / (n - 1)))
 
 
 def _acceleration(all_but_one: Values) -> Values:
     """Acceleration [J] from a statistic without each document in turn [n, J] (Efron 1987, equation
-    6.6, by the jackknife); where it is NaN it does not count."""
+    6.6, by the jackknife); NaN values are ignored."""
     defined = np.maximum(np.isfinite(all_but_one).sum(0), 1)
     less = np.nansum(all_but_one, axis=0) / defined - all_but_one
     spread, skew = np.nansum(less**2, axis=0) ** 1.5, np.nansum(less**3, axis=0)
@@ -329,7 +328,7 @@ def _acceleration(all_but_one: Values) -> Values:
 
 
 def _quantile(ordered: Values, n: NDArray[np.int64], level: Values) -> Values:
-    """Quantiles [J] of the first n [J] of ordered values [R, J], linear between two."""
+    """Quantiles [J] of the first n [J] of sorted values [R, J], linearly interpolated."""
     last = np.maximum(n - 1, 0)
     at = level * last
     before = at.astype(np.int64)
@@ -354,7 +353,7 @@ def estimate(
     kind: Kind = "bca",
     n_resamples: int = N_BOOTSTRAP,
 ) -> Estimate | None:
-    """A statistic of the mean of rows [n, K] with its interval; None where it is not defined."""
+    """A statistic of the mean of rows [n, K] with its interval; None if it is undefined."""
     values = np.asarray(rows, dtype=np.float64)
     if not len(values):
         return None
@@ -380,9 +379,9 @@ def with_ends(
     n_resampled: int,
     resampled: str = "documents",
 ) -> Estimate:
-    """An estimate with ends of `intervals`: none where they are None or NaN."""
+    """An estimate with ends from `intervals`; no interval if they are None or NaN."""
     if ends is None or not np.isfinite(ends).all():
         return Estimate(value, None, None, n, n_resampled, resampled)
-    # The value of other sums than the interval's may be off by rounding.
+    # The estimate can differ from the interval's sums by rounding.
     low, high = min(ends[0], value), max(ends[1], value)
     return Estimate(value, low, high, n, n_resampled, resampled)

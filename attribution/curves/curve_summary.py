@@ -1,4 +1,4 @@
-"""Curves averaged over documents, and where they lean: center of mass and primacy-recency index."""
+"""Curves averaged over documents, with center of mass and primacy-recency index."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from poslens.attribution.types import N_BINS, Method, PositionCurve, as_array
 
 @dataclass(frozen=True, slots=True)
 class CurveSummary:
-    """An aggregated curve with the two numbers that say where it leans.
+    """A mean curve with its center of mass and its primacy-recency index.
 
-    Either is None where it is a share of nothing: the sentence `undefined` says why.
+    Either is None if it is undefined (its denominator is zero, or the denominator's interval
+    includes zero); `undefined` explains why in one sentence.
     """
 
     curve: PositionCurve
@@ -33,7 +34,7 @@ class CurveSummary:
 
     @property
     def undefined(self) -> str:
-        """Why a number is missing; empty where none is."""
+        """Why a number is missing; empty if none is."""
         if self.center_of_mass is None:
             return (
                 "No center of mass and no index: what the tokens bring is zero, or not clearly "
@@ -52,10 +53,10 @@ _COLUMNS = 10
 
 
 def _sums(magnitudes: NDArray[np.floating], x: NDArray[np.floating]) -> Values:
-    """What both numbers are ratios of, for magnitudes [..., 100] at positions [100]: last less
-    first third, both thirds, moment, total [..., 4].
+    """Numerators and denominators of both numbers, for magnitudes [..., 100] at positions [100]:
+    last minus first third, sum of both thirds, first moment, total [..., 4].
 
-    They are sums of the bins, so those of a mean curve are the means of the documents' own.
+    They are linear in the bins, so those of a mean curve are the means over documents.
     """
     values = np.asarray(magnitudes, dtype=np.float64)
     if (values < 0).any():
@@ -74,8 +75,8 @@ def _ratio(above: Values, below: Values) -> Values:
 def center_of_mass(
     magnitudes: NDArray[np.floating], x: NDArray[np.floating]
 ) -> NDArray[np.float64]:
-    """sum x*m / sum m along the last axis of magnitudes m [..., 100] at positions `x` [100]; NaN
-    where all are zero.
+    """Center of mass, sum x*m / sum m, along the last axis of magnitudes m [..., 100] at positions
+    `x` [100]; NaN if all are zero.
 
     Raises:
         ValueError: a magnitude is negative.
@@ -85,10 +86,10 @@ def center_of_mass(
 
 
 def primacy_recency_index(magnitudes: NDArray[np.floating]) -> NDArray[np.float64]:
-    """(last third - first third) / (last third + first third) of magnitudes [..., 100] along the
-    last axis, thirds being 33 bins; NaN where both are zero.
+    """Primacy-recency index, (last third - first third) / (last third + first third), along the
+    last axis of magnitudes [..., 100]; thirds have 33 bins. NaN if both thirds are zero.
 
-    In [-1, 1]: negative is primacy, positive recency.
+    In [-1, 1]: negative means primacy, positive recency.
 
     Raises:
         ValueError: a magnitude is negative.
@@ -100,9 +101,9 @@ def primacy_recency_index(magnitudes: NDArray[np.floating]) -> NDArray[np.float6
 def _estimate(
     sums: Values, ends: Values | None, above: int, n: int, n_documents: int
 ) -> Estimate | None:
-    """The ratio of two columns of mean sums [4], with the ends [2, 2] of its interval and of its
-    denominator's; None where the denominator, or the lower end of its interval, is not above
-    zero."""
+    """The ratio of two columns of mean sums [4]; `ends` [2, 2] are the intervals of the ratio and
+    of its denominator. None if the denominator, or the lower end of its interval, is not
+    positive."""
     if not sums[above + 1] > 0:
         return None
     value = float(sums[above] / sums[above + 1])
@@ -115,7 +116,7 @@ def _estimate(
 
 
 def nothing_stored(model: str, dataset: str) -> UserError:
-    """There is nothing to average."""
+    """Raised if there are no curves to average."""
     return UserError(
         f"No pair of {dataset} has a result of {model} yet: compute the curves first, or widen the "
         "filter."
@@ -137,17 +138,17 @@ def summarize(
     """Average curves [n, 100] with bootstrap intervals over documents (seeded).
 
     Args:
-        groups: what tells the rows' documents apart [n], such as their texts: pairs that share
-            one are resampled together. None where each row is a document of its own.
-        magnitudes: what the tokens bring, whatever its sign [n, 100] (`document_magnitudes`), of
-            which center of mass and index are made; None where the curves are not made of tokens'
-            scores and have neither.
-        resampling: how the curves' points came about, if the method does not say.
+        groups: identifies each row's document [n], for example by its text; pairs that share one
+            are resampled together. None if each row has its own document.
+        magnitudes: absolute values of the tokens, resampled [n, 100] (`document_magnitudes`), from
+            which center of mass and index are computed; None for curves that are not made of token
+            scores, which have neither.
+        resampling: how the points of the curves were computed, if the method does not state it.
 
-    Below `bootstrap.MIN_DOCUMENTS` documents there is no interval.
+    There are no intervals below `bootstrap.MIN_DOCUMENTS` documents.
 
     Raises:
-        UserError: there is nothing to average.
+        UserError: there are no curves to average.
     """
     n = len(curves)
     if n == 0:
@@ -161,7 +162,8 @@ def summarize(
     n_documents = n_groups(n, groups)
 
     def numbers(means: Values) -> Values:
-        """Curve [R, 100], then center of mass and its denominator, index and its denominator."""
+        """Curve [R, 100], then center of mass with its denominator and index with its
+        denominator."""
         curve = means[:, :N_BINS]
         if magnitudes is None:
             return curve
@@ -170,7 +172,7 @@ def summarize(
         return np.column_stack([curve, centre, sums[:, 3], index, sums[:, 1]])
 
     low = high = of_centre = of_index = None
-    # In one go, so that curve and numbers are of the same draws.
+    # One call, so that curve and numbers use the same draws.
     if (found := intervals(parts, groups, numbers)) is not None:
         low, high = (as_array(end[:N_BINS], (N_BINS,), "a curve") for end in found)
         if magnitudes is not None:
@@ -202,8 +204,8 @@ def summarize(
 
 
 def _over_rows(rows: NDArray[np.floating]) -> tuple[Values, Values, Values]:
-    """Mean [100], standard deviation [100] (ddof=1; 0 of one row) and quartiles [3, 100] of rows
-    [n, 100] in float64, a few columns at a time, so that not all are there twice."""
+    """Mean [100], standard deviation [100] (ddof=1; 0 for one row) and quartiles [3, 100] of rows
+    [n, 100] in float64, a few columns at a time to save memory."""
     mean, std, quartiles = np.empty(N_BINS), np.zeros(N_BINS), np.empty((3, N_BINS))
     for start in range(0, N_BINS, _COLUMNS):
         some = slice(start, start + _COLUMNS)

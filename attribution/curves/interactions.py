@@ -23,9 +23,9 @@ _MAX_LABEL = 60
 
 @dataclass(frozen=True, slots=True)
 class Interactions:
-    """A matrix [rows, columns] of shares of the score with its labels.
+    """A matrix [rows, columns] of shares of the score, with labels.
 
-    `special` is what special tokens of either side carry, and `total` the sum of all shares;
+    `special` is the sum of shares of special tokens, and `total` the sum of all shares;
     `evidence_columns` are the columns that overlap the evidence.
     """
 
@@ -41,7 +41,7 @@ class Interactions:
 class _Units:
     labels: tuple[str, ...]
     spans: tuple[tuple[int, int], ...]
-    unit_of: NDArray[np.int64]  # of each token; -1 for special ones
+    unit_of: NDArray[np.int64]  # per token; -1 for special tokens
 
 
 def _token_units(tokenized: TokenizedText, text: str) -> _Units:
@@ -54,7 +54,7 @@ def _token_units(tokenized: TokenizedText, text: str) -> _Units:
 
 
 def _ranks(tokenized: TokenizedText) -> NDArray[np.int64]:
-    """Each token's number among those that are not special [T]; -1 for special ones."""
+    """Each token's index among the tokens that are not special [T]; -1 for special ones."""
     return np.where(tokenized.content, np.cumsum(tokenized.content) - 1, -1)
 
 
@@ -92,7 +92,7 @@ def _units(tokenized: TokenizedText, text: str, level: str, language: str | None
 def interactions(
     attribution: Attribution, pair: TextPair, rows: RowLevel, columns: ColumnLevel
 ) -> Interactions:
-    """Sum the attribution's matrix to the levels asked for.
+    """Sum the attribution's matrix over the requested units.
 
     Raises:
         ValueError: the attribution has no matrix.

@@ -1,7 +1,7 @@
-"""Where attribution lies in a document: resampling to bins, and one document's curve.
+"""Resampling of token scores to bins of relative position, and the curve of one document.
 
-Formulas: PosIR (section 5.3 of the paper and its published scripts) for `p99` and `point`;
-the interval average `bin_mean`, which looks at every token, is ours.
+`p99` and `point` follow PosIR (section 5.3 of the paper and its published scripts). The mean over
+bins, `bin_mean`, which uses every token, is PosLens's own.
 """
 
 from __future__ import annotations
@@ -34,22 +34,21 @@ RESAMPLINGS: tuple[Resampling, ...] = ("bin_mean", "point")
 Floats = NDArray[np.float64]
 
 Aggregate = Literal["sum", "mean", "max"]
-"""How tokens make the number of a word or a sentence: see `aggregated`."""
+"""How token scores become the score of a word or sentence: see `aggregated`."""
 
 LENGTH_BUCKETS = ("Q1", "Q2", "Q3", "Q4")
 BUCKET_EDGES = (512, 1024, 1536)
 
 _TOGETHER = 64
-"""Documents whose curves are made together."""
+"""Number of documents whose curves are computed together."""
 
 
 def positions(resampling: Resampling) -> NDArray[np.float64]:
-    """Relative positions [100] of a curve's points: on every axis, in every table, and in the
-    center of mass.
+    """Relative positions [100] of a curve's points, used for axes, tables and the center of mass.
 
-    `bin_mean` averages over bins, so a point stands at its bin's centre, (b + 0.5) / 100; `point`
-    looks at b / 99, as PosIR's scripts do, with which the centres of mass of its published curves
-    come out (0.424 and 0.639).
+    `bin_mean` averages over bins, so a point is at the center of its bin, (b + 0.5) / 100. `point`
+    samples at b / 99, as PosIR's scripts do; with it, the centers of mass of PosIR's published
+    curves are reproduced (0.424 and 0.639).
     """
     if resampling == "point":
         return np.linspace(0.0, 1.0, N_BINS)
@@ -68,8 +67,8 @@ def normalize(scores: NDArray[np.floating], how: Normalization) -> NDArray[np.fl
     """Scale one document's scores [D] so that documents can be averaged.
 
     `p99` clips at the 99th percentile of the magnitudes and divides by it, as PosIR's scripts do;
-    `max` divides by the largest magnitude, as its text says; `none` keeps the score's units.
-    Signs are kept; all zeros stay zeros.
+    `max` divides by the largest magnitude, as PosIR's text states; `none` does not scale. Signs do
+    not change, and all zeros remain zeros.
     """
     values = np.asarray(scores, dtype=np.float64)
     (scaled,) = _normalized(values[None], np.array([len(values)]), how)
@@ -77,14 +76,14 @@ def normalize(scores: NDArray[np.floating], how: Normalization) -> NDArray[np.fl
 
 
 def _normalized(rows: Floats, lengths: NDArray[np.int64], how: Normalization) -> Floats:
-    """The same of documents' scores [N, longest], each followed by zeros."""
+    """`normalize` for several documents' scores [N, longest], each padded with zeros."""
     if how == "none":
         return rows
     sizes = np.abs(rows)
     limits = largest = sizes.max(1)
     if how == "p99":
-        # numpy.percentile, which takes one length at a time, step by step to the last bit; zeros
-        # behind a document's end come first in order.
+        # Bitwise the same as numpy.percentile, which takes one length at a time; padding zeros
+        # come first in sorted order.
         rank = (lengths - 1) * (99 / 100)
         below = np.floor(rank)
         part, first = rank - below, rows.shape[1] - lengths + below.astype(np.int64)
@@ -93,8 +92,7 @@ def _normalized(rows: Floats, lengths: NDArray[np.int64], how: Normalization) ->
         low, high = ordered[each, first], ordered[each, np.minimum(first + 1, rows.shape[1] - 1)]
         step = high - low
         limits = np.where(part >= 0.5, high - step * (1 - part), low + step * part)
-        # A few scores among very many zeros have a 99th percentile of zero: fall back on the
-        # maximum rather than lose them.
+        # With few nonzero scores the 99th percentile is zero: divide by the maximum instead.
         limits = np.where(limits == 0.0, largest, limits)
     limits = np.where(limits == 0.0, 1.0, limits)[:, None]
     return np.clip(rows, -limits, limits) / limits
@@ -103,12 +101,12 @@ def _normalized(rows: Floats, lengths: NDArray[np.int64], how: Normalization) ->
 def resample(
     scores: NDArray[np.floating], how: Resampling, bins: int = N_BINS
 ) -> NDArray[np.float64]:
-    """Bring D scores to `bins` points.
+    """Resample D scores to `bins` points.
 
-    `point` samples by linear interpolation between token indices scaled to [0, 1] (PosIR): of a
-    long document it looks at two tokens a point. `bin_mean` averages: token j fills
-    [j/D, (j+1)/D), a bin's value is the mean over the bin, so every token counts and the mean
-    over bins equals the mean over tokens.
+    `point` interpolates linearly between token indices scaled to [0, 1] (PosIR), so it uses two
+    tokens per point of a long document. `bin_mean` averages: token j fills [j/D, (j+1)/D), and a
+    bin's value is the mean over the bin. Every token counts, and the mean over bins equals the mean
+    over tokens.
     """
     values = np.asarray(scores, dtype=np.float64)
     (points,) = _resampled(values[None], np.array([len(values)]), how, bins)
@@ -116,7 +114,7 @@ def resample(
 
 
 def _resampled(rows: Floats, lengths: NDArray[np.int64], how: Resampling, bins: int) -> Floats:
-    """The same of documents' scores [N, longest], each followed by zeros: [N, bins]."""
+    """`resample` for several documents' scores [N, longest], each padded with zeros: [N, bins]."""
     if not lengths.all():
         raise ValueError("no tokens to resample")
     if how == "point":
@@ -127,7 +125,7 @@ def _resampled(rows: Floats, lengths: NDArray[np.int64], how: Resampling, bins: 
 
 
 def _interpolated(values: Floats, lengths: NDArray[np.int64], how: Resampling, bins: int) -> Floats:
-    """numpy.interp of each row at a curve's points, step by step to the last bit."""
+    """Bitwise the same as numpy.interp of each row at a curve's points."""
     plans = [_places(n, how, bins) for n in lengths.tolist()]
     low = np.take_along_axis(values, np.stack([plan[0] for plan in plans]), 1)
     high = np.take_along_axis(values, np.stack([plan[1] for plan in plans]), 1)
@@ -140,8 +138,8 @@ def _interpolated(values: Floats, lengths: NDArray[np.int64], how: Resampling, b
 def _places(
     n: int, how: Resampling, bins: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats, Floats]:
-    """Where the points of a curve lie between the tokens of a text of n: the indices to their left
-    and right, how far those are apart, and how far the point is past the left one."""
+    """Where the points of a curve are among n tokens: the indices of the left and right neighbors,
+    their distance, and the point's distance from the left one."""
     wanted = np.linspace(0, 1, bins if how == "point" else bins + 1)
     values = np.linspace(0, 1, n) if how == "point" else np.arange(n + 1) / n
     left = np.searchsorted(values, wanted, "right") - 1
@@ -152,13 +150,13 @@ def _places(
 
 CURVE_VERSION = 1
 """Part of the key of every stored curve: raise it when `document_curve` or `document_magnitudes`
-give other numbers. Per-token results stay, and curves are made of them anew."""
+return other numbers. Per-token results stay valid, and curves are recomputed from them."""
 
 
 def curve_params(
     normalization: str = NORMALIZATIONS[0], resampling: str = RESAMPLINGS[0]
 ) -> dict[str, Any]:
-    """What a curve's numbers depend on beside the tokens' scores: `Method.curve_params`."""
+    """The parameters of curves, which are not parameters of token scores: `Method.curve_params`."""
     return {
         "normalization": normalization,
         "resampling": resampling,
@@ -169,17 +167,17 @@ def curve_params(
 def document_curve(attribution: Attribution, method: Method | None = None) -> Array:
     """One document's curve [100] under `method`'s normalization and resampling.
 
-    Special tokens are left out; positions are relative to what the model read.
+    Special tokens are excluded; positions are relative to what the model read.
     """
     curves = score_curves([content_scores(attribution)], method or attribution.method)
     return as_array(curves[0], (N_BINS,), "a curve")
 
 
 def document_magnitudes(attribution: Attribution, method: Method | None = None) -> Array:
-    """The same of the scores' magnitudes [100]: what tokens bring, whatever its sign.
+    """One document's curve [100] of absolute scores, normalized and resampled in the same way.
 
-    In a curve of signed scores those inside a bin cancel each other, and a mean curve's documents
-    do too; here they do not. Of scores without signs it is the curve itself.
+    In a curve of signed scores, values in one bin cancel, and so do those of different documents in
+    a mean curve; magnitudes do not. For unsigned scores it equals `document_curve`.
     """
     scores = np.abs(content_scores(attribution))
     curves = score_curves([scores], method or attribution.method)
@@ -187,7 +185,7 @@ def document_magnitudes(attribution: Attribution, method: Method | None = None) 
 
 
 def content_scores(attribution: Attribution) -> NDArray[np.float32]:
-    """Scores of the document's tokens that are text [D]."""
+    """Scores of the document's text tokens [D], without special tokens."""
     return attribution.document_scores[attribution.document.content]
 
 
@@ -195,7 +193,7 @@ def score_curves(scores: Sequence[NDArray[np.floating]], method: Method) -> Arra
     """Curves [N, 100] of documents' scores, each [D]."""
     params, lengths = method.curve_params, np.array([len(score) for score in scores], np.int64)
     curves = np.zeros((len(scores), N_BINS))
-    # Of like length together: rows are as long as the longest.
+    # Documents of similar length together, because rows are padded to the longest.
     order = np.argsort(lengths, kind="stable")
     for start in range(0, len(order), _TOGETHER):
         part = order[start : start + _TOGETHER]
@@ -208,7 +206,7 @@ def score_curves(scores: Sequence[NDArray[np.floating]], method: Method) -> Arra
 
 
 def token_range(document: TokenizedText, span: EvidenceSpan) -> tuple[float, float] | None:
-    """The span as relative token positions [from, to) of what was read; None if none of it was."""
+    """The span as relative token positions [from, to) of what was read; None if it was not read."""
     covered = inside(document, span)[document.content]
     at = np.flatnonzero(covered)
     return (int(at[0]) / len(covered), (int(at[-1]) + 1) / len(covered)) if len(at) else None
@@ -216,10 +214,11 @@ def token_range(document: TokenizedText, span: EvidenceSpan) -> tuple[float, flo
 
 @dataclass(frozen=True, slots=True)
 class EvidenceShare:
-    """How much of the attribution lies in the evidence.
+    """How much of the attribution is inside the evidence.
 
-    `share` of |attribution| over non-special document tokens, `token_share` of the tokens, and
-    their ratio `enrichment`: 1 is what an even spread would give.
+    `share` is the evidence's share of |attribution| over the document's text tokens, `token_share`
+    its share of those tokens, and `enrichment` the ratio of the two; it is 1 for a uniform
+    attribution.
     """
 
     share: float
@@ -232,7 +231,7 @@ class EvidenceShare:
 
 
 def evidence_share(attribution: Attribution, span: EvidenceSpan) -> EvidenceShare | None:
-    """Share of |attribution| inside the evidence; None where the model read none of it."""
+    """Share of |attribution| inside the evidence; None if the model read none of the evidence."""
     content = attribution.document.content
     magnitude = np.abs(attribution.document_scores[content]).astype(np.float64)
     covered = inside(attribution.document, span)[content]
@@ -245,10 +244,10 @@ def evidence_share(attribution: Attribution, span: EvidenceSpan) -> EvidenceShar
 def aggregated(
     scores: NDArray[np.floating], unit_of: NDArray[np.int64], n: int, how: Aggregate
 ) -> NDArray[np.float64]:
-    """Scores of tokens [T] as scores of their units [n]; NaN where a unit has no token.
+    """Scores of units [n] from token scores [T]; NaN for a unit without tokens.
 
-    `unit_of` [T] is each token's unit, -1 for none. `max` is the score of largest magnitude, with
-    its sign; the first of equal ones.
+    `unit_of` [T] is each token's unit, -1 for none. `max` is the score of largest magnitude with
+    its sign; of equal magnitudes the first.
     """
     array = unit_of >= 0
     values, units = np.asarray(scores, dtype=np.float64)[array], unit_of[array]
@@ -256,7 +255,7 @@ def aggregated(
     numbers = np.zeros(n)
     if how == "max":
         rising = np.lexsort((-np.arange(len(values)), np.abs(values)))
-        numbers[units[rising]] = values[rising]  # the last one written stays
+        numbers[units[rising]] = values[rising]  # the last assignment wins
     else:
         np.add.at(numbers, units, values)
         if how == "mean":
@@ -267,23 +266,24 @@ def aggregated(
 def unit_scores(
     tokenized: TokenizedText, scores: Array, spans: Sequence[tuple[int, int]], how: Aggregate
 ) -> NDArray[np.float64]:
-    """Score of each span (a word, say) of its tokens' [len(spans)]; NaN where nothing was read.
+    """Score of each span (a word, say) from the scores of its tokens [len(spans)]; NaN where no
+    token was read.
 
-    A token belongs to the span in which it starts, or to the next one where it starts between
-    spans (a leading space). Shares add up, so a word's is the sum; a sum of lengths, such as
-    saliency's, would count pieces: `MethodEntry.aggregate` says what suits a method.
+    A token belongs to the span in which it starts, or to the next one if it starts between spans (a
+    leading space). Shares are summed. The sum of norms, such as saliency, would grow with the
+    number of tokens; `MethodEntry.aggregate` is the suitable choice for a method.
     """
     units = unit_of(tokenized, spans)
-    # A token of white space that touches no span counts to none.
-    starts, ends = np.array([*spans, (0, 0)]).T[:, units]  # -1 is the last one
+    # A white-space token that touches no span belongs to none.
+    starts, ends = np.array([*spans, (0, 0)]).T[:, units]  # -1 selects the last row
     shared = (tokenized.starts < ends) & (tokenized.ends > starts)
     units = np.where(shared & (tokenized.ends > tokenized.starts), units, -1)
     return aggregated(scores, units, len(spans), how)
 
 
 def rank_correlation(a: NDArray[np.floating], b: NDArray[np.floating]) -> float | None:
-    """Spearman's rank correlation over the units that both models read; None for under 3 units
-    or where one side is constant."""
+    """Spearman's rank correlation over the units that both models read; None for fewer than 3 units
+    or if one side is constant."""
     both = np.isfinite(a) & np.isfinite(b)
     x, y = a[both], b[both]
     if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
@@ -292,8 +292,8 @@ def rank_correlation(a: NDArray[np.floating], b: NDArray[np.floating]) -> float 
 
 
 def rank_correlations(a: NDArray[np.floating], b: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Spearman's rank correlation of each row [R] of a and b [R, K], which are finite; NaN where a
-    side is constant. As scipy's `spearmanr` row by row, which takes half a millisecond of each."""
+    """Spearman's rank correlation of each row [R] of a and b [R, K], which must be finite; NaN if a
+    side is constant. Equals scipy's `spearmanr` row by row, which takes half a millisecond each."""
     import pandas as pd  # here: few calls need it; scipy.stats takes a second to import
 
     ranks = (pd.DataFrame(side).rank(axis=1).to_numpy() for side in (a, b))
@@ -305,11 +305,11 @@ def rank_correlations(a: NDArray[np.floating], b: NDArray[np.floating]) -> NDArr
 
 
 BANDS = ("95% interval of the mean", "standard deviation", "quartiles")
-"""What a curve's band may show: how sure the mean is, or how documents differ."""
+"""What a curve's band can show: the interval of the mean, or the spread over pairs."""
 
 
 def band(curve: PositionCurve, kind: str) -> tuple[Array, Array] | None:
-    """Lower and upper edge [100] of a band of `BANDS`; None where the curve does not know it."""
+    """Lower and upper edge [100] of a band of `BANDS`; None if the curve does not have it."""
     if kind == "standard deviation":
         return curve.mean - curve.std, curve.mean + curve.std
     if kind == "quartiles":

@@ -1,4 +1,4 @@
-"""Maps of a data set: many vectors on a plane by UMAP (McInnes, Healy and Melville 2018)."""
+"""Maps of a data set: vectors projected to a plane by UMAP (McInnes, Healy and Melville 2018)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from poslens.attribution.errors import UserError
 
 MIN_POINTS = 5
 METRICS = {"embeddings": "cosine", "curves": "correlation"}
-"""Embeddings are compared by angle, as retrievers do; curves by shape, whatever their height."""
+"""Embeddings are compared by angle, as retrievers do; curves by shape, regardless of scale."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a map is made; its repr goes into captions and keys."""
+    """Settings of a map; the repr is used in captions and keys."""
 
     metric: str = "cosine"
     n_neighbors: int = 15
@@ -33,16 +33,15 @@ class Layout:
 
 
 def shapes(vectors: NDArray[np.floating], metric: str) -> NDArray[np.float32]:
-    """Vectors [n, H] at length 1, for `correlation` less their own mean first: what the metric
-    compares, and no more. Vectors of zeros, and for `correlation` those whose values are all the
-    same, have nothing to compare and stay zeros.
+    """Vectors [n, H] scaled to length 1, for `correlation` after subtracting their mean: exactly
+    what the metric compares. Zero vectors and, for `correlation`, constant ones stay zero.
 
     Raises:
         UserError: values that are not finite.
     """
     array = comparable(vectors, metric)[:, None]
     values = np.asarray(vectors, dtype=np.float64)
-    # The largest value first: the square of 1e200 is no number any more.
+    # Divide by the largest value first: the square of 1e200 overflows.
     largest = np.abs(values).max(1, keepdims=True, initial=0.0)
     values = np.divide(values, largest, out=np.zeros_like(values), where=largest > 0)
     if metric == "correlation":
@@ -54,7 +53,7 @@ def shapes(vectors: NDArray[np.floating], metric: str) -> NDArray[np.float32]:
 
 
 def comparable(vectors: NDArray[np.floating], metric: str) -> NDArray[np.bool_]:
-    """Which vectors [n] can be compared under the metric: see `shapes`.
+    """Which vectors [n] can be compared under the metric: those that `shapes` does not make zero.
 
     Raises:
         UserError: values that are not finite.
@@ -64,7 +63,7 @@ def comparable(vectors: NDArray[np.floating], metric: str) -> NDArray[np.bool_]:
     high, low = vectors.max(1, initial=-np.inf), vectors.min(1, initial=np.inf)
     largest = np.maximum(np.abs(high), np.abs(low))
     spread = high - low if metric == "correlation" else largest
-    # Equal values of a curve differ by rounding.
+    # Equal values of a curve can differ by rounding.
     varies: NDArray[np.bool_] = spread > 1e-6 * largest
     return varies
 
@@ -74,12 +73,12 @@ def project(
     layout: Layout,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> NDArray[np.float32]:
-    """Points [n, 2] of vectors [n, H], the same for the same seed. `report` hears of epochs done
-    and their number.
+    """Points [n, 2] of vectors [n, H], identical for the same seed. `report` is called with the
+    number of finished epochs and their total.
 
-    Equal vectors share a point: UMAP alone would spread them out. Fewer than MIN_POINTS different
-    ones stand evenly on a circle. Distances between far groups, and the axes themselves, mean
-    nothing.
+    Equal vectors share a point; UMAP alone would separate them. Fewer than MIN_POINTS different
+    vectors are placed evenly on a circle. The axes have no meaning, nor do distances between
+    well-separated groups.
 
     Raises:
         UserError: fewer than MIN_POINTS vectors, values that are not finite, or a vector that
@@ -94,7 +93,7 @@ def project(
     places: dict[bytes, int] = {}
     first: list[int] = []
     place = []
-    # Adding zero makes one zero of both signs.
+    # Adding zero turns -0.0 into 0.0.
     for row, values in enumerate(shape + np.float32(0.0)):
         number = places.setdefault(values.tobytes(), len(places))
         if number == len(first):
@@ -112,7 +111,7 @@ def _points(
         angles = 2 * np.pi * np.arange(n) / n
         circle = np.stack([np.cos(angles), np.sin(angles)], axis=1)
         return (circle * (n > 1)).astype(np.float32)
-    # numba compiles on import and on first use; nobody else should wait for it.
+    # numba compiles on import and on first use; other code should not wait for it.
     from umap import UMAP
 
     mapper = UMAP(
@@ -121,7 +120,7 @@ def _points(
         metric=layout.metric,
         random_state=layout.seed,
         n_jobs=1,
-        # Spectral initialisation fails on a handful of points.
+        # Spectral initialisation fails for very few points.
         init="pca" if min(vectors.shape) > 2 else "random",
         tqdm_kwds={"file": _Epochs(report), "bar_format": "{n_fmt}/{total_fmt} ", "disable": False},
     )
@@ -129,7 +128,7 @@ def _points(
 
 
 class _Epochs:
-    """What tqdm writes, as numbers."""
+    """Parses tqdm's output into numbers."""
 
     def __init__(self, report: Callable[[int, int], None]) -> None:
         self._report = report
@@ -139,4 +138,4 @@ class _Epochs:
             self._report(int(match[1]), int(match[2]))
 
     def flush(self) -> None:
-        """tqdm asks for it."""
+        """Required by tqdm."""

@@ -1,15 +1,14 @@
-"""Published results: PosIR's measures of models, and the saliency curves behind its figure 5.
+"""Published results: PosIR's measures of models, and the saliency curves of its figure 5.
 
 Measures are the JSON of PosIR's `ndcg_PSI_analysis.py`: model -> `eng-pol` (queries-documents) ->
-`nDCG@10`, `PSI`, and both with a length bucket behind, `nDCG@10(Q1)`. nDCG@10 is the mean over
-queries, but nDCG@10(Q1) the mean over the 20 evidence bins of that bucket
-(`EvidenceProfile.mean_of_bins`); PSI is 1 - min / max over filled bins, which cut positions as
-`evidence_bin` of `evaluation/evidence_profile.py` does. Bins themselves are not published, so
-PSI cannot be computed again from the file.
+`nDCG@10`, `PSI`, and both with a length bucket appended, `nDCG@10(Q1)`. nDCG@10 is the mean over
+queries, but nDCG@10(Q1) is the mean over the 20 evidence bins of that bucket
+(`EvidenceProfile.mean_of_bins`). PSI is 1 - min / max over nonempty bins, which are defined as
+`evidence_bin` in `evaluation/evidence_profile.py`. The bins are not published, so PSI cannot be
+recomputed from the file.
 
-Curves are a pickled list of arrays of 100 numbers, or an .npz file with the array `curves`
-[n, 100]. Both are read in a process of its own, the pickle as attribution/curves/array_pickle.py
-says.
+Curves are a pickled list of arrays of 100 numbers, or an .npz file with the array `curves` [n,
+100]. Both are read in a separate process; pickles are read by attribution/curves/array_pickle.py.
 """
 
 from __future__ import annotations
@@ -55,8 +54,8 @@ _MEASURES = (
 
 @dataclass(frozen=True, slots=True)
 class PublishedCurves:
-    """Curves of a model as others published them: mean [100] and standard deviation [100] (ddof=1)
-    over `n` documents, and where the curves are from."""
+    """Published curves of a model: mean [100] and standard deviation [100] (ddof=1) over `n`
+    documents, and their source."""
 
     model: str
     mean: NDArray[np.float64]
@@ -77,7 +76,7 @@ FIGURE_5_SOURCE = "PosIR, figure 5 (Zeng et al. 2026, arXiv:2601.08363)"
 
 @cache
 def figure_5() -> tuple[PublishedCurves, ...]:
-    """The two models of PosIR's figure 5, as numbers that ship with PosLens."""
+    """The two models of PosIR's figure 5, which ship with PosLens."""
     with FIGURE_5.open(encoding="utf-8") as stream:
         rows = list(csv.DictReader(line for line in stream if not line.startswith("#")))
     published = []
@@ -89,7 +88,7 @@ def figure_5() -> tuple[PublishedCurves, ...]:
 
 
 def read_curves(model: str, name: str, data: bytes) -> PublishedCurves:
-    """Curves of `model` from a file's bytes; `name` tells the format and is what messages say.
+    """Curves of `model` from a file's bytes; `name` determines the format and is used in messages.
 
     Raises:
         UserError: another format, over 20 MB, or not n >= 2 arrays of 100 finite floats.
@@ -119,7 +118,7 @@ def _not_curves(name: str) -> str:
 
 
 def curves_of(data: bytes, name: str, suffix: str) -> Iterator[bytes]:
-    """The curves of a file as float64; what the child of `read_curves` does.
+    """The curves of a file as float64; runs in the child process of `read_curves`.
 
     Raises:
         UserError: as `read_curves`.
@@ -151,9 +150,9 @@ def _curves(data: bytes, suffix: str) -> NDArray[np.float64]:
             head = packed.read(limit + 1)
         if len(head) > limit:
             raise ValueError("more curves than are read")
-        # Without leave numpy refuses arrays that hold pickles.
+        # numpy refuses arrays that contain pickles unless they are explicitly allowed.
         found = np.load(io.BytesIO(head))
-    # A changed byte makes almost any error of an archive's reader.
+    # A damaged archive can raise almost any exception.
     except Exception as error:
         raise ValueError("no archive with curves") from error
     if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiu":
@@ -163,8 +162,8 @@ def _curves(data: bytes, suffix: str) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True)
 class PublishedMeasures:
-    """Measures of one model on one setting (`eng-pol`: English queries, Polish documents): overall
-    and per length bucket. Bucket values of nDCG@10 are means over evidence bins."""
+    """Measures of one model in one setting (`eng-pol`: English queries, Polish documents), overall
+    and by length bucket. Bucket values of nDCG@10 are means over evidence bins."""
 
     model: str
     setting: str
@@ -178,7 +177,7 @@ def read_measures(name: str, data: bytes) -> list[PublishedMeasures]:
     """The measures of a file in PosIR's layout.
 
     Raises:
-        UserError: over 20 MB, not that layout, or a number outside [0, 1].
+        UserError: over 20 MB, another layout, or a number outside [0, 1].
     """
     if len(data) > MAX_BYTES:
         raise UserError(f"{name} has more than {MAX_BYTES // MEGABYTE} MB: it is no such file.")
@@ -223,16 +222,16 @@ def _share(name: str, where: str, values: object, key: str) -> float:
     return float(number)
 
 
-# -- files of a folder named when the program starts ---------------------------------------------
+# -- files of a folder given at startup ----------------------------------------------------------
 
 _folders: list[Path] = []
 
 
 def register(folder: Path) -> None:
-    """Offer the published files of a folder by their names.
+    """Register the published files of a folder by name.
 
     Raises:
-        UserError: it is not there or holds none.
+        UserError: the folder does not exist or contains no such file.
     """
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder: give one with .npz, .pkl or .json files.")
@@ -242,7 +241,7 @@ def register(folder: Path) -> None:
 
 
 def known() -> dict[str, Path]:
-    """The files of registered folders by name; a browser chooses among names."""
+    """The files of registered folders by name; a browser selects names, never paths."""
     return {path.name: path for folder in _folders for path in _listed(folder)}
 
 
@@ -252,10 +251,10 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """A file's bytes, up to the limit and one more.
+    """A file's bytes, up to one byte more than the limit.
 
     Raises:
-        UserError: it cannot be read.
+        UserError: the file cannot be read.
     """
     try:
         with open_regular(path) as stream:
@@ -267,5 +266,5 @@ def read_bytes(path: Path) -> bytes:
 
 
 def model_of(name: str) -> str:
-    """The model that a file's name tells: `posir_saliency_NV-Embed-v2.npz` is NV-Embed-v2's."""
+    """The model in a file's name: `posir_saliency_NV-Embed-v2.npz` is about NV-Embed-v2."""
     return Path(name).stem.removeprefix("posir_saliency_")

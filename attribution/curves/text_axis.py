@@ -1,11 +1,11 @@
-"""One axis for curves, evidence and what was not read: shares of the whole text's characters.
+"""Curves over the whole text: positions as shares of the text's characters.
 
-A curve stands over the tokens that a model read, the evidence over characters, and two models may
-read different parts of a text. Here shares of the text become token positions.
+Curves usually cover the tokens that a model read, evidence is given in characters, and two models
+can read different parts of a text. This module converts shares of the text to token positions.
 
-A method whose `curve_params` say `axis=text` has its curves over the whole text: a bin is a
-hundredth of the characters and has the mean of its tokens, or NaN where nothing was read. Without
-that word a curve stands over what was read, as published comparisons do (PosIR).
+With `axis=text` in a method's `curve_params`, curves cover the whole text: a bin is a hundredth of
+the characters, and its value is the mean of its tokens, or NaN where nothing was read. Without it,
+curves cover what was read, as in PosIR.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ _AXIS, _TEXT = "axis", "text"
 
 
 def over_text(method: Method) -> Method:
-    """The method with its curves over the whole text."""
+    """The method with curves over the whole text."""
     return Method(method.name, method.params, {**method.curve_params, _AXIS: _TEXT})
 
 
 def is_over_text(method: Method) -> bool:
-    """Whether its curves are over the whole text, and not over what was read."""
+    """Whether the method's curves cover the whole text rather than what was read."""
     return method.curve_params.get(_AXIS) == _TEXT
 
 
 def curves_of(attribution: Attribution, method: Method, n_characters: int) -> tuple[Array, Array]:
-    """A document's curve [100] and that of its magnitudes [100], on the axis of `method`; the
-    document has `n_characters`. What aggregates are made of, and what is stored."""
+    """A document's curve [100] and the curve of its magnitudes [100] on the axis of `method`, as
+    stored and averaged; the document has `n_characters`."""
     if not is_over_text(method):
         return document_curve(attribution, method), document_magnitudes(attribution, method)
     scores = content_scores(attribution)
@@ -71,16 +71,16 @@ def average(
     n_truncated: int,
     n_failed: int,
 ) -> PositionCurve:
-    """Average curves over whole texts [n, 100]: each bin over the pairs that were read there, with
-    intervals that resample documents (seeded) as `curve_summary.summarize` does; `groups` tells the
-    rows' documents apart [n].
+    """Average curves over whole texts [n, 100], each bin over the pairs read there, with intervals
+    that resample documents (seeded) as in `curve_summary.summarize`; `groups` [n] identifies the
+    rows' documents.
 
-    A bin is NaN where the pairs that were read there have fewer than MIN_DOCUMENTS documents, or
-    fewer than all where there are fewer in all. There is no center of mass and no index of it:
-    they would say how far texts were read.
+    A bin is NaN if the pairs read there have fewer than MIN_DOCUMENTS documents (or fewer than all,
+    if there are fewer in all). There is no center of mass and no index, because they would depend
+    on how much of the texts was read.
 
     Raises:
-        UserError: there is nothing to average.
+        UserError: there are no curves to average.
     """
     rows = np.asarray(curves)
     n = len(rows)
@@ -91,7 +91,7 @@ def average(
     counts, drawn = np.zeros(N_BINS, np.int64), np.zeros(N_BINS, np.bool_)
     mean, std = np.full((2, N_BINS), np.nan)
     quartiles = np.full((3, N_BINS), np.nan)
-    for k in range(N_BINS):  # one by one: in float64, a copy of all would be twice their size
+    for k in range(N_BINS):  # one at a time: a float64 copy of all would double the memory
         read = np.isfinite(rows[:, k])
         values = rows[read, k].astype(np.float64)
         counts[k] = len(values)
@@ -104,14 +104,14 @@ def average(
     if n_documents >= MIN_DOCUMENTS:
 
         def read_there(some: Floats) -> Floats:
-            # The mean over the pairs that were read is a ratio of two means over all of them.
+            # The mean over the pairs read there is a ratio of two means over all pairs.
             values = some[:, drawn]
             read = np.isfinite(values)
             return np.concatenate([np.where(read, values, 0.0), read], axis=1)
 
         def means_there(means: Floats) -> Floats:
             sums, shares = np.split(means, 2, axis=1)
-            # A draw may have nobody who was read there: one in 20,000 with 10 of 50 documents.
+            # A draw can contain no pair read there: one in 20,000 with 10 of 50 documents.
             means = np.divide(sums, shares, out=np.full(sums.shape, np.nan), where=shares > 0)
             return np.asarray(means, dtype=np.float64)
 
@@ -138,8 +138,8 @@ def average(
 
 
 def curve_over_text(attribution: Attribution, n_characters: int) -> Floats:
-    """A document's curve over its whole text [100]; NaN where nothing was read. So the curves of
-    models that read different parts can be subtracted."""
+    """A document's curve over its whole text [100]; NaN where nothing was read. Curves of models
+    that read different parts can therefore be subtracted."""
     scores = content_scores(attribution)
     return _over_text(attribution.document, scores, attribution.method, n_characters)
 
@@ -151,11 +151,11 @@ def _over_text(document: TokenizedText, scores: Array, method: Method, n_charact
     if params["resampling"] == "point":
         at = token_shares(document, n_characters, positions("point"))
         return np.interp(at, np.linspace(0, 1, n), values)
-    # As `positions.resample`, between where the bin's edges lie among the tokens.
+    # As in `positions.resample`, between the bin's edges among the tokens.
     edges = np.linspace(0, 1, N_BINS + 1)
     read = _read(document, n_characters)
     at = token_shares(document, n_characters, np.minimum(edges, read))
-    at[0] = 0.0  # behind no token, where several begin the text together
+    at[0] = 0.0  # also if several tokens start at the beginning of the text
     filled = np.concatenate(([0.0], np.cumsum(values)))
     sums = np.diff(np.interp(at, np.arange(n + 1) / n, filled))
     widths = np.diff(at) * n
@@ -165,26 +165,27 @@ def _over_text(document: TokenizedText, scores: Array, method: Method, n_charact
 
 
 def _read(document: TokenizedText, n_characters: int) -> float:
-    """The share of the characters that was read: what follows a text's last token belongs to it."""
+    """The share of the characters that was read, including what follows a text's last token."""
     return document.read_until / n_characters if document.truncated else 1.0
 
 
 def _knots(document: TokenizedText, n_characters: int) -> tuple[Floats, Floats]:
-    """Where tokens begin, and the last one ends: as shares of what was read [D + 1], and as shares
-    of the text's characters [D + 1]. Neither falls: tokens that share characters share a place."""
+    """Starts of the tokens and end of the last one: as shares of what was read [D + 1], and as
+    shares of the text's characters [D + 1]. Both are nondecreasing; tokens that share characters
+    have the same position."""
     read = document.starts[document.content]
     if not len(read) or n_characters < 1:
         raise ValueError("no token was read of this text")
     end = _read(document, n_characters)
-    # What stands before the first token belongs to it.
+    # The first token includes what precedes it.
     starts = np.maximum.accumulate(np.concatenate(([0.0], read[1:]))) / n_characters
     return np.arange(len(read) + 1) / len(read), np.append(np.minimum(starts, end), end)
 
 
 def token_shares(document: TokenizedText, n_characters: int, at: ArrayLike) -> Floats:
-    """Shares `at` [n] of the text's characters as relative positions [n] among the tokens that were
-    read; NaN behind the last character that was. Linear within a token: token j of D fills
-    [j/D, (j+1)/D) there and its characters here.
+    """Convert shares `at` [n] of the text's characters to relative positions [n] among the tokens
+    read; NaN past the last character read. Linear within a token: token j of D fills [j/D, (j+1)/D)
+    there and its characters here.
 
     Raises:
         ValueError: nothing was read.

@@ -1,5 +1,5 @@
-"""The attribution methods. Each is a module of this package that registers itself when it is
-imported, which happens here; `METHODS` has them all."""
+"""The attribution methods. Importing this package imports all of its modules, each of which
+registers a method in `METHODS`."""
 
 from __future__ import annotations
 

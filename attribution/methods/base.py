@@ -1,7 +1,7 @@
-"""What a method says of itself, and the one way in which its numbers become a result.
+"""Declaration of a method, and building its results.
 
-Each method is a module of this package that registers itself. What is known of it stands there and
-nowhere else: pages, commands, tests and the tables of the docs read it from `METHODS`.
+Each method is a module of this package that registers a `MethodEntry`. Pages, commands, tests and
+the tables of the docs read everything about a method from `METHODS`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from poslens.attribution.retrievers.family import Capability, Family
 from poslens.attribution.types import Attribution, Method, TextPair, TokenizedText
 
 Compute = Callable[[Any, Method, Sequence[TextPair]], list[Attribution]]
-"""Takes the retrievers that have what its entry `needs`, which a type cannot say: hence Any."""
+"""Accepts retrievers with the capability in `needs`, which a type cannot express: hence Any."""
 
 
 @dataclass(frozen=True, slots=True)
 class MethodParameter:
-    """One parameter of a method: its values, the first being the default."""
+    """A parameter of a method with its values; the first is the default."""
 
     name: str
     choices: tuple[str, ...]
@@ -42,19 +42,18 @@ class MethodParameter:
 
 @dataclass(frozen=True, slots=True)
 class MethodEntry:
-    """A method as the pages and the command line offer it.
+    """Everything that pages and commands know about a method.
 
-    `title` is its name in words and `axis` what a chart's axis calls its numbers, in `unit`.
-    `signed` numbers may be below zero; `additive` ones add up to the score with the bias share.
-    `needs` is what a family of retrievers must have for it; `uses_gradients` says that a gradient
-    must reach the word embeddings. `slow` methods are not run where several are compared unless
-    they are chosen, and `primary` ones are what stands there at first. `order` is its place in
-    lists. `version` is part of the key of stored results: raise it when the numbers change.
-    `order_blind` is the primacy-recency index measured on a model that cannot see order, with its
-    interval and sample (bench/order_blind.py).
-    `aggregate` makes a word's or sentence's number of its tokens': the sum of shares and effects,
-    which add up, but the mean of lengths, whose sum counts pieces. Without `needs_query` it also
-    works on documents by themselves.
+    `title` is its name in sentences, and `axis` the axis title of its values, in `unit`. `signed`
+    values can be negative. `additive` values plus the bias share sum to the score. `needs` is the
+    required capability of a family; with `uses_gradients`, gradients must reach the word
+    embeddings. A `slow` method runs in comparisons only if it is selected, and a `primary` one is
+    selected by default. `order` is its position in lists. `version` is part of the key of stored
+    results: raise it when the numbers change. `order_blind` is the primacy-recency index measured
+    on a model that cannot see order, with its interval and sample (bench/order_blind.py).
+    `aggregate` is how token values become the value of a word or sentence: the sum for shares and
+    effects, the mean for norms, whose sum would grow with the number of tokens. Methods without
+    `needs_query` also work on documents alone.
     """
 
     name: str
@@ -79,8 +78,8 @@ class MethodEntry:
 
     @property
     def caveat(self) -> str:
-        """What the tilt of a curve of signed numbers does not show; shown wherever
-        such a curve or its index is. Empty for methods without signs."""
+        """The caveat that content alone can tilt a curve of signed values, shown with every such
+        curve and its index. Empty for unsigned methods."""
         if not self.signed:
             return ""
         measured = f" (measured: {self.order_blind})" if self.order_blind else ""
@@ -91,16 +90,16 @@ class MethodEntry:
         )
 
     def fits(self, family: Family) -> bool:
-        """Whether it can be computed for a family."""
+        """Whether the method can be computed for a family."""
         return self.needs in family.capabilities
 
 
 METHODS: dict[str, MethodEntry] = {}
-"""Every method by name, in the order of lists; filled by the modules of this package."""
+"""Every method by name, in display order; filled by the modules of this package."""
 
 
 def register(entry: MethodEntry) -> MethodEntry:
-    """Offer a method. Called once by its module."""
+    """Register a method. Called once by its module."""
     if entry.name in METHODS:
         raise ValueError(f"two methods are named {entry.name}")
     METHODS[entry.name] = entry
@@ -131,7 +130,7 @@ POSIR_CURVE = {"normalization": "p99", "resampling": "point"}
 
 
 def make_method(name: str, options: Mapping[str, str] | None = None) -> Method:
-    """A method with its parameters, defaults filled in.
+    """A method with its parameters and defaults.
 
     Raises:
         UserError: an unknown method, parameter or value.
@@ -162,13 +161,13 @@ def make_method(name: str, options: Mapping[str, str] | None = None) -> Method:
 
 
 class Clock:
-    """Seconds since it was made, shared out over the pairs of a batch."""
+    """Seconds since it was created, divided among the pairs of a batch."""
 
     def __init__(self) -> None:
         self._started = time.perf_counter()
 
     def each(self, n_pairs: int) -> float:
-        """What one of `n_pairs` took."""
+        """Seconds for each of `n_pairs` pairs."""
         return (time.perf_counter() - self._started) / n_pairs
 
 
@@ -188,7 +187,7 @@ def build(
     completeness_error: float | None = None,
     standard_error: float | None = None,
 ) -> Attribution:
-    """One pair's result: the only place where numbers become an `Attribution`.
+    """Build one pair's result: the only place where numbers become an `Attribution`.
 
     Raises:
         UserError: a number is not finite.
@@ -226,8 +225,8 @@ def build_batch(
     completeness_errors: Tensor | None = None,
     standard_errors: Tensor | None = None,
 ) -> list[Attribution]:
-    """Results of a batch whose numbers [B, T] stand on the tokens of `queries` and `documents`,
-    scores and shares being [B]."""
+    """Build the results of a batch from values [B, T] of the tokens of `queries` and `documents`
+    and scores and shares [B]."""
     seconds = clock.each(len(pairs))
     results = []
     for b, pair in enumerate(pairs):

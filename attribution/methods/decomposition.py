@@ -1,9 +1,9 @@
-"""Token decomposition: each token's exact, signed share of the score (DecompX, Modarressi et al.
-2023; used on retrievers by Fayyaz et al. 2025), from the linearised network.
+"""Token decomposition: each token's exact, signed share of the score, from the linearised network
+(DecompX, Modarressi et al. 2023; applied to retrievers by Fayyaz et al. 2025).
 
-contribution_j = <x_j, d s_frozen / d x_j>, x_j what token j brings into the encoder. Shares and the
-bias share add up to the score. A share is not an effect: taking the token out would change the
-frozen weights too.
+contribution_j = <x_j, d s_frozen / d x_j>, where x_j is the output of the embedding layer for token
+j. The shares and the bias share sum to the score. A share is not a causal effect: without the
+token, the frozen weights would be different.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ from poslens.attribution.retrievers.family import Capability
 from poslens.attribution.types import Attribution, Method, TextPair
 
 TOLERANCE = 1e-3
-"""Largest completeness error, relative to the score's parts, of a model that counts as linearised;
-float32 leaves about 1e-6, 16 bit formats about 1e-2 (`_tolerance`)."""
+"""Maximum completeness error, relative to the score's parts, of a correctly linearised model:
+float32 leaves about 1e-6, 16-bit formats about 1e-2 (`_tolerance`)."""
 
 PARTS = ("whole", "word", "position")
-"""What of a token's share is kept: all of it, or what its position embedding brings or not."""
+"""Which part of a token's share to return: all, or the part from its position embedding or not."""
 
 _JOINTLY = {"matrix": "no", "biases": BIASES[0], "part": PARTS[0]}
-"""The parameters that models that read both texts together have."""
+"""The parameters of models that read both texts together."""
 
 
 def attribute(
     retriever: DenseRetriever | CrossEncoderRetriever, method: Method, pairs: Sequence[TextPair]
 ) -> list[Attribution]:
-    """Shares of every document and every query token of a batch of pairs; with `matrix=yes` the
-    share of each query token with each document token too. `part=position` keeps what the tokens'
-    position embeddings bring of their shares and `part=word` all the rest: together they are the
-    whole, each alone makes no claim of completeness.
+    """Shares of every document and query token of a batch of pairs. With `matrix=yes`, also the
+    share of each query token with each document token. `part=position` returns the part of the
+    shares that position embeddings contribute and `part=word` the rest. The two parts add up to the
+    whole; neither alone sums to the score.
 
     Raises:
-        UserError: the model cannot be linearised, its score is no inner product, or
-            `biases=decompx` is asked of a model that is not built like BERT, or a part of one
-            that adds no position embeddings.
+        UserError: the model cannot be linearised, or its score is no inner product; or
+            `biases=decompx` with a model not built like BERT, or a part with a model that adds no
+            position embeddings.
         torch.OutOfMemoryError: the batch does not fit.
     """
     if isinstance(retriever, CrossEncoderRetriever):
@@ -78,7 +78,7 @@ def attribute(
         raise UserError(
             "Biases are spread over whole shares: choose part = whole, or another way with biases."
         )
-    if biases == "absdot" and len(pairs) > 1:  # T x T x H numbers for each text: one at a time
+    if biases == "absdot" and len(pairs) > 1:  # T x T x H numbers per text: one at a time
         return [result for pair in pairs for result in attribute(retriever, method, [pair])]
     matrices: Sequence[Tensor | None] = [None] * len(pairs)
     with retriever.lock:
@@ -128,8 +128,8 @@ def attribute(
 def _attribute_jointly(
     retriever: CrossEncoderRetriever, method: Method, pairs: Sequence[TextPair]
 ) -> list[Attribution]:
-    """Shares of the tokens of texts that are read together, head included: those of both sides
-    and the constants' add up to the logit."""
+    """Shares of texts that are read together, including the head: those of both sides and of the
+    constants sum to the logit."""
     clock = Clock()
     if any(method.params.get(name, value) != value for name, value in _JOINTLY.items()):
         raise UserError(
@@ -174,11 +174,11 @@ def _attribute_jointly(
 
 
 def spread_vectors(retriever: DenseRetriever, encoded: Encoded) -> Tensor:
-    """Each token's vector in the embedding of one text, with every constant of the layers spread
-    over the tokens by |<bias, vector>| [T + 1, H]; in the last row stays what comes after the
+    """Each token's vector in the embedding of one text [T + 1, H], with the constants of all layers
+    distributed over the tokens by |<bias, vector>|. The last row has the constants after the
     layers, zero for most models.
 
-    The vectors are carried up to the last layer; from there on the output is linear in them.
+    The vectors are propagated through the last layer; after it the output is linear in them.
     """
     hidden, vectors = propagate(retriever, encoded, spread=True)
     last = bert_layers(retriever, encoded.side)[-1]
@@ -189,7 +189,7 @@ def spread_vectors(retriever: DenseRetriever, encoded: Encoded) -> Tensor:
         retriever.override_embeddings(leaf, last),
     ):
         directions = retriever.directions(retriever.embed(encoded))
-    directions = directions + 0 * values[:, None]  # most models have no constants so late
+    directions = directions + 0 * values[:, None]  # most models have no constants after the layers
     probe = torch.zeros_like(directions).requires_grad_()
     gradient, bias = torch.autograd.grad(directions, (leaf, values), probe, create_graph=True)
     products = torch.cat([torch.einsum("th,tkh->k", gradient[0], vectors), bias])
@@ -219,16 +219,16 @@ def _spread(
 def position_shares(
     retriever: DenseRetriever, encoded: Encoded, other: Tensor, rounds: Rounds | None = None
 ) -> Tensor | None:
-    """How much of each token's share [B, T] its position embedding brings; None where the
-    embedding layer adds none to its words (relative and rotary positions; GPT-2's are added behind
-    it and count to the bias share)."""
+    """The part of each token's share [B, T] from its position embedding. None if the embedding
+    layer adds none to word embeddings (relative and rotary positions; GPT-2 adds them later, so
+    they belong to the bias share)."""
     module = getattr(retriever.entry_of(encoded.side), "position_embeddings", None)
     if not isinstance(module, nn.Embedding):
         return None
 
     positions = retriever.entering(encoded, module)
     batch = len(encoded.texts)
-    # The embedding of positions is looked up once for the whole batch; each row needs its own.
+    # Position embeddings are looked up once per batch; each row needs its own.
     inputs = positions.expand(batch, *positions.shape[1:]).clone().requires_grad_()
     bias_scale = torch.ones(batch, device=inputs.device, dtype=inputs.dtype).requires_grad_()
     with (

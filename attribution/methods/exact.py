@@ -1,7 +1,7 @@
-"""Shares of scores that are sums as they stand: nothing is estimated, nothing is left over.
+"""Exact shares of scores that are sums, without estimates or a remainder.
 
-share(document token j) = sum over i of M_ij, share(query token i) = sum over j of M_ij, with M
-[Q, D] what token i of the query and token j of the document add to the score together.
+share(document token j) = sum over i of M_ij, share(query token i) = sum over j of M_ij, where M
+[Q, D] is what query token i and document token j together add to the score.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from poslens.attribution.types import Attribution, Method, TextPair
 
 
 def attribute(retriever: Additive, method: Method, pairs: Sequence[TextPair]) -> list[Attribution]:
-    """Shares of every token of both sides, with the matrix; they add up to the score. The
-    completeness error is rounding. With `matrix=similarities` the matrix holds all that was
-    compared instead of what was summed; the shares are the same. Each distinct text is read once.
+    """Shares of every token of both sides, and the matrix; they sum to the score up to rounding.
+    With `matrix=similarities`, the matrix has all similarities instead of the summed ones; the
+    shares are the same. Each distinct text is read once.
 
     Raises:
         UserError: a text without tokens, or a score that is not finite.

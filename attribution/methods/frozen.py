@@ -1,6 +1,5 @@
-"""What a network's nonlinearities become when they are frozen: autograd functions that keep the
-forward value and treat a part of it as constant backward, and activations as ratios f(x)/x in
-closed form, without 0/0."""
+"""Frozen nonlinearities: autograd functions that return the forward value and treat a part of it as
+constant in the backward pass, and activations as ratios f(x)/x in closed form, without 0/0."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ _TANH_SCALE = math.sqrt(2 / math.pi)
 
 
 def gelu_ratio(x: Tensor, approximate: str) -> Tensor:
-    """GELU(x) / x; `approximate` as torch has it."""
+    """GELU(x) / x; `approximate` as in torch."""
     if approximate == "none":
         return torch.erf(x * _SQRT_HALF).add_(1).mul_(0.5)
     return torch.tanh(_TANH_SCALE * (x + 0.044715 * x * x * x)).add_(1).mul_(0.5)
@@ -41,7 +40,7 @@ def apply(function: type[Function], *arguments: object) -> Tensor:
 
 
 class Scaled(Function):
-    """`y`, computed from `x` elsewhere, as ratio * x with the ratio constant."""
+    """`y`, computed from `x` elsewhere, as ratio * x with a constant ratio."""
 
     @staticmethod
     def forward(x: Tensor, y: Tensor, ratio: Tensor) -> Tensor:
@@ -57,9 +56,9 @@ class Scaled(Function):
 
 
 class Attached(Function):
-    """`y` with the constant `bias` [H] in it told apart: it was added once at every position.
+    """`y` with the constant `bias` [H] attributed separately: it was added once at every position.
 
-    `scale` is [B], or [B, T] where each position's share is wanted.
+    `scale` is [B], or [B, T] if each position's share is requested.
     """
 
     @staticmethod
@@ -74,7 +73,7 @@ class Attached(Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, Tensor]:
         (bias,) = ctx.saved_tensors
-        if bias.dim() == 1:  # as a product of matrices: no array of the gradient's size is made
+        if bias.dim() == 1:  # as a matrix product, without an array of the gradient's size
             share = gradient @ bias
             rest = tuple(range(ctx.kept, share.dim()))
             return gradient, None, share.sum(rest) if rest else share
@@ -83,7 +82,7 @@ class Attached(Function):
 
 
 class FrozenLayerNorm(Function):
-    """LayerNorm with 1/std constant; the mean is linear and kept."""
+    """LayerNorm with constant 1/std; subtracting the mean stays linear."""
 
     @staticmethod
     def forward(
@@ -106,15 +105,15 @@ class FrozenLayerNorm(Function):
 
 
 KEPT_BYTES = 2**24
-"""Attention weights of a layer up to this size are kept for the gradients that come next."""
+"""Attention weights of a layer up to this size are stored for further gradients."""
 
 PART_BYTES = 2**26
-"""Attention weights that are made at a time, if one head's are no more than that."""
+"""Attention weights computed at a time, unless those of one head are larger."""
 
 
 class Weights:
-    """A layer's attention weights [B, A, T, S], computed again from queries [B, A, T, E] and keys
-    [B, A, S, E] when they are needed, some heads at a time, so that long texts fit."""
+    """A layer's attention weights [B, A, T, S], recomputed on demand from queries [B, A, T, E] and
+    keys [B, A, S, E], a few heads at a time, so that long texts fit into memory."""
 
     def __init__(
         self, query: Tensor, key: Tensor, mask: Tensor | None, causal: bool, scale: float | None
@@ -160,12 +159,12 @@ class Weights:
             logits.masked_fill_(~mask, -torch.inf)
         else:
             logits += mask
-        # A row that may look nowhere (padding) gets zeros, as the fused kernel gives it.
+        # Rows without visible positions (padding) are zeros, as in the fused kernel.
         return torch.softmax(logits, -1).nan_to_num_(0.0)
 
 
 class Mixed(Function):
-    """Attention's output as constant weights times values, the fused kernel's result kept."""
+    """Attention's output as constant weights times values; the fused kernel's result is used."""
 
     @staticmethod
     def forward(values: Tensor, output: Tensor, weights: Weights, groups: int) -> Tensor:
@@ -185,8 +184,8 @@ class Mixed(Function):
 
 
 class _MixedBack(Function):
-    """weights^T g, with a rule for many gradients at once: they become columns of one product
-    instead of copies of the weights."""
+    """weights^T g, with a vmap rule for many gradients: they become columns of one product instead
+    of copies of the weights."""
 
     @staticmethod
     def forward(gradient: Tensor, weights: Weights) -> Tensor:

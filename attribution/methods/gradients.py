@@ -1,4 +1,4 @@
-"""What the methods share that need one gradient of the score at each side's word embeddings."""
+"""Shared code of methods that need the score's gradient with respect to word embeddings."""
 
 from __future__ import annotations
 
@@ -24,18 +24,17 @@ if TYPE_CHECKING:
     from captum.attr import GradientAttribution
 
 Score = Callable[..., Tensor]
-"""Leaves, word embeddings [R, T, H] first, to scores: their rows do not mix."""
+"""Leaves, word embeddings [R, T, H] first, to scores; rows are independent."""
 
 Explain = Callable[[Score, Tensor], Tensor]
-"""A score and the embeddings [R, T, H] that it is explained at, to a number for each token [R, T].
-"""
+"""A score and the embeddings [R, T, H] to explain it by, to one value per token [R, T]."""
 
 
 def attribute_both_sides(
     retriever: Embedded, method: Method, pairs: Sequence[TextPair], explain: Explain
 ) -> list[Attribution]:
-    """Results of a batch of pairs: the document's numbers with the query constant, then the other
-    way round. They do not depend on what else is in the batch.
+    """Results of a batch of pairs: values of the document with the query constant, then the
+    reverse. They do not depend on the rest of the batch.
 
     Raises:
         UserError: a text without tokens; a score or gradient that is not finite.
@@ -55,7 +54,7 @@ def attribute_both_sides(
                 for side, texts in texts_of(pairs)
             )
             of_documents, scores = explain_side(retriever, document, query, explain)
-            document = document.detached()  # a batch's longest texts: their graph is the large one
+            document = document.detached()  # documents are the longest texts: frees the large graph
             of_queries, _ = explain_side(retriever, query, document, explain)
             queries, documents = query.of_pairs(), document.of_pairs()
     return build_batch(
@@ -72,7 +71,7 @@ def attribute_both_sides(
 
 
 def read_once(retriever: Embedded, encoded: Encoded, rounds: Rounds) -> Read:
-    """The forward pass of one side's texts, with its graph, from their word embeddings."""
+    """The forward pass of one side's texts from their word embeddings, with its graph."""
     inputs = retriever.input_embeddings(encoded).requires_grad_()
     with torch.enable_grad(), retriever.override_embeddings(inputs):
         vectors = retriever.embed(encoded)
@@ -82,13 +81,13 @@ def read_once(retriever: Embedded, encoded: Encoded, rounds: Rounds) -> Read:
 def explain_side(
     retriever: Embedded, own: Read, other: Read | None, explain: Explain
 ) -> tuple[Tensor, Tensor]:
-    """Numbers [P, T] and scores [P] of the pairs of one side's texts with the `other` side
-    constant, None where both are read together; in float32, on the CPU."""
+    """Values [P, T] and scores [P] of the pairs for one side's texts, on the CPU in float32. The
+    `other` side is constant, or None if both are read together."""
 
     def of_round(pairs: Sequence[int], rows: Sequence[int]) -> tuple[Tensor, Tensor]:
         constant = None if other is None else other.constant(pairs)
         scores = compare(retriever, own.vectors[rows], constant, own.encoded.side)
-        # The forward pass is made already: Captum's is the comparison that is left of it.
+        # The forward pass is already done: Captum runs only the comparison.
         numbers = explain(lambda *_: scores, own.leaves[0]).detach()
         return numbers[rows].float(), scores.detach().float()
 
@@ -97,7 +96,7 @@ def explain_side(
 
 
 def times_gradient(score: Score, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Captum's InputXGradient: each of `inputs` [R, ...] times the gradient of the score at it."""
+    """Captum's InputXGradient: each of `inputs` [R, ...] times its gradient of the score."""
     from captum.attr import InputXGradient  # here: slow to import
 
     method = keeping_graph(InputXGradient(score))
@@ -105,7 +104,7 @@ def times_gradient(score: Score, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ..
 
 
 def keeping_graph(method: GradientAttribution) -> Any:
-    """Captum's method with gradients that leave the forward pass to the pairs that come next."""
+    """Captum's method with gradients that keep the graph for the next pairs."""
 
     def gradients(
         score: Score, inputs: tuple[Tensor, ...], _target: Any = None, _arguments: Any = None

@@ -1,5 +1,5 @@
-"""Input x gradient, through Captum: signed, in the score's units, summed over the embedding's
-dimensions, at the word embeddings before position embeddings are added."""
+"""Input × gradient, through Captum: signed, in units of the score, summed over the dimensions of
+the word embedding before position embeddings are added."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from poslens.attribution.types import Attribution, Method, TextPair
 def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) -> list[Attribution]:
     """<e_j, d s / d e_j> of every token of both sides.
 
-    Makes no claim of completeness: shares need not add up to the score.
+    Values do not sum to the score.
     """
     return attribute_both_sides(retriever, method, pairs, _products)
 

@@ -1,6 +1,5 @@
-"""Integrated gradients (Sundararajan et al. 2017), through Captum: signed, in the score's units,
-summed over the embedding's dimensions, at the word embeddings before position embeddings are
-added."""
+"""Integrated gradients (Sundararajan et al. 2017), through Captum: signed, in units of the score,
+summed over the dimensions of the word embedding before position embeddings are added."""
 
 from __future__ import annotations
 
@@ -27,20 +26,20 @@ from poslens.attribution.retrievers.family import Capability
 from poslens.attribution.types import Attribution, Method, Side, TextPair
 
 STEPS = (16, 32, 64, 128, 256, 512)
-"""Steps of integrated gradients that `auto` tries until the delta is small."""
+"""Numbers of steps that `auto` tries until the delta is small."""
 
 DELTA = 1e-3
-"""What `auto` calls small: the delta over the score."""
+"""The delta, relative to the score, at which `auto` stops."""
 
 
 def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) -> list[Attribution]:
-    """The gradient averaged on the straight way from padding-token embeddings (special tokens
-    kept) to the text's own, times the way.
+    """The gradient averaged along the straight line from padding-token embeddings (special tokens
+    stay) to the text's embeddings, times their difference.
 
-    Shares add up to the score minus the baseline's score: the baseline's is the bias share, and
-    what is missing (Captum's convergence delta, its sign turned) the completeness error.
-    `steps=auto` doubles the steps until that is at most 0.001 of the score, up to 512; what is left
-    is shown. Pairs that share a text share the forward passes along its way.
+    Shares sum to the score minus the baseline's score. The baseline's score is the bias share;
+    Captum's convergence delta with the opposite sign is the completeness error. `steps=auto`
+    doubles the steps up to 512 until the error is at most 0.001 of the score. Pairs that share a
+    text share the forward passes along its path.
     """
     clock, steps = Clock(), str(method.params["steps"])
     with retriever.lock:
@@ -70,7 +69,7 @@ def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) ->
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Text:
-    """The way to one side's text, and what the model makes of both ends; equal to itself alone."""
+    """The path to one side's text and the model's output at both ends; compared by identity."""
 
     way: Varied
     whole: Representation
@@ -79,7 +78,7 @@ class _Text:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A pair's shares [1, T] of one side's tokens, on the CPU, and what they add up to."""
+    """A pair's shares [1, T] of one side's tokens, on the CPU, and their sum."""
 
     shares: Tensor
     score: float
@@ -91,8 +90,8 @@ class _Found:
 
 
 def _texts(retriever: Embedded, pairs: Sequence[TextPair], side: Side) -> list[_Text]:
-    """The text of each pair; pairs that share it have the same one, unless it is read together with
-    the other side's."""
+    """The text of each pair. Pairs that share a text share the object, unless it is read together
+    with the other side."""
 
     def read(encoded: Encoded) -> _Text:
         way = varied(retriever, encoded)
@@ -110,7 +109,7 @@ def _texts(retriever: Embedded, pairs: Sequence[TextPair], side: Side) -> list[_
 def _along(
     retriever: Embedded, own: list[_Text], others: list[_Text], side: Side, steps: str
 ) -> list[_Found]:
-    """Each pair's shares of its `own` text, the vector of its other one constant."""
+    """Each pair's shares of its `own` text, with the vector of the other text constant."""
     pairs_of: dict[_Text, list[int]] = {}
     for pair, text in enumerate(own):
         pairs_of.setdefault(text, []).append(pair)
@@ -128,11 +127,11 @@ def _along(
 def _integrated(
     retriever: Embedded, text: _Text, constants: list[Representation], side: Side, n_steps: int
 ) -> list[_Found]:
-    """What each of P pairs gets with so many steps, its other side's vector in `constants`."""
+    """Shares of P pairs for this number of steps; the other sides' vectors are in `constants`."""
     from captum.attr import IntegratedGradients  # here: slow to import
 
     def gradients(inputs: tuple[Tensor, ...], **_: object) -> tuple[Tensor, ...]:
-        # Captum has P copies of each point of the way: one forward pass serves them all.
+        # Captum makes P copies of each point of the path: one forward pass serves all of them.
         points = inputs[0].detach()[::n_pairs].requires_grad_()
         with torch.enable_grad():
             made = text.way.embed(points)

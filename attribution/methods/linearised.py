@@ -1,14 +1,14 @@
-"""A transformer with its nonlinearities frozen: same forward values, an affine map backward.
+"""A transformer with frozen nonlinearities: the same forward values, an affine map backward.
 
-Inside `linearised(...)` attention weights, the scales of LayerNorm, RMSNorm and of a vector's
-normalization, and activation ratios f(x)/x act as constants of this input. The output is then
-affine in the input embeddings, so gradient times input is an exact decomposition (DecompX,
-Modarressi et al. 2023, without spreading biases over tokens). A `TorchFunctionMode` reaches every
-architecture without touching its code; it is thread-local, like autograd's own modes.
+Inside `linearised(...)`, attention weights, the scales of LayerNorm, RMSNorm and vector
+normalization, and activation ratios f(x)/x are constants of this input. The output is then affine
+in the input embeddings, so gradient times input is an exact decomposition (DecompX, Modarressi et
+al. 2023, without distributing biases over tokens). A `TorchFunctionMode` reaches every architecture
+without changing its code; it is thread-local, like autograd's own modes.
 
-What keeps it honest is `bias_scale`, a leaf of ones [B]: every additive constant on the way is
-attached to it, so its gradient is the share of the score that the constants bring. Tokens' shares
-and this one add up to the score only where nothing nonlinear was missed; callers check that.
+`bias_scale`, a leaf of ones [B], verifies completeness: every additive constant is attached to it,
+so its gradient is the constants' share of the score. The tokens' shares and this one sum to the
+score only if no nonlinear operation was missed; callers check that.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ from poslens.attribution.methods.frozen import (
 )
 
 Op = Callable[..., Tensor]
-"""A function of torch, as it was called."""
+"""A torch function call."""
 
 
 class _Linearised(TorchFunctionMode):
-    """See the module's text; use `linearised`."""
+    """See the module's docstring; use `linearised`."""
 
     def __init__(self, bias_scale: Tensor, apart: tuple[Tensor, Tensor] | None) -> None:
         super().__init__()
         self.bias_scale = bias_scale
         self.apart = apart
-        # Outputs of activations, by identity: in a gated product theirs is the constant side.
-        # References are held, or another tensor could get a dead one's id.
+        # Outputs of activations, by identity: in a gated product they are the constant side.
+        # References are stored, because another tensor could get the id of a freed one.
         self._activations: dict[int, Tensor] = {}
 
     def __torch_function__(
@@ -67,7 +67,7 @@ class _Linearised(TorchFunctionMode):
         return handler(self, func, *args, **kwargs)
 
     def attach(self, y: Tensor, bias: Tensor | None) -> Tensor:
-        """Tell the constant `bias` in `y` [B, ...] apart from what tokens bring."""
+        """Attribute the constant `bias` in `y` [B, ...] separately from the tokens."""
         if bias is None or not y.requires_grad:
             return y
         if self.apart is not None and bias is self.apart[0]:
@@ -87,7 +87,7 @@ class _Linearised(TorchFunctionMode):
         self._activations[id(out)] = out
         return out
 
-    # -- what is linear with a constant part --
+    # -- linear operations with a constant part --
 
     def _linear(self, func: Op, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return self.attach(func(x, weight, bias), bias)
@@ -108,7 +108,7 @@ class _Linearised(TorchFunctionMode):
                 return self.attach(y, constant.expand_as(y) if constant.dim() > 1 else constant)
         return y
 
-    # -- what is frozen --
+    # -- frozen operations --
 
     def _layer_norm(
         self,
@@ -171,7 +171,7 @@ class _Linearised(TorchFunctionMode):
 
     def _softmax(self, func: Op, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if x.dtype == torch.float64:
-            # Attention written out casts to float32 by name; a float64 check means all of it.
+            # Explicit attention code casts to float32; a float64 check needs float64 throughout.
             kwargs["dtype"] = torch.float64
         return func(x.detach(), *args, **kwargs)
 
@@ -221,11 +221,11 @@ class _Linearised(TorchFunctionMode):
         return func(a, b.detach() if isinstance(b, Tensor) else b, **rest)
 
     def _pow(self, func: Op, x: Any, exponent: Any, **rest: Any) -> Any:
-        # x ** -0.5 is a scale; other powers only ever lead into one, which cuts them off.
+        # x ** -0.5 is a scale. Other powers only occur as inputs to one, which detaches them.
         frozen = isinstance(x, Tensor) and exponent == -0.5
         return func(x.detach() if frozen else x, exponent, **rest)
 
-    # -- casts to float32 written into models, which a float64 check must not lose digits in --
+    # -- casts to float32 in models, which would cost a float64 check its digits --
 
     def _float(self, func: Op, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return x if x.dtype == torch.float64 else func(x, *args, **kwargs)
@@ -276,8 +276,8 @@ for _handler, _functions in (
         _HANDLERS[_function] = _handler
 
 
-# Activations that transformers writes out as formulas: their insides are not looked at, the whole
-# is a ratio. By class name, since releases move and rename them.
+# Activations that transformers computes by formulas: the whole is one ratio. Identified by class
+# name, because releases move and rename them.
 _FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {
     **dict.fromkeys(
         ("NewGELUActivation", "FastGELUActivation", "PytorchGELUTanh", "GELUTanh"),
@@ -291,14 +291,14 @@ _FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {
 def linearised(
     model: nn.Module, bias_scale: Tensor, apart: tuple[Tensor, Tensor] | None = None
 ) -> Iterator[None]:
-    """Run `model` with its nonlinearities frozen while this is open.
+    """Run `model` with frozen nonlinearities while the context is open.
 
     `bias_scale` [B], ones that require a gradient, collects the constants' share of each row.
-    `apart` is the bias of one linear layer and ones [B, T] that collect its share instead,
-    position by position. Hooks sit on the model's activations meanwhile: hold the model's lock.
+    `apart` is the bias of one linear layer and ones [B, T] that collect its share per position
+    instead. Hooks are attached to the model's activations meanwhile: hold the model's lock.
 
     Raises:
-        UserError: from the forward pass, where a product of two parts has no gate.
+        UserError: raised by the forward pass if a product of two token-dependent parts has no gate.
     """
     mode = _Linearised(bias_scale, apart)
     hooks = []

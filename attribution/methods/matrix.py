@@ -1,6 +1,7 @@
 """The score as a sum over pairs of tokens, from the linearised encoders of both sides:
 M_ij = <Q_i, D_j>, with Q_i (D_j) the share of query token i (document token j) in the pooled
-vector. No array of D x D x H is made: Q vectors run backwards through the document encoder."""
+vector. The vectors Q_i are propagated backward through the document encoder, so no D x D x H array
+is needed."""
 
 from __future__ import annotations
 
@@ -17,16 +18,16 @@ from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.types import Side, TextPair
 
 LEAST = 8
-"""Query tokens at least whose gradients run through the document encoder together: what they share
-is each layer's attention weights, which are as large as the text is long squared."""
+"""Minimum number of query tokens whose gradients run through the document encoder together. They
+share each layer's attention weights, whose size grows with the square of the text's length."""
 
 
 def _rows(document: Read, vectors: Tensor, steps: Steps) -> tuple[Tensor, Tensor]:
-    """Products of `vectors` [K, H] with each token's share of one document's vector [K, D], and
-    with the constants' [K]; a step of `steps` for each vector."""
+    """Products of `vectors` [K, H] with each token's share of one document's vector [K, D] and with
+    the constants' share [K]; `steps` advances by one per vector."""
     leaves = document.leaves
     rows, constants = [], []
-    # As many tokens as a batch has: more at a time leave the processor's caches.
+    # As many tokens as a batch has: more at a time exceed the processor's caches.
     most = max(LEAST, batch_tokens(vectors.device.type) // leaves[0].shape[1])
     parts = vectors.tensor_split(-(-len(vectors) // most))
     for number, part in enumerate(parts, start=1):
@@ -43,14 +44,14 @@ def _rows(document: Read, vectors: Tensor, steps: Steps) -> tuple[Tensor, Tensor
 
 
 class Steps:
-    """How far matrices are: a step is a query token's pass back through a document, and reading the
-    document counts as one too."""
+    """Progress of matrices: a step is a query token's backward pass through a document, and the
+    document's forward pass counts as one step too."""
 
     def __init__(self, total: int) -> None:
         self._total, self._n = total, 0
 
     def done(self, n: int) -> None:
-        """So many more.
+        """Advance by so many steps.
 
         Raises:
             Stopped: as `checkpoint`.
@@ -62,11 +63,11 @@ class Steps:
 def share_matrices(
     retriever: DenseRetriever, pairs: Sequence[TextPair], biases: str
 ) -> tuple[tuple[Encoded, Shares], tuple[Encoded, Shares], list[Tensor]]:
-    """Queries and documents of pairs as they were read, each with its shares, and the pairs'
-    matrices [Q, D], special tokens included: shares are the sums of their rows and columns, with
-    what a token brings together with the other side's constants. Each text is read once.
+    """Queries and documents of pairs with their shares, and the pairs' matrices [Q, D], including
+    special tokens. Shares are row and column sums of the matrices plus each token's product with
+    the other side's constants. Each text is read once.
 
-    Scores come from the texts' whole vectors, so that `Shares.error` shows what sums miss.
+    Scores come from the texts' whole vectors, so `Shares.error` is the completeness error.
     """
     asked, asked_at = distinct([pair.query for pair in pairs])
     known, known_at = distinct([pair.document for pair in pairs])
@@ -122,7 +123,7 @@ def _padded(rows: list[Tensor]) -> Tensor:
 
 
 def _joined(each: list[Encoded]) -> Encoded:
-    """What people read of texts that were run one by one."""
+    """The tokens of texts that were read one by one."""
     texts, offsets = (
         [encoded.texts[0] for encoded in each],
         [encoded.offsets[0] for encoded in each],
@@ -131,11 +132,11 @@ def _joined(each: list[Encoded]) -> Encoded:
 
 
 def _vectors_of(text: Read) -> Tensor:
-    """Each token's vector in the pooled, scaled embedding of one text that was read [T + 1, H]; the
-    last row is the constants'. Rows add up to the embedding.
+    """Each token's vector in the pooled, scaled embedding of one text [T + 1, H]; the last row is
+    the constants'. Rows sum to the embedding.
 
-    With u any vector, <x_i, J_i^T u> is linear in u; its gradient by u is J_i x_i. So T + 1
-    vectors come from one backward pass that is differentiated once more.
+    For any vector u, <x_i, J_i^T u> is linear in u, and its gradient with respect to u is J_i x_i.
+    So one backward pass, differentiated again, gives all T + 1 vectors.
     """
     probe = torch.zeros_like(text.vectors).requires_grad_()
     gradients, bias, *credited = torch.autograd.grad(
@@ -151,8 +152,8 @@ def _vectors_of(text: Read) -> Tensor:
 def many_gradients(
     output: Tensor, leaves: tuple[Tensor, ...], many: Tensor, keep: bool = False
 ) -> tuple[Tensor, ...]:
-    """Products of `many` vectors [K, ...] with the Jacobian, K at once. `torch.func.vmap`, not
-    `is_grads_batched`: that one's older batching knows fewer operations and no rules of ours."""
+    """Products of `many` vectors [K, ...] with the Jacobian, K at once. `torch.func.vmap` supports
+    more operations than `is_grads_batched`, and our own rules."""
     return torch.func.vmap(lambda v: torch.autograd.grad(output, leaves, v, retain_graph=keep))(
         many
     )

@@ -1,5 +1,5 @@
-"""Occlusion: how far the score falls when a unit is replaced by padding-token embeddings, through
-Captum's FeatureAblation. Signed, in the score's units."""
+"""Occlusion: how much the score falls when a unit is replaced with padding-token embeddings,
+through Captum's FeatureAblation. Signed, in units of the score."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from poslens.attribution.types import Attribution, Method, TextPair, TokenizedTe
 
 def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) -> list[Attribution]:
     """s - s(without the unit) for every token, word or sentence of the document, and for every
-    token of the query. A unit's effect is split evenly over its tokens, so that the sum over a
-    unit is its effect. Effects of units need not add up to the score.
+    token of the query. A unit's effect is split evenly over its tokens, so the sum over a unit is
+    its effect. Effects do not sum to the score.
 
-    What the model makes of a document without each of its units serves all of its queries.
+    Encodings of a document without each of its units are shared by all of its queries.
     """
     by_document: dict[tuple[str, str | None], list[int]] = {}
     for number, pair in enumerate(pairs):
-        # Where sentences end depends on the language.
+        # Sentence boundaries depend on the language.
         by_document.setdefault((pair.document, pair.language), []).append(number)
     attributions: dict[int, Attribution] = {}
     for numbers in by_document.values():
@@ -47,7 +47,7 @@ def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) ->
 def _attribute(
     retriever: Embedded, method: Method, pair: TextPair, state: Kept | None
 ) -> Attribution:
-    """One pair's; `state` as for `perturbed`, of the document."""
+    """The values of one pair; `state` as for `perturbed`, of the document."""
     level = str(method.params["level"])
     clock = Clock()
     with retriever.lock:
@@ -72,7 +72,7 @@ def _attribute(
 
 
 def units(text: TokenizedText, pair: TextPair, level: str) -> NDArray[np.int64]:
-    """The number of each token's unit [T]: the token itself, or its word or sentence."""
+    """The index of each token's unit [T]: the token itself, or its word or sentence."""
     if level == "token":
         return np.arange(len(text))
     spans = words(pair.document) if level == "word" else sentences(pair.document, pair.language)
@@ -83,7 +83,7 @@ def _effects(text: Perturbed, unit_numbers: NDArray[np.int64]) -> Tensor:
     """Effects [1, T] on the text's positions, zero for special tokens."""
     content = text.encoded.texts[0].content
     start = text.encoded.offsets[0]
-    # Feature 0 is all that stays: special tokens and padding, where baseline and input are equal.
+    # Feature 0 never changes: special tokens and padding, where baseline and input are equal.
     number = {unit: n for n, unit in enumerate(np.unique(unit_numbers[content]), start=1)}
     mask = torch.zeros(1, text.inputs.shape[1], 1, dtype=torch.long, device=text.inputs.device)
     sizes = torch.zeros(len(number) + 1)

@@ -1,8 +1,8 @@
-"""Pairs that share a text share its forward pass: each further pair adds a backward pass alone.
+"""Pairs that share a text share its forward pass: each further pair adds only a backward pass.
 
-The distinct texts of one side of a batch are the rows of one forward pass, whose graph is kept
-while backward passes need it. These go in rounds: in a round each row serves one pair at most, and
-since rows do not mix, the gradient of the sum of scores is each pair's own.
+The distinct texts of one side of a batch are the rows of one forward pass, whose graph stays in
+memory for the backward passes. These run in rounds in which each row serves at most one pair. Rows
+are independent, so the gradient of the sum of scores contains each pair's own gradient.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from poslens.attribution.types import Side, TextPair
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """Which row each of P pairs reads, and which pairs' gradients are taken together: no two pairs
-    of a round have one row, and each pair is in one round."""
+    """Which row each of P pairs reads, and which pairs' gradients are computed together: no two
+    pairs of a round share a row, and each pair is in one round."""
 
     rows: tuple[int, ...]
     rounds: tuple[tuple[int, ...], ...]
@@ -30,8 +30,8 @@ class Rounds:
     def gather(
         self, explain: Callable[[Sequence[int], Sequence[int]], tuple[Tensor, ...]]
     ) -> tuple[Tensor, ...]:
-        """Numbers of all pairs [P, ...] from what `explain` gives for the pairs of each round
-        [p, ...]; it is called with their numbers and their rows."""
+        """Values of all pairs [P, ...] from `explain`, which is called for each round with the
+        indices of its pairs and their rows and returns [p, ...]."""
         arrays: list[tuple[Tensor, ...]] = []
         for pairs in self.rounds:
             if arrays:
@@ -44,14 +44,15 @@ class Rounds:
 
 
 def one_round(n: int) -> Rounds:
-    """Each of n pairs has a row of its own."""
+    """Rounds in which each of n pairs has its own row."""
     return Rounds(tuple(range(n)), (tuple(range(n)),))
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Texts of one side after their forward pass: `leaves` are what gradients are taken at, the
-    first of them [R, T, H], and `vectors` what the texts are compared by, with the graph."""
+    """Texts of one side after their forward pass. Gradients are computed with respect to `leaves`,
+    the first of which is [R, T, H]; `vectors` are compared with the other side and have the
+    graph."""
 
     encoded: Encoded
     rounds: Rounds
@@ -59,11 +60,11 @@ class Read:
     vectors: Representation
 
     def detached(self) -> Read:
-        """Without the graph, whose memory is free once nothing else holds it."""
+        """The same without the graph, which frees its memory."""
         return replace(self, leaves=(), vectors=self.vectors.detach())
 
     def constant(self, pairs: Sequence[int]) -> Representation:
-        """What these pairs' texts are compared by, without a gradient."""
+        """The vectors of these pairs' texts, without a gradient."""
         return self.vectors[[self.rounds.rows[pair] for pair in pairs]].detach()
 
     def of_pairs(self) -> Encoded:
@@ -80,16 +81,16 @@ def texts_of(pairs: Sequence[TextPair]) -> tuple[tuple[Side, list[str]], tuple[S
 
 
 def distinct(texts: Sequence[str]) -> tuple[list[str], list[int]]:
-    """Each text once, and the place of every one among them."""
+    """The distinct texts, and the index of each text among them."""
     order = {text: place for place, text in enumerate(dict.fromkeys(texts))}
     return list(order), [order[text] for text in texts]
 
 
 def encode_once(retriever: Separate, texts: Sequence[str], side: Side) -> tuple[Encoded, Rounds]:
-    """One side's texts as rows, each as seldom as pays, and the rounds of their pairs.
+    """One side's texts as rows, repeated only where that is cheaper, and the rounds of the pairs.
 
     Raises:
-        UserError: a text has no token that is text.
+        UserError: a text has no text tokens.
     """
     known, places = distinct(texts)
     encoded = retriever.encode_texts(known, side)
@@ -101,16 +102,16 @@ def encode_once(retriever: Separate, texts: Sequence[str], side: Side) -> tuple[
 
 
 SHORTEST = 32
-"""A pass over fewer tokens than this part of a batch takes no less time: it starts kernels."""
+"""A pass over a smaller part of a batch than this takes no less time: kernels must start."""
 
 
 def planned(
     encoded: Encoded, places: Sequence[int], longest: int, least: int
 ) -> tuple[Encoded, Rounds]:
-    """Rows of `encoded` for pairs whose texts stand at `places` of it, and their rounds.
+    """Rows of `encoded` for pairs whose texts have the indices `places`, and their rounds.
 
-    With R rounds, a text of n pairs has to be n / R rows (rounded up), and the passes read
-    rows x (1 + R): the fewest rounds whose passes cost least are taken.
+    With R rounds, a text of n pairs needs n / R rows (rounded up), and the passes read
+    rows x (1 + R). The R with the smallest cost is used, the smallest R among equals.
     """
     of_text: list[list[int]] = [[] for _ in encoded.texts]
     for pair, place in enumerate(places):

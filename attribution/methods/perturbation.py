@@ -1,4 +1,4 @@
-"""What the methods that vary a text's embeddings share: one side varies, the other is constant."""
+"""Shared code of methods that perturb a text's embeddings while the other text is constant."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from poslens.attribution.retrievers.scoring import size
 from poslens.attribution.types import Side, TextPair
 
 BATCH_TOKENS = 8192
-"""Tokens of perturbed copies that run together on a CPU; a GPU takes eight times as many."""
+"""Tokens of perturbed copies in one batch on a CPU; a GPU takes eight times as many."""
 
 
 KEPT_BYTES = 2**28
-"""How much of what a model made of a text's copies is kept for other pairs with that text."""
+"""Memory limit for outputs of a text's copies that other pairs can reuse."""
 
 
 @dataclass(slots=True)
 class Kept:
-    """What the model made of a text's copies, call by call from the first one, as far as there is
-    `room` (bytes): vectors of all tokens of all copies of a long text fill no device."""
+    """The model's outputs for a text's copies, call by call, as far as they fit into `room`
+    (bytes): without a limit, token vectors of all copies of a long text could fill a device."""
 
     made: list[Representation] = field(default_factory=list)
     room: int = KEPT_BYTES
 
     def add(self, made: Representation) -> None:
-        """Keep what the next call gave. The first that finds no room is the last one tried: what
-        is kept is found again by its place."""
+        """Store the output of the next call. After the first one that does not fit, nothing more is
+        stored, because outputs are looked up by index."""
         self.room -= size(made)
         if self.room >= 0:
             self.made.append(made)
@@ -47,10 +47,10 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Varied:
-    """One text as word embeddings [1, T, H] that vary.
+    """One text as word embeddings [1, T, H] to perturb.
 
-    `baseline` has the padding token's embedding in place of every token of the text; `embed` takes
-    [N, T, H] and gives what the model makes of N copies; `batch` copies run together.
+    `baseline` has the padding token's embedding in place of every text token. `embed` takes
+    [N, T, H] and returns the model's output for N copies; `batch` copies run together.
     """
 
     encoded: Encoded
@@ -62,15 +62,15 @@ class Varied:
 
 @dataclass(frozen=True, slots=True)
 class Perturbed(Varied):
-    """A text of a pair, the other one constant. `compare` takes what `embed` gives and returns
-    scores [N]; `score` does both."""
+    """One text of a pair, with the other constant. `compare` takes the output of `embed` and
+    returns scores [N]; `score` does both."""
 
     compare: Callable[[Representation], Tensor]
     score: Callable[[Tensor], Tensor]
 
 
 def varied(retriever: Embedded, encoded: Encoded) -> Varied:
-    """The text of `encoded`, a batch of one, to be varied; hold the lock."""
+    """The text of `encoded`, a batch of one, to perturb; hold the lock."""
 
     def embed(inputs: Tensor) -> Representation:
         checkpoint()
@@ -87,10 +87,10 @@ def varied(retriever: Embedded, encoded: Encoded) -> Varied:
 def perturbed(
     loaded: Retriever, pair: TextPair, side: Side, state: Kept | None = None
 ) -> Perturbed:
-    """`pair`'s query or document to be perturbed, the other one held constant; hold the lock.
+    """`pair`'s query or document to perturb, with the other text constant; hold the lock.
 
-    `state` takes what the model makes of each call's copies, for another pair with this very text:
-    its calls, which have to be the same ones, find it there.
+    `state` stores the outputs of each call for another pair with the same text, whose calls must
+    be the same.
     """
     retriever = embedded(loaded)
     query, document = encode(retriever, [pair])

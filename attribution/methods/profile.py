@@ -1,12 +1,12 @@
-"""Query-free profile: how strongly a text's own vector reacts to each of its tokens.
+"""Query-free profile: how sensitive a text's own vector is to each of its tokens.
 
-profile_j = ||J_j||_F, with J_j = d v / d e_j [H, H] the Jacobian of the vector v that the text is
-compared by (of length 1 where the model scores by cosine) and e_j the word embedding of token j.
-No query stands in it: it is the part of gradient saliency that no query can change.
+profile_j = ||J_j||_F, where J_j = d v / d e_j [H, H] is the Jacobian of the text's vector v
+(normalized if the model scores by cosine) with respect to the word embedding e_j. The formula
+contains no query, so the profile is the part of gradient saliency that no query can change.
 
-J is never formed. For a cotangent u ~ N(0, I), the mean of ||J_j^T u||^2 is ||J_j||_F^2
-(Hutchinson's estimator), so each cotangent costs one backward pass, all of them through one forward
-pass. Captum differentiates sums of outputs alone and would run the model forward again for each.
+J is never computed. For a cotangent u ~ N(0, I), the mean of ||J_j^T u||^2 is ||J_j||_F^2
+(Hutchinson's estimator), so each cotangent costs one backward pass, and all share one forward pass.
+Captum only differentiates sums of outputs and would need a forward pass for each.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from poslens.attribution.retrievers.family import Capability
 from poslens.attribution.types import Attribution, Method, TextPair, TokenizedText
 
 FIRST, MOST = 4, 32
-"""Cotangents to begin with, and at most. Their number doubles until `TOLERANCE` is met."""
+"""First and maximum number of cotangents. The number doubles until `TOLERANCE` is met."""
 
 TOLERANCE = 0.05
-"""Standard error of a token's profile, averaged over tokens, in parts of the mean profile."""
+"""Maximum standard error, averaged over a text's tokens and relative to the mean profile."""
 
 SEED = 20
 
 
 def attribute(retriever: Pooled, method: Method, pairs: Sequence[TextPair]) -> list[Attribution]:
-    """The profile of every document, and of every query by itself. Where there is no query, its
-    side has no tokens and the score is that of the document's vector with itself.
+    """The profile of every document, and of every query by itself. Without a query, its side has no
+    tokens, and the score is the similarity of the document's vector with itself.
 
-    Cotangents are the same for every text, so results do not depend on what else is in the batch.
+    All texts use the same cotangents, so results do not depend on the rest of the batch.
 
     Raises:
         UserError: a text without tokens; a number that is not finite.
         torch.OutOfMemoryError: the batch does not fit.
     """
     clock = Clock()
-    # A text that stands in several pairs is read once.
+    # A text of several pairs is read once.
     texts, places = distinct([pair.document for pair in pairs])
     with retriever.lock:
         documents = retriever.encode_texts(texts, "document")
@@ -69,8 +69,8 @@ def attribute(retriever: Pooled, method: Method, pairs: Sequence[TextPair]) -> l
 def _queries(
     retriever: Pooled, pairs: Sequence[TextPair], vectors: Tensor
 ) -> tuple[Encoded, Tensor, Tensor]:
-    """What was read of the queries, its profile [B, T] and its vectors [B, H]; of pairs that have
-    none no tokens, and the document's own of `vectors` [B, H]."""
+    """The tokens of the queries, their profiles [B, T] and vectors [B, H]. Pairs without a query
+    have no tokens and the document's row of `vectors` [B, H]."""
     limit = retriever.max_length_of("query")
     read, offsets = [TokenizedText.of((), 0, limit)] * len(pairs), [0] * len(pairs)
     rows = [b for b, pair in enumerate(pairs) if pair.query]
@@ -98,13 +98,13 @@ def profile(
     """||J_j||_F of each token of a batch.
 
     Args:
-        cotangents: [K, H] to use, whatever their error, or None for random ones as above. The H
-            unit vectors times sqrt(H) give the norm exactly.
+        cotangents: [K, H] to use regardless of their error, or None for random ones. The H unit
+            vectors times sqrt(H) give the exact norm.
 
     Returns:
-        Norms [B, T]; their standard error over cotangents, averaged over a text's tokens and in
-        parts of the mean norm [B]; what `embed` made of the texts [B, H]. On the CPU in float32,
-        the last detached and where the model is.
+        Norms [B, T]; their standard error over cotangents, averaged over a text's tokens and
+        relative to the mean norm [B]; the vectors of the texts [B, H]. In float32 on the CPU,
+        except the vectors, which are detached and on the model's device.
 
     Raises:
         UserError: the model's similarity is no inner product.
@@ -130,7 +130,7 @@ def profile(
             retain_graph=number < limit,
         )
         squares = gradient.float().pow(2).sum(-1).cpu().double()
-        # A text that is done keeps its numbers, whatever others of the batch still need.
+        # A text that meets the tolerance keeps its numbers, whatever the rest of the batch needs.
         total += squares * at_work[:, None]
         squared += squares.pow(2) * at_work[:, None]
         drawn += at_work
@@ -143,16 +143,18 @@ def profile(
 
 
 def _real(encoded: Encoded, b: int, length: int) -> Tensor:
-    """Which of `length` positions of row b are tokens and no padding."""
+    """Which of `length` positions of row b are tokens rather than padding."""
     start = encoded.offsets[b]
     places = torch.arange(length)
     return (places >= start) & (places < start + len(encoded.texts[b]))
 
 
 def _error(total: Tensor, squared: Tensor, drawn: Tensor, real: Tensor) -> Tensor:
-    """Standard error of each text's profile, its tokens' mean in parts of their mean profile [B].
+    """Standard error of each text's profile [B]: the mean over its tokens, relative to the mean
+    profile.
 
-    That of a norm follows from its square's by the delta method: half of it over the norm.
+    By the delta method, the standard error of a norm is that of its square, divided by twice the
+    norm.
     """
     n = drawn[:, None]
     means = total / n

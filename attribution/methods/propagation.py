@@ -1,10 +1,10 @@
-"""Token decomposition by forward propagation, DecompX's own way (Modarressi et al. 2023): every
-position holds one vector for each input token, and all of them go through every layer with
-attention weights, norms and activations frozen.
+"""Token decomposition by forward propagation, as in DecompX (Modarressi et al. 2023): every
+position has one vector per input token, and all of them go through every layer with frozen
+attention weights, norms and activations.
 
-Needed where biases are spread over tokens by |<bias, vector>| (`absdot`): how a bias is spread
-depends on vectors half way up, so no backward pass knows it. Costs T x T x H numbers, hence a
-limit of `MAX_TOKENS`; everything else in `decomposition` gives the same numbers for less.
+Only needed if biases are distributed over tokens by |<bias, vector>| (`absdot`): the distribution
+depends on intermediate vectors, which no backward pass has. Takes T x T x H numbers, hence the
+limit `MAX_TOKENS`; for all other settings `decomposition` gives the same numbers at a lower cost.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.types import Side
 
 MAX_TOKENS = 512
-"""Longest text: at 512 tokens MiniLM needs about a gigabyte, a base-sized BERT two."""
+"""Maximum text length: 512 tokens take about one gigabyte for MiniLM, two for a base-sized BERT."""
 
 ROW_CHUNK = 32
 """Positions whose feed-forward layers run together."""
@@ -34,11 +34,11 @@ ROW_CHUNK = 32
 def propagate(
     retriever: DenseRetriever, encoded: Encoded, *, spread: bool
 ) -> tuple[Tensor, Tensor]:
-    """Output of the last layer [T, H] of a single text, and the vectors [T, K, H] that sum to
-    it: one for each of the K = T input tokens and, without `spread`, one more for all constants.
+    """Output of the last layer [T, H] of a single text, and the vectors [T, K, H] that sum to it:
+    one for each of the K = T input tokens and, without `spread`, one more for all constants.
 
-    With `spread` each constant goes to the tokens in proportion to |<constant, vector>|, and the
-    first layer's value bias to the token whose value vector it is part of, as DecompX does by
+    With `spread`, each constant is distributed over the tokens in proportion to
+    |<constant, vector>|, and the first layer's value bias goes to its own token, as in DecompX's
     default (`bias_decomp_type="absdot"`, `FFN_approx_type="GeLU_ZO"` of the authors' code).
 
     Raises:
@@ -63,8 +63,7 @@ def propagate(
 
 
 def bert_layers(retriever: DenseRetriever, side: Side) -> Any:
-    """Layers of one side's encoder: a BERT, RoBERTa or XLM-R, the three that DecompX's algorithm
-    is written for."""
+    """Layers of one side's encoder: a BERT, RoBERTa or XLM-R, for which DecompX is defined."""
     backbone: Any = retriever.backbone_of(side)
     if getattr(backbone.config, "model_type", "") not in ("bert", "roberta", "xlm-roberta"):
         raise UserError(
@@ -100,7 +99,7 @@ def _layer(
         bias = bias + out.dense.weight @ attention.value.bias
     mixed = mixed.unflatten(-1, (heads, -1))  # [T, K, A, E]
     for a in range(heads):
-        # In place, head by head: the values of a head are needed by that head alone.
+        # In place, head by head: only one head needs its values.
         mixed[:, :, a] = (weights[a] @ mixed[:, :, a].reshape(n, -1)).view(n, k, -1)
     mixed = mixed.flatten(2)
     rows = [slice(start, start + ROW_CHUNK) for start in range(0, n, ROW_CHUNK)]
@@ -131,7 +130,7 @@ def _norm(norm: Any, total: Tensor, parts: Tensor, spread: bool) -> Tensor:
 
 
 def _add(parts: Tensor, bias: Tensor, spread: bool) -> Tensor:
-    """A constant added, in place, to the last of parts [t, K, H] or to all by |<bias, part>|."""
+    """Add a constant in place to the last of parts [t, K, H], or to all by |<bias, part>|."""
     if not spread:
         parts[:, -1] += bias
         return parts

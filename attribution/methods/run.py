@@ -1,4 +1,5 @@
-"""Methods run over many pairs: in batches of like length, one that fails taking nobody with it."""
+"""Runs methods over many pairs, in batches of similar length; a failed pair does not stop
+others."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from poslens.attribution.types import Attribution, Method, TextPair
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A pair with its result or with the sentence that says why there is none."""
+    """A pair with its result, or with the sentence that explains why there is none."""
 
     pair: TextPair
     attribution: Attribution | None
@@ -29,8 +30,8 @@ class Outcome:
 
 
 SHARING = 8
-"""Pairs of one document that stay together however long it is: its forward pass is an eighth of
-one for each of them then, beside a backward pass."""
+"""Number of pairs of one document that always stay together, however long it is: its forward pass
+is then an eighth of one per pair, in addition to a backward pass each."""
 
 
 def pair_batches(
@@ -41,11 +42,11 @@ def pair_batches(
     *,
     jointly: bool = False,
 ) -> Iterator[list[TextPair]]:
-    """Pairs in batches of like length, longest first, for a retriever on a device of this type
-    that reads `max_length` tokens of a document.
+    """Pairs in batches of similar length, longest first, for a retriever on a device of this type
+    that reads up to `max_length` tokens of a document.
 
-    Pairs of one document stand together, since they share its forward pass: n of them cost
-    (1 + n) / 2 times what one does. Where query and document are read `jointly` nothing is shared.
+    Pairs of one document stay together, because they share its forward pass: n of them cost
+    (1 + n) / 2 times as much as one. If query and document are read `jointly`, nothing is shared.
     """
     if max_tokens is None:
         max_tokens = batch_tokens(device)
@@ -68,8 +69,8 @@ def pair_batches(
         return length * (1 + len(chosen_pairs)) // 2
 
     def alike(group: tuple[int, list[TextPair]]) -> tuple[int, int, int]:
-        # Documents of about one length (an eighth of an octave, 9%) with as many pairs: little is
-        # padded, and few wait for the document that has the most.
+        # Documents of about the same length (an eighth of an octave, 9%) and with as many pairs:
+        # little padding, and few wait for the document with the most pairs.
         length, chosen_pairs = group
         return int(8 * math.log2(length)), len(chosen_pairs), length
 
@@ -80,9 +81,9 @@ def pair_batches(
 def attribute_batch(
     retriever: Retriever, method: Method, batch: Sequence[TextPair], halving: Halving
 ) -> list[Outcome]:
-    """Attribute pairs together. One that fails takes nobody with it: the batch is then computed
-    again one by one. `halving` is the run's; it works in here, and not around batches as in
-    `run_batches`, so that a pair that does not fit into memory is that pair's failure."""
+    """Attribute pairs together. If one fails, the batch is computed again pair by pair, so the
+    others have results. `halving` belongs to the run; it is applied here rather than around batches
+    (as in `run_batches`), so that a pair that exceeds memory is that pair's failure."""
     entry = METHODS[method.name]
     if entry.needs_query and not all(pair.query for pair in batch):
         some = [pair for pair in batch if pair.query]
@@ -122,10 +123,10 @@ def attribute_batches(
     should_stop: Callable[[], bool] = lambda: False,
     max_tokens: int | None = None,
 ) -> Iterator[list[Outcome]]:
-    """Attribute all pairs batch by batch; asks `should_stop` before each.
+    """Attribute all pairs batch by batch; calls `should_stop` before each.
 
     Raises:
-        Stopped: it said so within one.
+        Stopped: `should_stop` returned true during a batch.
     """
     jointly = reads_jointly(retriever)
     device, length = retriever.device.type, retriever.max_length

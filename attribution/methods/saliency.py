@@ -1,8 +1,8 @@
 """Gradient saliency (Simonyan et al. 2014), as in section 5.3 of the PosIR paper, through Captum.
 
 saliency_j = ||d s / d e_j||_2 with e_j the word embedding of token j, before position embeddings
-are added, and the other side held constant. In units of the score per unit of
-embedding; without a sign, and no share of the score: it says where the score is sensitive.
+are added, and the other side constant. In units of the score per unit of embedding. Unsigned, and
+not a share of the score: it shows where the score is sensitive.
 """
 
 from __future__ import annotations

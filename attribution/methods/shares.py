@@ -1,5 +1,5 @@
-"""Shares of tokens in what an encoder, linearised at its input, makes of a text: of the inner
-product with the other side's vector."""
+"""Shares of a text's tokens in the inner product of its linearised embedding with the other side's
+vector."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.types import Side
 
 BIASES = ("explicit", "decompx", "absdot")
-"""Where constants go: all into the bias share; the first layer's value bias to the token whose
-value vector it is part of, as in DecompX's code; or every one to the tokens by |<bias, vector>|
-too, DecompX's reference configuration."""
+"""Where constants go: all into the bias share; the first layer's value bias to its own token, as in
+DecompX's code; or all of them to the tokens by |<bias, vector>|, as in DecompX's reference
+configuration."""
 
 _FIRST_VALUE = "encoder.layer.0.attention.self.value"
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """One side's shares of the score, the other side's vector held constant.
+    """One side's shares of the score, with the other side's vector constant.
 
     `tokens` [B, T], `bias` [B], `scores` [B], all float32 or wider on the CPU; `directions` [B, H]
     is this side's pooled vector, scaled so that the score is an inner product.
@@ -40,7 +40,7 @@ class Shares:
 
     @property
     def error(self) -> Tensor:
-        """score - sum of shares - bias share [B]; rounding, where nothing was missed."""
+        """score - sum of shares - bias share [B]: rounding, if the linearisation is complete."""
         return self.scores - self.tokens.sum(-1) - self.bias
 
 
@@ -53,9 +53,9 @@ def shares(
 
 
 def read_linear(retriever: DenseRetriever, encoded: Encoded, rounds: Rounds, biases: str) -> Read:
-    """The linearised forward pass of one side's texts: its leaves are the tokens [R, T, H], ones
+    """The linearised forward pass of one side's texts. Its leaves are the tokens [R, T, H], ones
     [R] for the constants and, with `biases=decompx`, ones [R, T] for the first layer's value bias
-    at each token; its vectors are scaled so that the score is an inner product."""
+    at each token. Its vectors are scaled so that the score is an inner product."""
     leaves = _leaves(retriever, encoded, biases)
     directions = _linear_directions(retriever, encoded, *leaves)
     return Read(encoded, rounds, leaves, directions)
@@ -77,7 +77,7 @@ def shares_of(own: Read, other: Tensor) -> Shares:
 
 
 def _leaves(retriever: DenseRetriever, encoded: Encoded, biases: str) -> tuple[Tensor, ...]:
-    """What the output is affine in: the tokens [B, T, H], ones [B] for the constants and, with
+    """The inputs of the affine map: the tokens [B, T, H], ones [B] for the constants and, with
     `biases=decompx`, ones [B, T] for the first layer's value bias at each token."""
     inputs = retriever.entering(encoded, retriever.entry_of(encoded.side))
     values = inputs.new_ones(inputs.shape[:2])
@@ -100,8 +100,8 @@ def _linear_directions(
         retriever.override_embeddings(inputs, retriever.entry_of(encoded.side)),
     ):
         directions = retriever.directions(retriever.embed(encoded))
-    # What the output does not depend on has a share of zero, where autograd would refuse: many
-    # models have no constants, and one that freezes as a whole is found incomplete.
+    # Inputs that the output does not depend on have a share of zero, where autograd would raise:
+    # many models have no constants, and a model frozen as a whole fails the completeness check.
     return directions + 0 * (bias_scale + inputs.flatten(1).sum(1))[:, None]
 
 
