@@ -1,1 +1,1 @@
-"""What scores and attributions are worth: faithfulness, bias tests, search and ranking measures."""
+"""Evaluation: faithfulness, bias tests, search, ranking measures, audits and causes of misses."""

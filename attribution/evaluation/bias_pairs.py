@@ -1,8 +1,8 @@
-"""Where bias tests get their pairs of documents: from ColDeR's files, or built from the evidence
-spans of any data set.
+"""Pairs of documents for bias tests: read from ColDeR's files, or built from the evidence spans of
+any data set.
 
-Spans alone are enough for position and brevity. The other tests need to know which entity the
-query is about, the answer, or another name of the entity; `lacking` says which.
+Spans suffice for position and brevity. The other tests need the query's entity, the answer, or
+another name of the entity; `lacking` states which.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from poslens.attribution.types import EvidenceSpan, TextPair
 T = TypeVar("T")
 
 FROM_EVIDENCE = ("position", "brevity")
-"""Tests that evidence spans alone are enough for."""
+"""Tests for which evidence spans suffice."""
 
 POSITIONS = ("end", "middle", "own")
-"""Where the position test's d2 has the evidence: last, as in ColDeR's file; behind half of the
+"""Where d2 of the position test has the evidence: last, as in ColDeR's file; after half of the
 other sentences; or where the data set's document has it."""
 
 NO_EVIDENCE = "The pair has no evidence span: mark the passage that answers the query."
 
 _FILES = {f"{name}{suffix}": name for name in TESTS for suffix in ("", "_bias")}
-"""ColDeR's file names, which some tests follow with `_bias`."""
+"""ColDeR's file names; some tests append `_bias`."""
 
 
 @dataclass(frozen=True, slots=True)
 class BiasPairs:
-    """The pairs of one test, and how many of the data set gave none, by reason.
+    """The pairs of one test, and the number of the data set's pairs that were excluded, by reason.
 
-    `source` says in words where they come from, for captions and exports.
+    `source` describes where they come from, for captions and exports.
     """
 
     test: str
@@ -48,7 +48,7 @@ class BiasPairs:
 
 
 def lacking(data: DataSet) -> dict[str, str]:
-    """What the data set lacks for each test, in the paper's order; empty where it has pairs."""
+    """What the data set lacks for each test, in the paper's order; empty if it has pairs."""
     if files := _colder_names(data):
         return {n: "" if n in files else f"the data set has no file {n}.jsonl" for n in TESTS}
     if not any(pair.evidence is not None for pair in data.pairs):
@@ -67,7 +67,7 @@ def available(data: DataSet) -> tuple[str, ...]:
 
 
 def unknown_files(data: DataSet) -> list[str]:
-    """Files of a ColDeR data set that are none of the seven tests."""
+    """Files of a ColDeR data set that belong to none of the seven tests."""
     domains = {pair.domain for pair in data.pairs if pair.domain} if _is_colder(data) else set()
     return sorted(domain for domain in domains if domain not in _FILES)
 
@@ -75,8 +75,8 @@ def unknown_files(data: DataSet) -> list[str]:
 def pairs_for(
     data: DataSet, test: str, position: str = POSITIONS[0], limit: int | None = None
 ) -> BiasPairs:
-    """The pairs of a test, at most `limit` of them, spread evenly over the data set; `position` is
-    the position test's, of data sets that are no ColDeR files.
+    """The pairs of a test, at most `limit` of them, spread evenly over the data set. `position`
+    applies to the position test of data sets other than ColDeR files.
 
     Raises:
         UserError: an unknown test or position, or the data set has no pairs for the test.
@@ -97,7 +97,7 @@ def pairs_for(
 
 
 def _chosen(items: Sequence[T], limit: int | None) -> tuple[Sequence[T], str]:
-    """`limit` of the items at even distances, and what to say of that."""
+    """`limit` of the items, spread evenly, and a remark about the selection."""
     if limit is None or limit >= len(items):
         return items, ""
     return spread_evenly(items, limit), f"; {limit:,} of {len(items):,} spread evenly"
@@ -107,13 +107,13 @@ def _chosen(items: Sequence[T], limit: int | None) -> tuple[Sequence[T], str]:
 
 
 def _is_colder(data: DataSet) -> bool:
-    """Whether the data set's pairs are the two documents of ColDeR's rows."""
+    """Whether the data set's pairs are the documents of ColDeR's rows."""
     first, second = (*data.pairs[:2], None, None)[:2]
     return first is not None and second is not None and _row(first) == _row(second) != ""
 
 
 def _row(pair: TextPair) -> str:
-    """`<bias>/<id>` of a pair that poslens.attribution.datasets.colder read; else empty."""
+    """`<bias>/<id>` of a pair read by poslens.attribution.datasets.colder; otherwise empty."""
     row, _, side = pair.pair_id.rpartition("/")
     return row if side in ("1", "2") and row.startswith(f"{pair.domain}/") else ""
 
@@ -125,7 +125,7 @@ def _colder_names(data: DataSet) -> set[str]:
 
 
 def _of_rows(pairs: Sequence[TextPair]) -> Iterable[DocumentPair]:
-    # The reader takes both documents of a row or none, one behind the other.
+    # The reader returns both documents of a row, one after the other, or neither.
     for first, second in zip(pairs[::2], pairs[1::2], strict=True):
         if first.domain in _FILES:
             yield DocumentPair(_FILES[first.domain], _row(first), first, second)
@@ -170,16 +170,16 @@ _WHERE = {"end": "the end", "middle": "the middle", "own": "its own position"}
 
 
 def build(pair: TextPair, test: str, position: str = POSITIONS[0]) -> DocumentPair:
-    """d1 and d2 of one query, document and evidence span, by whole sentences.
+    """d1 and d2 of one query, document and evidence span, built from whole sentences.
 
-    The evidence is every sentence that the span touches, kept together. Position: d1 has it first
-    and d2 at `position`; both have the same sentences, the others in their order. Brevity: d1 is it
-    alone, d2 it and then all others. Sentences are joined by the white space that most often
-    stands between the document's own.
+    The evidence is every sentence that the span touches, as one block. Position: d1 has it first
+    and d2 at `position`; the other sentences are the same and in order. Brevity: d1 is the evidence
+    alone, d2 the evidence followed by all other sentences. Sentences are joined by the most
+    frequent white space between the document's sentences.
 
     Raises:
-        UserError: no evidence span, no sentence beside the evidence, or sentences that cannot be
-            told.
+        UserError: no evidence span, no sentence other than the evidence, or a script without
+            sentence boundaries.
     """
     if pair.evidence is None:
         raise UserError(NO_EVIDENCE)
@@ -201,7 +201,7 @@ def build(pair: TextPair, test: str, position: str = POSITIONS[0]) -> DocumentPa
         orders = [(0, []), (0, others)]
     else:
         raise UserError(f"The test {test} cannot be built from evidence spans alone.")
-    # The position is in the id: results of two positions are kept side by side.
+    # The position is part of the id, so results of two positions are stored separately.
     item = f"{test}-{position}/{pair.pair_id}" if test == "position" else f"{test}/{pair.pair_id}"
     first, second = (
         _placed(pair, evidence, rest, at, gap, f"{item}/{side}")
@@ -213,7 +213,7 @@ def build(pair: TextPair, test: str, position: str = POSITIONS[0]) -> DocumentPa
 def _placed(
     pair: TextPair, evidence: list[str], others: list[str], before: int, gap: str, pair_id: str
 ) -> TextPair:
-    """The document with the evidence behind the first `before` other sentences."""
+    """The document with the evidence after the first `before` other sentences."""
     front = "".join(f"{sentence}{gap}" for sentence in others[:before])
     middle = gap.join(evidence)
     back = "".join(f"{gap}{sentence}" for sentence in others[before:])

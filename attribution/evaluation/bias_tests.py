@@ -1,10 +1,10 @@
-"""Bias tests of Fayyaz et al. 2025, "Collapse of Dense Retrievers": does a retriever score the
-document d1 above d2, over many pairs of documents that answer one query each?
+"""Bias tests of Fayyaz et al. 2025, "Collapse of Dense Retrievers": does a retriever score document
+d1 above document d2, over many pairs of documents for one query each?
 
-Each is a paired t-test (scipy.stats.ttest_rel) on s(q, d1) - s(q, d2), one mean difference for
-each document that pairs were made from: those of one document are no independent draws. One sign
-holds throughout: t > 0 means that d1 scores higher. The paper's tables of the foil and of moved
-evidence, and ColDeR's leaderboard, report s(d2) - s(d1) there, so their t has the other sign.
+Each is a paired t-test (scipy.stats.ttest_rel) of s(q, d1) - s(q, d2), with one mean difference for
+each source document, because pairs built from one document are not independent. t > 0 always means
+that d1 scores higher. The paper's tables of the foil and of moved evidence, and ColDeR's
+leaderboard, report s(d2) - s(d1), so their t has the opposite sign.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from poslens.attribution.evaluation.comparison import holm
 from poslens.attribution.types import ROUNDING, TextPair, as_array
 
 FEW = 10
-"""Below so many documents a result is shown with a warning."""
+"""With fewer documents, a result has a warning."""
 
 TEST_NAME = "paired t-test (two-sided) of one mean difference for each document"
-"""What the test is called in captions and exports."""
+"""Name of the test in captions and exports."""
 
 Side = Literal["d1", "d2"]
 
 
 @dataclass(frozen=True, slots=True)
 class BiasTest:
-    """One test: what d1 and d2 are, and what t > 0 means. `mteb_prefers` is the document that mteb
-    scores as correct for this test: the one that answers the query or, where both do, the one that
-    the named bias does not favor. `needs` is what a data set with only evidence spans lacks."""
+    """A test: what d1 and d2 are, and what t > 0 means. `mteb_prefers` is the document that mteb
+    scores as correct: the one that answers the query or, if both do, the one that the named bias
+    does not favor. `needs` is what a data set with only evidence spans lacks."""
 
     name: str
     title: str
@@ -119,10 +119,10 @@ TESTS: dict[str, BiasTest] = {
 
 @dataclass(frozen=True, slots=True)
 class DocumentPair:
-    """Two documents for one query, item of one test.
+    """Two documents for one query: an item of a test.
 
-    `first` is d1 and `second` d2, both with the query; `identical` ones say nothing. `source` is
-    the document that both were made from, empty where they are texts of their own.
+    `first` is d1 and `second` d2, both with the query; `identical` pairs are excluded. `source`
+    identifies the document that both were built from; empty if they have none.
     """
 
     test: str
@@ -139,20 +139,20 @@ class DocumentPair:
 
     @property
     def group(self) -> str:
-        """Pairs of one group share a document."""
+        """The source document: pairs with the same one are not independent."""
         return self.source or self.item_id
 
     @property
     def identical(self) -> bool:
-        """Whether d1 and d2 are one text."""
+        """Whether d1 and d2 have the same text."""
         return self.first.document == self.second.document
 
 
 @dataclass(frozen=True, slots=True)
 class PairScores:
-    """s(q, d1) and s(q, d2) under one model, in the score's own unit; `truncated` where the model
-    read one of the documents in part. `read` is the share of the evidence's characters that it read
-    in the one of both where it read less: 1 where the documents say of no evidence."""
+    """s(q, d1) and s(q, d2) under one model, in units of the score. `truncated` is true if the
+    model truncated either document. `read` is the share of the evidence's characters that the model
+    read, the smaller of both documents' shares; 1 if no evidence is marked."""
 
     first: float
     second: float
@@ -166,7 +166,7 @@ class PairScores:
 
     @property
     def difference(self) -> float:
-        """s(q, d1) - s(q, d2); exactly 0 where they differ by rounding alone."""
+        """s(q, d1) - s(q, d2); exactly 0 if they differ only by rounding."""
         if abs(self.first - self.second) <= ROUNDING * max(abs(self.first), abs(self.second)):
             return 0.0
         return self.first - self.second
@@ -176,14 +176,13 @@ class PairScores:
 class BiasResult:
     """One test of one model.
 
-    `n` pairs of `n_documents` documents were tested, `n_truncated` of them with a document longer
-    than the model reads; `n_identical` pairs of identical documents were left out, and `n_unread`
-    in which the model does not read the evidence whole on both sides: `lost` is their mean of
-    s(d1) - s(d2). `difference` is the mean over documents of s(d1) - s(d2) with its 95% t interval
-    [`low`, `high`]; `effect_size` is d_z, the mean over the standard deviation of the differences.
-    `share_first` is the share of pairs with s(d1) > s(d2), `share_second` that with
-    s(d2) > s(d1); a tie counts in neither. What is not defined is None, and `remarks` say why in
-    sentences.
+    `n` pairs from `n_documents` documents were tested, `n_truncated` of them with a truncated
+    document. Excluded are `n_identical` pairs of identical documents and `n_unread` pairs in which
+    the model does not read the evidence whole in both documents; `lost` is the mean s(d1) - s(d2)
+    of the latter. `difference` is the mean over documents of s(d1) - s(d2) with its 95% t interval
+    [`low`, `high`]. `effect_size` is d_z, the mean divided by the standard deviation of the
+    differences. `share_first` is the share of pairs with s(d1) > s(d2), `share_second` that with
+    s(d2) > s(d1); ties count in neither. Undefined values are None, and `remarks` explain why.
     """
 
     test: str
@@ -220,7 +219,7 @@ class BiasResult:
 
     @property
     def t_interval(self) -> tuple[float, float] | None:
-        """`low` and `high` in standard errors: the interval around t that holds 0 where p > 5%."""
+        """`low` and `high` in standard errors: the interval of t, which includes 0 if p > 5%."""
         if self.t is None or self.low is None or self.high is None or not self.difference:
             return None
         error = self.difference / self.t
@@ -233,8 +232,8 @@ def paired_test(
     n_identical: int = 0,
     groups: Sequence[Hashable] | None = None,
 ) -> BiasResult:
-    """The paired t-test on s(d1) - s(d2) over `scores`, those of identical documents left out.
-    `groups` are the documents that the pairs were made from; without them each is its own.
+    """The paired t-test on s(d1) - s(d2) over `scores`, without pairs of identical documents.
+    `groups` are the pairs' source documents; without them each pair is independent.
 
     Raises:
         UserError: every pair has identical documents.
@@ -326,7 +325,7 @@ def _documents(n: int) -> str:
 
 
 def _of_documents(values: ArrayLike, index: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Means [G] of values [n] over the documents that `index` [n] numbers."""
+    """Means [G] of values [n] over groups; `index` [n] is each value's group."""
     array = np.asarray(values, dtype=np.float64)
     return np.bincount(index, array) / np.bincount(index) if len(array) else array
 
@@ -334,13 +333,13 @@ def _of_documents(values: ArrayLike, index: NDArray[np.int64]) -> NDArray[np.flo
 def _flat(
     differences: NDArray[np.float64], first: NDArray[np.float64], second: NDArray[np.float64]
 ) -> bool:
-    """Whether the differences vary by rounding alone: a t from that would be rounding's."""
+    """Whether the differences vary only by rounding, which would determine t."""
     scale = float(np.abs(np.concatenate([first, second])).max())
     return bool(not differences.any() or np.ptp(differences) <= ROUNDING * scale)
 
 
 def adjusted(results: Sequence[BiasResult]) -> list[float | None]:
-    """Holm's p of each of `results`, over those that have a p at all."""
+    """Holm-adjusted p of each of `results`, over those that have a p."""
     known = {i: result.p for i, result in enumerate(results) if result.p is not None}
     found = dict(zip(known, holm(list(known.values())).tolist(), strict=True))
     return [found.get(i) for i in range(len(results))]

@@ -1,4 +1,4 @@
-"""What of the difference between two documents' scores comes from which token."""
+"""Contrast: each token's share of the difference between the scores of two documents."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from poslens.attribution.types import Attribution
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
-    """s(q, d1) - s(q, d2) shared out: + d1's shares and - d2's add up to it.
+    """s(q, d1) - s(q, d2) split into shares: those of d1 and the negated ones of d2.
 
-    `first` is d1's attribution as it is and `second` d2's with its document's and query's shares
-    negated. `difference` = `tokens` (document tokens of both) + `query` (0 unless query tokens
-    have shares of their own beside the document's, as where both are read together) + `bias` (what
-    no token carries) + `error`.
+    `first` is d1's attribution and `second` d2's with negated shares of document and query.
+    `difference` = `tokens` (document tokens of both) + `query` (0 unless query tokens have separate
+    shares, as in models that read both texts together) + `bias` (the bias shares) + `error`.
     """
 
     first: Attribution
@@ -33,8 +32,8 @@ def contrast(first: Attribution, second: Attribution) -> Contrast:
     """The contrast of two attributions of one query under one model and method.
 
     Raises:
-        UserError: the method's shares do not add up to the score, so that their difference is no
-            share of the scores' difference.
+        UserError: the method's shares do not sum to the score, so their difference is no share of
+            the difference of the scores.
         ValueError: two methods or two models.
     """
     if (first.model, first.method) != (second.model, second.method):
@@ -58,7 +57,7 @@ def contrast(first: Attribution, second: Attribution) -> Contrast:
 
 
 def negated(attribution: Attribution) -> Attribution:
-    """The attribution with every token's share of the other sign; the score stays."""
+    """The attribution with the sign of every share changed; the score stays the same."""
     matrix = attribution.matrix
     return replace(
         attribution,
@@ -69,8 +68,8 @@ def negated(attribution: Attribution) -> Attribution:
 
 
 def _parts(attribution: Attribution) -> tuple[float, float, float, float] | None:
-    """Document tokens, query tokens, bias share and completeness error: together the score. None
-    of methods that claim no such sum."""
+    """Sums over document tokens and query tokens, bias share and completeness error, which together
+    are the score. None for methods that are not additive."""
     bias, error = attribution.bias_share, attribution.completeness_error
     if bias is None or error is None:
         return None

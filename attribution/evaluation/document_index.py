@@ -1,7 +1,7 @@
-"""An index of documents that is asked one thing: at which rank a query finds its own document.
+"""An index of documents that returns the rank at which a query retrieves its own document.
 
-A rank is counted, not sorted for: 1 and how many documents score higher. So no ranking is kept, and
-of all scores only a block is in memory at a time.
+A rank is 1 plus the number of documents with a higher score. No ranking is sorted or stored, and
+only one block of scores is in memory at a time.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ Similarity = Callable[[Tensor, Tensor], Tensor]
 """Scores [P, C] of queries [P, H] with vectors [C, H]."""
 
 NOT_FOUND = 2**31 - 1
-"""The rank of a document that shares nothing with what is searched for."""
+"""The rank of a document that has no term in common with the query."""
 
 
 class Ranks:
-    """The rank of each query's own document among all of them, by scores that come in blocks.
+    """The rank of each query's own document among all documents, from scores in blocks.
 
-    `columns` [C] says of each vector which document it belongs to, in rising order: a document's
-    score is its best vector's. `same` [m] names for each of the m documents the one whose vectors
-    it shares (itself, or an earlier one of the same text). Equal scores go to the document that
-    stands first in the corpus, as in every search here.
+    `columns` [C] is the document of each vector, in ascending order; a document's score is that of
+    its best vector. `same` [m] is, for each of the m documents, the document whose vectors it
+    shares (itself, or an earlier one with the same text). Ties go to the document that comes first
+    in the corpus, as in every search of PosLens.
     """
 
     def __init__(self, columns: Sequence[int], same: Sequence[int]) -> None:
@@ -41,11 +41,11 @@ class Ranks:
         self._at = at[self._known]
         self._column_of = at
         self.n_vectors = np.where(at >= 0, np.append(counts, 0)[at], 0)
-        """Vectors of each document [m]."""
+        """Number of vectors of each document [m]."""
 
     def documents(self, scores: NDArray[np.floating]) -> NDArray[np.floating]:
-        """The score of every document [P, m] by scores of vectors [P, C]; minus infinity where a
-        document has none."""
+        """The score of every document [P, m] from scores of vectors [P, C]; minus infinity for a
+        document without vectors."""
         values = np.full((len(scores), len(self._column_of)), -np.inf, dtype=scores.dtype)
         values[:, self._known] = self._best(scores)[:, self._at]
         return values
@@ -55,8 +55,8 @@ class Ranks:
         return best
 
     def of(self, scores: NDArray[np.floating], own: Sequence[int]) -> Ints:
-        """Ranks [P] from 1 by scores [P, C]; `own` [P] are documents. NOT_FOUND where the own
-        document has no vector, or its score is minus infinity."""
+        """Ranks [P] from 1, from scores [P, C]; `own` [P] are the queries' documents. NOT_FOUND if
+        the own document has no vector or a score of minus infinity."""
         best = self._best(scores)
         ranks = np.full(len(scores), NOT_FOUND, dtype=np.int64)
         for row, document in enumerate(own):
@@ -70,8 +70,8 @@ class Ranks:
 
 
 class VectorIndex:
-    """Vectors [C, H] of documents' chunks and how they are compared. `n_vectors` [m] are those of
-    each document."""
+    """Vectors [C, H] of documents' chunks with their similarity. `n_vectors` [m] are the numbers of
+    vectors per document."""
 
     def __init__(
         self, vectors: Tensor, ranks: Ranks, similarity: Similarity, memory: int = 64 << 20
@@ -99,7 +99,7 @@ class VectorIndex:
 
 
 class LexicalIndex:
-    """BM25 by bm25s over documents' chunks, given as words; a document without a word of the query
+    """BM25 (bm25s) over documents' chunks, given as words. A document without a term of the query
     is not found."""
 
     def __init__(self, chunks: Sequence[Sequence[str]], ranks: Ranks, k1: float, b: float) -> None:
@@ -123,12 +123,12 @@ class LexicalIndex:
         return scores
 
     def _scores(self, query: Sequence[str]) -> NDArray[np.floating]:
-        # As floats of 32 bits, as in every search: what differs by rounding is a tie.
+        # As float32, as in every search: scores that differ by rounding are ties.
         scores = self._index.get_scores(list(query)).astype(np.float32)[None]
         scores[scores <= 0] = -np.inf
         return np.asarray(scores)
 
     @cached_property
     def statistics(self) -> Statistics:
-        """What BM25 knows of these documents, to score others under the same statistics."""
+        """BM25's statistics of these documents, to score other documents by them."""
         return statistics_of(self._chunks)

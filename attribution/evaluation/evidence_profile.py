@@ -1,9 +1,9 @@
-"""nDCG@10 by the position of the evidence, and PSI, the position sensitivity index of PosIR, with
-its permutation test.
+"""nDCG@10 by the position of the evidence, and PSI, PosIR's position sensitivity index, with its
+permutation test.
 
-A query's score depends on its document. So where several queries of one document share a bin, they
-are permuted as one block; permuting them separately would break up that dependence and call the
-documents' own differences a position effect.
+A query's score depends on its document. Queries of one document that share a bin are therefore
+permuted as one block: permuting them separately would turn differences between documents into an
+apparent position effect.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from poslens.attribution.curves.bootstrap import SEED, Values, numbered
 N_EVIDENCE_BINS = 20
 N_SHUFFLES = 999
 _KEPT = 1000
-"""Permutations of up to so many blocks are kept, 2 MB each: models share them."""
+"""Permutations of up to so many blocks are cached, 2 MB each, and shared between models."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvidenceProfile:
-    """nDCG@10 over bins: 20 equal ones of the evidence's relative position (PosIR's cut: bin b
-    holds b / 20 < r <= (b + 1) / 20, the first one r = 0 too), or a benchmark's groups of queries.
+    """nDCG@10 over bins: 20 equal bins of the evidence's relative position (as in PosIR: bin b is
+    b / 20 < r <= (b + 1) / 20, and r = 0 is in the first), or a benchmark's groups of queries.
 
-    `means` [bins] has None for bins without a query, `counts` [bins] their queries. `psi` is
-    1 - min / max over the filled bins, None where all are 0 or only one is filled. It cannot be
-    negative, so few queries in a bin raise it without any bias: `psi_under_permutation` is its mean
-    over 999 permutations of the positions, `p` the share that reach `psi` (the data itself counts
-    as one). Queries of one document in the same bin are permuted together. PSI has no bootstrap
-    interval: resampling would add the same noise again.
-    `mean` is over queries; `mean_of_bins`, over filled bins, is what PosIR publishes for a length
-    bucket. `read` [bins] is the mean share of the evidence that the model read in each bin, None
-    where that is not known: a bin scores less if its evidence lies beyond the model's limit.
+    `means` [bins] is None for empty bins, `counts` [bins] are numbers of queries. `psi` is
+    1 - min / max over nonempty bins; None if all means are 0 or only one bin is nonempty. It cannot
+    be negative, so few queries per bin raise it without any bias: `psi_under_permutation` is its
+    mean over 999 permutations of the positions, and `p` the share of permutations that reach `psi`
+    (the data itself counts as one). Queries of one document in the same bin are permuted together.
+    PSI has no bootstrap interval, because resampling would add the same noise again. `mean` is over
+    queries; `mean_of_bins`, over nonempty bins, is what PosIR publishes for a length bucket. `read`
+    [bins] is the mean share of the evidence that the model read in each bin, None if unknown: a bin
+    scores lower if its evidence is past the context limit.
     """
 
     means: tuple[float | None, ...]
@@ -50,23 +50,23 @@ class EvidenceProfile:
 
     @property
     def n(self) -> int:
-        """Queries whose evidence has a place, counted in each of their bins."""
+        """Queries with an evidence position, counted once in each of their bins."""
         return sum(self.counts)
 
     @property
     def n_empty(self) -> int:
-        """Bins that hold no query."""
+        """Number of empty bins."""
         return sum(count == 0 for count in self.counts)
 
     @property
     def mean_read(self) -> float | None:
-        """Mean share of the evidence that was read, over queries."""
+        """Mean share of the evidence that the model read, over queries."""
         known = [(r, n) for r, n in zip(self.read, self.counts, strict=True) if r is not None]
         return sum(r * n for r, n in known) / self.n if known else None
 
     @property
     def mean_of_bins(self) -> float:
-        """Mean over the filled bins."""
+        """Mean over the nonempty bins."""
         return float(np.mean([mean for mean in self.means if mean is not None]))
 
 
@@ -81,10 +81,10 @@ def evidence_profile(
     documents: Sequence[Hashable] | None,
     read: Sequence[float] | None = None,
 ) -> EvidenceProfile | None:
-    """How nDCG@10 [n] depends on the evidence's relative position [n]; None of no query.
+    """nDCG@10 [n] by the evidence's relative position [n]; None without queries.
 
-    `documents` [n] hold the evidence, None where each query has a document of its own; `read` [n]
-    are the shares of the evidence that the model read, where they are known.
+    `documents` [n] contain the evidence; None if each query has its own document. `read` [n] are
+    the shares of the evidence that the model read, if known.
     """
     if not len(values):
         return None
@@ -99,8 +99,8 @@ def profile_over(
     documents: Sequence[Hashable] | None,
     read: Sequence[float] | None = None,
 ) -> EvidenceProfile:
-    """How nDCG@10 [n] depends on the bin: `member` [n, bins] is 1 where a query counts in one.
-    There is at least one query; the rest as for `evidence_profile`."""
+    """nDCG@10 [n] by bin: `member` [n, bins] is 1 if a query counts in a bin. At least one query is
+    required; the rest is as for `evidence_profile`."""
     scores = np.asarray(values, dtype=np.float64)
     counts = member.sum(0)
     means = _ratio(scores @ member, counts)
@@ -124,8 +124,8 @@ def profile_over(
 def _permuted(scores: Values, member: Values, documents: Sequence[Hashable] | None) -> Values:
     """PSI [N_SHUFFLES] after permuting scores [n] among the rows of `member` [n, bins] (seeded).
 
-    A block is all the queries of one document that count in the same bins. A permutation moves
-    each block, with all its scores, to the bins of another.
+    A block is all queries of one document that count in the same bins. A permutation moves each
+    block, with all its scores, to the bins of another.
     """
     own = range(len(scores)) if documents is None else documents
     inside = (tuple(np.flatnonzero(row).tolist()) for row in member)
@@ -155,7 +155,7 @@ def _orders(n: int) -> Iterator[NDArray[np.integer]]:
 
 @lru_cache(maxsize=16)
 def _kept_orders(n: int) -> NDArray[np.uint16]:
-    """The same N_SHUFFLES permutations [N_SHUFFLES, n], which depend on n alone. Read-only."""
+    """The same N_SHUFFLES permutations [N_SHUFFLES, n], which depend only on n. Read-only."""
     generator = np.random.default_rng(SEED)
     places = np.arange(n, dtype=np.uint16)
     values = np.array([generator.permutation(places) for _ in range(N_SHUFFLES)])

@@ -1,12 +1,13 @@
-"""Does an attribution order a document's units by what they really do to the score?
+"""Faithfulness: does an attribution rank a document's units by their effect on the score?
 
-Units (words, tokens or sentences) are taken out in the order of their contribution, or put back
-into a document without any, and the score is read off: deletion and insertion curves (Petsiuk et
-al. 2018, RISE), comprehensiveness and sufficiency (DeYoung et al. 2020, ERASER). Taking out means
-the padding token's embedding in the unit's place: nothing moves, the length stays, special tokens
-stay. Documents without words are rare in training, so a curve's middle says more than its end.
+Units (words, tokens or sentences) are deleted in the order of their contribution, or inserted into
+a document without units, and the score is recorded: deletion and insertion curves (Petsiuk et al.
+2018, RISE), comprehensiveness and sufficiency (DeYoung et al. 2020, ERASER). A deleted unit is
+replaced with the padding token's embedding, so length, positions and special tokens stay the same.
+Documents without words are rare in training, so the middle of a curve is more meaningful than its
+end.
 
-Every number has the same one for random orders beside it: a score falls whatever is taken out.
+Every measure is also computed for random orders, because the score falls whatever is deleted.
 """
 
 from __future__ import annotations
@@ -43,17 +44,17 @@ Unit = Literal["word", "token", "sentence"]
 UNITS: tuple[Unit, ...] = ("word", "token", "sentence")
 
 FRACTIONS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-"""Fractions of the units at which the curves are read."""
+"""Fractions of the units at which curves are evaluated."""
 
 ERASER_FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.5)
-"""What ERASER takes out or keeps; its released scorer averages over the five, and so do we."""
+"""ERASER's fractions; like its released scorer, measures average over the five."""
 
 N_RANDOM = 5
 MAX_RANDOM = 100
 
 EQUAL = 1e-3
-"""Difference between the whole document's score and the empty one's, relative to the larger
-magnitude, up to which they count as equal: then there is nothing to take shares of."""
+"""Relative difference of the whole and the empty document's scores up to which they count as equal;
+then scaled scores are undefined."""
 
 VERSION = 2
 """Part of the key: raise it when the numbers change."""
@@ -67,9 +68,10 @@ _PARAMETERS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ErasureParameters:
-    """Everything the numbers depend on besides model, method and texts; the repr is the key.
+    """All parameters that the numbers depend on besides model, method and texts; the repr is the
+    key.
 
-    `fractions` always hold 0, 1 and ERASER's five.
+    `fractions` always include 0, 1 and ERASER's five.
 
     Raises:
         UserError: a fraction outside [0, 1], an unknown unit, no or too many random orders.
@@ -99,10 +101,10 @@ class ErasureParameters:
 
     @classmethod
     def parse(cls, text: str) -> ErasureParameters:
-        """The parameters that have this repr.
+        """The parameters with this repr.
 
         Raises:
-            UserError: none have.
+            UserError: the text is no repr of parameters.
         """
         match = _PARAMETERS.fullmatch(text)
         try:
@@ -118,25 +120,26 @@ class ErasureParameters:
         return parameters
 
     def counts(self, n_units: int) -> NDArray[np.int64]:
-        """How many of `n_units` each fraction is [F], rising: rounded, but between nothing and all
-        at least one and at least one less than all, so that 1% of a short document is a unit.
-        What a fraction takes, its complement leaves (save at the half of an odd number)."""
+        """Each fraction as a number of units out of `n_units` [F], ascending. It is rounded, but
+        between none and all it is at least one and at most all but one, so 1% of a short document
+        is one unit. Complementary fractions are complementary sets of units (except for half of an
+        odd number)."""
         fractions = np.array(self.fractions)
         smaller = np.minimum(fractions, 1 - fractions)
-        # The summand keeps what is a little less than a half in binary from going down.
+        # The summand prevents a half, slightly smaller in binary, from being rounded down.
         rounded = np.maximum(np.floor(smaller * n_units + 0.5 + 1e-9), smaller > 0).astype(np.int64)
         counts = np.where(fractions <= 0.5, rounded, n_units - rounded)
-        # A single unit has no less and no more than itself.
+        # A single unit has no smaller or larger set.
         return np.maximum.accumulate(counts)
 
 
 @dataclass(frozen=True, slots=True)
 class RandomOrders:
-    """Scores along R random orders: `deletion` and `insertion` [R, F], in the score's units.
+    """Scores along R random orders: `deletion` and `insertion` [R, F], in units of the score.
 
-    Depends on model, texts and parameters and not on a method: methods share it. Each order is
-    deleted from its front and inserted from its back, so both curves read many of the same
-    documents: a third fewer to score.
+    They depend on model, texts and parameters but not on the method, so methods share them. Each
+    order is deleted from the front and inserted from the back, so both curves have many documents
+    in common: a third fewer to score.
     """
 
     deletion: Array
@@ -163,14 +166,16 @@ class RandomOrders:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """Four numbers about one order, in parts of the way from the empty to the whole document.
+    """Four measures of one order, relative to the difference of the whole and the empty document's
+    scores.
 
-    `deletion_area` (lower is better) and `insertion_area` (higher is better) lie under the curves
-    scaled so that the whole document is 1 and the one without units 0; a document whose units
-    count alike has 0.5. They leave [0, 1] where a part scores above the whole or below nothing.
-    `comprehensiveness` is how far the score falls without the top units (higher is better),
-    `sufficiency` how far with nothing but them (lower is better), averaged over ERASER's five
-    fractions and over |score - baseline|, so a fall is positive whichever of the two is larger.
+    `deletion_area` (lower is better) and `insertion_area` (higher is better) are areas under the
+    curves, scaled so that the whole document is 1 and the empty one 0; a document whose units
+    contribute equally has 0.5. They are outside [0, 1] if a part scores above the whole or below
+    the empty document. `comprehensiveness` is the loss without the top units (higher is better),
+    `sufficiency` the loss with only the top units (lower is better); both are means over ERASER's
+    five fractions, divided by |score - baseline|, so a loss is positive whichever of the two scores
+    is larger.
     """
 
     deletion_area: float
@@ -183,11 +188,11 @@ class Measures:
 class Faithfulness:
     """One attribution's test on its pair.
 
-    `deletion` and `insertion` [F] are scores at `parameters.fractions` of `n_units` units: what
-    the model read of the document, where `truncated` not all of it. `enrichment` is the
-    attribution's share in the evidence over the evidence's share of tokens (None without one);
-    `attribution_seconds` is what the attribution cost, `seconds` this test (with the random
-    orders only where `random_orders` was not given).
+    `deletion` and `insertion` [F] are scores at `parameters.fractions` of `n_units` units, which
+    cover what the model read of the document (`truncated`: not all of it). `enrichment` is the
+    evidence's share of the attribution divided by its share of tokens (None without evidence).
+    `attribution_seconds` is the time of the attribution, `seconds` that of this test (with random
+    orders only if `random_orders` was not given).
     """
 
     model: str
@@ -214,31 +219,31 @@ class Faithfulness:
 
     @property
     def score(self) -> float:
-        """The whole document's score, as far as the model reads it."""
+        """The score of the whole document, as far as the model reads it."""
         return float(self.deletion[0])
 
     @property
     def baseline(self) -> float:
-        """Score with every unit replaced by padding embeddings."""
+        """Score with every unit replaced with padding embeddings."""
         return float(self.deletion[-1])
 
     @property
     def gap(self) -> float | None:
-        """score - baseline; None where the two are equal (see `EQUAL`): then no share of it means
-        anything and there are no measures. Below zero the document scores worse than an empty
-        one: deletion and insertion areas then trade places, `summarize` leaves such pairs out."""
+        """score - baseline; None if they are equal (see `EQUAL`), in which case there are no
+        measures. If it is negative, the document scores below an empty one and deletion and
+        insertion areas exchange their meanings; `summarize` excludes such pairs."""
         difference = self.score - self.baseline
         limit = EQUAL * max(abs(self.score), abs(self.baseline))
         return difference if abs(difference) > limit else None
 
     @property
     def removed(self) -> NDArray[np.float64]:
-        """The parts of the units really taken out or put in [F]: whole units, so a short document
-        has fewer different ones than `parameters.fractions`. The areas are over these."""
+        """The fractions of units actually deleted or inserted [F]: whole units, so short documents
+        have fewer different ones than `parameters.fractions`. Areas are computed over these."""
         return self.parameters.counts(self.n_units) / self.n_units
 
     def scaled(self, curve: Array) -> NDArray[np.float64]:
-        """Scores with the whole document at 1 and the empty one at 0.
+        """Scores scaled so that the whole document is 1 and the empty one 0.
 
         Raises:
             ValueError: the two are equal.
@@ -249,18 +254,18 @@ class Faithfulness:
 
     @property
     def measures(self) -> Measures | None:
-        """Of the attribution's order; None where `gap` is."""
+        """Measures of the attribution's order; None if `gap` is None."""
         return self._measures(self.deletion, self.insertion)
 
     @property
     def random(self) -> Measures | None:
-        """Mean over the random orders; None where `gap` is."""
+        """Mean measures of the random orders; None if `gap` is None."""
         # All four are linear in the curves, so the mean curve has the mean measures.
         return self._measures(self.random_orders.deletion_mean, self.random_orders.insertion_mean)
 
     @property
     def gain(self) -> Measures | None:
-        """How much better than random, each number's sign turned so that positive is better."""
+        """Difference from random orders, signed so that positive is better."""
         own, random = self.measures, self.random
         if own is None or random is None:
             return None
@@ -297,25 +302,25 @@ def deletion_insertion(
     random_orders: RandomOrders | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Faithfulness:
-    """Score `pair` with ever more of its document's units taken out, or put back, largest
-    contribution first, and along `n_random` random orders.
+    """Score `pair` while its document's units are deleted, or inserted, largest contribution first,
+    and along `n_random` random orders.
 
-    A unit's contribution is made of its tokens' as the method says (`MethodEntry.aggregate`): the
-    sum of shares, the mean of saliencies. For signed methods the most positive comes
-    first, for unsigned ones the largest. Ties are broken by lot (from `seed` and the document),
-    not by reading order: that would call the first words important and flatter any method on a
-    retriever with primacy.
+    A unit's contribution is the method's aggregate (`MethodEntry.aggregate`) of its tokens: the sum
+    of shares, the mean of saliencies. For signed methods the most positive unit comes first, for
+    unsigned ones the largest. Ties are broken at random (seeded by `seed` and the document), not by
+    reading order, which would rank the first words as important and favor any method for a
+    retriever with a primacy bias.
 
-    Of the F fractions (with 0, 1 and ERASER's five among them: 13 by default) no more than
-    2 + 2 (F - 2) (1 + n_random) varied documents are scored (134; about 90 as documents that two
-    curves share count once; 24 with `random_orders` of the same parameters), in batches of at most
-    `Perturbed.batch`, plus one pass for the query and none for gradients. `should_stop` is asked
-    before each batch. The same on every call.
+    With F fractions (including 0, 1 and ERASER's five: 13 by default), at most
+    2 + 2 (F - 2) (1 + n_random) documents are scored (134; about 90 because the curves share some;
+    24 with `random_orders` of the same parameters), in batches of at most `Perturbed.batch`, plus
+    one forward pass for the query. No gradients are computed. `should_stop` is called before each
+    batch. Results are the same at each call.
 
     Raises:
-        Stopped: `should_stop` said so.
-        UserError: the parameters are none, a score is not finite, or a document does not fit.
-        ValueError: the attribution is of another text or tokenizer.
+        Stopped: `should_stop` returned true.
+        UserError: invalid parameters, a score that is not finite, or a document that does not fit.
+        ValueError: the attribution belongs to another text or tokenizer.
     """
     parameters = ErasureParameters(tuple(fractions), unit, n_random, seed)
     started = time.perf_counter()
@@ -357,8 +362,8 @@ def deletion_insertion(
 
 @dataclass(frozen=True, slots=True)
 class _Document:
-    """A document to take units out of; `unit_of` [T] numbers each position's unit, -1 where
-    nothing can be taken out (special tokens, padding)."""
+    """A document whose units can be deleted; `unit_of` [T] is each position's unit, -1 where
+    nothing can be deleted (special tokens, padding)."""
 
     perturbed: Perturbed
     unit_of: NDArray[np.int64]
@@ -381,7 +386,7 @@ class _Document:
             stays = torch.from_numpy(np.array(part)).to(text.inputs.device)[..., None]
             return text.score(torch.where(stays, text.inputs, text.baseline)).float().tolist()
 
-        # Copies of one document: so many at a time, in their order.
+        # Copies of one document: a batch at a time, in order.
         parts = batches(list(positions), lambda copy: 1, text.batch)
         found = [one for _, scores in run_batches(score, parts, should_stop) for one in scores]
         return np.array(found, dtype=np.float32)[where.reshape(-1)]
@@ -391,7 +396,7 @@ def _document(retriever: Retriever, pair: TextPair, unit: Unit) -> _Document:
     text = perturbed(retriever, pair, "document")
     tokens = text.encoded.texts[0]
     numbers, content = units(tokens, pair, unit), tokens.content
-    # Units of which nothing was read (behind the limit) get no number.
+    # Units of which nothing was read (past the context limit) get no index.
     _, compact = np.unique(numbers[content], return_inverse=True)
     unit_of = np.full(text.inputs.shape[1], -1)
     unit_of[text.encoded.offsets[0] :][: len(numbers)][content] = compact
@@ -420,6 +425,6 @@ def _random_orders(
 
 
 def _generator(parameters: ErasureParameters, pair: TextPair, purpose: int) -> np.random.Generator:
-    # The document is part of the seed, or all documents of a length would share their orders.
+    # The document is part of the seed; otherwise documents of equal length would share orders.
     text = zlib.crc32(pair.document.encode("utf-8", "replace"))
     return np.random.default_rng([parameters.seed, text, purpose])

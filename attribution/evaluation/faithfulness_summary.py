@@ -17,7 +17,7 @@ from poslens.attribution.types import Array, Method, as_array
 @dataclass(frozen=True, slots=True)
 class MeanCurve:
     """Scaled scores [F] averaged over pairs, with the bootstrap interval of the mean over
-    documents; none below MIN_DOCUMENTS of them."""
+    documents; none below MIN_DOCUMENTS."""
 
     mean: Array
     low: Array | None
@@ -28,13 +28,13 @@ class MeanCurve:
 class FaithfulnessSummary:
     """Means over `n` pairs of `n_documents` documents, with 95% bootstrap intervals over documents.
 
-    Left out of everything: `n_equal` pairs whose whole document scores what the empty one does,
-    and `n_below` where it scores less (see `Faithfulness.gap`). `*_gain` are over random order,
-    positive is better. `enrichment` is over the `n_evidence` pairs whose evidence was read, None
-    without any. `seconds` is what the attribution of a pair cost, this test not included.
+    Excluded are `n_equal` pairs whose whole and empty documents have the same score, and `n_below`
+    pairs whose whole document scores lower (see `Faithfulness.gap`). `*_gain` are differences from
+    random orders, positive is better. `enrichment` is over the `n_evidence` pairs whose evidence
+    was read, None without any. `seconds` is the time of a pair's attribution, without this test.
 
     Curves are scaled scores at `parameters.fractions`; those of documents with few units are
-    interpolated between the fractions they have.
+    interpolated.
     """
 
     model: str

@@ -1,6 +1,6 @@
-"""Tests that change a text and read what the score does: whether position causes it.
+"""Interventions: change a text and measure the score, to test whether position causes it.
 
-`relocation` moves the evidence, `ablation` takes parts out, `controls` are texts under which a
-curve should vanish, `displacement` moves the whole text, `agreement` compares curves with what
-the score really did.
+`relocation` moves the evidence, `ablation` removes parts, `null_controls` are texts under which a
+curve should change, `displacement` moves the whole text, and `agreement` correlates methods' curves
+with these causal curves.
 """

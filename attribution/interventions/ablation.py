@@ -1,12 +1,12 @@
-"""Ablation: what the score loses without one part of the document, part by part
+"""Ablation: how much the score falls without one part of the document, for each part
 (docs/methods.md, section 8).
 
-A part is deleted, so that what follows moves forward; or its tokens' embeddings are replaced by
-the padding token's, as in occlusion; or neutral filler of the same number of tokens takes its
-place. The last two move nothing.
+A part is deleted, so the following text moves forward; or its tokens' embeddings are replaced with
+the padding token's, as in occlusion; or it is replaced with neutral filler of as many tokens. The
+last two move nothing.
 
-All is done to what the model read. From a longer document a deleted part would pull text into view
-that was not read before, and the effect would be that text's as much as the part's.
+Only what the model read is changed. If a part of a longer document were deleted, unread text would
+move into view, and the effect would mix both.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Span = tuple[int, int]
 
 
 def ablation_method(by: Replacement = "delete", bins: int = N_BINS) -> Method:
-    """The name under which results are kept and shown.
+    """The method under which results are stored and shown.
 
     Raises:
         UserError: another replacement, fewer than 2 bins or more than 100.
@@ -57,10 +57,10 @@ def ablation_method(by: Replacement = "delete", bins: int = N_BINS) -> Method:
 
 @dataclass(frozen=True, slots=True)
 class Ablation:
-    """`effects` [B]: s(q, d) - s(q, d without part b), in the score's units; positive where the
-    part raised the score. `spans` [B, 2] are the parts' characters, together all that the model
-    read: `read_share` of the document's characters. `edges` [B + 1] are where parts begin and end
-    as relative token positions, the axis of every curve. `score` is that of what was read."""
+    """`effects` [B]: s(q, d) - s(q, d without part b), in units of the score; positive if the part
+    raised the score. `spans` [B, 2] are the parts' characters; together they are what the model
+    read, `read_share` of the document's characters. `edges` [B + 1] are the parts' boundaries as
+    relative token positions, the axis of every curve. `score` is the score of what was read."""
 
     model: str
     pair_id: str
@@ -89,9 +89,10 @@ class Ablation:
 
 
 def require_edges(edges: Array) -> None:
-    """
+    """Check part boundaries.
+
     Raises:
-        ValueError: these are not where the parts of a text begin and end, in [0, 1].
+        ValueError: they are outside [0, 1], fewer than two, or not in ascending order.
     """
     require_shares(edges)
     if len(edges) < 2 or (np.diff(edges) < 0).any():
@@ -99,7 +100,7 @@ def require_edges(edges: Array) -> None:
 
 
 def stepped(edges: Array, values: Array, bins: int) -> Array:
-    """A curve [bins] of `values` [B] that each hold from one of `edges` [B + 1] to the next."""
+    """A curve [bins] of `values` [B], each constant from one of `edges` [B + 1] to the next."""
     filled = np.concatenate(([0.0], np.cumsum(values * np.diff(edges))))
     at_edges = np.interp(np.linspace(0, 1, bins + 1), edges, filled)
     return as_array(np.diff(at_edges) * bins, (bins,), "a curve")
@@ -108,8 +109,8 @@ def stepped(edges: Array, values: Array, bins: int) -> Array:
 def parts_of(
     document: str, until: int, bins: int = N_BINS, borders: Sequence[int] | None = None
 ) -> tuple[Span, ...]:
-    """The document's first `until` characters in `bins` parts of like length, cut at `borders`:
-    where words begin, if none are given. Fewer parts where there are fewer borders."""
+    """The document's first `until` characters in `bins` parts of about equal length, cut at
+    `borders`, by default the beginnings of words. Fewer parts if there are fewer borders."""
     starts = [start for start, _ in words(document)] if borders is None else list(borders)
     starts = [start for start in starts if start < until]
     wanted = [until * b / bins for b in range(1, bins)]
@@ -132,12 +133,12 @@ def ablation(
     should_stop: Callable[[], bool] = lambda: False,
     cached: Known | None = None,
 ) -> Ablation:
-    """What each part of the pair's document does to its score. What is `cached` of the texts, and
-    of the document without its parts, is not computed again.
+    """The effect of each part of the pair's document on its score. Encodings in `cached` (of the
+    texts, and of the document without its parts) are reused.
 
     Raises:
-        UserError: the document has one word, or a text cannot be scored.
-        Stopped: `should_stop` said so.
+        UserError: the document has only one word, or a text cannot be scored.
+        Stopped: `should_stop` returned true.
     """
     started = time.perf_counter()
     tokens = tokens_of(retriever, pair.query, pair.document)
@@ -175,7 +176,7 @@ def ablation(
 
 
 def token_edges(tokens: TokenizedText, spans: Sequence[Span]) -> Array:
-    """Where spans that follow each other begin and end [B + 1], in shares of the tokens."""
+    """Boundaries of consecutive spans [B + 1], as shares of the tokens."""
     starts = tokens.starts[tokens.content]
     inner = np.searchsorted(starts, [start for start, _ in spans[1:]]) / len(starts)
     return as_array([0.0, *inner, 1.0], (len(spans) + 1,), "a position")
@@ -188,8 +189,8 @@ def _masked(
     should_stop: Callable[[], bool],
     cached: Known | None,
 ) -> tuple[float, Array]:
-    """Scores with the padding token's embedding in place of each part's tokens. A token belongs
-    to the part that it begins in."""
+    """Scores with the padding token's embedding in place of each part's tokens. A token belongs to
+    the part in which it begins."""
     with retriever.lock, torch.no_grad():
         document = perturbed(retriever, pair, "document")
         text = document.encoded.texts[0]
@@ -203,11 +204,11 @@ def _masked(
             return document.embed(torch.where(stays, document.inputs, document.baseline))
 
         key = ("masked", pair.document, spans)
-        # Read together with the query, a document is another one for each query.
+        # Read together with the query, the document is encoded anew for each query.
         shared = None if reads_jointly(retriever) else cached
         made: list[Representation] = [] if shared is None else shared.find(key) or []
         if not made:
-            # Copies of one document: so many at a time, in their order.
+            # Copies of one document: a batch at a time, in order.
             parts = batches(list(values), lambda copy: 1, document.batch)
             made = [one for _, one in run_batches(embed, parts, should_stop)]
             if shared is not None:
@@ -219,8 +220,8 @@ def _masked(
 def _filled(
     retriever: Retriever, pair: TextPair, tokens: TokenizedText, spans: tuple[Span, ...]
 ) -> list[str]:
-    """What was read with each part replaced by filler of as many tokens, as near as whole words
-    allow (never more where the limit is near), and the part's white space at its ends."""
+    """What was read, with each part replaced with filler of as many tokens as whole words allow
+    (never more close to the context limit) and the part's own white space at its ends."""
     texts = []
     read = pair.document[: spans[-1][1]]
     for b, (start, end) in enumerate(spans):
@@ -245,10 +246,10 @@ def of_tokens(
     *,
     at_most: bool = False,
 ) -> str:
-    """Filler of `n` tokens of the model, as near as whole words allow; never empty.
+    """Filler of about `n` tokens of the model, in whole words; never empty.
 
-    `n_characters` says how much text holds so many tokens; more is taken where it does not. With
-    `at_most` it has no more tokens, unless its first word has.
+    `n_characters` is the estimated length of so many tokens; more is used if it is too short. With
+    `at_most`, it has no more than `n` tokens, unless its first word has.
     """
     length = 2 * n_characters + 40
     while True:

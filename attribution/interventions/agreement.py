@@ -1,8 +1,9 @@
-"""Does a curve say what the score really did? Rank correlation of curves with causal curves.
+"""Agreement: rank correlation of a method's curves with causal curves.
 
-Two questions, two numbers: of each pair's curve with its own causal curve, averaged over pairs;
-and of the mean curve with the mean causal curve, what a chart of a data set shows. In one document
-the places of relevant words weigh more than any bias; means over many documents leave the bias.
+There are two numbers: the correlation of each pair's curve with its own causal curve, averaged over
+pairs; and the correlation of the mean curve with the mean causal curve, which is what a chart of a
+data set shows. In a single document the positions of relevant words outweigh any bias; means over
+many documents average them out.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from poslens.attribution.types import Array, Method, as_array
 
 Values = NDArray[np.float64]
 N_GRID = 11
-"""Places at which causal curves of different documents are averaged and correlated."""
+"""Positions at which causal curves of different documents are averaged and correlated."""
 
 
 def averaged(
     curve: NDArray[np.floating], edges: NDArray[np.floating], share: float = 1.0
 ) -> Values:
-    """Means of a curve [100] over cells [K] between `edges` [K + 1], shares of the document.
+    """Means of a curve [100] over cells [K] between `edges` [K + 1], as shares of the document.
 
-    The curve is over the first `share` of the document; a cell that lies beyond is NaN.
+    The curve covers the first `share` of the document; cells beyond it are NaN.
     """
     values = np.asarray(curve, dtype=np.float64)
     n = len(values)
@@ -46,14 +47,14 @@ def averaged(
 
 
 def cells(positions: NDArray[np.floating]) -> Values:
-    """Edges [K + 1] half-way between positions [K], from 0 to 1."""
+    """Edges [K + 1], midway between positions [K], from 0 to 1."""
     at = np.asarray(positions, dtype=np.float64)
     return np.concatenate(([0.0], (at[1:] + at[:-1]) / 2, [1.0]))
 
 
 def with_relocation(curve: NDArray[np.floating], relocation: Relocation) -> float | None:
-    """Spearman correlation of a curve [100] with the causal curve, over the places where the
-    evidence was read whole; None for under 3 places or where either is constant."""
+    """Spearman correlation of a curve [100] with the relocation curve, over the positions where the
+    evidence was read whole; None for fewer than 3 positions or if either is constant."""
     at = averaged(curve, cells(relocation.positions), relocation.read_share)
     return rank_correlation(at[relocation.whole], relocation.changes)
 
@@ -64,9 +65,9 @@ def with_ablation(curve: NDArray[np.floating], ablation: Ablation) -> float | No
 
 
 def relocation_curve(relocation: Relocation, places: int = 100) -> Array | None:
-    """A causal curve in the middle of `places` bins of what the model read, as differences from
-    its mean: what a place adds, in the score's units. Linear between the places where the evidence
-    was read whole, constant beyond the first and the last; None of fewer than two such places."""
+    """A relocation curve at the centers of `places` bins of what the model read, minus its mean, in
+    units of the score. Linear between the positions where the evidence was read whole, constant
+    beyond the first and the last; None for fewer than two such positions."""
     if relocation.whole.sum() < 2:
         return None
     curve = np.interp((np.arange(places) + 0.5) / places, relocation.within, relocation.changes)
@@ -80,13 +81,12 @@ def ablation_curve(ablation: Ablation) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How well a method's curves agree with causal curves of a model, over `n` pairs of
-    `n_documents` documents; `n_left_out` more have evidence that is read whole at fewer than two
-    places.
+    """Agreement of a method's curves with causal curves of a model, over `n` pairs of `n_documents`
+    documents; `n_left_out` further pairs have evidence read whole at fewer than two positions.
 
-    `each` is the mean of the pairs' correlations; `means` the correlation of the mean curve with
-    the mean causal curve at 11 places; both resampled over documents. Either is None where it is
-    not defined (a position-blind model's causal curve is constant).
+    `each` is the mean of the pairs' correlations; `means` is the correlation of the mean curve with
+    the mean causal curve at 11 positions. Intervals resample documents. Either is None if it is
+    undefined (the causal curve of a model without position is constant).
     """
 
     model: str
@@ -105,8 +105,8 @@ def agreement(
     causal: Sequence[Relocation] | Sequence[Ablation],
     groups: Sequence[Hashable],
 ) -> Agreement:
-    """Compare curves [n, 100] with what moving or taking out did to the same pairs. `groups` [n]
-    are the pairs' documents."""
+    """Compare curves [n, 100] with relocation or ablation of the same pairs. `groups` [n] are the
+    pairs' documents."""
     each: list[float] = []
     rows: list[Values] = []
     of_each: list[Hashable] = []
@@ -144,5 +144,5 @@ def _of_means(rows: Values, groups: Sequence[Hashable]) -> Estimate | None:
     def correlate(means: Values) -> Values:
         return rank_correlations(means[:, :N_GRID], means[:, N_GRID:])
 
-    # 300 resamples: a percentile of a rank correlation over 11 places is as coarse.
+    # 300 resamples: a rank correlation over 11 positions is no finer.
     return estimate(rows, groups, correlate, kind="percentile", n_resamples=300)

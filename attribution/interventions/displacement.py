@@ -1,6 +1,6 @@
-"""Position or content? The whole text is moved and stays what it is: behind a neutral prefix, or,
-where positions are embeddings that are added to the words, by counting its positions from another
-number. A score that falls then falls for where the text stands.
+"""Displacement: the whole text moves without changing, after a neutral prefix or, for models that
+add position embeddings to word embeddings, by shifted position numbers. A change of the score is
+then caused by position, not by content.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from poslens.attribution.types import Array, Method, TextPair, as_array
 
 Way = Literal["prefix", "positions"]
 PREFIXES = (0, 32, 64, 128, 256)
-"""Tokens of neutral text in front, or numbers that positions are counted from."""
+"""Lengths of the neutral prefix in tokens, and shifts of position numbers."""
 
 VERSION = 1
 
 
 def displacement_method(way: Way, lengths: Sequence[int] = PREFIXES) -> Method:
-    """The name under which results are kept and shown."""
+    """The method under which results are stored and shown."""
     text = "/".join(map(str, lengths))
     return Method("displacement", {"by": way, "tokens": text, "version": VERSION})
 
@@ -66,8 +66,8 @@ def behind_prefix(
     should_stop: Callable[[], bool] = lambda: False,
     cached: Known | None = None,
 ) -> Displacement:
-    """Score the document behind neutral text of each length. The prefix is content too: compare
-    with `shifted_positions`, which adds none, where that is offered."""
+    """Score the document after neutral text of each length. The prefix is content, too: compare the
+    result with `shifted_positions`, which adds none, if the model supports it."""
     prefixes = [
         of_tokens(retriever, pair.query, pair.language, n, 5 * n) + " " if n else ""
         for n in lengths
@@ -93,11 +93,11 @@ def behind_prefix(
 
 
 def position_table(retriever: Retriever) -> nn.Embedding:
-    """The table of position embeddings that documents are read with.
+    """The table of position embeddings for documents.
 
     Raises:
-        UserError: there is none: positions are relative or rotary, or the model has no such thing,
-            or query and document are read as one text.
+        UserError: there is none, because positions are relative or rotary or the model has no
+            positions, or because query and document are read as one text.
     """
     name = retriever.name
     if reads_jointly(retriever):
@@ -122,8 +122,8 @@ def shifted_positions(
     *,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Displacement:
-    """Score the document with its tokens' positions counted from each of `lengths`; the special
-    tokens in front keep theirs. Shifts for which the table has no room are left out.
+    """Score the document with its tokens' positions shifted by each of `lengths`; leading special
+    tokens are not shifted. Shifts beyond the end of the table are skipped.
 
     Raises:
         UserError: see `position_table`.

@@ -1,4 +1,4 @@
-"""Sentences that say nothing in particular, to stand in for text: about no query's subject."""
+"""Neutral sentences that replace or extend text and are about no query's subject."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ FILLERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def filler_language(language: str | None) -> str:
-    """The language whose sentences are used: English where there are none."""
+    """The language of the filler: English if there is none in the text's language."""
     return language if language is not None and language in FILLERS else "eng"
 
 
 def filler(language: str | None, n_characters: int, first: int = 0) -> str:
-    """Neutral text of at least `n_characters`, beginning with sentence number `first`."""
+    """Neutral text of at least `n_characters`, starting with sentence `first`."""
     own = FILLERS[filler_language(language)]
     space = "" if filler_language(language) == "cmn" else " "
     parts: list[str] = []
@@ -73,7 +73,7 @@ def filler(language: str | None, n_characters: int, first: int = 0) -> str:
 
 
 def filler_note(language: str | None) -> str:
-    """What to say where the text's own language has no filler; else nothing."""
+    """A remark if the filler is not in the text's own language; otherwise empty."""
     if language is None or language in FILLERS:
         return ""
     return f"there is no filler in {language}: English was used"

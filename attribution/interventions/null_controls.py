@@ -1,8 +1,8 @@
-"""Null controls: texts under which a curve that shows relevance should look different, and a
-verdict in words where the numbers allow one (docs/methods.md, section 8).
+"""Null controls: texts under which a curve about relevance should change, with a verdict
+(docs/methods.md, section 8).
 
-Controls are pairs like any other, so every method works on them and their attributions are kept
-as any other's.
+Controls are pairs like any others, so every method works on them and their attributions are stored
+like any others.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ CONTROLS: dict[Control, str] = {
     "filler": "filler text",
     "profile": "query-free profile",
 }
-"""Controls and what pages call them."""
+"""Controls and their names on pages."""
 
 QUERY_CONTROLS: tuple[Control, Control] = ("unrelated", "profile")
-"""The two that take the query away: by putting another, and by asking how the document's vector
-reacts whatever the query."""
+"""The two controls without the pair's own query: another document's query, and the query-free
+profile."""
 
 INDEX_MARGIN = 0.05
-"""Difference of primacy-recency indices (-1 to 1) up to which two curves are equivalent."""
+"""Maximum difference of primacy-recency indices (-1 to 1) of equivalent curves."""
 
 
 def control(kind: Control, pair: TextPair, pairs: Sequence[TextPair], seed: int = SEED) -> TextPair:
-    """`pair` with its query or its document replaced; its id says by what.
+    """`pair` with its query or its document replaced; the id names the control.
 
-    `unrelated`: the query of another of `pairs`, in the same language, about another document, by
-    lot. `shuffled`: the sentences in an order by lot, the evidence followed. `filler`: neutral
-    text of the document's length in characters, without evidence. `profile`: the pair as it is,
-    under another method (`null_method`).
+    `unrelated`: the query of another of `pairs`, in the same language, about another document,
+    chosen at random. `shuffled`: the sentences in random order, with the evidence's new position.
+    `filler`: neutral text with as many characters as the document, without evidence. `profile`: the
+    pair unchanged, for another method (`null_method`).
 
     Raises:
-        UserError: no other pair's query fits, or the document is one sentence.
+        UserError: no other pair's query is suitable, or the document has only one sentence.
     """
     if kind == "profile":
         return pair
@@ -74,7 +74,7 @@ def control(kind: Control, pair: TextPair, pairs: Sequence[TextPair], seed: int 
                 and other.query != pair.query
             )
 
-        # Draws find one at once in most data sets; a list of all would be made for every pair.
+        # Random draws succeed quickly in most data sets; a list of all would be slow per pair.
         for index in lot.integers(len(pairs), size=32) if pairs else ():
             if fits(pairs[index]):
                 return replace(changed, query=pairs[index].query)
@@ -105,7 +105,7 @@ def control(kind: Control, pair: TextPair, pairs: Sequence[TextPair], seed: int 
         home = next(
             (i for i, (a, b) in enumerate(spans) if a <= span.start and span.end <= b), None
         )
-        if home is None:  # evidence over several sentences is torn apart
+        if home is None:  # shuffling separates evidence that covers several sentences
             span = None
         else:
             start = parts.start(order, order.index(home)) + span.start - spans[home][0]
@@ -114,22 +114,22 @@ def control(kind: Control, pair: TextPair, pairs: Sequence[TextPair], seed: int 
 
 
 def controlled_id(kind: Control, pair_id: str) -> str:
-    """The id of the pair that a control with this id is of."""
+    """The id of the pair that a control with this id belongs to."""
     return pair_id if kind == "profile" else pair_id.rpartition("#")[0]
 
 
 def null_method(kind: Control, method: Method) -> Method:
-    """The method that a control is computed with: the same, or the query-free profile with its
-    curve settings, in the same unit of [0, 1] where these scale."""
+    """The method for a control: the same, or the query-free profile with the same curve settings,
+    which has the same unit if curves are scaled to [0, 1]."""
     if kind != "profile":
         return method
     return replace(make_method("profile"), curve_params=method.curve_params)
 
 
 def controls_for(method: Method) -> tuple[Control, ...]:
-    """The controls that say something of a method. The profile is the part of gradient saliency
-    that no query can change, and of no other method; the two have one unit where curves are
-    scaled."""
+    """The controls that apply to a method. The profile is the part of gradient saliency that no
+    query can change, so it applies only to saliency, and only if curves are scaled, because the two
+    have different units."""
     scaled = method.curve_params.get("normalization") != "none"
     has_profile = method.name == "saliency" and scaled
     return tuple(kind for kind in CONTROLS if kind != "profile" or has_profile)
@@ -137,14 +137,14 @@ def controls_for(method: Method) -> tuple[Control, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ControlledCurve:
-    """Curves less their controls, pair by pair: `mean`, `ci_low` and `ci_high` [100] of the
+    """Curves minus their controls, pair by pair: `mean`, `ci_low` and `ci_high` [100] of the
     difference over `n` pairs of `n_documents` documents.
 
-    `comparison` is of the primacy-recency index of the mean curve less that of the mean control;
-    `distance` the mean over bins of |mean curve - mean control| in parts of the mean |curve|.
-    All with 95% bootstrap intervals over documents, and none below MIN_DOCUMENTS of them. Noise
-    alone puts `distance` above zero, and resampling adds more, so its interval is one-sided: from 0
-    to a 95% upper limit, which errs towards "different".
+    `comparison` is the primacy-recency index of the mean curve minus that of the mean control;
+    `distance` is the mean over bins of |mean curve - mean control|, relative to the mean |curve|.
+    All have 95% bootstrap intervals over documents, but not below MIN_DOCUMENTS. Noise increases
+    `distance`, and resampling increases it again, so its interval is one-sided, from 0 to a 95%
+    upper limit, and errs toward a larger distance.
     """
 
     control: Control
@@ -180,8 +180,8 @@ class ControlledCurve:
 
 def curves_agree(first: NDArray[np.floating], second: NDArray[np.floating]) -> Estimate | None:
     """Pearson correlation over the bins of two mean curves of the same pairs [n, 100], such as two
-    controls'; None where one of them is flat. It has no interval: resampling adds noise to both
-    means, which brings the correlation down in nearly every resample."""
+    controls; None if one is constant. It has no interval: resampling adds noise to both means,
+    which lowers the correlation in nearly every resample."""
     a, b = (side.astype(np.float64).mean(0) for side in (first, second))
     a, b = a - a.mean(), b - b.mean()
     size = math.sqrt((a @ a) * (b @ b))
@@ -189,8 +189,8 @@ def curves_agree(first: NDArray[np.floating], second: NDArray[np.floating]) -> E
 
 
 def shape_distance(means: Values) -> Values:
-    """Mean |curve - control| in parts of the mean |curve| [R], for mean curves and mean controls
-    side by side [R, 2 x 100]; 0 where the curve is."""
+    """Mean |curve - control| relative to the mean |curve| [R], for mean curves joined with mean
+    controls [R, 2 x 100]; 0 if the curve is 0."""
     own, null = np.split(means, 2, axis=1)
     level, apart = np.abs(own).mean(1), np.abs(own - null).mean(1)
     relative: NDArray[np.float64] = np.divide(
@@ -207,11 +207,11 @@ def minus_null(
     magnitudes: tuple[NDArray[np.floating], NDArray[np.floating]] | None = None,
 ) -> ControlledCurve:
     """Compare curves [n, 100] with the curves [n, 100] of the same pairs' controls. `groups` [n]
-    are the pairs' documents, `magnitudes` what the tokens of both bring whatever its sign [n, 100],
-    of which indices are made: the curves' own if not given.
+    are the pairs' documents. `magnitudes` are the absolute token values of both [n, 100], from
+    which indices are computed; by default the curves' own.
 
     Raises:
-        UserError: there are none.
+        UserError: there are no curves.
     """
     own, null = np.asarray(curves, np.float64), np.asarray(nulls, np.float64)
     if own.shape != null.shape or own.ndim != 2:
@@ -219,7 +219,7 @@ def minus_null(
     n = len(own)
     if n == 0:
         raise UserError("No pair has a curve and one of its control yet: compute both first.")
-    # Resampled together: a pair comes with its control.
+    # Resampled together: a pair is drawn with its control.
     both = np.concatenate([own, null], axis=1)
     weights = np.concatenate(magnitudes or (np.abs(own), np.abs(null)), axis=1)
     width = own.shape[1]

@@ -1,9 +1,10 @@
-"""Relocation: the evidence is cut out and put back elsewhere, all else unchanged, and the score
-read at each place. What changes then is caused by position alone (docs/methods.md, section 8).
+"""Relocation: the evidence moves to other positions in its document, all other text stays the same,
+and the score is measured at each position. Differences are caused by position alone
+(docs/methods.md, section 8).
 
-The sentences change places; the white space between the n-th and the next sentence stays where it
-is, so length and paragraphs stay. A text that was cut from its middle may refer to what now
-follows ("this", "it"): the causal curve contains that too.
+Sentences move, but the white space between the n-th and the next sentence stays where it is, so
+length and paragraphs do not change. Moved sentences can refer to text that no longer precedes them
+("this", "it"); the causal curve includes that effect.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ N_POSITIONS = 11
 
 
 def relocation_method(positions: int = N_POSITIONS) -> Method:
-    """The name under which results are kept and shown.
+    """The method under which results are stored and shown.
 
     Raises:
         UserError: fewer than 2 positions or more than 101.
@@ -48,27 +49,27 @@ def relocation_method(positions: int = N_POSITIONS) -> Method:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """A document as sentences and what stands between them: gaps[0] before the first sentence,
+    """A document as sentences and the separators between them: gaps[0] before the first sentence,
     gaps[i] before sentence i, gaps[-1] after the last."""
 
     sentences: tuple[str, ...]
     gaps: tuple[str, ...]
 
     def joined(self, order: Sequence[int]) -> str:
-        """The sentences in another order, the gaps where they are."""
+        """The text with the sentences in another order and the separators in place."""
         placed = "".join(
             gap + self.sentences[i] for gap, i in zip(self.gaps[:-1], order, strict=True)
         )
         return placed + self.gaps[-1]
 
     def start(self, order: Sequence[int], place: int) -> int:
-        """Where the sentence at `place` of that order begins."""
+        """Offset of the sentence at index `place` of that order."""
         before = sum(len(self.sentences[i]) for i in order[:place])
         return before + sum(map(len, self.gaps[: place + 1]))
 
 
 def pieces(document: str, language: str | None = None) -> Pieces:
-    """Cut a document into its sentences."""
+    """Split a document into sentences."""
     spans = sentences(document, language)
     ends = [0, *(end for _, end in spans)]
     starts = [*(start for start, _ in spans), len(document)]
@@ -79,8 +80,8 @@ def pieces(document: str, language: str | None = None) -> Pieces:
 
 
 def movable(pairs: Sequence[TextPair]) -> tuple[list[TextPair], str]:
-    """The pairs with evidence in documents whose sentences can be told apart, and a sentence about
-    those that are left out for want of such sentences (empty where there are none)."""
+    """The pairs with evidence in documents that can be split into sentences, and a remark about
+    those that are excluded because they cannot (empty if there are none)."""
     marked = [pair for pair in pairs if pair.evidence is not None]
     scripts = Counter(script_without_sentences(pair.document) for pair in marked)
     chosen_pairs = [pair for pair in marked if not script_without_sentences(pair.document)]
@@ -96,8 +97,8 @@ def movable(pairs: Sequence[TextPair]) -> tuple[list[TextPair], str]:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """The document with the evidence at one place; `position` is the evidence's mid-point over
-    the text's length, in characters."""
+    """The document with the evidence at one position; `position` is the mid-point of the evidence
+    relative to the text's length in characters."""
 
     text: str
     evidence: EvidenceSpan
@@ -110,21 +111,21 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Variants:
-    """The variants in order of position, and what was moved, in words (empty where the evidence
-    is one sentence, moved to as many places as were asked for)."""
+    """The variants in order of position, and a remark about what was moved (empty if the evidence
+    is one sentence and moved to as many positions as requested)."""
 
     variants: tuple[Variant, ...]
     note: str
 
 
 def relocated(pair: TextPair, positions: int = N_POSITIONS) -> Variants:
-    """The pair's document with the evidence at `positions` places from first to last, spread
-    evenly over the sentences; fewer where the document has fewer places.
+    """The pair's document with the evidence at `positions` positions from first to last, spread
+    evenly over the sentences; fewer if the document has fewer.
 
-    What moves are whole sentences: all that the evidence touches, in their order.
+    All sentences that the evidence touches move as one block.
 
     Raises:
-        UserError: the pair has no evidence, or there is nowhere to move it.
+        UserError: the pair has no evidence, or the document has no other sentence.
     """
     if pair.evidence is None:
         raise UserError(
@@ -168,9 +169,10 @@ def relocated(pair: TextPair, positions: int = N_POSITIONS) -> Variants:
 
 
 def require_shares(*found: ArrayLike) -> None:
-    """
+    """Check that positions and shares are in [0, 1].
+
     Raises:
-        ValueError: a number lies outside [0, 1], the rounding of float32 aside.
+        ValueError: a number is outside [0, 1] by more than the rounding of float32.
     """
     for values in map(np.asarray, found):
         if not ((values >= 0) & (values <= 1 + ROUNDING)).all():
@@ -179,14 +181,14 @@ def require_shares(*found: ArrayLike) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Relocation:
-    """A causal curve: `scores` [K] with the evidence's mid-point at `positions` [K], in [0, 1].
+    """A relocation curve: `scores` [K] with the evidence's mid-point at `positions` [K], in [0, 1].
 
-    `read` [K] is the share of the evidence's characters that the model read there: below 1 where
-    the document is longer than it reads. `read_share` is the share of the unchanged document's
-    characters that was read, `original` its score, `evidence` its evidence's position.
+    `read` [K] is the share of the evidence's characters that the model read there; it is below 1
+    past the context limit. `read_share` is the share of the unchanged document's characters that
+    was read, `original` its score, and `evidence` its evidence's position.
 
-    A score falls where the evidence is not read, and no model is biased for that. So only places
-    that were read whole say anything about position; the others have a figure of their own, `lost`.
+    A score falls where the evidence is not read, which is no position bias. Only positions where
+    it is read whole count as effects of position; the others are summarized by `lost`.
     """
 
     model: str
@@ -210,18 +212,18 @@ class Relocation:
 
     @property
     def whole(self) -> NDArray[np.bool_]:
-        """The places [K] where the evidence was read whole."""
+        """The positions [K] at which the evidence was read whole."""
         return self.read >= 1
 
     @property
     def within(self) -> NDArray[np.float64]:
-        """Those places as positions in what the model read, the axis of every curve, in [0, 1]."""
+        """These positions relative to what the model read, the axis of every curve, in [0, 1]."""
         at = self.positions[self.whole].astype(np.float64)
         return np.minimum(at / self.read_share, 1.0)
 
     @property
     def changes(self) -> NDArray[np.float64]:
-        """Scores at those places less their mean; zeros where they differ by rounding alone."""
+        """Scores at these positions minus their mean; zeros if they differ only by rounding."""
         scores = self.scores[self.whole].astype(np.float64)
         if not len(scores) or np.ptp(scores) <= ROUNDING * np.abs(scores).max():
             return np.zeros_like(scores)
@@ -270,12 +272,11 @@ def relocation(
     should_stop: Callable[[], bool] = lambda: False,
     cached: Known | None = None,
 ) -> Relocation:
-    """Score `pair` with its evidence at each place. What is `cached` of the texts is not computed
-    again.
+    """Score `pair` with its evidence at each position. Encodings in `cached` are reused.
 
     Raises:
         UserError: see `relocated`, or a text cannot be scored.
-        Stopped: `should_stop` said so.
+        Stopped: `should_stop` returned true.
     """
     return relocations(retriever, [pair], positions, should_stop=should_stop, cached=cached)[0]
 
@@ -288,7 +289,7 @@ def relocations(
     should_stop: Callable[[], bool] = lambda: False,
     cached: Known | None = None,
 ) -> list[Relocation]:
-    """`relocation` of many pairs, their variants scored together: faster than one by one."""
+    """`relocation` of many pairs, with their variants scored together, which is faster."""
     started = time.perf_counter()
     moved = [relocated(pair, positions) for pair in pairs]
     texts = [
@@ -301,7 +302,7 @@ def relocations(
     for pair, found in zip(pairs, moved, strict=True):
         assert pair.evidence is not None
         whole = tokens_of(retriever, pair.query, pair.document)
-        # Other orders of a text that fits fit too, but for a token or two at its seams.
+        # Reordered sentences of a text that fits also fit, up to a token or two at the seams.
         near = whole.truncated or len(whole) > 0.75 * whole.max_length
         read = [
             evidence_read(tokens_of(retriever, pair.query, v.text), v.evidence) if near else 1.0
@@ -327,7 +328,7 @@ def relocations(
 
 
 def tokens_of(retriever: Retriever, query: str, document: str) -> TokenizedText:
-    """What the model reads of a document beside this query."""
+    """The tokens that the model reads of a document with this query."""
     with retriever.lock:
         return encode(retriever, [TextPair("", query, document)])[1].texts[0]
 
