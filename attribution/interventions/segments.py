@@ -1,8 +1,8 @@
-"""Curves that need only documents, no query: how much of a text's vector each part of it is, and
-what the vector loses where text is put in or taken out (docs/methods.md, section 8).
+"""Curves that need documents but no queries: how well each part of a text matches the vector of the
+whole, and how the vector changes if text is inserted or removed (docs/methods.md, section 8).
 
-A segment's cosine to the whole text tells both what it says and where it stands. Under a random
-order of the segments content and position come apart: what then still leans is position.
+A segment's cosine with the whole text depends on its content and on its position. In random order
+the two are independent: a difference that remains is due to position.
 
 Sources: segments, arXiv 2601.16934; insertion and removal, arXiv 2412.15241; thirds, arXiv
 2505.13950, appendix A.4.
@@ -51,19 +51,19 @@ SHARES: dict[Edit, tuple[float, ...]] = {
     "insertion": (0.05, 0.1, 0.25, 0.5, 1.0),
     "removal": (0.05, 0.1, 0.25, 0.5, 0.75),
 }
-"""How much is put in or taken out, in parts of the text's length."""
+"""How much text is inserted or removed, relative to the text's length."""
 
 STEP = 0.8
-"""By how much a text is shortened at a time until what is put in is read whole."""
+"""Factor by which a text is shortened repeatedly until the result of an insertion is read whole."""
 
 VERSION = 1
 
 
 def segments_method(cut: Cut = "segments", segments: int = N_SEGMENTS) -> Method:
-    """The name under which segment curves are kept and shown.
+    """The method under which segment curves are stored and shown.
 
     Raises:
-        UserError: another cut, fewer than 2 segments or more than 100.
+        UserError: another kind of segments, fewer than 2 or more than 100.
     """
     if cut not in CUTS:
         raise UserError(f"Texts cannot be cut into {cut!r}: choose {', '.join(CUTS)}.")
@@ -76,10 +76,10 @@ def segments_method(cut: Cut = "segments", segments: int = N_SEGMENTS) -> Method
 
 
 def edits_method(by: Edit = "insertion") -> Method:
-    """The name under which insertion and removal are kept and shown.
+    """The method under which insertion and removal are stored and shown.
 
     Raises:
-        UserError: neither of them.
+        UserError: another edit.
     """
     if by not in EDITS:
         raise UserError(f"There is no edit {by!r}: choose {' or '.join(EDITS)}.")
@@ -98,11 +98,11 @@ def documents_of(pairs: Sequence[TextPair]) -> list[TextPair]:
 
 @dataclass(frozen=True, slots=True)
 class SegmentCurve:
-    """Cosine of each segment's own vector to the whole text's, at its place in that text.
+    """Cosine of each segment's own vector with the vector of the whole text, by position.
 
-    `cosines` [S] are in the order in which the segments stand there. `edges` [S + 1] are where they
-    begin and end as relative token positions, the axis of every curve. Only what the model reads
-    is cut: `read_share` of the document's characters.
+    `cosines` [S] are in the order of the text's segments. `edges` [S + 1] are the segments'
+    boundaries as relative token positions, the axis of every curve. Only what the model reads is
+    divided: `read_share` of the document's characters.
     """
 
     model: str
@@ -127,9 +127,9 @@ class SegmentCurve:
 
 @dataclass(frozen=True, slots=True)
 class EditCurves:
-    """Cosine of the edited text's vector to the text's own: `cosines` [3, S], a row each for the
-    beginning, the middle and the end, a column for each of SHARES. `read_share` is the share of the
-    document's characters that was taken as the text."""
+    """Cosine of the edited text's vector with the original one: `cosines` [3, S], with rows for the
+    beginning, the middle and the end and columns for SHARES. `read_share` is the share of the
+    document's characters that was used as the text."""
 
     model: str
     pair_id: str
@@ -153,15 +153,15 @@ def segment_curve(
     *,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> SegmentCurve:
-    """The segment curve of the pair's document; its query has no say.
+    """The segment curve of the pair's document; the query is not used.
 
-    `segments`: as equal in characters as the borders of sentences allow. `shuffled`: the same
-    segments in an order by lot (seeded by the text), compared with the text in that order.
-    `thirds`: three parts equal in characters, cut anywhere.
+    `segments`: of about equal length in characters, cut at sentence boundaries. `shuffled`: the
+    same segments in random order (seeded by the text), compared with the text in that order.
+    `thirds`: three parts of equal length in characters, cut anywhere.
 
     Raises:
-        UserError: the model gives no vector of a text, or the text cannot be cut in two.
-        Stopped: `should_stop` said so.
+        UserError: the model has no vector per text, or the text has fewer than two segments.
+        Stopped: `should_stop` returned true.
     """
     started = time.perf_counter()
     model = _pooled(retriever)
@@ -202,14 +202,14 @@ def edit_curves(
     *,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> EditCurves:
-    """What the vector of the pair's document loses where neutral text is put in, or its own text
-    is taken out, at three positions; its query has no influence.
+    """The change of the vector of the pair's document if neutral text is inserted, or its own text
+    removed, at three positions; the query is not used.
 
-    Of a text that would not fit with what is put in, only the beginning is taken (see `shortened`).
+    A text that would not be read whole after an insertion is shortened first (see `shortened`).
 
     Raises:
-        UserError: the model gives no vector of a text, or the text has one word.
-        Stopped: `should_stop` said so.
+        UserError: the model has no vector per text, or the text has one word.
+        Stopped: `should_stop` returned true.
     """
     started = time.perf_counter()
     model = _pooled(retriever)
@@ -242,30 +242,30 @@ def edit_curves(
 
 
 def read_text(model: Pooled, document: str) -> tuple[str, TokenizedText]:
-    """What the model reads of a document, and its tokens."""
+    """The part of a document that the model reads, and its tokens."""
     with model.lock:
         tokens = model.encode_texts([document], "document").texts[0]
     return (document[: tokens.read_until] if tokens.truncated else document), tokens
 
 
 def segments_of(text: str, n: int, language: str | None) -> tuple[Span, ...]:
-    """The text in `n` parts of like length, cut where sentences begin; fewer where there are fewer
-    sentences.
+    """The text in `n` parts of about equal length, cut at sentence boundaries; fewer if it has
+    fewer sentences.
 
     Raises:
-        UserError: its script has sentences that cannot be told apart.
+        UserError: it is in a script without sentence boundaries.
     """
     require_sentences(text)
     return parts_of(text, len(text), n, [start for start, _ in sentences(text, language)])
 
 
 def thirds(text: str) -> tuple[Span, ...]:
-    """The text in three parts equal in characters."""
+    """The text in three parts of equal length in characters."""
     return tuple(pairwise(sorted({round(len(text) * k / 3) for k in range(4)})))
 
 
 def pieces_of(text: str, spans: Sequence[Span]) -> Pieces:
-    """Parts without the white space around them, and what stands between them."""
+    """Parts without surrounding white space, and the separators between them."""
     bare = []
     for start, end in spans:
         part = text[start:end]
@@ -280,14 +280,14 @@ def pieces_of(text: str, spans: Sequence[Span]) -> Pieces:
 
 
 def placed(pieces: Pieces, order: Sequence[int], length: int) -> tuple[Span, ...]:
-    """Where the parts stand in that order: each up to where the next one begins."""
+    """Spans of the parts in that order: each extends to the beginning of the next one."""
     starts = [pieces.start(order, place) for place in range(len(order))]
     return tuple(pairwise([0, *starts[1:], length]))
 
 
 def inserted(text: str, language: str | None, share: float, position: EditPosition) -> str:
-    """The text with neutral text of `share` of its length before it, after it, or between the two
-    words in its middle."""
+    """The text with neutral text of `share` of its length before it, after it, or in its middle
+    between two words."""
     length = max(1, round(share * len(text)))
     passage = filler(language, length)[:length].rstrip()
     if position == "beginning":
@@ -299,8 +299,8 @@ def inserted(text: str, language: str | None, share: float, position: EditPositi
 
 
 def removed(text: str, share: float, position: EditPosition) -> str:
-    """The text without `share` of its characters at its beginning, its middle or its end, as near
-    as whole words allow; one word at least goes and one stays."""
+    """The text without about `share` of its characters at its beginning, its middle or its end, in
+    whole words; at least one word is removed and one remains."""
     gone = round(share * len(text))
     start = {"beginning": 0, "middle": (len(text) - gone) // 2, "end": len(text) - gone}[position]
     a = 0 if position == "beginning" else _word_border(text, start)
@@ -310,8 +310,8 @@ def removed(text: str, share: float, position: EditPosition) -> str:
 
 
 def shortened(model: Pooled, text: str, language: str | None) -> str:
-    """The text, or as much of its beginning as is read whole when as much again is put in: beyond
-    the limit nothing would be read, whatever was put in."""
+    """The text, or the longest beginning that is still read whole after as much text is inserted;
+    past the context limit, insertions would have no effect."""
     while len(text) > 1:
         with model.lock:
             longest = inserted(text, language, max(SHARES["insertion"]), "beginning")
@@ -322,8 +322,8 @@ def shortened(model: Pooled, text: str, language: str | None) -> str:
 
 
 def _word_border(text: str, at: int) -> int:
-    """The nearest place from `at` on where white space begins, or the one before; `at` itself in
-    text without any."""
+    """The edge of white space nearest to `at`, looking for its start from `at` on and for its end
+    before; `at` itself in text without white space."""
     behind = next((i for i in range(at, len(text)) if text[i].isspace()), None)
     before = next((i for i in range(at, 0, -1) if text[i - 1].isspace()), None)
     near = [i for i in (behind, before) if i is not None]
@@ -334,10 +334,10 @@ def _word_border(text: str, at: int) -> int:
 
 
 def require_vector(spec: RetrieverSpec) -> None:
-    """Refuse a model that makes no vector of a text by itself.
+    """Refuse a model without one vector per text.
 
     Raises:
-        UserError: this one does not.
+        UserError: the model has none.
     """
     if Capability.VECTOR not in family_of(spec).capabilities:
         raise UserError(f"{spec.name} gives no vector of a text by itself: choose a dense model.")
@@ -349,7 +349,7 @@ def _pooled(retriever: Retriever) -> Pooled:
 
 
 def _cosines(model: Pooled, texts: Sequence[str], should_stop: Callable[[], bool]) -> Array:
-    """Cosines [n] of the first text's vector with each other one's."""
+    """Cosines [n] of the first text's vector with each other vector."""
     vectors: dict[str, torch.Tensor] = {}
     for batch, made in read_texts(model, texts, "document", should_stop=should_stop):
         unit = torch.nn.functional.normalize(made.cpu().double(), dim=-1)

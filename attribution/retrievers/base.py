@@ -1,7 +1,7 @@
-"""What methods need of a retriever, whatever its family.
+"""Interfaces of retrievers: what methods require, for any family.
 
-Three questions: how the two texts become tokens, how a score follows from the input embeddings of
-one side while the other is held constant, and, for families whose score is a sum, its terms.
+A retriever tokenizes both texts, computes the score from the input embeddings of one side while the
+other is constant and, in families whose score is a sum, returns the terms of the sum.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from poslens.attribution.types import Array, Side, TextPair, TokenizedText
 
 @dataclass(frozen=True, slots=True)
 class LibraryCheck:
-    """How far a retriever is from the `library` it is checked against: the relative distance of
-    its embedding, or of its score, of a short pair."""
+    """Result of the self-check against `library`: the relative distance of the embedding, or of the
+    score, of a short pair."""
 
     distance: float
     compared: Literal["embedding", "score"]
@@ -32,13 +32,12 @@ class LibraryCheck:
 
 
 Representation = Any
-"""What a family makes of a text to compare it with others: a vector, vectors of tokens, weights of
-terms. Untyped, since each family has its own and nothing but its own `similarity` reads it."""
+"""A text's representation in a family, which its `similarity` compares: a vector, token vectors, or
+term weights. Untyped, because only the family itself reads it."""
 
 
 class Retriever(Protocol):
-    """What every family has. Whoever runs the model holds `lock`; making tokens of texts takes it
-    by itself."""
+    """Interface of every family. Hold `lock` while the model runs; tokenizing takes it itself."""
 
     family: str
     name: str
@@ -48,21 +47,21 @@ class Retriever(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where it runs."""
+        """The device that the model runs on."""
         ...
 
     @property
     def max_length(self) -> int:
-        """Tokens of a document that it reads, special ones included."""
+        """Context limit for documents in tokens, including special tokens."""
         ...
 
     @property
     def weight_bytes(self) -> int:
-        """Memory that it takes."""
+        """Bytes of the weights."""
         ...
 
     def check(self, pair: TextPair) -> LibraryCheck:
-        """Distance from what its library computes of the same pair."""
+        """Distance from the library's own result for the pair."""
         ...
 
 
@@ -74,31 +73,31 @@ class Embedded(Retriever, Protocol):
         ...
 
     def baseline(self, encoded: Encoded) -> Tensor:
-        """The same with padding in place of every token of the text; special tokens stay."""
+        """Word embeddings with padding in place of every text token; special tokens stay."""
         ...
 
     def override_embeddings(self, inputs: Tensor) -> AbstractContextManager[None]:
-        """While this is open the model reads `inputs` [B, T, H] as its word embeddings."""
+        """Context in which the model uses `inputs` [B, T, H] as its word embeddings."""
         ...
 
     def embed(self, encoded: Encoded) -> Representation:
-        """What the other side's text is compared with; read together, the scores [B]."""
+        """The representation to compare with the other side; for joint models the scores [B]."""
         ...
 
 
 class Separate(Embedded, Protocol):
-    """Query and document are read apart and compared afterwards."""
+    """Query and document are encoded separately and compared afterwards."""
 
     def encode_texts(self, texts: Sequence[str], side: Side) -> Encoded:
-        """Texts of one side as tokens."""
+        """Tokenize texts of one side."""
         ...
 
     def encode_plain(self, texts: Sequence[str], side: Side) -> Encoded:
-        """The same for `embed` alone, perhaps without the tokens."""
+        """Tokenize for `embed` only, possibly without `Token` columns."""
         ...
 
     def similarity(self, queries: Representation, documents: Representation) -> Tensor:
-        """Scores [B] of what `embed` made of both sides."""
+        """Scores [B] of the representations of both sides."""
         ...
 
 
@@ -107,11 +106,11 @@ class Pooled(Separate, Protocol):
 
     @property
     def width(self) -> int:
-        """Numbers in a vector, H."""
+        """Number of dimensions of a vector, H."""
         ...
 
     def max_length_of(self, side: Side) -> int:
-        """Tokens that it reads of a text of one side, special ones included."""
+        """Context limit for one side in tokens, including special tokens."""
         ...
 
     def similarities(self, queries: Tensor, documents: Tensor) -> Tensor:
@@ -119,7 +118,7 @@ class Pooled(Separate, Protocol):
         ...
 
     def directions(self, vectors: Tensor) -> Tensor:
-        """What `embed` made [B, H], such that the score is an inner product of two rows.
+        """Vectors [B, H] scaled so that the score is the inner product of two rows.
 
         Raises:
             UserError: the model's similarity is no inner product.
@@ -128,7 +127,7 @@ class Pooled(Separate, Protocol):
 
 
 class Joint(Embedded, Protocol):
-    """Query and document are read together: both sides are parts of one sequence."""
+    """Query and document are read together, as parts of one sequence."""
 
     def encode_pairs(self, pairs: Sequence[TextPair]) -> tuple[Encoded, Encoded]:
         """Query and document of each pair; the two share their features [B, T]."""
@@ -138,7 +137,7 @@ class Joint(Embedded, Protocol):
 @dataclass(frozen=True, slots=True)
 class ExactScore:
     """A score that is a sum over pairs of a query and a document token: `matrix` [Q, D].
-    `similarities` [Q, D] is what the model compared, where that is more than the sum holds."""
+    `similarities` [Q, D] are all compared values, if the sum contains only some of them."""
 
     query: TokenizedText
     document: TokenizedText
@@ -148,13 +147,13 @@ class ExactScore:
 
 
 class Additive(Retriever, Protocol):
-    """Its score is a sum over pairs of tokens."""
+    """The score is a sum over pairs of tokens."""
 
     def exact(
         self, queries: Sequence[str], documents: Sequence[str], pairs: Sequence[tuple[int, int]]
     ) -> Iterator[ExactScore]:
-        """The score of each pair (numbers of a query and a document) with what each query and
-        document token add to it together; each text is read once."""
+        """The score of each pair (indices of a query and a document) as a sum over pairs of tokens;
+        each text is read once."""
         ...
 
 
@@ -169,10 +168,10 @@ def is_pooled(retriever: Retriever) -> TypeGuard[Pooled]:
 
 
 def embedded(retriever: Retriever) -> Embedded:
-    """A retriever whose family has `Capability.EMBEDDINGS`, as what it then is.
+    """The retriever, typed as one with input embeddings.
 
     Raises:
-        UserError: its family lacks that.
+        UserError: its family lacks `Capability.EMBEDDINGS`.
     """
     if not hasattr(retriever, "embed"):
         raise UserError(
@@ -183,7 +182,7 @@ def embedded(retriever: Retriever) -> Embedded:
 
 
 def separate(retriever: Retriever) -> Separate:
-    """One of those that does not read jointly, as what it then is.
+    """The retriever, typed as one that encodes texts separately.
 
     Raises:
         UserError: as `embedded`.
@@ -192,7 +191,7 @@ def separate(retriever: Retriever) -> Separate:
 
 
 def joint(retriever: Retriever) -> Joint:
-    """One of those that reads jointly, as what it then is.
+    """The retriever, typed as one that reads both texts jointly.
 
     Raises:
         UserError: as `embedded`.
@@ -212,7 +211,7 @@ def encode(retriever: Retriever, pairs: Sequence[TextPair]) -> tuple[Encoded, En
 
 
 def constant_side(retriever: Embedded, encoded: Encoded) -> Representation:
-    """What the other side's score needs of this side while it stays as it is; detached."""
+    """The representation of a side that stays constant; detached."""
     if reads_jointly(retriever):
         return None
     with torch.no_grad():
@@ -220,7 +219,7 @@ def constant_side(retriever: Embedded, encoded: Encoded) -> Representation:
 
 
 def compare(retriever: Retriever, own: Representation, other: Representation, side: Side) -> Tensor:
-    """Scores [B] of `own`, what `embed` made of `side`, and `other`, what `constant_side` gave."""
+    """Scores [B] of `own`, the representation of `side`, and `other`, from `constant_side`."""
     if reads_jointly(retriever):
         scores: Tensor = own
         return scores

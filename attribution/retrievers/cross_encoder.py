@@ -1,8 +1,9 @@
-"""Cross-encoders on sentence-transformers: query and document read together, one relevance logit.
+"""Cross-encoders through sentence-transformers: query and document are read together, and the score
+is one relevance logit.
 
-s(q, d) is the logit before any activation: that of the one label, logit(1) - logit(0) of two, or
-logit(yes) - logit(no) after the last token of a generative reranker. seq2seq.py adds the other kind
-of reranker and registers both as one family.
+s(q, d) is the logit before any activation: of the only label, logit(1) - logit(0) of two labels, or
+logit(yes) - logit(no) after the last token of a generative reranker. seq2seq.py adds
+sequence-to-sequence rerankers and registers both as one family.
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Side, TextPair, Token, TokenizedText
 
 _QUERY, _DOCUMENT = "\ue000", "\ue001"
-"""Characters for private use, to find out where a chat template puts the two texts."""
+"""Private-use characters that locate the two texts in a chat template."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Characters [start, end) of what the tokenizer was given that are one side's text."""
+    """Characters [start, end) of the tokenizer's input that belong to one side's text."""
 
     start: int
     end: int
 
 
 class CrossEncoderRetriever:
-    """A CrossEncoder seen from its input embeddings.
+    """A CrossEncoder with access to its input embeddings.
 
-    Both sides share one sequence: the query's tokens are those before the document's first one,
-    the document's all from there on. What is neither text (separators, a template) is special.
+    Both sides share one sequence: the query's tokens are those before the document's first token,
+    the document's are all from there on. Separators and template tokens are special.
     """
 
     family = "cross_encoder"
@@ -60,7 +61,7 @@ class CrossEncoderRetriever:
         self._configure()
 
     def _configure(self) -> None:
-        """What is said by the model beside its weights: labels, prompt, template, length."""
+        """The model's settings besides its weights: labels, prompt, template, length."""
         model, spec = self.model, self.spec
         if model.num_labels > 2:
             raise UserError(
@@ -72,7 +73,7 @@ class CrossEncoderRetriever:
         self.templated = "message" in getattr(model[0], "modality_config", {})
         self.embeddings = self.backbone.get_input_embeddings()
         self.entry = self._entry()
-        # Texts are cut at the same length here and where the library scores by itself.
+        # Texts are truncated at the same length here and when the library scores by itself.
         model.max_seq_length = self.max_length
 
     @property
@@ -81,7 +82,7 @@ class CrossEncoderRetriever:
         return self.model.transformers_model
 
     def _entry(self) -> nn.Module:
-        """The embedding layer as a whole where there is one, else the word embeddings."""
+        """The whole embedding layer if there is one, otherwise the word embeddings."""
         for module in self.backbone.modules():
             block = getattr(module, "embeddings", None)
             if isinstance(block, nn.Module) and any(m is self.embeddings for m in block.modules()):
@@ -90,21 +91,21 @@ class CrossEncoderRetriever:
 
     @property
     def device(self) -> torch.device:
-        """Where the model runs."""
+        """The device of the model."""
         device: torch.device = self.model.device
         return device
 
     @property
     def max_length(self) -> int:
-        """Tokens of query and document together, special ones included."""
+        """Context limit for query and document together, including special tokens."""
         config = self.backbone.config
         positions = getattr(config, "max_position_embeddings", None)
         table = getattr(self._entry_or_none(), "position_embeddings", None)
         reserved = getattr(table, "padding_idx", None)
         if positions and positions > 0 and reserved is not None:
-            # RoBERTa's kin number positions from padding_idx + 1.
+            # RoBERTa and XLM-R number positions from padding_idx + 1.
             positions -= reserved + 1
-        # A tokenizer without a limit says so with a number beyond any text.
+        # A tokenizer without a limit states a number beyond any text.
         limits = (self.model.max_seq_length, positions if positions and positions > 0 else None)
         return min((int(limit) for limit in limits if limit and limit < 1e9), default=512)
 
@@ -113,17 +114,17 @@ class CrossEncoderRetriever:
 
     @property
     def weight_bytes(self) -> int:
-        """Memory of the weights."""
+        """Bytes of the weights."""
         return sum(p.numel() * p.element_size() for p in self.model.parameters())
 
     def encode_pairs(self, pairs: Sequence[TextPair]) -> tuple[Encoded, Encoded]:
-        """Tokenize exactly as sentence-transformers does, keeping offsets into each text.
+        """Tokenize exactly as sentence-transformers does, with offsets into each text.
 
         Raises:
-            UserError: a side has no token that is text, or a chat template changes the texts.
+            UserError: a side has no text tokens, or a chat template changes the texts.
         """
-        # The tokenizer is set to a length and then called, several times a pair: in between nobody
-        # else may set it, whether or not the caller runs the model as well.
+        # The tokenizer is set to a length and then called, several times per pair. No other thread
+        # may set it in between, whether or not the caller runs the model.
         with self.lock:
             return self._encoded(pairs)
 
@@ -202,13 +203,14 @@ class CrossEncoderRetriever:
                     side = (name, a - span.start, z - span.start)
             sides.append(side)
         if encoding.ids != ids.tolist():
-            # Cut texts get the template's end back, over their last tokens.
+            # Truncated texts end with the template's last tokens again.
             kept = self._template_end(rendered, second.end, ids.tolist())
             sides[len(sides) - kept :] = [None] * kept
         return sides
 
     def _template_end(self, rendered: str, start: int, ids: list[int]) -> int:
-        """How many tokens at the end of `ids` are the template's behind character `start`."""
+        """Number of tokens at the end of `ids` that belong to the template after character
+        `start`."""
         whole = self.model.tokenizer(
             rendered,
             add_special_tokens=False,
@@ -229,7 +231,7 @@ class CrossEncoderRetriever:
         return len(behind)
 
     def _rendered(self, query: str, document: str) -> str:
-        """The text that the tokenizer is given for a pair."""
+        """The tokenizer's input for a pair."""
         reader = self.model[0]
         modality, inputs, _ = reader.input_formatter.parse_inputs([(query, document)])
         if modality != "message":
@@ -243,7 +245,7 @@ class CrossEncoderRetriever:
         return rendered
 
     def _unread(self, text: str, read_until: int) -> int:
-        """Tokens of a text that begin where reading ended or later."""
+        """Number of tokens of a text that begin at or after `read_until`."""
         offsets = self.model.tokenizer(
             text,
             add_special_tokens=False,
@@ -278,8 +280,8 @@ class CrossEncoderRetriever:
     def override_embeddings(
         self, inputs: Tensor, module: nn.Module | None = None
     ) -> Iterator[None]:
-        """While this is open `module` (the word embeddings where None) gives out `inputs`
-        [B, T, H] instead of what it computes."""
+        """Context in which `module` (the word embeddings if None) returns `inputs` [B, T, H]
+        instead of its own output."""
         where = self.embeddings if module is None else module
         hook = where.register_forward_hook(lambda _module, _args, _output: inputs)
         try:
@@ -288,7 +290,7 @@ class CrossEncoderRetriever:
             hook.remove()
 
     def entering(self, encoded: Encoded, module: nn.Module) -> Tensor:
-        """What `module` gives out for a batch, detached."""
+        """The output of `module` for a batch, detached."""
         seen: list[Tensor] = []
         hook = module.register_forward_hook(lambda _module, _args, output: seen.append(output))
         try:
@@ -299,12 +301,11 @@ class CrossEncoderRetriever:
         return seen[-1]
 
     def embed(self, encoded: Encoded) -> Tensor:
-        """The scores [B]; gradients as the caller's mode says."""
+        """The scores [B], with gradients if the caller enables them."""
         return _relevance(self.model(dict(encoded.features))["scores"])
 
     def check(self, pair: TextPair) -> LibraryCheck:
-        """Distance from the logit that sentence-transformers predicts, relative to it where it is
-        above 1."""
+        """Distance from sentence-transformers' logit, relative to it if it is above 1."""
         with torch.no_grad():
             ours = float(self.embed(self.encode_pairs([pair])[0]))
         theirs = float(
@@ -334,8 +335,8 @@ def _relevance(scores: Tensor) -> Tensor:
 
 
 def place(name: str, placed: tuple[str, int, int] | None, side: str, text: str) -> Token:
-    """A token by the side and the characters that it was `placed` at; special where it is not of
-    `side`'s text."""
+    """A token from its side and characters in `placed`; special if it does not belong to the text
+    of `side`."""
     if placed is None or placed[0] != side or placed[2] <= 0:
         return Token(name, 0, 0, is_special=True)
     return Token(name, max(placed[1], 0), min(placed[2], len(text)))

@@ -1,4 +1,4 @@
-"""Dense bi-encoders on sentence-transformers: a pooled vector for each text."""
+"""Dense bi-encoders through sentence-transformers: one pooled vector per text."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class _Encoder:
-    """One SentenceTransformer and the modules that attribution reaches into.
+    """One SentenceTransformer and its modules that attribution uses.
 
     Raises:
-        UserError: PosLens cannot read it.
+        UserError: PosLens does not support it.
     """
 
     def __init__(self, name: str, model: SentenceTransformer) -> None:
@@ -48,7 +48,7 @@ class _Encoder:
                 f"{name} is not built on one transformer: PosLens reads models whose "
                 "first module is a transformers encoder."
             )
-        # T5's encoder reads a tied copy of the table that it names as its input embeddings.
+        # T5's encoder uses a tied copy of the table that it reports as its input embeddings.
         owner = backbone.encoder if hasattr(backbone, "shared") else backbone
         self.embeddings: nn.Module = owner.get_input_embeddings()
         block = getattr(backbone, "embeddings", None)
@@ -57,17 +57,17 @@ class _Encoder:
 
 
 class DenseRetriever:
-    """A SentenceTransformer seen from its input embeddings; two of them where queries have an
-    encoder of their own (`query_model`). `model`, `embeddings`, `entry` and `backbone` are the
-    documents' then, and `..._of(side)` names either.
+    """A SentenceTransformer with access to its input embeddings, or two if queries have a separate
+    encoder (`query_model`). `model`, `embeddings`, `entry` and `backbone` then belong to documents;
+    `..._of(side)` returns those of either side.
 
-    `embeddings` are the word embeddings; `entry` is the embedding layer as a whole (word + position
-    + token type, normed) where the backbone has one, else its word embeddings: where the encoder
-    begins. Input embeddings are reached by a hook, so any architecture works as it is. The hook
-    sits on a shared module: everything that runs the model holds `lock`.
+    `embeddings` are the word embeddings. `entry`, where the encoder begins, is the whole embedding
+    layer (word + position + token type, normalized) if the backbone has one, otherwise the word
+    embeddings. A hook replaces input embeddings, so any architecture works unchanged. The hook is
+    on a shared module: everything that runs the model must hold `lock`.
 
     Raises:
-        UserError: an encoder that PosLens cannot read, or two that do not belong together.
+        UserError: an unsupported encoder, or two that do not belong together.
     """
 
     family = "dense"
@@ -101,20 +101,20 @@ class DenseRetriever:
 
     @cached_property
     def width(self) -> int:
-        """Numbers in a vector, H."""
+        """Number of dimensions of a vector, H."""
         known = self.model.get_embedding_dimension()
-        if known is None:  # not every module of sentence-transformers says
+        if known is None:  # not every module of sentence-transformers states it
             with self.lock, torch.no_grad():
                 known = self.embed(self.encode_plain(["a"], "document")).shape[-1]
         return int(known)
 
     @property
     def asymmetric(self) -> bool:
-        """Whether queries have an encoder of their own."""
+        """Whether queries have a separate encoder."""
         return self._query is not None
 
     def encoder(self, side: Side) -> SentenceTransformer:
-        """What embeds the texts of one side."""
+        """The model that embeds texts of one side."""
         return self._query.model if self._query is not None and side == "query" else self.model
 
     def _prompt(self, side: Side, override: str | None) -> str:
@@ -131,13 +131,13 @@ class DenseRetriever:
         return backbone
 
     def backbone_of(self, side: Side) -> Any:
-        """The transformer that reads one side's texts."""
+        """The transformer of one side."""
         if self._query is not None and side == "query":
             return self._query.model.transformers_model
         return self._backbone()
 
     def embeddings_of(self, side: Side) -> nn.Module:
-        """The word embeddings that one side's texts enter through."""
+        """The word embeddings of one side."""
         return (
             self._query.embeddings
             if self._query is not None and side == "query"
@@ -145,12 +145,12 @@ class DenseRetriever:
         )
 
     def entry_of(self, side: Side) -> nn.Module:
-        """Where the encoder of one side's texts begins."""
+        """The module in which the encoder of one side begins."""
         return self._query.entry if self._query is not None and side == "query" else self.entry
 
     @property
     def device(self) -> torch.device:
-        """Where the model runs."""
+        """The device of the model."""
         return self.model.device
 
     @property
@@ -161,7 +161,7 @@ class DenseRetriever:
 
     @property
     def max_length(self) -> int:
-        """Tokens of a document that the model reads, special ones included."""
+        """Context limit for documents in tokens, including special tokens."""
         return self._limit("document")
 
     def _limit(self, side: Side) -> int:
@@ -169,34 +169,34 @@ class DenseRetriever:
         return min(int(limit) for limit in limits if limit)
 
     def _positions(self, side: Side) -> int | None:
-        """Tokens that the backbone has positions for."""
+        """Number of positions of the backbone, in tokens."""
         backbone = self.backbone_of(side)
         positions = getattr(backbone.config, "max_position_embeddings", None)
         if positions is None or positions <= 0:
             return None
-        # RoBERTa's kin (RoBERTa, XLM-R, MPNet) number positions from padding_idx + 1.
+        # RoBERTa, XLM-R and MPNet number positions from padding_idx + 1.
         table = getattr(getattr(backbone, "embeddings", None), "position_embeddings", None)
         reserved = getattr(table, "padding_idx", None)
         return int(positions) if reserved is None else int(positions) - int(reserved) - 1
 
     def max_length_of(self, side: Side) -> int:
-        """Limit for one side; queries may have their own."""
+        """Context limit of one side; queries can have their own."""
         own = self.spec.query_max_length if side == "query" else None
         limit = self._limit(side)
         return min(own, limit) if own else limit
 
     def encode_texts(self, texts: Sequence[str], side: Side) -> Encoded:
-        """Tokenize exactly as sentence-transformers does, keeping offsets into each text.
+        """Tokenize exactly as sentence-transformers does, with offsets into each text.
 
         Raises:
-            UserError: a text has no token that is text.
+            UserError: a text has no text tokens.
         """
         prompt = self.prompts[side]
         limit = self.max_length_of(side)
         batch, special_ids = self._tokenize(texts, side)
         tokenized, offsets = [], []
         for encoding in batch.encodings:
-            # A text without any token is all padding; it is refused below.
+            # A text without any token is all padding, which is refused below.
             begin = encoding.attention_mask.index(1) if 1 in encoding.attention_mask else 0
             end = begin + sum(encoding.attention_mask)
             spans = np.array(encoding.offsets[begin:end], np.int32).reshape(-1, 2) - len(prompt)
@@ -221,11 +221,11 @@ class DenseRetriever:
         return Encoded(self._features(batch, side), tuple(tokenized), tuple(offsets), side)
 
     def encode_plain(self, texts: Sequence[str], side: Side) -> Encoded:
-        """What `embed` needs of texts and no more: the tokens are left out, which takes a
-        fraction of the time of `encode_texts` where many texts are scored.
+        """Tokenize for `embed` only. Without `Token` columns, this takes a fraction of the time of
+        `encode_texts`.
 
         Raises:
-            UserError: a text has no token that is text.
+            UserError: a text has no text tokens.
         """
         batch, special_ids = self._tokenize(texts, side)
         length = len(self.prompts[side])
@@ -236,10 +236,10 @@ class DenseRetriever:
         return Encoded(self._features(batch, side), (), (), side)
 
     def _tokenize(self, texts: Sequence[str], side: Side) -> tuple[Any, set[int]]:
-        """Texts of one side as sentence-transformers tokenizes them, and which ids are special."""
+        """sentence-transformers' tokenization of texts of one side, and which ids are special."""
         encoder = self.encoder(side)
-        # The tokenizer is set to this side's length and then called: in between nobody else may
-        # set it, whether or not the caller runs the model as well.
+        # The tokenizer is set to this side's length and then called. No other thread may set it in
+        # between, whether or not the caller runs the model.
         with self.lock:
             batch = encoder.preprocess(
                 list(texts),
@@ -249,7 +249,7 @@ class DenseRetriever:
             )
         require_vectors(self.name, batch["input_ids"], self.embeddings_of(side))
         tokenizer = encoder.tokenizer
-        # An unknown word is special to the tokenizer and a word to everybody else.
+        # The tokenizer counts an unknown word as special; here it is a word.
         return batch, set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
 
     def _features(self, batch: Any, side: Side) -> dict[str, Any]:
@@ -263,9 +263,9 @@ class DenseRetriever:
         return UserError(f"The {side} has no token that {self.name} reads as text: type a word.")
 
     def embed(self, encoded: Encoded) -> Tensor:
-        """Pooled embeddings [B, H] as the model's own modules make them; gradients as the
-        caller's mode says (unlike `SentenceTransformer.encode`, which runs in inference mode)."""
-        # A shallow copy: the modules write their outputs into the dictionary they are given.
+        """Pooled embeddings [B, H] from the model's own modules, with gradients if the caller
+        enables them (unlike `SentenceTransformer.encode`, which runs in inference mode)."""
+        # A shallow copy: modules write their outputs into the dictionary.
         vectors: Tensor = self.encoder(encoded.side)(dict(encoded.features))["sentence_embedding"]
         return vectors
 
@@ -276,8 +276,8 @@ class DenseRetriever:
             return inputs
 
     def baseline(self, encoded: Encoded) -> Tensor:
-        """The batch's word embeddings [B, T, H] with every token of the text replaced by the
-        padding token's embedding; special tokens stay."""
+        """The batch's word embeddings [B, T, H] with the padding token's embedding in place of
+        every text token; special tokens stay."""
         inputs = self.input_embeddings(encoded).clone()
         tokenizer = self.encoder(encoded.side).tokenizer
         stand_in = tokenizer.pad_token_id
@@ -293,8 +293,8 @@ class DenseRetriever:
         return inputs
 
     def check(self, pair: TextPair) -> LibraryCheck:
-        """Distance from sentence-transformers' own embedding, over its length: the document's, and
-        the query's where that has its own encoder, whichever is larger."""
+        """Distance from sentence-transformers' own embedding relative to its length: of the
+        document or of the query, if that has a separate encoder, whichever is larger."""
         sides: dict[Side, str] = {"document": pair.document}
         if self.asymmetric:
             sides["query"] = pair.query
@@ -324,7 +324,7 @@ class DenseRetriever:
         return self.model.similarity(queries, documents)
 
     def directions(self, vectors: Tensor) -> Tensor:
-        """`vectors` [B, H] such that the score is their inner product.
+        """`vectors` [B, H] scaled so that the score is their inner product.
 
         Raises:
             UserError: the model's similarity is no inner product (a distance).
@@ -340,7 +340,7 @@ class DenseRetriever:
         )
 
     def entering(self, encoded: Encoded, module: nn.Module) -> Tensor:
-        """What `module` gives out for a batch, detached; nothing behind it is run."""
+        """The output of `module` for a batch, detached; later modules do not run."""
 
         def stop(_module: nn.Module, _args: object, output: Tensor) -> None:
             raise _Reached(output)
@@ -359,11 +359,11 @@ class DenseRetriever:
     def override_embeddings(
         self, inputs: Tensor, module: nn.Module | None = None
     ) -> Iterator[None]:
-        """While this is open `module` (the word embeddings where None) gives out `inputs`
-        [B, T, H] instead of what it computes.
+        """Context in which `module` (the word embeddings if None) returns `inputs` [B, T, H]
+        instead of its own output.
 
-        Of two encoders both are hooked where `module` is None: embed one side's texts meanwhile,
-        and it is their encoder that reads `inputs`."""
+        If `module` is None and there are two encoders, both are hooked: embed only texts of one
+        side meanwhile, whose encoder then reads `inputs`."""
         where = [self.embeddings] if module is None else [module]
         if module is None and self._query is not None:
             where.append(self._query.embeddings)
@@ -378,11 +378,11 @@ class DenseRetriever:
 
 
 def require_vectors(name: str, ids: Tensor, table: nn.Module) -> None:
-    """Refuse token ids that a model's word embeddings lack: on a graphics card looking one up ends
-    every later computation of the process.
+    """Refuse token ids outside the word embeddings: on a GPU, looking one up breaks every later
+    computation of the process.
 
     Raises:
-        UserError: the tokenizer is another model's.
+        UserError: the tokenizer belongs to another model.
     """
     weight = getattr(table, "weight", None)
     largest = int(ids.max()) if ids.numel() else 0

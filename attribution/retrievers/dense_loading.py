@@ -1,5 +1,5 @@
-"""Loading dense encoders: sentence-transformers models with their adapter, their queries' encoder
-and their pooling as the spec says, over several GPUs where one is too small."""
+"""Loads dense encoders: sentence-transformers models with their adapter, separate query encoder and
+pooling according to the spec, distributed over several GPUs if one is too small."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from poslens.attribution.retrievers.specs import (
 )
 
 ROOM = 0.8
-"""Part of a GPU's memory that weights may take; the rest is for what is computed with them."""
+"""Part of a GPU's memory that weights may take; the rest is for computations."""
 
 
 def load_encoders(
     spec: RetrieverSpec, files: ModelFiles, place: Placement
 ) -> tuple[SentenceTransformer, SentenceTransformer | None]:
-    """The documents' encoder, and the queries' where they have their own.
+    """The document encoder, and the query encoder if there is a separate one.
 
     Raises:
-        UserError: the files are no model that sentence-transformers reads, or the model needs more
-            memory than there is.
-        torch.OutOfMemoryError: it needs more than is free.
+        UserError: sentence-transformers cannot load the files, or the model needs more memory than
+            there is.
+        torch.OutOfMemoryError: the model needs more memory than is free.
     """
     spread = must_spread(spec, files, place)
     query_model: SentenceTransformer | None = None
@@ -84,7 +84,7 @@ def _load_model(
     }
     if spread:
         settings["device_map"] = "auto"
-    # The one class of ours that a folder may name is given, not imported by its name.
+    # The only class of PosLens that a folder may name is passed in, not imported by its name.
     model = SentenceTransformer._load_with_module_classes(
         str(folder),
         {CALIBRATED_TRANSFORMER: CalibratedTransformer},
@@ -102,7 +102,7 @@ def _load_model(
 def encoders_by_side(
     model: SentenceTransformer,
 ) -> tuple[SentenceTransformer, SentenceTransformer] | None:
-    """The query and the document encoder of a model that sends them different ways (Router)."""
+    """The query and the document encoder of a model with a Router."""
     router, *rest = model.children()
     if not isinstance(router, Router) or not {"query", "document"} <= set(router.sub_modules):
         return None
@@ -119,7 +119,7 @@ def encoders_by_side(
 
 
 def _adjust(model: SentenceTransformer, spec: RetrieverSpec) -> None:
-    """Length, similarity and pooling as the spec says, where it says."""
+    """Apply length, similarity and pooling of the spec, if it sets them."""
     if spec.max_length is not None:
         model.max_seq_length = spec.max_length
     if spec.similarity is not None:
@@ -131,10 +131,10 @@ def _adjust(model: SentenceTransformer, spec: RetrieverSpec) -> None:
 
 
 def rows_of(model: SentenceTransformer, name: str) -> Rows:
-    """Which rows of attention are calibrated of a model, from how it pools.
+    """Which rows of attention to calibrate, according to the model's pooling.
 
     Raises:
-        UserError: it does not pool in one of the known ways.
+        UserError: its pooling is not supported.
     """
     modes = [module.pooling_mode for module in model if isinstance(module, Pooling)]
     if len(modes) != 1 or not isinstance(modes[0], str) or modes[0] not in ROWS:
@@ -153,7 +153,7 @@ def _pool(model: SentenceTransformer, spec: RetrieverSpec) -> None:
             f"{spec.base} without a pooling behind @."
         )
     (pooling,) = poolings
-    # Several poolings side by side make a wider vector, which what follows was trained on.
+    # Several poolings at once give a wider vector, which later modules were trained on.
     if not isinstance(pooling.pooling_mode, str):
         raise UserError(
             f"{spec.name} joins several poolings into one vector: choose {spec.base} without a "
@@ -172,7 +172,7 @@ def _unmask(spec: RetrieverSpec, model: SentenceTransformer) -> None:
     tokenizer: Any = model.tokenizer
     ids = tokenizer("a")["input_ids"]
     if getattr(tokenizer, "add_eos_token", False) and ids[-1] != tokenizer.eos_token_id:
-        # What is pooled is the token that ends a text; without it the vector is another one.
+        # The last token is pooled; without the end token the vector would be different.
         raise UserError(
             f"{spec.name} ends texts with a token that only its own code adds: start with "
             f"--allow-code {spec.base} to run that code."
@@ -180,10 +180,10 @@ def _unmask(spec: RetrieverSpec, model: SentenceTransformer) -> None:
 
 
 def must_spread(spec: RetrieverSpec, files: ModelFiles, place: Placement) -> bool:
-    """Whether the weights take more than one GPU and so have to be spread over all of them.
+    """Whether the weights need more than one GPU and must be distributed over all of them.
 
     Raises:
-        UserError: they take more memory than there is, or spreading them needs a package.
+        UserError: they need more memory than there is, or distributing them needs a package.
     """
     device, precision = place.device, place.precision
     if device.type != "cuda":
@@ -210,26 +210,26 @@ def must_spread(spec: RetrieverSpec, files: ModelFiles, place: Placement) -> boo
 
 
 def _numbers(path: Path) -> int:
-    """How many numbers a safetensors file holds; reads its header alone."""
+    """Number of values in a safetensors file; reads only its header."""
     return sum(math.prod(tensor["shape"]) for tensor in header(path).values())
 
 
 def _backbones(model: SentenceTransformer) -> list[nn.Module]:
-    """The transformers models in it; of a pooler of theirs sentence-transformers makes no use."""
+    """The transformers models in it; sentence-transformers does not use their poolers."""
     from transformers import PreTrainedModel
 
     return [module for module in model.modules() if isinstance(module, PreTrainedModel)]
 
 
 def merge_adapter(model: Any, adapter: Path, strength: float | None) -> None:
-    """Add the adapter's low-rank updates, scaled, to the weights: it costs nothing at use."""
+    """Add the adapter's scaled low-rank updates to the weights, so that inference costs no more."""
     from peft import PeftModel
     from peft.tuners.lora import LoraLayer
 
-    # Of what one library asks of another: nobody who loads a model can change it.
+    # A deprecation warning between two libraries, which users cannot act on.
     warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
     backbone = model[0].auto_model
-    # Saved without the device, so that loading asks neither a hub nor a GPU.
+    # Saved without the device, so that loading needs neither a hub nor a GPU.
     merged = PeftModel.from_pretrained(backbone, str(adapter), local_files_only=True)
     if strength is not None:
         for module in merged.modules():

@@ -1,4 +1,4 @@
-"""All families of retrievers, by name and by what a folder shows."""
+"""All families of retrievers, and detecting a model's family from its folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec, presets
 
 
 def families() -> tuple[Family, ...]:
-    """Every family, in the order of lists."""
+    """Every family, in display order."""
     return tuple(FAMILIES.values())
 
 
@@ -31,7 +31,7 @@ def family_of(spec: RetrieverSpec) -> Family:
     """The family of a retriever.
 
     Raises:
-        UserError: there is none of this name.
+        UserError: there is no family of this name.
     """
     if spec.family not in FAMILIES:
         raise UserError(f"{spec.name} is of family {spec.family!r}, which PosLens does not read.")
@@ -39,7 +39,7 @@ def family_of(spec: RetrieverSpec) -> Family:
 
 
 def families_with(capability: Capability) -> tuple[Family, ...]:
-    """The families that have what a method needs, in the order of lists."""
+    """The families with the capability that a method needs, in display order."""
     return tuple(family for family in families() if capability in family.capabilities)
 
 
@@ -67,7 +67,7 @@ def with_detected_family(spec: RetrieverSpec, folder: Path) -> RetrieverSpec:
 
 
 def family_of_folder(folder: Path) -> Family:
-    """What the files of a folder say of its family; dense where they say nothing."""
+    """The family according to the files of a folder; dense if they do not tell."""
     library_class = _config(folder, "config_sentence_transformers.json").get("model_type")
     for family in families():
         if family.library_class and family.library_class == library_class:
@@ -80,10 +80,10 @@ def family_of_folder(folder: Path) -> Family:
 
 
 def _config(folder: Path, name: str) -> dict[str, Any]:
-    """A JSON file of the folder (values of any type); empty where there is none."""
+    """A JSON file of the folder (values of any type); empty if there is none."""
     try:
         config = contents(folder).config(name)
-    except DamagedFolder:  # said when it is loaded
+    except DamagedFolder:  # reported when it is loaded
         return {}
     return config if isinstance(config, dict) else {}
 

@@ -1,10 +1,9 @@
-"""Endpoints: models that run elsewhere and give back vectors of texts, or scores of documents, and
-nothing else (docs/endpoints.md). They are known by name, as folders are; whoever starts the program
-names them.
+"""Endpoints: models on a server that returns only vectors of texts or scores of documents
+(docs/endpoints.md). They are registered by name at startup.
 
-What needs no more than scores of texts works on them. A unit is taken out of a text by deleting its
-characters, since no padding can be sent: what follows moves forward. A text of which nothing is
-left is sent as a full stop.
+Everything that only needs scores of texts works with them. Padding cannot be sent, so a unit is
+removed by deleting its characters, and the text after it moves forward. An empty text is sent as a
+full stop.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ NOTHING_LEFT = "."
 
 
 class _Endpoint:
-    """What both kinds share: words as tokens, and texts without some of them.
+    """Code shared by both kinds: words as tokens, and texts without some of their words.
 
-    The "input embedding" of a word is 1 where it stands in the text and 0 where it is taken out, as
-    BM25 has it, so that all that varies embeddings works on texts.
+    The "input embedding" of a word is 1 if it is in the text and 0 if it is removed, as for BM25,
+    so code that perturbs embeddings works on texts.
     """
 
     precision = "unknown"
@@ -56,7 +55,7 @@ class _Endpoint:
         self._read: Tensor | None = None
 
     def max_length_of(self, side: Side) -> int:
-        """No limit is known: an endpoint cuts texts where it likes."""
+        """Unknown, because the server truncates: the maximum length of a text."""
         return self.max_length
 
     def input_embeddings(self, encoded: Encoded) -> Tensor:
@@ -70,7 +69,7 @@ class _Endpoint:
 
     @contextmanager
     def override_embeddings(self, inputs: Tensor) -> Iterator[None]:
-        """While this is open texts are sent without the words that are 0 in `inputs` [B, T, 1]."""
+        """Context in which texts are sent without the words that are 0 in `inputs` [B, T, 1]."""
         self._read = inputs
         try:
             yield
@@ -84,7 +83,7 @@ class _Endpoint:
         return TokenizedText.of(tokens, len(tokens), MAX_CHARACTERS)
 
     def _sent(self, texts: Sequence[str], encoded: Encoded) -> list[str]:
-        """`texts` as they are sent: without the words that are taken out."""
+        """`texts` as they are sent, without removed words."""
         if self._read is None:
             return list(texts)
         return [
@@ -104,7 +103,7 @@ def _without(text: str, tokens: TokenizedText, stays: Tensor) -> str:
 
 
 class EmbeddingEndpoint(_Endpoint):
-    """Vectors of texts, compared by the cosine or the dot product."""
+    """Vectors of texts, compared by cosine or dot product."""
 
     def __init__(self, spec: RetrieverSpec, answers: VectorSource) -> None:
         super().__init__(spec)
@@ -112,11 +111,11 @@ class EmbeddingEndpoint(_Endpoint):
 
     @property
     def width(self) -> int:
-        """Numbers in a vector, H; sends no request."""
+        """Number of dimensions of a vector, H; sends no request."""
         return int(self._answers.vectors([]).shape[1])
 
     def encode_texts(self, texts: Sequence[str], side: Side) -> Encoded:
-        """Texts with their words.
+        """Split texts into words.
 
         Raises:
             UserError: a text has no word.
@@ -127,10 +126,10 @@ class EmbeddingEndpoint(_Endpoint):
     encode_plain = encode_texts
 
     def embed(self, encoded: Encoded) -> Tensor:
-        """Vectors [B, H] as they are given.
+        """Vectors [B, H] as the server returns them.
 
         Raises:
-            UserError: it refuses a text.
+            UserError: the server refuses a text.
             Unavailable: it does not answer as it should.
         """
         spec = self.spec
@@ -153,16 +152,16 @@ class EmbeddingEndpoint(_Endpoint):
         return self.directions(queries) @ self.directions(documents).T
 
     def directions(self, vectors: Tensor) -> Tensor:
-        """`vectors` [B, H] such that the score is their inner product."""
+        """`vectors` [B, H] scaled so that the score is their inner product."""
         return (
             vectors if self.spec.similarity == "dot" else nn.functional.normalize(vectors, dim=-1)
         )
 
     def check(self, pair: TextPair) -> LibraryCheck:
-        """Distance of a text's vector in a request of its own from that in a batch.
+        """Distance between a text's vector from a separate request and from a batch.
 
         Raises:
-            Unavailable: it is so large that a text has no vector of its own.
+            Unavailable: it is so large that a text's vector depends on the other texts.
         """
         texts = [pair.document, pair.query]
         together = self.embed(self.encode_texts(texts, "document"))[0]
@@ -172,14 +171,14 @@ class EmbeddingEndpoint(_Endpoint):
 
 
 class RerankEndpoint(_Endpoint):
-    """Scores of documents for a query, which it reads together."""
+    """Scores of documents for a query; the server reads both together."""
 
     def __init__(self, spec: RetrieverSpec, answers: Scores) -> None:
         super().__init__(spec)
         self._answers = answers
 
     def encode_pairs(self, pairs: Sequence[TextPair]) -> tuple[Encoded, Encoded]:
-        """Words of both texts of each pair.
+        """Split both texts of each pair into words.
 
         Raises:
             UserError: a text has no word.
@@ -219,11 +218,11 @@ class RerankEndpoint(_Endpoint):
         return values
 
     def check(self, pair: TextPair) -> LibraryCheck:
-        """Distance of a document's score in a request by itself from that beside another, relative
-        to it where it is above 1.
+        """Distance between a document's score from a separate request and from one with another
+        document, relative to the score if that is above 1.
 
         Raises:
-            Unavailable: it is so large that a document has no score of its own.
+            Unavailable: it is so large that a document's score depends on the other documents.
         """
         other = replace(pair, document=pair.query)
         together = float(self.embed(self.encode_pairs([pair, other])[1])[0])

@@ -1,5 +1,5 @@
-"""What a family of retrievers says of itself. Each family's module registers its record here;
-`detect` imports them all."""
+"""Declaration of model families. Each family's module registers its record; `detect` imports all of
+them."""
 
 from __future__ import annotations
 
@@ -17,33 +17,32 @@ from poslens.attribution.types import Array
 
 
 class Capability(StrEnum):
-    """What a family has and a method may need."""
+    """What a family can do and a method can require."""
 
     EMBEDDINGS = "embeddings"
-    """Its input embeddings can be replaced, or units of its text be taken out."""
+    """Its input embeddings can be replaced, or units can be removed from its texts."""
     GRADIENTS = "gradients"
-    """Its score has a gradient at its input embeddings."""
+    """Its score has a gradient with respect to its input embeddings."""
     VECTOR = "vector"
-    """A text becomes one vector."""
+    """Each text becomes one vector."""
     JACOBIAN = "jacobian"
-    """A text becomes one vector, by an encoder that has gradients."""
+    """Each text becomes one vector, from an encoder with gradients."""
     LINEAR = "linear"
     """Its network can be linearised."""
     TERMS = "terms"
-    """Its score is a sum over terms that both texts have."""
+    """Its score is a sum over terms that occur in both texts."""
     MAXSIM = "maxsim"
     """Its score is a sum over query tokens of their best document token."""
 
 
 Search = Literal["vectors", "token_vectors", "term_weights", "index", "rerank"]
-"""How a corpus is searched: by one vector for each text, by one for each token, by a weight for
-each term of a vocabulary, by an index of words; or not at all, only reordered."""
+"""How a corpus is searched: by one vector per text, by one vector per token, by weights of terms,
+by an inverted index of words; or not at all, only by reranking."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a model goes and in which precision; `asked` is the device as it was asked for, `auto`
-    or a name."""
+    """Device and precision of a model; `asked` is the requested device, `auto` or a name."""
 
     device: torch.device
     precision: str
@@ -87,11 +86,11 @@ class Family:
 
 
 FAMILIES: dict[str, Family] = {}
-"""Every family by name, in the order of lists; complete once `detect` was imported."""
+"""Every family by name, in display order; complete once `detect` is imported."""
 
 
 def register(family: Family) -> Family:
-    """Make a family known. Called once by its module."""
+    """Register a family. Called once by its module."""
     if family.name in FAMILIES:
         raise ValueError(f"two families are named {family.name}")
     ordered = sorted([*FAMILIES.values(), family], key=lambda known: known.order)

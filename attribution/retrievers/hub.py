@@ -1,7 +1,7 @@
-"""Models of the Hugging Face hub: what one would take, and its download.
+"""Models of the Hugging Face hub: size of a download, and the download.
 
-Nothing else in the program downloads a model: what is typed, linked or scripted is looked for on
-this machine alone (`resolve.locate`).
+No other code downloads a model: models that are typed, linked or named in scripts are only looked
+up on this machine (`resolve.locate`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from poslens.attribution.retrievers.safe_files import DamagedFolder
 from poslens.attribution.retrievers.specs import RetrieverSpec
 
 OnProgress = Callable[[str, int, int | None], None]
-"""Told (step, bytes done, bytes in all or None where unknown); what it raises ends the fetch."""
+"""Called with (step, bytes done, total bytes or None if unknown); an exception ends the fetch."""
 
 RESERVE_BYTES = 1 << 30
-"""Disk space that a download has to leave free."""
+"""Disk space that must remain free after a download."""
 
 MAX_FILES = 2000
 _TIMEOUT_S = 10
@@ -30,17 +30,17 @@ _TIMEOUT_S = 10
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What a download of `name` would take: bytes to load and bytes that are free for them."""
+    """Size of a download of `name` and the disk space available for it, in bytes."""
 
     name: str
     bytes: int
     free_bytes: int
 
     def require(self, limit_bytes: float | None = None) -> None:
-        """Refuse what is larger than the limit or the disk.
+        """Check the size against the limit and the disk.
 
         Raises:
-            UserError: it is.
+            UserError: the download exceeds either.
         """
         if limit_bytes is not None and self.bytes > limit_bytes:
             raise UserError(
@@ -55,18 +55,17 @@ class Size:
 
 
 def repositories(spec: RetrieverSpec) -> tuple[str, ...]:
-    """The hub ids that `spec` is made of; none where it comes from elsewhere."""
+    """The hub ids of `spec`; none if it comes from elsewhere."""
     sources = (spec.source, spec.query_source or "")
     return tuple(s.removeprefix("hub:") for s in sources if s.startswith("hub:"))
 
 
 def is_whole(spec: RetrieverSpec) -> bool:
-    """Whether what lies here of `spec` is known to be all of it: by the list of its files that the
-    hub's library keeps and goes by, or where there is none, as another program leaves it, by its
-    weights.
+    """Whether the local copy of `spec` is known to be complete: according to the file list of the
+    hub's library or, for copies that another program made without one, according to the weights.
 
     Raises:
-        UserError: it is not on this machine.
+        UserError: the model is not on this machine.
     """
     return all(map(_is_whole, resolve.locate(spec).folders()))
 
@@ -81,10 +80,10 @@ def _is_whole(folder: Path) -> bool:
 
 
 def size_of(spec: RetrieverSpec) -> Size:
-    """What fetching `spec` would take; asks the hub, downloads nothing.
+    """Size of a download of `spec`; asks the hub and downloads nothing.
 
     Raises:
-        UserError: the hub does not answer, has no such model, or one of too many files.
+        UserError: the hub does not answer, has no such model, or the model has too many files.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.constants import HF_HUB_CACHE
@@ -109,8 +108,8 @@ def size_of(spec: RetrieverSpec) -> Size:
 
 
 def fetch(spec: RetrieverSpec, on_progress: OnProgress, limit_bytes: float | None = None) -> Path:
-    """Download `spec`, no more than `limit_bytes` of it; returns its folder. What was loaded
-    before an end is not loaded again. What `on_progress` raises ends it.
+    """Download at most `limit_bytes` of `spec` and return its folder. An interrupted download
+    resumes. An exception in `on_progress` ends it.
 
     Raises:
         UserError: the hub cannot be reached, the model is too large, or the disk too small.
@@ -122,7 +121,7 @@ def fetch(spec: RetrieverSpec, on_progress: OnProgress, limit_bytes: float | Non
     try:
         for repository in repositories(spec):
             folder = _snapshot(repository, resolve.hub_patterns(code), meter)
-            # A model's code may lie in another repository, which its configuration names.
+            # A model's code can be in another repository, which its configuration names.
             for other in resolve.code_repositories(folder) if code else ():
                 _snapshot(other, resolve.CODE_PATTERNS, meter)
     except (UserError, Stopped):
@@ -143,8 +142,8 @@ def _snapshot(repository: str, patterns: list[str], meter: type) -> Path:
 
 
 def _meter(size: Size, on_progress: OnProgress) -> type:
-    """The progress bar that huggingface_hub is to use: it shows nothing, tells `on_progress`, and
-    ends a download that brings more than the hub has said."""
+    """Progress bar for huggingface_hub that displays nothing, calls `on_progress`, and ends a
+    download that exceeds the size stated by the hub."""
     from tqdm import tqdm
 
     bars: dict[int, int] = {}

@@ -1,8 +1,8 @@
-"""Late interaction (ColBERT, Khattab and Zaharia 2020) on sentence-transformers: a vector for each
-token, compared by MaxSim.
+"""Late interaction (ColBERT, Khattab and Zaharia 2020) through sentence-transformers: one vector
+per token, compared by MaxSim.
 
 s(q, d) = sum over query tokens i of max over document tokens j of <q_i, d_j>; the mean over i for
-models that score by it. Query expansion tokens count as query tokens and are no part of the text.
+models that score by it. Query expansion tokens count as query tokens but are not part of the text.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """One vector for each position [B, T, H], and which positions are scored [B, T]."""
+    """One vector per position [B, T, H], and which positions are scored [B, T]."""
 
     tokens: Tensor
     mask: Tensor
@@ -48,8 +48,8 @@ class Vectors:
 
 
 class LateInteractionRetriever(DenseRetriever):
-    """A MultiVectorEncoder seen from its input embeddings; all but what follows the backbone is
-    as for dense models."""
+    """A MultiVectorEncoder with access to its input embeddings. Everything up to the backbone is as
+    for dense models."""
 
     family = "late_interaction"
 
@@ -73,7 +73,7 @@ class LateInteractionRetriever(DenseRetriever):
         return transformer
 
     def max_length_of(self, side: Side) -> int:
-        """Tokens that one side is read to; ColBERT has short queries of fixed length."""
+        """Context limit of one side in tokens; ColBERT has short queries of fixed length."""
         reader = self._transformer
         if side == "document":
             return min(filter(None, (reader.document_length, self.max_length)))
@@ -84,10 +84,10 @@ class LateInteractionRetriever(DenseRetriever):
         return min(filter(None, limits))
 
     def encode_texts(self, texts: Sequence[str], side: Side) -> Encoded:
-        """As for dense models, with the expansion tokens behind a query as special ones.
+        """As for dense models; expansion tokens after a query are special tokens.
 
         Raises:
-            UserError: a text has no token that is text.
+            UserError: a text has no text tokens.
         """
         encoded = super().encode_texts(texts, side)
         features = {**encoded.features, "side": side}
@@ -95,7 +95,7 @@ class LateInteractionRetriever(DenseRetriever):
         token_lists: tuple[TokenizedText, ...] = encoded.texts
         if expansion is not None:
             tokenizer = self.model.tokenizer
-            # Off the device at once: each number alone would wait for it.
+            # Copied from the device at once: single numbers would each wait for it.
             ids, added = features["input_ids"].tolist(), expansion.tolist()
             token_lists = tuple(
                 TokenizedText.of(
@@ -120,13 +120,13 @@ class LateInteractionRetriever(DenseRetriever):
         return replace(encoded, features={**encoded.features, "side": side})
 
     def embed(self, encoded: Encoded) -> Any:
-        """A vector for each position, as the model's own modules make them."""
+        """One vector per position, from the model's own modules."""
         features = dict(encoded.features)
         found = self.model(features, task=features.pop("side"))
         return Vectors(found["token_embeddings"], found["attention_mask"].bool())
 
     def similarity(self, queries: Any, documents: Any) -> Tensor:
-        """MaxSim [B]; one query meets any number of documents and the other way round."""
+        """MaxSim [B]; one query with any number of documents, and the reverse."""
         best = self._similarities(queries, documents).amax(-1)
         scored = queries.mask.to(best.dtype)
         total = torch.where(queries.mask, best, 0).sum(-1)
@@ -137,7 +137,7 @@ class LateInteractionRetriever(DenseRetriever):
         return str(self.model.similarity_fn_name) == "meanmaxsim"
 
     def _similarities(self, queries: Vectors, documents: Vectors) -> Tensor:
-        """Inner products [B, Q, D], minus infinity where a document's position is not scored."""
+        """Inner products [B, Q, D], minus infinity for document positions that are not scored."""
         if not bool(documents.mask.any(-1).all()):
             raise UserError(f"The document has no token that {self.name} scores: type a word.")
         products = queries.tokens @ documents.tokens.transpose(-1, -2)
@@ -146,16 +146,15 @@ class LateInteractionRetriever(DenseRetriever):
     def exact(
         self, queries: Sequence[str], documents: Sequence[str], pairs: Sequence[tuple[int, int]]
     ) -> Iterator[ExactScore]:
-        """The score of each pair as a sum over query tokens, each with the document token that wins
-        it (the first of equals); `similarities` holds all inner products, zero where nothing is
-        scored."""
+        """The score of each pair as a sum over query tokens, each with its best document token (the
+        first of equals). `similarities` has all inner products, zero where nothing is scored."""
         asked = self.encode_texts(queries, "query")
         read = self.encode_texts(documents, "document")
         with torch.no_grad():
             query_vectors, document_vectors = self.embed(asked), self.embed(read)
         for i, j in pairs:
             query, document = query_vectors[[i]], document_vectors[[j]]
-            # Off the device first: Apple's GPUs have no float64.
+            # Copied from the device first: Apple's GPUs have no float64.
             products = self._similarities(query, document)[0].cpu().double()
             counted, found = query.mask[0].cpu(), document.mask[0].cpu()
             best, winner = products.max(-1)
@@ -198,7 +197,7 @@ _CLASS = "MultiVectorEncoder"
 
 
 def _load(spec: RetrieverSpec, files: ModelFiles, place: Placement) -> LateInteractionRetriever:
-    # sentence-transformers makes up a random projection for a bare encoder.
+    # sentence-transformers adds a random projection to an encoder that has none.
     config = contents(files.folder).config("config.json")
     trained = isinstance(config, dict) and _ARCHITECTURE in (config.get("architectures") or ())
     if not trained and not (files.folder / "modules.json").is_file():

@@ -1,9 +1,10 @@
-"""BM25 (Robertson and Zaragoza 2009), Lucene's variant as in bm25s: the position-blind control.
+"""BM25 (Robertson and Zaragoza 2009), Lucene's variant as in bm25s: a control that cannot see
+position.
 
 s(q, d) = sum over query words of idf(w) * tf / (tf + k1 * (1 - b + b * |d| / average)), with
-idf(w) = ln(1 + (N - n + 0.5) / (n + 0.5)); n = 0 for a word that no document of the statistics
-has. Words are compared as `folded` spells them. Where a word stands does not enter, so a curve of
-BM25 shows where the data set's matching words lie and nothing that a model adds.
+idf(w) = ln(1 + (N - n + 0.5) / (n + 0.5)); n = 0 for a word that is in no document of the
+statistics. Words are compared as normalized by `folded`. Positions of words do not matter, so a
+curve of BM25 shows only where the data set's matching words are.
 """
 
 from __future__ import annotations
@@ -34,26 +35,26 @@ from poslens.attribution.types import Array, Side, TextPair, Token, TokenizedTex
 SOURCE = "builtin:bm25"
 
 _WORDS_VERSION = 2
-"""Goes up when texts are cut or spelled otherwise: results under the former words are others."""
+"""Raise it when the splitting or normalization of words changes, which changes results."""
 
-# Inside a word: at its edges they are quotation marks, which belong to no word.
+# Only inside a word: at its edges they are quotation marks.
 _APOSTROPHE = re.compile(r"(?<=\w)[\u2019\u02bc](?=\w)")
 
 CHECKED = 200
-"""Documents of a data set that are scored by bm25s too when BM25 is loaded."""
+"""Documents of a data set that are also scored by bm25s when BM25 is loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What BM25 knows of a corpus: `n` documents, in how many of them each word occurs, and
-    their average length in words."""
+    """BM25's statistics of a corpus: `n` documents, the document frequency of each word, and the
+    mean document length in words."""
 
     n: int
     frequencies: dict[str, int]
     average_length: float
 
     def fingerprint(self) -> str:
-        """16 hexadecimal digits over all of it."""
+        """Fingerprint: 16 hexadecimal digits over all statistics."""
         rows = json.dumps([self.n, self.average_length, sorted(self.frequencies.items())])
         return hashlib.sha256(rows.encode("utf-8", "replace")).hexdigest()[:16]
 
@@ -61,7 +62,7 @@ class Statistics:
 @dataclass(frozen=True, slots=True)
 class Bag:
     """N versions of one text as counts [N, W] of its W distinct words `terms`; `whole` are the
-    words as they stand in the text itself. Detaches and expands as a tensor does."""
+    counts in the text itself. Has `detach` and `expand` like a tensor."""
 
     terms: tuple[str, ...]
     counts: Tensor
@@ -76,13 +77,14 @@ class Bag:
 
 
 def corpus_of(spec: RetrieverSpec) -> str:
-    """Name of the data set whose statistics `spec` uses; empty where it is the two texts."""
+    """Name of the data set whose statistics `spec` uses; empty if they are those of the two
+    texts."""
     return spec.source.removeprefix(SOURCE).removeprefix(":")
 
 
 def with_corpus(spec: RetrieverSpec, dataset: str) -> RetrieverSpec:
-    """`spec` with the statistics of a data set known by name; as it is for other families and
-    for texts of no data set."""
+    """`spec` with the statistics of a registered data set; unchanged for other families and for
+    texts without a data set."""
     from poslens.attribution import datasets
 
     if spec.source != SOURCE or dataset not in datasets.names():
@@ -98,16 +100,16 @@ def statistics_of(texts: Sequence[Sequence[str]]) -> Statistics:
 
 
 def dataset_statistics(name: str) -> Statistics:
-    """Statistics over the distinct documents of a data set known by name.
+    """Statistics over the distinct documents of a registered data set.
 
     Raises:
-        UserError: there is none.
+        UserError: there is no such data set.
     """
     return _statistics(_documents(name))
 
 
 def _documents(dataset: str) -> tuple[str, ...]:
-    """The distinct documents of a data set, in its order."""
+    """The distinct documents of a data set, in order."""
     from poslens.attribution import datasets
 
     return tuple(dict.fromkeys(pair.document for pair in datasets.read(dataset).pairs))
@@ -124,13 +126,13 @@ def _fingerprint(documents: tuple[str, ...]) -> str:
 
 
 def terms_of(text: str) -> tuple[str, ...]:
-    """The words of a text as BM25 compares them, in order."""
+    """The normalized words of a text, in order."""
     return tuple(_term(text, span) for span in word_spans(text))
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """Words without punctuation marks, as the rest of the program cuts them: also in scripts
-    that put no spaces between them."""
+    """Words without punctuation marks, split as everywhere in PosLens, also in scripts without
+    spaces between words."""
     return [(a, b) for a, b in words(text) if any(c.isalnum() for c in text[a:b])]
 
 
@@ -140,12 +142,12 @@ def _term(text: str, span: tuple[int, int]) -> str:
 
 @lru_cache(maxsize=100_000)
 def folded(word: str) -> str:
-    """A word as BM25 compares it: case folded, in Unicode's composed form (NFC), a curly apostrophe
-    as a straight one, and the Turkish letters I with and without a dot as i.
+    """A word in the form in which BM25 compares it: case folded, in Unicode's composed form (NFC),
+    with straight apostrophes, and with i for the dotted and the dotless Turkish I.
 
-    Case folding is Unicode's canonical caseless matching (The Unicode Standard, D145). It knows no
-    languages, so `I` has to stand for both Turkish letters: `Isparta`, `ISPARTA`, `ısparta` and
-    `İsparta` are one word.
+    Case folding is Unicode's canonical caseless matching (The Unicode Standard, D145). It does not
+    depend on the language, so `I` must match both Turkish letters: `Isparta`, `ISPARTA`, `ısparta`
+    and `İsparta` are one word.
     """
     if word.isascii():
         return word.lower()
@@ -155,11 +157,11 @@ def folded(word: str) -> str:
 
 
 class LexicalRetriever:
-    """BM25 behind the same interface as a neural retriever.
+    """BM25 with the interface of a neural retriever.
 
-    Its "input embedding" of a word is 1 where the word counts and 0 where it is taken out: so
-    occlusion and deletion work on it. A word taken out leaves a gap, as padding does; length and
-    statistics stay those of the text.
+    The "input embedding" of a word is 1 if the word counts and 0 if it is removed, so occlusion and
+    deletion work. A removed word leaves a gap, as padding does; length and statistics remain those
+    of the text.
     """
 
     family = "lexical"
@@ -177,22 +179,21 @@ class LexicalRetriever:
 
     @property
     def device(self) -> torch.device:
-        """The CPU: counting needs nothing else."""
+        """Always the CPU."""
         return torch.device("cpu")
 
     @property
     def max_length(self) -> int:
-        """BM25 reads texts whole."""
+        """BM25 has no context limit: the maximum length of a text."""
         return MAX_CHARACTERS
 
     @property
     def weight_bytes(self) -> int:
-        """Memory of the statistics, roughly."""
+        """Estimated memory of the statistics."""
         return 100 * len(self.statistics.frequencies) if self.statistics else 0
 
     def encode_texts(self, texts: Sequence[str], side: Side) -> Encoded:
-        """Words with their characters; punctuation marks are no tokens. One text at a time is
-        what the methods ask for; more are taken as they come.
+        """Split texts into words with their characters; punctuation marks are no tokens.
 
         Raises:
             UserError: a text has no word.
@@ -221,7 +222,7 @@ class LexicalRetriever:
 
     @contextmanager
     def override_embeddings(self, inputs: Tensor) -> Iterator[None]:
-        """While this is open words count as much as `inputs` [N, T, 1] says."""
+        """Context in which words count as much as `inputs` [N, T, 1] states."""
         self._read = inputs
         try:
             yield
@@ -229,7 +230,7 @@ class LexicalRetriever:
             self._read = None
 
     def embed(self, encoded: Encoded) -> Bag:
-        """The text's words, counted."""
+        """The counts of the text's words."""
         found = self._words(encoded)
         counted = self.input_embeddings(encoded) if self._read is None else self._read
         terms = tuple(dict.fromkeys(found))
@@ -244,7 +245,7 @@ class LexicalRetriever:
         return parts.sum(-1)
 
     def scores(self, query: str, documents: Sequence[str], statistics: Statistics) -> Array:
-        """BM25 [n] of documents under the statistics of a corpus that need not have them; minus
+        """BM25 [n] of documents under the statistics of a corpus that need not contain them; minus
         infinity for those without a word of the query."""
         asked = self._bag(query)
         found = [
@@ -259,8 +260,8 @@ class LexicalRetriever:
     def exact(
         self, queries: Sequence[str], documents: Sequence[str], pairs: Sequence[tuple[int, int]]
     ) -> Iterator[ExactScore]:
-        """The score of each pair as a sum over pairs of equal words: each query word's part, spread
-        evenly over the word's occurrences in the document."""
+        """The score of each pair as a sum over pairs of equal words: each query word's part,
+        divided equally among the word's occurrences in the document."""
         asked = [self.encode_texts([text], "query") for text in queries]
         read = [self.encode_texts([text], "document") for text in documents]
         for i, j in pairs:
@@ -290,8 +291,8 @@ class LexicalRetriever:
         )
 
     def check(self, pair: TextPair) -> LibraryCheck:
-        """Largest distance from bm25s's scores, relative to the largest of them: over some of the
-        data set's documents, or over the pair's two texts."""
+        """Largest distance from bm25s's scores, relative to the largest score: for some of the data
+        set's documents, or for the pair's two texts."""
         import bm25s
 
         if self.statistics is None:
@@ -317,7 +318,7 @@ class LexicalRetriever:
     def _parts(
         self, queries: Bag, documents: Bag, statistics: Statistics | None = None
     ) -> tuple[tuple[str, ...], Tensor]:
-        """The words that both have, and what each adds to the score [N, words]."""
+        """The words that both texts have, and what each adds to the score [N, words]."""
         statistics = (
             statistics or self.statistics or statistics_of([queries.whole, documents.whole])
         )
@@ -334,7 +335,7 @@ class LexicalRetriever:
 
 
 def settings(spec: RetrieverSpec) -> str:
-    """What besides the files decides BM25's numbers; empty for other families."""
+    """What determines BM25's numbers besides files; empty for other families."""
     if spec.family != FAMILY.name:
         return ""
     corpus = corpus_of(spec)

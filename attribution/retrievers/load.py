@@ -1,5 +1,5 @@
-"""Load a retriever: safetensors only, frozen, on the GPU where there is one, and without code of
-the model's own unless that was allowed by name."""
+"""Loads a retriever: only from safetensors, frozen, on a GPU if there is one, and without code from
+the model's repository unless it is allowed by name."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from poslens.attribution.retrievers.specs import (
 )
 
 LARGE_MODEL_BYTES = 2 << 30
-"""Above this, a GPU that has bfloat16 loads the model in it; below, float32 costs nothing."""
+"""Larger models are loaded in bfloat16 on a GPU that supports it; smaller ones in float32."""
 
 
 def choose_device(asked: str = "auto") -> torch.device:
-    """`auto`: the first GPU, else the CPU.
+    """The requested device; `auto` is the first GPU, otherwise the CPU.
 
     Raises:
-        UserError: the device asked for is not there.
+        UserError: the requested device does not exist.
     """
     if asked == "auto":
         if torch.cuda.is_available():
@@ -52,7 +52,7 @@ def choose_device(asked: str = "auto") -> torch.device:
 
 
 def choose_precision(device: torch.device, weight_bytes: int) -> str:
-    """float32, or bfloat16 for a large model on a GPU that has it."""
+    """float32, or bfloat16 for a large model on a GPU that supports it."""
     if (
         device.type == "cuda"
         and weight_bytes > LARGE_MODEL_BYTES
@@ -65,12 +65,12 @@ def choose_precision(device: torch.device, weight_bytes: int) -> str:
 def plan(
     spec: RetrieverSpec, device: str = "auto", precision: str = "auto"
 ) -> tuple[ModelFiles, torch.device, str]:
-    """Files, device and precision that `load` would use, without loading anything: every file
-    that a library would read has been checked when this returns.
+    """Files, device and precision for `load`, without loading anything. Every file that a library
+    would read is checked.
 
     Raises:
-        UserError: the files are missing, damaged or pickled, name what is not read, need code
-            that is not allowed, or the device is not there.
+        UserError: files are missing, damaged or pickled, refer to files that are not read or to
+            code that is not allowed, or the device does not exist.
     """
     if spec.remote_code and not code_allowed(spec):
         raise _needs_code(spec)
@@ -84,7 +84,7 @@ def plan(
 
 
 def _check(spec: RetrieverSpec, folder: Path, code: bool) -> None:
-    """The one gate: nothing but model_folder has opened a file of the folder before."""
+    """Check the folder. Before this, only model_folder opens files of a folder."""
     if not folder.is_dir():
         raise UserError(
             f"{spec.name} is not in its folder any more: give the folder that holds it."
@@ -107,10 +107,10 @@ def _needs_code(spec: RetrieverSpec) -> UserError:
 
 
 def load(spec: RetrieverSpec, device: str = "auto", precision: str = "auto") -> Retriever:
-    """Load `spec` with its weights frozen: a retriever of its family.
+    """Load `spec` with frozen weights, as a retriever of its family.
 
     Raises:
-        UserError: the files are missing, pickled, or not a model that PosLens reads; the model
+        UserError: files are missing or pickled, or no model that PosLens supports; or the model
             needs code that is not allowed, or more memory than there is.
     """
     if spec.without_files:

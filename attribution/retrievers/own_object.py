@@ -1,10 +1,9 @@
-"""Objects of a program's own that turn texts into vectors: whatever has `encode(list of texts)`.
+"""Models that are objects of a Python program: anything with `encode(list of texts)`.
 
-Nothing else is known of them, so they work as an embedding endpoint does (`endpoint`), under its
-limits. An object is known by the name that `remember` gives, in which a part of its fingerprint
-stands: vectors of fixed texts stand in for the digests of files, bit for bit. It is held weakly
-where its class allows that (one with slots may not), so that a model that its program lets go of
-can leave the memory; the last KEPT of them are known.
+They work like an embedding endpoint (`endpoint`), with the same limits. `remember` names an object
+by its class and a part of its fingerprint, which consists of its exact vectors of fixed texts
+instead of digests of files. Objects are referenced weakly if their class allows it (a class with
+slots may not), so that their memory can be freed; the last KEPT objects are remembered.
 """
 
 from __future__ import annotations
@@ -27,30 +26,31 @@ from poslens.attribution.retrievers.specs import OBJECT, ModelFiles, RetrieverSp
 from poslens.attribution.types import Array
 
 BATCH = 32
-"""Texts in one call of `encode`."""
+"""Maximum number of texts in a call of `encode`."""
 
 KEPT = 64
-"""Objects that are known at a time: a model that is explained at each step of its training is
-another one each time."""
+"""Maximum number of objects remembered at a time: a model explained at each step of its training is
+a different one each time."""
 
-# A short text, another, and one that is longer than most models read: whoever reads further, or
-# was trained a step longer, answers otherwise.
+# Two short texts and one longer than the context limit of most models: a model with another limit
+# or one more training step returns other vectors.
 _PROBES = (PROBE, "qué es la sal 塩", " ".join([PROBE] * 40))
 
 _SIMILARITIES = ("cosine", "dot")
 
 
 class ObjectAnswers:
-    """The vectors of the object that has this name now."""
+    """Vectors of the object that currently has this name."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def vectors(self, texts: Sequence[str]) -> Array:
-        """Vectors [n, H] of texts, in their order.
+        """Vectors [n, H] of texts, in order.
 
         Raises:
-            Unavailable: the object is gone, or `encode` fails or gives no vector for each text.
+            Unavailable: the object was freed, or `encode` fails or does not return one vector per
+                text.
             UserError: a vector is not finite.
         """
         model, width = _alive(self._name), _width(self._name)
@@ -65,11 +65,11 @@ _known: dict[str, tuple[Callable[[], Any], Array]] = {}
 
 
 def remember(model: Any) -> RetrieverSpec:
-    """Let an object be asked for vectors; the same vectors of the same class make the same model.
-    Vectors are compared by its `similarity_fn_name`, "cosine" or "dot", or else the cosine.
+    """Register an object and return its name. Objects of one class with equal vectors are the same
+    model. Vectors are compared by its `similarity_fn_name`, "cosine" or "dot", by default cosine.
 
     Raises:
-        UserError: it has no `encode`, or that gives no vectors of texts.
+        UserError: it has no `encode`, or that does not return vectors.
     """
     kind = type(model)
     title = re.sub(r"[^\w.-]", "", kind.__name__, flags=re.ASCII)[:60] or "object"
@@ -103,7 +103,7 @@ def remember(model: Any) -> RetrieverSpec:
 
 
 def _keep(name: str, model: Any, probe: Array) -> None:
-    """Those that are gone make room first, then those that were remembered longest ago."""
+    """Drop freed objects first, then those registered longest ago."""
     gone = [known for known, (there, _) in list(_known.items()) if there() is None]
     for other in (name, *gone):
         _known.pop(other, None)
@@ -115,7 +115,7 @@ def _keep(name: str, model: Any, probe: Array) -> None:
 def _reference(model: Any) -> Callable[[], Any]:
     try:
         return weakref.ref(model)
-    except TypeError:  # a class with slots, say
+    except TypeError:  # a class with slots, for example
         return lambda: model
 
 
@@ -133,7 +133,7 @@ def _width(name: str) -> int:
 
 
 def _encoded(name: str, model: Any, texts: Sequence[str], width: int | None = None) -> Array:
-    """Vectors [n, H] of texts, which are `width` wide if that is known."""
+    """Vectors [n, H] of texts; H must be `width` if that is known."""
     try:
         given = model.encode(list(texts))
     except UserError:

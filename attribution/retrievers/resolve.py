@@ -1,4 +1,4 @@
-"""From a name to a retriever, and to its files on this machine."""
+"""Resolves a name to a retriever's specification and to its files on this machine."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ _registered: dict[str, RetrieverSpec] = {}
 
 
 def register_folder(name: str, folder: Path) -> RetrieverSpec:
-    """Make a local folder known by name. Only the person who starts the program can do this:
-    a browser chooses among names."""
+    """Register a local folder under a name. Only the person who starts the program can do this;
+    browsers select names."""
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder: give the folder that holds the model's files.")
     if name in presets() or (name in _registered and _registered[name].remote):
@@ -62,11 +62,11 @@ def register_folder(name: str, folder: Path) -> RetrieverSpec:
 
 
 def register_endpoint(value: str) -> RetrieverSpec:
-    """Make an endpoint, `NAME=URL`, known by name; as for folders, only the person who starts the
-    program can do this.
+    """Register an endpoint, `NAME=URL`. As for folders, only the person who starts the program can
+    do this.
 
     Raises:
-        UserError: it is none, its key is none, or another retriever has its name.
+        UserError: an invalid endpoint or key, or the name is taken.
     """
     address = endpoint_address.parse(value)
     if address.name in presets() or not _registered.get(address.name, address.spec).remote:
@@ -84,15 +84,15 @@ def _family_of(folder: Path) -> str:
 
 
 def known() -> dict[str, RetrieverSpec]:
-    """Presets, debiased models on this machine, registered folders and endpoints. A preset that
-    would be dequantized is the hub's own copy where that is on this machine."""
+    """Presets, debiased models on this machine, registered folders and endpoints. A dequantized
+    preset is replaced with the hub's copy if that is on this machine."""
     named = {name: _as_published(spec) for name, spec in presets().items()}
     return {**named, **debiased_models(), **_registered}
 
 
 def _as_published(spec: RetrieverSpec) -> RetrieverSpec:
-    """`spec` with the weights that its publisher put on the hub, where they are here and its own
-    would be less precise; else `spec`."""
+    """`spec` with its publisher's weights from the hub if they are on this machine and its own are
+    less precise; otherwise `spec`."""
     if spec.dequantized_bits is None or not spec.hub_id:
         return spec
     published = replace(
@@ -106,7 +106,7 @@ def _as_published(spec: RetrieverSpec) -> RetrieverSpec:
 
 
 def shipped_calibrated() -> list[str]:
-    """Names of the dense models that ship, calibrated as by default."""
+    """Names of the dense models that ship with PosLens, with default calibration."""
     shipped = (s for s in presets().values() if s.source.startswith(("package:", "adapter:")))
     return [s.name + calibration.Calibration().suffix for s in shipped if s.family == "dense"]
 
@@ -115,27 +115,26 @@ _remembered: dict[str, RetrieverSpec] = {}
 
 
 def remember(specs: Mapping[str, RetrieverSpec]) -> None:
-    """Let these and no other models be resolved of which only results are here; their source is
-    `cache:` and says where they came from."""
+    """Allow exactly these models, of which only results are stored here, to be resolved; their
+    source is `cache:` and names their origin."""
     global _remembered
     _remembered = dict(specs)
 
 
 def resolve(name: str) -> RetrieverSpec:
-    """The spec of a preset, a registered folder, or a Hugging Face id; each with `@cls`, `@mean`,
-    `@weightedmean`, `@last` or `@max` behind it where it shall be pooled so, or with a number from
-    0 to 1 behind an adapter's name where it shall be that strong (`MiniLM-recency@0.5`). Then may
-    follow `@configured`, which truncates texts where the model's own configuration does, and
-    `@calibrated`, or `@calibrated(strength=0.5, block=128, layers=3)`.
+    """The spec of a preset, a registered folder, or a Hugging Face id. Suffixes: `@cls`, `@mean`,
+    `@weightedmean`, `@last` or `@max` for another pooling, or a number from 0 to 1 for the strength
+    of an adapter (`MiniLM-recency@0.5`); then `@configured` to truncate as the model's
+    configuration does; then `@calibrated`, or `@calibrated(strength=0.5, block=128, layers=3)`.
 
     Raises:
-        UserError: none of these.
+        UserError: the name is none of these.
     """
     if found := known().get(name):
         return found
     if (calibrated := calibration.split(name)) is not None:
         base, how = calibrated
-        # What only the cache knows is called as it was when its results were computed.
+        # Models that only the cache knows have the name under which results were computed.
         return _remembered.get(name) or with_calibration(resolve(base), how)
     if name.endswith(f"@{CONFIGURED}"):
         return _remembered.get(name) or _as_configured(name.removesuffix(f"@{CONFIGURED}"))
@@ -160,8 +159,8 @@ def resolve(name: str) -> RetrieverSpec:
             hub_id=name,
             note="From the Hugging Face hub.",
         )
-        # What is not here yet is dense until its files say otherwise; asking no hub keeps names
-        # that are typed from leaving the machine.
+        # Models that are not here count as dense until their files are. The hub is not asked, so
+        # that typed names do not leave this machine.
         if installed(spec):
             return replace(spec, family=_family_of(locate(spec).folder))
         return preset or _remembered.get(name, spec)
@@ -180,13 +179,13 @@ def _as_configured(name: str) -> RetrieverSpec:
     spec = resolve(name)
     if installed(spec):
         return with_configured_limit(spec, configured_limit(spec))
-    # Its own files will say where, once they are here.
+    # Its own files will show where, once they are on this machine.
     return replace(spec, name=f"{name}@{CONFIGURED}", max_length=None)
 
 
 def configured_limit(spec: RetrieverSpec) -> int | None:
-    """Tokens, special ones included, at which the sentence-transformers configuration in the
-    model's folder truncates; None where it says nothing, or the files are not here."""
+    """Tokens, including special ones, at which the model's sentence-transformers configuration
+    truncates; None if it does not state this, or its files are not on this machine."""
     try:
         files = None if spec.without_files else contents(locate(spec).folder)
     except (UserError, DamagedFolder):
@@ -197,20 +196,20 @@ def configured_limit(spec: RetrieverSpec) -> int | None:
     configs = (files.config(str(PurePosixPath(place, _LENGTHS))) for place in places)
     said = (config.get("max_seq_length") for config in configs if isinstance(config, dict))
     limits = {limit for limit in said if type(limit) is int and limit > 0}
-    # Encoders of queries and of documents may differ: then there is no one limit.
+    # If encoders of queries and documents differ, there is no single limit.
     return limits.pop() if len(limits) == 1 else None
 
 
 def _without_hub(hub_id: str) -> RetrieverSpec | None:
-    """The preset of this id whose weights a package or a recipe brings; the hub's names do not tell
-    upper from lower case."""
+    """The preset of this hub id with weights from a package or a conversion; hub ids are not
+    case-sensitive."""
     own = (spec for spec in presets().values() if not spec.source.startswith("hub:"))
     return next((s for s in own if s.hub_id and s.hub_id.lower() == hub_id.lower()), None)
 
 
 def allow_code(names: Iterable[str]) -> None:
-    """Let these models run the code of their repositories. Only the person who starts the program
-    can do this, here or with $POSLENS_ALLOW_CODE (names, separated by commas).
+    """Allow these models to run the code of their repositories. Only the person who starts the
+    program can do this, here or with $POSLENS_ALLOW_CODE (comma-separated names).
 
     Raises:
         UserError: there is no such model.
@@ -219,7 +218,7 @@ def allow_code(names: Iterable[str]) -> None:
 
 
 def installed(spec: RetrieverSpec) -> bool:
-    """Whether the weights lie on this machine, or are in other hands and can be asked."""
+    """Whether the weights are on this machine, or the model is behind an endpoint."""
     if spec.without_files:
         return True
     try:
@@ -232,9 +231,9 @@ def installed(spec: RetrieverSpec) -> bool:
 
 
 def _has_weights(folder: Path) -> bool:
-    """Whether a folder of the hub's cache has weights: another program may have left only the
-    configuration there. Weights in a format that PosLens refuses, and damaged files, count: loading
-    them says what is wrong, and fetching them again does not help."""
+    """Whether a folder of the hub's cache has weights; another program may have stored only the
+    configuration. Weights in a refused format and damaged files count, because loading them reports
+    the problem and fetching them again would not help."""
     try:
         return bool(contents(folder).weights) or any(folder.glob("**/*.bin"))
     except DamagedFolder:
@@ -242,10 +241,10 @@ def _has_weights(folder: Path) -> bool:
 
 
 def locate(spec: RetrieverSpec) -> ModelFiles:
-    """The files of `spec` on this machine. Asks no hub, whatever name was typed or linked.
+    """The files of `spec` on this machine. Never asks a hub.
 
     Raises:
-        UserError: they are not here; the sentence says how to get them.
+        UserError: they are not here; the message says how to get them.
     """
     code = code_allowed(spec)
     files = _locate(spec.base, spec.source, code)
@@ -279,7 +278,7 @@ def _locate(name: str, source: str, code: bool) -> ModelFiles:
 
 
 def comes_packaged(spec: RetrieverSpec) -> bool:
-    """Whether the weights of `spec`, those under an adapter included, are the ones that the
+    """Whether the weights of `spec`, including those under an adapter, are the ones that the
     requirements install."""
     kind, _, rest = spec.source.partition(":")
     return kind == "package" or (kind == "adapter" and comes_packaged(presets()[rest]))
@@ -292,12 +291,12 @@ def _not_fetched(name: str) -> UserError:
 
 
 CODE_PATTERNS = ["*.py", "*.json"]
-"""What is used of another repository that a model's configuration names for its code."""
+"""Files of another repository that are used if a model's configuration names it for its code."""
 
 
 def hub_patterns(code: bool) -> list[str]:
-    """Which of a hub repository's files are used: not the formats that are never loaded (pickles
-    above all), programs only where code is allowed."""
+    """Which of a hub repository's files are used: no formats that are never loaded (such as
+    pickles), and programs only if code is allowed."""
     patterns = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.metadata"]
     return [*patterns, "*.py"] if code else patterns
 
@@ -305,8 +304,8 @@ def hub_patterns(code: bool) -> list[str]:
 def _from_hub(name: str, hub_id: str, code: bool) -> Path:
     from huggingface_hub import constants
 
-    # Lists ask this of every preset; of what was never fetched the library, which takes long to
-    # import, need not be asked.
+    # Lists call this for every preset. The hub's library, which is slow to import, is not needed
+    # for presets that were never fetched.
     place = constants.REPO_ID_SEPARATOR.join(("models", *hub_id.split("/")))
     if not Path(constants.HF_HUB_CACHE, place).is_dir():
         raise _not_fetched(name)
@@ -329,7 +328,7 @@ def code_repositories(folder: Path) -> list[str]:
     """Hub ids of other repositories that hold the code of the model in `folder`, sorted."""
     try:
         references = model_rules.code_references(contents(folder))
-    except DamagedFolder:  # said when it is loaded
+    except DamagedFolder:  # reported when it is loaded
         return []
     owners = {value.partition("--")[0] for value in references if "--" in value}
     return sorted(owner for owner in owners if _HUB_ID.fullmatch(owner))

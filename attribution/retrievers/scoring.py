@@ -1,8 +1,8 @@
-"""Scores of many pairs of texts, without gradients: what interventions and rankings are read from.
+"""Scores of many pairs of texts without gradients, for interventions and rankings.
 
-A score is the one that attributions of the same pair give (same prompts, same cut), only faster:
-each distinct text of a side is embedded once, texts of like length run together, and no token is
-placed in its text.
+A score equals that of an attribution of the same pair (same prompts, same truncation), but takes
+less time: each distinct text of a side is embedded once, texts of similar length run together, and
+token offsets are not computed.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ Text = tuple[str, str]
 """A query and a document."""
 
 DeviceSlot = Callable[[], AbstractContextManager[object]]
-"""What is entered for each batch: a server passes its device's queue there."""
+"""Entered for each batch: a server passes its device queue."""
 
 
 class Known(Protocol):
-    """What one model made of texts, for the pairs of a run that come next. It may forget."""
+    """Representations of texts for later pairs of a run. It may drop entries."""
 
     def find(self, key: Hashable) -> Representation | None:
-        """What was kept under `key`: a side and a text, or whatever else was read."""
+        """The value stored under `key`: a side and a text, or another key."""
         ...
 
     def keep(self, key: Hashable, value: Representation) -> Representation:
-        """Keep `value`."""
+        """Store `value`."""
         ...
 
 
 def size(made: Representation) -> int:
-    """Bytes of what a model made of a text, or of several."""
+    """Bytes of the representation of a text, or of several."""
     if isinstance(made, torch.Tensor):
         return made.nbytes
     if isinstance(made, Vectors):
@@ -72,17 +72,17 @@ def score_texts(
     should_stop: Callable[[], bool] = lambda: False,
     cached: Known | None = None,
 ) -> Array:
-    """Scores [n] of `pairs` (query, document), in their order, for a retriever of any family.
+    """Scores [n] of `pairs` (query, document), in order, for a retriever of any family.
 
-    Equal pairs are scored once. Where query and document are read apart, queries are embedded
-    first and kept; a document's vectors are compared with every query that asks for it and
-    dropped. What is `cached` of either is not embedded again. `retriever.lock` is held for a batch
-    at a time, and `should_stop` is asked before each.
+    Equal pairs are scored once. If query and document are encoded separately, queries are embedded
+    first and stay in memory; a document's representation is compared with all of its queries and
+    dropped. Representations in `cached` are reused. `retriever.lock` is held for one batch at a
+    time, and `should_stop` is called before each.
 
     Raises:
-        Stopped: `should_stop` said so.
-        UserError: a text has no token that is text, one document does not fit into memory, or a
-            score is not finite.
+        Stopped: `should_stop` returned true.
+        UserError: a text has no text tokens, a document does not fit into memory, or a score is not
+            finite.
     """
     wanted: dict[Text, list[int]] = defaultdict(list)
     for number, pair in enumerate(pairs):
@@ -106,19 +106,19 @@ def in_batches(
     device_slot: DeviceSlot = nullcontext,
     max_tokens: int | None = None,
 ) -> Iterator[tuple[list[T], R]]:
-    """What `read` makes of items without gradients, batch by batch of like length by their
-    estimated `tokens`, in parts where one does not fit into memory.
+    """Results of `read` for items without gradients, in batches of similar length by estimated
+    `tokens`; batches that do not fit into memory are split.
 
-    A batch holds `max_tokens` (what suits the device by default); `device_slot` is entered and
-    `retriever.lock` held for each, and `should_stop` is asked before.
+    A batch has up to `max_tokens` (by default a number suited to the device). For each,
+    `device_slot` is entered, `retriever.lock` is held, and `should_stop` is called before.
 
     Raises:
         Stopped, UserError: as `run_batches`.
     """
 
     def run(part: list[T]) -> R:
-        # No gradients rather than inference mode: what a model keeps of a run (tables of
-        # positions, say) has to serve the next one that needs gradients. It is as fast.
+        # No-grad rather than inference mode: tensors that a model caches (tables of positions, say)
+        # must work in a later run with gradients. It is as fast.
         with device_slot(), retriever.lock, torch.no_grad():
             return read(part)
 
@@ -136,20 +136,20 @@ def read_texts(
     device_slot: DeviceSlot = nullcontext,
     cached: Known | None = None,
 ) -> Iterator[tuple[list[str], Representation]]:
-    """What the model makes of each distinct text of one side, batch by batch and without
-    gradients: first what is `cached`, then the others, which are cached from then on.
+    """The representation of each distinct text of one side, batch by batch and without gradients:
+    first those in `cached`, then the others, which are added to `cached`.
 
     Raises:
         Stopped, UserError: as `score_texts`.
     """
     limit = None
     if retriever.family == "lexical":
-        limit, cached = 1, None  # it counts one text at a time, and runs no model
+        limit, cached = 1, None  # a placeholder that counts texts and runs no model
 
     def embed(batch: list[str]) -> Representation:
         return retriever.embed(retriever.encode_plain(batch, side))
 
-    # All are looked up before the first is read: what is kept then may take the place of others.
+    # All are looked up before the first is computed, because new entries can replace others.
     found = {text: None if cached is None else cached.find((side, text)) for text in texts}
     yield from (([text], made) for text, made in found.items() if made is not None)
     new = [text for text, made in found.items() if made is None]
@@ -162,7 +162,7 @@ def read_texts(
 
 
 def rows_of(made: Representation, rows: list[int]) -> Representation:
-    """Some of what `embed` made of a batch."""
+    """Some rows of a batch's representation."""
     return made[rows] if isinstance(made, torch.Tensor | Vectors) else made
 
 

@@ -1,7 +1,7 @@
-"""What a retriever is checked for before its numbers are trusted: once, after loading.
+"""Self-check of a retriever, once after loading, before its numbers are trusted.
 
-Hooks and the linearised network reach into code that is not ours. Whether they reached everything
-is measured on the model itself, on a short pair, rather than assumed from its architecture.
+Hooks and the linearised network depend on the code of other libraries. Whether they work is
+measured on the model itself, with a short pair, instead of assumed from its architecture.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ PROBE = TextPair(
     "and harbours print them each year.",
 )
 MAX_DISTANCE, MAX_COARSE_DISTANCE = 1e-3, 0.05
-"""Largest relative distance from the library's own numbers, in float32 and in 16 bits."""
+"""Maximum relative distance from the library's own numbers, in float32 and in 16 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class SelfCheck:
-    """Measured on `PROBE`.
+    """Results for `PROBE`.
 
-    `library` is the distance from what the retriever's library computes. `forward` is how far
-    linearising moves the score; `completeness` how far decomposition's shares and bias share miss
-    it, relative to their absolute sum (None where the model cannot be linearised). `unfit` names
-    the methods that do not work on this model, each with the reason.
+    `library` is the distance from the library's result. `forward` is the change of the score by
+    linearising; `completeness` is decomposition's completeness error relative to the absolute sum
+    of its shares (None if the model cannot be linearised). `unfit` has the methods that do not work
+    with this model, each with the reason.
     """
 
     library: LibraryCheck
@@ -46,7 +46,7 @@ class SelfCheck:
     unfit: Mapping[str, str] = field(default_factory=dict)
 
     def sentence(self) -> str:
-        """For the page."""
+        """One line for the page."""
         checked = self.library
         words = f"{checked.compared} as in {checked.library} to {checked.distance:.0e}"
         if self.completeness is not None:
@@ -58,11 +58,11 @@ class SelfCheck:
 
 
 def check_retriever(retriever: Retriever) -> SelfCheck:
-    """Compare a retriever with its library, and find out which methods work on it.
+    """Compare a retriever with its library, and determine which methods work with it.
 
     Raises:
-        UserError: it reads texts differently than its library does, so that nothing computed of it
-            could be trusted, or cannot read a plain text at all.
+        UserError: it reads texts differently than its library, so its numbers would be wrong, or it
+            cannot read a plain text.
     """
     try:
         return _check(retriever)
@@ -71,8 +71,8 @@ def check_retriever(retriever: Retriever) -> SelfCheck:
     except Exception as error:
         if out_of_memory(error):
             raise
-        # Whatever a configuration leads to that does not fit the weights: indices outside of
-        # tables, shapes that do not meet.
+        # A configuration that does not fit the weights: indices outside of tables, shapes that
+        # differ.
         logging.getLogger(__name__).info("%s fails on a text", retriever.name, exc_info=True)
         raise UserError(
             f"{retriever.name} fails on a plain text ({type(error).__name__}): its configuration "
@@ -89,10 +89,10 @@ def _check(retriever: Retriever) -> SelfCheck:
 
 
 def require_library_embedding(retriever: Retriever) -> LibraryCheck:
-    """Compare a retriever's numbers with its library's; how far they are apart.
+    """The distance of a retriever's numbers from its library's.
 
     Raises:
-        UserError: farther than rounding explains, or the numbers are not finite.
+        UserError: it is larger than rounding explains, or the numbers are not finite.
     """
     with retriever.lock:
         library = retriever.check(PROBE)
@@ -125,7 +125,7 @@ def _require_equal(retriever: Retriever, library: LibraryCheck) -> None:
 
 
 def _linearised(retriever: Retriever, checked: SelfCheck) -> SelfCheck:
-    """`checked` with what decomposition shows."""
+    """`checked` with the results of decomposition."""
     method = make_method("decomposition")
     score = float(score_texts(retriever, [(PROBE.query, PROBE.document)])[0])
     try:
@@ -143,7 +143,7 @@ def _linearised(retriever: Retriever, checked: SelfCheck) -> SelfCheck:
 
 
 def _without_gradient(retriever: Retriever) -> dict[str, str]:
-    """The gradient methods with the reason, where no gradient reaches the word embeddings."""
+    """The gradient methods with the reason, if no gradient reaches the word embeddings."""
     unfit: dict[str, str] = {}
     try:
         result = METHODS["saliency"].compute(retriever, make_method("saliency"), [PROBE])[0]

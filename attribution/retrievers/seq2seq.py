@@ -1,9 +1,9 @@
-"""Sequence-to-sequence rerankers (monoT5, Nogueira et al. 2020), read from transformers.
+"""Sequence-to-sequence rerankers (monoT5, Nogueira et al. 2020) through transformers.
 
 The encoder reads `Query: {query} Document: {document} Relevant:`, and s(q, d) is the logit of the
-word for "relevant" minus that of the other one at the decoder's first step. Its logistic function
-is monoT5's probability, so rankings are the same. A long document loses its end, the query and the
-word `Relevant:` lose nothing.
+word for "relevant" minus that of the other word at the decoder's first step. The logistic function
+of s is monoT5's probability, so rankings are the same. If the text is too long, only the document
+is truncated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ANSWERS = ("true", "false")
 """monoT5's words for relevant and not relevant."""
 
 MAX_LENGTH = 512
-"""Tokens read where neither the tokenizer nor the spec says: T5 has no last position."""
+"""Context limit if neither the tokenizer nor the spec states one: T5 has no last position."""
 
 _BEFORE, _BETWEEN, _AFTER = "Query: ", " Document: ", " Relevant:"
 
@@ -40,22 +40,22 @@ def fits(folder: Path) -> bool:
     """Whether a folder holds a plain sequence-to-sequence model."""
     try:
         config = contents(folder).config("config.json")
-    except DamagedFolder:  # said when it is loaded
+    except DamagedFolder:  # reported when it is loaded
         return False
     architectures = config.get("architectures") if isinstance(config, dict) else None
     if not isinstance(architectures, list):
         return False
     known = config.get("model_type") in ("t5", "mt5", "umt5", "longt5")
     generates = any(str(name).endswith("ForConditionalGeneration") for name in architectures)
-    # The encoder of such a model alone is what dense models of sentence-transformers are made of.
+    # The encoder of such a model alone is used in dense models of sentence-transformers.
     return known and generates and not (folder / "modules.json").is_file()
 
 
 class Reranker(nn.Module):
-    """The transformer and the difference of two of its logits, as CrossEncoder has it.
+    """The transformer and the difference of two of its logits, with the interface of CrossEncoder.
 
     Raises:
-        UserError: an answer is not one token of its vocabulary.
+        UserError: an answer is not a single token of the vocabulary.
     """
 
     def __init__(self, name: str, transformer: Any, tokenizer: Any, answers: Sequence[str]) -> None:
@@ -67,13 +67,13 @@ class Reranker(nn.Module):
         self.start_id = int(transformer.config.decoder_start_token_id)
         with torch.no_grad():
             start = torch.tensor([[self.start_id]], device=transformer.device)
-            # Not looked up at each pass: where the decoder shares the encoder's table, a hook on
-            # that would change what the decoder reads too.
+            # Computed once: if the decoder shares the encoder's table, a hook on the table would
+            # change the decoder's input, too.
             self.start = transformer.decoder.get_input_embeddings()(start).clone()
 
     @property
     def device(self) -> torch.device:
-        """Where the transformer runs."""
+        """The device of the transformer."""
         device: torch.device = self.transformers_model.device
         return device
 
@@ -101,7 +101,7 @@ def _only_token(name: str, tokenizer: Any, word: str) -> int:
 
 
 class Seq2SeqRetriever(CrossEncoderRetriever):
-    """A sequence-to-sequence reranker seen from its encoder's word embeddings."""
+    """A sequence-to-sequence reranker with access to its encoder's word embeddings."""
 
     def _configure(self) -> None:
         self.embeddings = self.backbone.encoder.get_input_embeddings()
@@ -109,14 +109,14 @@ class Seq2SeqRetriever(CrossEncoderRetriever):
 
     @property
     def max_length(self) -> int:
-        """Tokens of query and document together, those of the prompt included."""
+        """Context limit for query and document together, including the prompt."""
         return self.model.max_seq_length or MAX_LENGTH
 
     def _encoded(self, pairs: Sequence[TextPair]) -> tuple[Encoded, Encoded]:
-        """Prompt, query and document as one text, the document cut where it is too long.
+        """Prompt, query and document as one text; a document that is too long is truncated.
 
         Raises:
-            UserError: a side has no token that is text, or the query leaves no room.
+            UserError: a side has no text tokens, or the query leaves no room.
         """
         rows: list[list[int]] = []
         token_lists: dict[Side, list[TokenizedText]] = {"query": [], "document": []}
@@ -151,7 +151,7 @@ class Seq2SeqRetriever(CrossEncoderRetriever):
     def _row(
         self, pair: TextPair
     ) -> tuple[list[int], list[tuple[str, int, int] | None], dict[Side, int]]:
-        """Token ids, side and characters of each, and how many tokens each whole text has."""
+        """Token ids, side and characters of each, and the number of tokens of each whole text."""
         query = len(_BEFORE)
         document = query + len(pair.query) + len(_BETWEEN)
         end = document + len(pair.document)
@@ -185,8 +185,8 @@ class Seq2SeqRetriever(CrossEncoderRetriever):
         return [ids[i] for i in kept], [sides[i] for i in kept], full
 
     def check(self, pair: TextPair) -> LibraryCheck:
-        """Distance from what transformers generates for the prompt as a text, relative to it
-        where it is above 1."""
+        """Distance from transformers' own result for the prompt as a text, relative to it if it is
+        above 1."""
         with torch.no_grad():
             ours = float(self.embed(self.encode_pairs([pair])[0]))
         inputs = self.model.tokenizer(prompted(pair), return_tensors="pt").to(self.device)
@@ -206,7 +206,7 @@ class Seq2SeqRetriever(CrossEncoderRetriever):
 
 
 def prompted(pair: TextPair) -> str:
-    """What the encoder reads of a pair that is short enough."""
+    """The encoder's input for a pair that is short enough."""
     return f"{_BEFORE}{pair.query}{_BETWEEN}{pair.document}{_AFTER}"
 
 

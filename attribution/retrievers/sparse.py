@@ -1,8 +1,8 @@
-"""Sparse encoders (SPLADE, Formal et al. 2021) on sentence-transformers: a weight for each word of
-the vocabulary.
+"""Sparse encoders (SPLADE, Formal et al. 2021) through sentence-transformers: one weight per term
+of the vocabulary.
 
-s(q, d) = sum over the vocabulary's terms t of w_t(q) * w_t(d), with w_t the largest of
-log(1 + relu(logit_t)) over the text's tokens: so each weight comes from one token.
+s(q, d) = sum over the vocabulary's terms t of w_t(q) * w_t(d), where w_t is the largest value of
+log(1 + relu(logit_t)) over the text's tokens. Each weight therefore comes from one token.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from poslens.attribution.types import Side, TextPair, as_array
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One term that both texts have: what each weighs it, the two tokens that their weights come
-    from (numbers in the texts' tokens) and what it adds to the score, the weights' product."""
+    """A term that both texts have: its two weights, the tokens that they come from (indices into
+    the texts' tokens), and the product of the weights, which it adds to the score."""
 
     text: str
     query_weight: float
@@ -42,13 +42,13 @@ class Term:
 
 
 _Weights = tuple[Tensor, Tensor]
-"""Weights [V] of one text's terms, and the number [V] of the token that each comes from (the first
+"""Weights [V] of one text's terms, and the index [V] of the token that each comes from (the first
 of equals)."""
 
 
 class SparseRetriever(DenseRetriever):
-    """A SparseEncoder of a masked language model and max pooling, seen from its input embeddings;
-    its "pooled vector" has a number for each word of the vocabulary."""
+    """A SparseEncoder (masked language model and max pooling) with access to its input embeddings;
+    its "pooled vector" has one number per term of the vocabulary."""
 
     family = "sparse"
 
@@ -69,18 +69,18 @@ class SparseRetriever(DenseRetriever):
                 "use one that is, or a dense model."
             )
         super().__init__(model, spec, precision)
-        # In evaluation its logarithm overwrites what the gradient needs; nothing else differs.
+        # In evaluation mode its in-place logarithm overwrites what the gradient needs.
         modules[1].train()
 
     def terms(self, pair: TextPair) -> tuple[Encoded, Encoded, list[Term]]:
-        """Both texts as tokens, and the terms they share, the largest share first."""
+        """The tokens of both texts, and the terms they share, the largest share first."""
         queries = self.encode_texts([pair.query], "query")
         documents = self.encode_texts([pair.document], "document")
         (asked,), (read,) = self._weights(queries), self._weights(documents)
         return queries, documents, self._shared(asked, read)
 
     def _shared(self, query: _Weights, document: _Weights) -> list[Term]:
-        """The terms of two texts that both have, the largest share first."""
+        """The terms that both texts have, the largest share first."""
         (asked, i), (values, j) = query, document
         product = asked * values
         shared = product.nonzero()[:, 0]
@@ -92,7 +92,7 @@ class SparseRetriever(DenseRetriever):
         ]
 
     def _weights(self, encoded: Encoded) -> list[_Weights]:
-        """Each text's weights, of one pass."""
+        """Each text's weights, from one forward pass."""
         with torch.no_grad():
             features = self.model[0](dict(encoded.features))
             logits = features["token_embeddings"]
@@ -103,8 +103,8 @@ class SparseRetriever(DenseRetriever):
     def exact(
         self, queries: Sequence[str], documents: Sequence[str], pairs: Sequence[tuple[int, int]]
     ) -> Iterator[ExactScore]:
-        """The score of each pair as a sum over shared terms, each at the two tokens its weights
-        come from."""
+        """The score of each pair as a sum over shared terms, each at the two tokens that its
+        weights come from."""
         asked = self.encode_texts(queries, "query")
         read = self.encode_texts(documents, "document")
         query_weights, document_weights = self._weights(asked), self._weights(read)
@@ -131,7 +131,7 @@ class SparseRetriever(DenseRetriever):
             )
             for text, side in texts
         )
-        # Encoding puts the model back into evaluation.
+        # Encoding switches the model back to evaluation mode.
         self.model[1].train()
         theirs = float((query * document).sum())
         (ours,) = self.exact([pair.query], [pair.document], [(0, 0)])

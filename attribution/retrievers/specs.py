@@ -1,4 +1,4 @@
-"""What a retriever is by name: where its weights come from and how it is used. The presets."""
+"""Specifications of retrievers: where weights come from, how they are used, and the presets."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ PLANTED = Path(__file__).parent / "planted"
 BM25 = Path(__file__).parent / "bm25"
 
 ENDPOINT = "endpoint:"
-"""What the source of a retriever begins with that is computed elsewhere."""
+"""Prefix of the source of a retriever behind an endpoint."""
 
 OBJECT = "object:"
-"""What the source of a retriever begins with that is an object of a program (`own_object`)."""
+"""Prefix of the source of a retriever that is an object of a program (`own_object`)."""
 
 
 def data_folder() -> Path:
-    """Where fetched models and the cache live: $POSLENS_HOME, else poslens in the user's data."""
+    """Folder of fetched models and the cache: $POSLENS_HOME, or poslens in the user's data
+    folder."""
     if home := os.environ.get("POSLENS_HOME"):
         return expanded(home)
     base = os.environ.get("XDG_DATA_HOME") or expanded("~/.local/share")
@@ -38,18 +39,17 @@ def data_folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class RetrieverSpec:
-    """A retriever by name: where its weights come from and how it is to be used.
+    """A retriever: its name, the source of its weights, and its settings.
 
-    `pooling`, `similarity`, `max_length` and the prompts are None where the model's own
-    configuration decides. `query_max_length` limits queries alone (PosIR: 512). `query_source` is
-    where the queries' own encoder comes from, if they have one. `remote_code` says that the model
-    is defined by code in its repository, which runs only where it is allowed by name;
-    `bidirectional` that transformers' own class computes the same with its causal mask off.
-    `parameters` are in millions, of both encoders where there are two. `dequantized_bits` is the
-    precision of the weights that these were converted from; None if nothing was lost. `answers` are
-    the words for relevant and not relevant of a sequence-to-sequence reranker. `strength` scales an
-    adapter's weights; None is all of it. `calibration` is how attention is calibrated; None is as
-    the model has it.
+    `pooling`, `similarity`, `max_length` and the prompts are None if the model's configuration
+    applies. `query_max_length` limits only queries (PosIR: 512). `query_source` is the source of a
+    separate query encoder. `remote_code`: the model is defined by code in its repository, which
+    runs only if it is allowed by name. `bidirectional`: transformers' own class computes the same
+    with its causal mask off. `parameters` are in millions, of both encoders if there are two.
+    `dequantized_bits` is the precision that weights were converted from; None if there was no loss.
+    `answers` are the words for relevant and not relevant of a sequence-to-sequence reranker.
+    `strength` scales an adapter's weights; None is 1. `calibration` is the attention calibration;
+    None is the model's own attention.
     """
 
     name: str
@@ -78,28 +78,28 @@ class RetrieverSpec:
 
     @property
     def base(self) -> str:
-        """The name without a choice of the user's behind it: `MiniLM` of `MiniLM@last`."""
+        """The name without suffixes: `MiniLM` for `MiniLM@last`."""
         return self.name.partition("@")[0]
 
     @property
     def remote(self) -> bool:
-        """Whether it is computed elsewhere: nothing of it is on this machine."""
+        """Whether the model is behind an endpoint, with nothing of it on this machine."""
         return self.source.startswith(ENDPOINT)
 
     @property
     def without_files(self) -> bool:
-        """Whether there are no files of it here: only its answers tell what it is."""
+        """Whether there are no files: only the model's outputs identify it."""
         return self.source.startswith((ENDPOINT, OBJECT))
 
     @property
     def settings(self) -> str:
-        """What besides the files decides the numbers; `None` means as the files say."""
+        """All settings besides the files that determine the numbers; `None` is the files' own."""
         text = (
             f"pooling={self.pooling}, max_length={self.max_length}, "
             f"query_max_length={self.query_max_length}, query_prompt={self.query_prompt!r}, "
             f"document_prompt={self.document_prompt!r}"
         )
-        # Named only where they are set, so that keys of models without them stay what they were.
+        # Included only if they are set, so that keys of models without them do not change.
         if self.similarity is not None:
             text += f", similarity={self.similarity}"
         if runs_bidirectional(self):
@@ -134,8 +134,8 @@ class RetrieverSpec:
 
     @property
     def origin(self) -> str:
-        """Where the weights come from, for captions, and how their attention is calibrated; a
-        folder is named, not located."""
+        """The source of the weights and the attention calibration, for captions; of a folder only
+        its name, not its path."""
         if self.calibration is None:
             return self._weights
         return f"{self._weights}; attention calibrated: {self.calibration.words}"
@@ -163,7 +163,7 @@ class RetrieverSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """The folders a model is loaded from: all that its fingerprint has to cover."""
+    """The folders that a model is loaded from, all of which its fingerprint covers."""
 
     folder: Path
     adapter: Path | None = None
@@ -171,12 +171,12 @@ class ModelFiles:
     code: bool = False
 
     def folders(self) -> list[Path]:
-        """Those that hold a whole model: the documents' encoder, and the queries' own."""
+        """The folders of whole models: the document encoder and a separate query encoder."""
         return [self.folder] if self.query is None else [self.folder, self.query]
 
     def paths(self) -> list[Path]:
-        """Every file that decides what the model computes, sorted; those of the queries' own
-        encoder come last, so that two encoders that change places are another model.
+        """Every file that determines what the model computes, sorted. Files of a separate query
+        encoder come last, so two encoders in exchanged roles are another model.
 
         Raises:
             DamagedFolder: a folder could not be read safely.
@@ -189,7 +189,7 @@ class ModelFiles:
         return paths
 
     def places(self) -> list[tuple[str, Path]]:
-        """The same with each file's place in its folder, such as `1_Pooling/config.json`."""
+        """The same files with their relative paths, such as `1_Pooling/config.json`."""
         roots = [root for root in (self.query, self.adapter, self.folder) if root is not None]
         return [
             (next(path.relative_to(r) for r in roots if path.is_relative_to(r)).as_posix(), path)
@@ -198,12 +198,12 @@ class ModelFiles:
 
 
 NOWHERE = ModelFiles(Path(os.devnull))
-"""The files of what has none."""
+"""For models without files."""
 
 
 @cache
 def presets() -> Mapping[str, RetrieverSpec]:
-    """The presets of `presets.toml`, by name, in its order."""
+    """The presets of `presets.toml` by name, in order."""
     raw = tomllib.loads((Path(__file__).parent / "presets.toml").read_text(encoding="utf-8"))
     return MappingProxyType(
         {name: RetrieverSpec(name=name, **_tuples(entry)) for name, entry in raw.items()}
@@ -215,10 +215,10 @@ def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def contents_of(name: str, folder: Path) -> Contents:
-    """What is read of the folder of the model `name`.
+    """The files to read from the folder of the model `name`.
 
     Raises:
-        UserError: it could not be read safely, or is no model.
+        UserError: the folder could not be read safely, or is no model.
     """
     try:
         return contents(folder)
@@ -235,15 +235,15 @@ POOLINGS: Mapping[str, str] = MappingProxyType(
         "max": "max",
     }
 )
-"""Poolings that can follow a model's name after @, and what sentence-transformers calls them."""
+"""Poolings that can follow a model's name after @, with sentence-transformers' names for them."""
 
 
 def with_strength(spec: RetrieverSpec, strength: float) -> RetrieverSpec:
-    """`spec` with its adapter scaled, and named so: 0 is the model without it, 1 all of it.
-    `strength` is rounded to six decimals.
+    """`spec` with a scaled adapter, and named accordingly: 0 is the model without it, 1 the full
+    adapter. `strength` is rounded to six decimals.
 
     Raises:
-        UserError: the model has no adapter, or the strength is not from 0 to 1.
+        UserError: the model has no adapter, or the strength is not in [0, 1].
     """
     if not spec.source.startswith("adapter:"):
         raise UserError(f"{spec.name} has no adapter to scale: leave out @{strength:g}.")
@@ -261,10 +261,10 @@ def with_strength(spec: RetrieverSpec, strength: float) -> RetrieverSpec:
 
 
 def with_pooling(spec: RetrieverSpec, pooling: str) -> RetrieverSpec:
-    """`spec` pooled otherwise, and named so; itself where that is the pooling it says it has.
+    """`spec` with another pooling, and named accordingly; unchanged if that is its own pooling.
 
     Raises:
-        UserError: there is no such pooling, or the model pools nothing.
+        UserError: there is no such pooling, or the model has no pooling.
     """
     short = {full: key for key, full in POOLINGS.items()}.get(pooling, pooling)
     if short not in POOLINGS:
@@ -286,15 +286,15 @@ def with_pooling(spec: RetrieverSpec, pooling: str) -> RetrieverSpec:
 
 
 CONFIGURED = "configured"
-"""What follows a model's name after @ where it truncates as its own configuration says."""
+"""Suffix of a model's name with which it truncates as its configuration does."""
 
 
 def with_configured_limit(spec: RetrieverSpec, limit: int | None) -> RetrieverSpec:
-    """`spec` truncating at `limit` tokens, as its own configuration says, and named so; itself
-    where it does that anyway.
+    """`spec` truncating at `limit` tokens, as configured, and named accordingly; unchanged if it
+    does so anyway.
 
     Raises:
-        UserError: the configuration names no limit.
+        UserError: the configuration states no limit.
     """
     if limit is None:
         raise UserError(
@@ -312,10 +312,10 @@ def with_configured_limit(spec: RetrieverSpec, limit: int | None) -> RetrieverSp
 
 
 def with_calibration(spec: RetrieverSpec, calibration: Calibration) -> RetrieverSpec:
-    """`spec` with its attention calibrated, and named so.
+    """`spec` with calibrated attention, and named accordingly.
 
     Raises:
-        UserError: it is no dense model, or is calibrated already.
+        UserError: it is no dense model, or is already calibrated.
     """
     suffix = calibration.suffix
     if spec.family != "dense":
@@ -340,13 +340,13 @@ _code_allowed: set[str] = set()
 
 
 def code_allowed(spec: RetrieverSpec) -> bool:
-    """Whether the code in the repository of `spec` may be run."""
+    """Whether the code in the repository of `spec` may run."""
     names = {name.strip() for name in os.environ.get(CODE_SETTING, "").split(",")}
     return spec.source in _code_allowed or bool(names & {spec.base, spec.hub_id} - {""})
 
 
 def runs_bidirectional(spec: RetrieverSpec) -> bool:
-    """Whether transformers' own class with its causal mask off stands in for the model's code."""
+    """Whether transformers' own class with its causal mask off replaces the model's code."""
     return spec.bidirectional and not code_allowed(spec)
 
 
@@ -357,14 +357,14 @@ def with_settings(
     query_max_length: int | None = None,
     query_prompt: str | None = None,
 ) -> RetrieverSpec:
-    """`spec` with other lengths or another query prompt; None leaves what it says.
+    """`spec` with other lengths or another query prompt; None keeps the value.
 
-    A limit above the model's own is cut to it. BM25 has neither lengths nor prompts, what has no
-    files no lengths.
+    A limit above the model's own is reduced to it. BM25 has neither lengths nor prompts, and models
+    without files have no lengths.
     """
     if spec.family == "lexical":
         return spec
-    if spec.without_files:  # it cuts texts where it likes
+    if spec.without_files:  # its context limit is unknown
         max_length = query_max_length = None
     if max_length is not None and spec.max_length is not None:
         max_length = min(max_length, spec.max_length)
@@ -379,12 +379,12 @@ def with_settings(
 
 
 def weights_absent(name: str) -> UserError:
-    """What is said of computing with a model of which only results are here."""
+    """The error message for computing with a model of which only results are stored here."""
     return UserError(
         f"{name}'s weights are not on this machine: only what its cache holds can be opened."
     )
 
 
 def permit_code(sources: Iterable[str]) -> None:
-    """Let the models of these sources run the code of their repositories."""
+    """Allow the models of these sources to run the code of their repositories."""
     _code_allowed.update(sources)
