@@ -59,7 +59,7 @@ from poslens.studies.why.study import WHY
 
 DENSE = ("MiniLM", "MiniLM-primacy", "MiniLM-recency")
 MODELS = (*DENSE, "BM25")
-FETCHED = ("multilingual-e5-small",)
+FETCHED = ("multilingual-e5-small", "splade-tiny")
 """Presets that have to be fetched, of which only the measures of position bias ship."""
 
 LAYOUT = Layout(metric=METRICS["embeddings"])

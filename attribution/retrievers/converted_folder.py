@@ -59,9 +59,38 @@ def save_modules(
         settings["prompts"] = dict(prompts)
     write_json(folder / "config_sentence_transformers.json", settings)
     (folder / "README.md").write_text(card, encoding="utf-8")
-    kinds = {"": "Transformer", **{path: type(module).__name__ for path, module in saved.items()}}
+    kinds = {path: type(module).__name__ for path, module in saved.items()}
+    _write_modules(folder, "sentence_transformers.models", {"": "Transformer", **kinds})
+
+
+def save_splade_modules(folder: Path, max_length: int, card: str) -> None:
+    """Make the masked language model in `folder` a SparseEncoder with max pooling: w_t is the
+    largest log(1 + relu(logit_t)) over the tokens of a text of at most `max_length` tokens."""
+    from sentence_transformers.sparse_encoder.modules import SpladePooling
+
+    (folder / "1_SpladePooling").mkdir()
+    SpladePooling("max").save(str(folder / "1_SpladePooling"))
+    write_json(
+        folder / "sentence_bert_config.json",
+        {
+            "max_seq_length": max_length,
+            "transformer_task": "fill-mask",
+            "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
+            "module_output_name": "token_embeddings",
+        },
+    )
+    write_json(
+        folder / "config_sentence_transformers.json",
+        {"model_type": "SparseEncoder", "similarity_fn_name": "dot"},
+    )
+    (folder / "README.md").write_text(card, encoding="utf-8")
+    kinds = {"": "MLMTransformer", "1_SpladePooling": "SpladePooling"}
+    _write_modules(folder, "sentence_transformers.sparse_encoder.models", kinds)
+
+
+def _write_modules(folder: Path, package: str, kinds: Mapping[str, str]) -> None:
     modules = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        {"idx": i, "name": str(i), "path": path, "type": f"{package}.{kind}"}
         for i, (path, kind) in enumerate(kinds.items())
     ]
     write_json(folder / "modules.json", modules)

