@@ -11,11 +11,21 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.curves.curve_summary import primacy_recency_index
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import Comparison, adjusted, paired
+from poslens.attribution.evaluation.comparison import (
+    INDEX_MARGIN,
+    Comparison,
+    adjusted,
+    paired,
+    paired_indices,
+)
+from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
+from poslens.cache.storage.store import StoredCurves
 from poslens.compute.compute import Compute
 from poslens.compute.runs import Job
 from poslens.figures.figure_base import (
@@ -31,7 +41,7 @@ from poslens.parameters import Integer, Parameters, Settings
 from poslens.studies.cause.service import DEFAULT_PAIRS
 from poslens.studies.passport import service as passports
 from poslens.studies.passport.service import ModelPassport
-from poslens.studies.passport.subject import MAX_PAIRS, Item
+from poslens.studies.passport.subject import MAX_PAIRS, Item, Subject
 from poslens.study import Figure, Study, Table, column, register
 
 
@@ -55,6 +65,10 @@ MEASURES = (
     Measure("ranking", "ndcg_at_10", "nDCG@10", "queries", 0.01),
     Measure("audit", "unretrieved", "unretrieved sentences", "documents", 0.02),
 )
+
+SALIENCY = make_method("saliency")
+SALIENCY_INDEX = Measure("", "saliency_index", "saliency index", "pairs", INDEX_MARGIN)
+"""Of the mean curve of the pairs whose evidence is moved; no mean of items, so it is in no part."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +99,11 @@ class MeasureDifference:
 
 @dataclass(frozen=True)
 class MeasuredSummary:
-    """The measures of one model, and its differences from each model shown above it."""
+    """The measures of one model, and its differences from each model shown above it. `curves` are
+    saliency curves of the pairs whose evidence is moved; None where the model has no gradients."""
 
     card: ModelPassport
+    curves: StoredCurves | None
     differences: tuple[MeasureDifference, ...]
 
 
@@ -99,11 +115,12 @@ class DifferenceRow:
     against: str = column("The other model.")
     measure: str = column(
         "relocation difference (last third minus first, in standard deviations of each model's "
-        "scores), position effect on rank (nDCG@10, first minus last), nDCG@10, or unretrieved "
-        "sentences (mean share of a document)."
+        "scores), position effect on rank (nDCG@10, first minus last), nDCG@10, unretrieved "
+        "sentences (mean share of a document), or saliency index (of the mean saliency curve, -1: "
+        "first third, to 1: last third)."
     )
-    value: float = column("The model's mean.")
-    other_value: float = column("The other model's mean.", title="other value")
+    value: float = column("The model's mean, or the index of its mean curve.")
+    other_value: float = column("The same of the other model.", title="other value")
     difference: Comparison | None = column("Value minus other value, paired.", form="+.3f")
     n: int = column("Pairs, queries or documents that both have.")
     units: str = column("pairs, queries or documents.")
@@ -187,8 +204,9 @@ class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
     limits = (
         "Intervals resample documents; p is adjusted by Holm for all rows. Equivalent: the 90% "
         "interval is within 0.05 standard deviations of the scores, 0.02 of the position effect, "
-        "0.01 of nDCG@10, or 0.02 of the share of unretrieved sentences. A relocation difference "
-        "or position effect nearer to 0 is less position bias, in either direction."
+        "0.01 of nDCG@10, 0.02 of the share of unretrieved sentences, or 0.05 of the saliency "
+        "index. A relocation difference or position effect nearer to 0 is less position bias, in "
+        "either direction; a saliency index nearer to 0 need not be."
     )
     parameters = Parameters(
         pairs=Integer(
@@ -216,7 +234,10 @@ class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
 
     def job(self, compute: Compute, subject: DifferenceSubject) -> Job:
         """Compute the measures that are missing; progress counts them."""
-        return passports.job(compute, subject.passport(compute), "measures")
+        card = subject.passport(compute)
+        saliency = _saliency_job(card.of)
+        also = [] if saliency is None else [("Saliency", saliency)]
+        return passports.job(compute, card, "measures", also)
 
     def summarize(
         self, compute: Compute, subject: DifferenceSubject, earlier: Sequence[MeasuredSummary] = ()
@@ -227,15 +248,25 @@ class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
             UserError: the data set has none of them.
         """
         card = subject.passport(compute)
-        if card.missing:
+        saliency = _saliency_job(card.of)
+        if card.missing or (saliency is not None and saliency.n_done() < saliency.total):
             return None
         if not any(_items(card, measure) for measure in MEASURES):
             reasons = dict.fromkeys(part.absent for part in card.parts if part.absent)
             raise UserError(f"{card.name} has no measure to compare: {' '.join(reasons)}")
+        curves = None
+        if saliency is not None:
+            curves = compute.store.curves(card.model.key, SALIENCY, card.of.moved)
+        summary = MeasuredSummary(card, curves, ())
         differences = (
-            _difference(card, other.card, measure) for other in earlier for measure in MEASURES
+            difference
+            for other in earlier
+            for difference in (
+                *(_difference(card, other.card, measure) for measure in MEASURES),
+                _index_difference(summary, other),
+            )
         )
-        return MeasuredSummary(card, tuple(each for each in differences if each is not None))
+        return replace(summary, differences=tuple(each for each in differences if each is not None))
 
     def together(self, summaries: Sequence[MeasuredSummary]) -> list[MeasuredSummary]:
         """The results with Holm's p over all differences."""
@@ -301,6 +332,37 @@ def _difference(
     return MeasureDifference(
         other.name, measure, float(values.mean()), float(others.mean()), comparison
     )
+
+
+def _saliency_job(of: Subject) -> Job | None:
+    """Saliency of the pairs whose evidence is moved; None without any, or without gradients."""
+    if not of.moved or not METHODS[SALIENCY.name].fits(family_of(of.spec)):
+        return None
+    scope = f"{of.data.name}: {len(of.moved)} moved pairs"
+    return of.compute.attribution_job(of.spec, SALIENCY, of.moved, scope)
+
+
+def _index_difference(own: MeasuredSummary, other: MeasuredSummary) -> MeasureDifference | None:
+    """Of the mean curves over the pairs of both; None without any, or without an index."""
+    if own.curves is None or other.curves is None:
+        return None
+    row_of = {pair_id: row for row, pair_id in enumerate(other.curves.pair_ids)}
+    both = [
+        (row, row_of[pair_id])
+        for row, pair_id in enumerate(own.curves.pair_ids)
+        if pair_id in row_of
+    ]
+    document_of = {pair.pair_id: pair.document for pair in own.card.of.moved}
+    mine = own.curves.magnitudes[[row for row, _ in both]]
+    theirs = other.curves.magnitudes[[row for _, row in both]]
+    documents = [document_of[own.curves.pair_ids[row]] for row, _ in both]
+    comparison = paired_indices(theirs, mine, documents)
+    if comparison is None:
+        return None
+    value, other_value = (
+        float(primacy_recency_index(side.astype(np.float64).mean(0))) for side in (mine, theirs)
+    )
+    return MeasureDifference(other.card.name, SALIENCY_INDEX, value, other_value, comparison)
 
 
 def _spread(card: ModelPassport) -> float:

@@ -116,12 +116,20 @@ def passport(
     )
 
 
-def job(compute: Compute, passport: ModelPassport, title: str = "passport") -> Job:
-    """What computes all that is missing, a part after the other; `title` tells what it is for."""
+def job(
+    compute: Compute,
+    passport: ModelPassport,
+    title: str = "passport",
+    also: Sequence[tuple[str, Job]] = (),
+) -> Job:
+    """What computes all that is missing, a part after the other, and then other jobs by their
+    titles; `title` tells what it is for."""
     parts: dict[RunKey, tuple[str, Job]] = {}
     for part in passport.parts:
         for own_job in part.jobs:
             parts.setdefault(own_job.key, (part.title, own_job))
+    for part_title, own_job in also:
+        parts.setdefault(own_job.key, (part_title, own_job))
 
     def missing() -> list[tuple[str, Job]]:
         return [(title, job) for title, job in parts.values() if job.n_done() < job.total]

@@ -14,7 +14,13 @@ from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.compute.compute import Compute
 from poslens.figures.palettes import Style
-from poslens.studies.compare.differences import DIFFERENCES, MEASURES, MeasuredSummary
+from poslens.studies.compare.differences import (
+    DIFFERENCES,
+    MEASURES,
+    SALIENCY,
+    SALIENCY_INDEX,
+    MeasuredSummary,
+)
 from poslens.studies.ranking import service as rankings
 from poslens.study import plan, stored
 from tests.support.pages import SECONDS, page_file
@@ -50,11 +56,27 @@ def verdicts(summary: MeasuredSummary, other: str) -> dict[str, str]:
 def test_every_pair_of_models_is_compared_on_every_measure(
     summaries: list[MeasuredSummary],
 ) -> None:
-    assert [len(one.differences) for one in summaries] == [0, 4, 8]
+    assert [len(one.differences) for one in summaries] == [0, 5, 10]
     rows = DIFFERENCES.tables["differences"].frame(summaries)
-    assert len(rows) == 12 and set(rows["measure"]) == {one.title for one in MEASURES}
-    assert rows["n"].tolist()[:4] == [29, 30, 304, 66]
-    assert rows["documents"].tolist()[:4] == [29, 30, 68, 66]
+    titles = {one.title for one in (*MEASURES, SALIENCY_INDEX)}
+    assert len(rows) == 15 and set(rows["measure"]) == titles
+    assert rows["n"].tolist()[:5] == [29, 30, 304, 66, 30]
+    assert rows["documents"].tolist()[:5] == [29, 30, 68, 66, 30]
+
+
+def test_saliency_indices_are_those_of_the_models_mean_curves(
+    summaries: list[MeasuredSummary], shipped: Compute
+) -> None:
+    pairs = summaries[0].card.of.moved
+    index = [
+        shipped.curve(resolve(name), SALIENCY, pairs, "sample").summary.primacy_recency_index
+        for name in MODELS[:2]
+    ]
+    assert index[0] is not None and index[1] is not None
+    each = next(one for one in summaries[1].differences if one.measure is SALIENCY_INDEX)
+    assert (each.other_value, each.value) == pytest.approx((index[0].value, index[1].value))
+    difference = each.comparison.difference
+    assert difference.value == pytest.approx(index[1].value - index[0].value)
 
 
 def test_planted_biases_are_told_apart_where_it_matters(summaries: list[MeasuredSummary]) -> None:
@@ -87,7 +109,7 @@ def test_the_chart_is_in_margins(summaries: list[MeasuredSummary]) -> None:
     provenance = [DIFFERENCES.provenance(one) for one in summaries]
     (figure,) = DIFFERENCES.figures
     traces = figure.draw(summaries, Style(), provenance).data
-    assert len(traces) == 3 and len(traces[0].x) == 4
+    assert len(traces) == 3 and len(traces[0].x) == 5
     rows = DIFFERENCES.tables["differences"].frame(summaries)
     expected = rows["difference"] / rows["difference_margin"]
     assert [y for trace in traces for y in trace.y] == pytest.approx(expected.tolist())
@@ -117,7 +139,7 @@ def test_documents_alone_are_one_sentence(
     folder = tmp_path_factory.mktemp("texts")
     monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
     monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
-    (folder / "texts.jsonl").write_text('{"text": "Snow melts in spring."}\n' * 2)
+    (folder / "texts.jsonl").write_text('{"text": "Snow melts in spring."}\n')
     datasets.register("texts", folder / "texts.jsonl")
     settings, compute = DIFFERENCES.parameters.settings(), Compute(folder)
     (subject,) = DIFFERENCES.subjects(compute, resolve("BM25"), datasets.read("texts"), settings)
@@ -134,4 +156,4 @@ def test_the_page_has_the_data_set_behind_a_tab(monkeypatch: pytest.MonkeyPatch)
     assert not page.exception and not page.error
     assert any("MiniLM\\-recency minus MiniLM\\-primacy" in one.value for one in page.markdown)
     (table,) = [one.value for one in page.dataframe if "difference" in one.value.columns]
-    assert len(table) == 4 and table["difference"].str.contains("higher|lower|few|equi").all()
+    assert len(table) == 5 and table["difference"].str.contains("higher|lower|few|equi").all()
