@@ -67,8 +67,10 @@ class Estimate:
         return None if self.low is None or self.high is None else (self.low, self.high)
 
     def times(self, factor: float) -> Estimate:
-        """The estimate and its interval multiplied by `factor`."""
+        """The estimate and its interval multiplied by `factor`; -1 reverses a difference."""
         low, high = (None if end is None else factor * end for end in (self.low, self.high))
+        if factor < 0:
+            low, high = high, low
         return replace(self, value=factor * self.value, low=low, high=high)
 
     def __str__(self) -> str:

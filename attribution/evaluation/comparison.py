@@ -254,6 +254,18 @@ def _verdict(
     return "equivalent" if max(-narrow[0], narrow[1]) <= margin else "too few documents"
 
 
+def change_in_words(difference: Estimate, form: str = ".3f") -> str:
+    """A change with its interval, such as `drops by 0.054 [0.027, 0.082]`.
+
+    The interval is in the direction of the change: its lower end is negative if it includes a
+    change in the other direction.
+    """
+    if difference.value == 0:
+        return f"changes by {difference.text(form)}"
+    verb, factor = ("rises", 1) if difference.value > 0 else ("drops", -1)
+    return f"{verb} by {difference.times(factor).text(form)}"
+
+
 def _sentence(comparison: Comparison) -> str:
     verdict, margin = comparison.verdict, f"the margin of {comparison.margin:g}"
     if verdict == "equivalent":

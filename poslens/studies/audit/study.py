@@ -302,11 +302,11 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
         share, control = summary.shares["original"], summary.shares["random"]
         if share is None or control is None:
             return f"{summary.name}: no sentence was searched for."
+        index = summary.index
         sentences = [
-            f"{summary.name}: {_percent(share)} of {summary.n_sentences:,} "
-            f"{summary.index.query_form}s of {len(summary.documents):,} documents don't retrieve "
-            f"their own document in the top {summary.index.top}; {_percent(control)} after "
-            "shuffling the sentences of each document."
+            f"{summary.name}: {_percent(share)} of {index.query_form}s don't retrieve their own "
+            f"document in the top {index.top} ({_percent(control)} after shuffling; "
+            f"{summary.n_sentences:,} {index.query_form}s of {len(summary.documents):,} documents)."
         ]
         if summary.sample:
             sentences.append(f"Searched for: {summary.sample}.")
@@ -315,7 +315,7 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
             sentences.append(AFTER_SHUFFLING[judged(difference, SHARE_MARGIN)])
         if summary.recovered is not None and summary.base is not None:
             points = summary.recovered.times(100).text("+.1f")
-            sentences.append(f"Recovered from {summary.base.name}: {points} percentage points.")
+            sentences.append(f"Recovered compared with {summary.base.name}: {points} points.")
         limit = limit_sentence(summary.index.spec, summary.truncations)
         return " ".join([*sentences, limit]).rstrip()
 

@@ -262,11 +262,7 @@ def limit_sentence(spec: RetrieverSpec, truncations: Sequence[Truncation]) -> st
         )
         return f"{name} reads texts of {longest.n_tokens:,} tokens to the end{configured}."
     first = next(truncation for truncation in truncations if not truncation.reads_all)
-    tokens = dict.fromkeys((f"{first.first:,}", f"{first.last:,}"))
-    where = f"token {' or '.join(tokens)} of a text of {first.n_tokens:,}"
     if first.as_claimed:
-        return (
-            f"{name} stops reading at its context limit of {first.claimed:,} tokens, special "
-            f"tokens included (measured: {where})."
-        )
-    return f"{name} stops reading at {where}, not at its context limit of {first.claimed:,} tokens."
+        return f"{name} truncates at {first.claimed:,} tokens, its context limit."
+    tokens = " to ".join(dict.fromkeys((f"{first.first:,}", f"{first.last:,}")))
+    return f"{name} truncates at {tokens} tokens, not at its context limit of {first.claimed:,}."

@@ -148,7 +148,7 @@ def differences_in_margins(
 ) -> go.Figure:
     """Differences over their margins, by measure: in the band, from -1 to 1, two models are
     equivalent if the whole 90% interval is. Bars are 95% intervals."""
-    figure = canvas("differences", style, "", "Difference (margins of equivalence)", provenance)
+    figure = canvas("differences", style, "", "Difference / margin of equivalence", provenance)
     band = {"fillcolor": faint(style.colours.muted, 0.15), "line_width": 0, "layer": "below"}
     figure.add_hrect(y0=-1, y1=1, **band)
     pairs = [
@@ -297,11 +297,11 @@ class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
         sentences = []
         for other in dict.fromkeys(each.other for each in summary.differences):
             parts = [
-                f"{each.measure.title} {each.comparison.text()}"
+                f"{each.measure.title} {_in_words(each.comparison)}"
                 for each in summary.differences
                 if each.other == other
             ]
-            sentences.append(f"{card.name} minus {other}: {'; '.join(parts)}.")
+            sentences.append(f"{card.name} compared with {other}: {'; '.join(parts)}.")
         return " ".join(sentences)
 
     def provenance(self, summary: MeasuredSummary) -> Provenance:
@@ -369,6 +369,14 @@ def _spread(card: ModelPassport) -> float:
     """Standard deviation of a model's scores of the relocated pairs."""
     scores: NDArray[np.float64] = np.array([score.score for score in card.scores.values()])
     return float(scores.std()) or 1.0
+
+
+def _in_words(comparison: Comparison) -> str:
+    """`higher by 0.252 [0.180, 0.319]`, or the difference with its verdict where neither is."""
+    if comparison.verdict not in ("higher", "lower"):
+        return comparison.text()
+    sign = 1 if comparison.verdict == "higher" else -1
+    return f"{comparison.verdict} by {comparison.difference.times(sign).text()}"
 
 
 DIFFERENCES = Differences()

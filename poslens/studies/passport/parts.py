@@ -12,7 +12,12 @@ from dataclasses import replace
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import SCORE_MARGIN, SHARE_MARGIN, judged
+from poslens.attribution.evaluation.comparison import (
+    SCORE_MARGIN,
+    SHARE_MARGIN,
+    change_in_words,
+    judged,
+)
 from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.attribution.evaluation.why_causes import CAUSES
 from poslens.attribution.interventions.null_controls import (
@@ -61,6 +66,7 @@ SURE = 0.05
 """Probability by chance below which PSI counts as more than chance gives."""
 
 NOT_YET = "Not computed yet."
+UNDECIDED = "Too few documents to decide."
 
 
 def curve_method(spec: RetrieverSpec) -> Method:
@@ -220,7 +226,11 @@ def _relocation(of: Subject, part: Part) -> Part:
     return replace(
         part,
         finding=_moves(
-            "The score", found.last_minus_first, "as the evidence moves to the end", SCORE_MARGIN
+            "The score",
+            found.last_minus_first,
+            "when the evidence moves from the first to the last third",
+            "Evidence near the {} scores higher.",
+            SCORE_MARGIN,
         ),
         numbers=tuple(numbers),
         draw=lambda style: mean_curves(
@@ -310,7 +320,8 @@ def _segments(of: Subject, part: Part) -> Part:
         finding=_moves(
             "The similarity of a shuffled segment to the whole text",
             found["in random order"].last_minus_first,
-            "towards the end",
+            "from the first to the last third",
+            "The {} weighs more in the vector, whatever its content.",
             SCORE_MARGIN,
         ),
         numbers=numbers,
@@ -352,11 +363,11 @@ def _ranking(of: Subject, part: Part) -> Part:
             Number("psi_minus_permutation", "PSI minus its mean under permutation", beyond)
         )
         finding = (
-            f"PSI is {own.psi:.3f} ({note}): rankings depend on the position of the evidence."
+            f"PSI is {own.psi:.3f} ({note}). Rankings depend on the position of the evidence."
             if own.p < SURE
             else (
-                f"PSI is {own.psi:.3f} ({note}): {own.n:,} queries are too few to tell it from a "
-                "ranking that ignores position."
+                f"PSI is {own.psi:.3f} ({note}). {own.n:,} queries are too few to distinguish it "
+                "from a ranking that ignores position."
             )
         )
     known = (plain.ranked.provenance(),)
@@ -418,18 +429,22 @@ def _needles(of: Subject, part: Part) -> Part:
         return replace(part, absent=_why(jobs), jobs=jobs)
     by_chance = f"chance level {1 / grid.n:.3f}"
     numbers = [
-        Number(f"found_{length}", f"found in {length} tokens", value, ".3f", by_chance)
+        Number(f"found_{length}", f"retrieved in texts of {length} tokens", value, ".3f", by_chance)
         for length in found.grid.lengths
         if (value := found.grid.mean(length)) is not None
     ]
     difference = found.grid.last_minus_first
     if difference is not None:
-        numbers.append(Number("late_minus_early", "found late minus early", difference))
+        numbers.append(Number("late_minus_early", "last minus first third of the text", difference))
     known = (NEEDLE_STUDY.provenance(found),)
     return replace(
         part,
         finding=_moves(
-            "The share of needles found", difference, "towards the end of the text", SHARE_MARGIN
+            "The share of retrieved needles",
+            difference,
+            "from the first to the last third of the text",
+            "Needles near the {} are easier to retrieve.",
+            SHARE_MARGIN,
         ),
         numbers=tuple(numbers),
         draw=lambda style: needle_heatmap({of.spec.name: found.grid}, style, provenance=known),
@@ -544,34 +559,30 @@ def _leans(what: str, index: Estimate | None) -> str:
         return f"{what}: the curve has no primacy-recency index."
     verdict = judged(index, INDEX_MARGIN)
     side = {"higher": "end", "lower": "beginning"}.get(verdict)
-    if side is None:
-        meaning = (
-            f"Equivalent to 0 within the margin of {INDEX_MARGIN}."
-            if verdict == "equivalent"
-            else "Too few documents to decide."
-        )
-        return f"{what}: the primacy-recency index is {index.text('+.3f')}. {meaning}"
-    return (
-        f"{what}: the primacy-recency index is {index.text('+.3f')}, so attribution is "
-        f"concentrated at the {side} of the tokens read."
+    meaning = (
+        f"Attribution is concentrated near the {side} of the tokens read."
+        if side is not None
+        else f"Equivalent to 0 within the margin of {INDEX_MARGIN}."
+        if verdict == "equivalent"
+        else UNDECIDED
     )
+    return f"{what}: the primacy-recency index is {index.text('+.3f')}. {meaning}"
 
 
-def _moves(what: str, difference: Estimate | None, where: str, margin: float) -> str:
+def _moves(what: str, difference: Estimate | None, where: str, meaning: str, margin: float) -> str:
+    """A change, its interval, and `meaning` of the side that is higher."""
     if difference is None or difference.interval is None:
         return "Too few documents to decide whether position matters."
-    value, verdict = difference.text("+.4f"), judged(difference, margin)
-    if verdict == "too few documents":
-        return (
-            f"Too few documents to decide whether {what[0].lower()}{what[1:]} increases or "
-            f"decreases {where}: {value}."
-        )
-    meaning = {
-        "higher": "it increases.",
-        "lower": "it decreases.",
-        "equivalent": f"equivalent within the margin of {margin:g}.",
-    }[verdict]
-    return f"{what} changes by {value} {where}: {meaning}"
+    verdict = judged(difference, margin)
+    side = {"higher": "end", "lower": "beginning"}.get(verdict)
+    follows = (
+        meaning.format(side)
+        if side is not None
+        else f"Equivalent within the margin of {margin:g}."
+        if verdict == "equivalent"
+        else UNDECIDED
+    )
+    return f"{what} {change_in_words(difference)} {where}. {follows}"
 
 
 _PARTS: tuple[tuple[Part, Callable[[Subject, Part], Part]], ...] = (
@@ -595,7 +606,7 @@ _PARTS: tuple[tuple[Part, Callable[[Subject, Part], Part]], ...] = (
     (
         Part(
             "relocation",
-            "Effect of moving the evidence",
+            "Effect of the evidence's position on the score",
             "Moving evidence removes it from its context. Only pairs whose evidence is within "
             "the context limit count.",
         ),
@@ -604,7 +615,7 @@ _PARTS: tuple[tuple[Part, Callable[[Subject, Part], Part]], ...] = (
     (
         Part(
             "position_effect",
-            "Whether the position of the evidence changes the rank of its document",
+            "Effect of the evidence's position on rank",
             "Moving a sentence may break references between sentences. The moved document counts "
             "as the only relevant one.",
         ),
@@ -614,7 +625,7 @@ _PARTS: tuple[tuple[Part, Callable[[Subject, Part], Part]], ...] = (
         Part(
             "segments",
             "Weight of each position in the document vector",
-            "It compares vectors only and doesn't show the ranking of any query.",
+            "This compares vectors only and doesn't show the ranking of any query.",
         ),
         _segments,
     ),
@@ -648,7 +659,7 @@ _PARTS: tuple[tuple[Part, Callable[[Subject, Part], Part]], ...] = (
         Part(
             "audit",
             "Truncation and unretrieved sentences",
-            "It searches for the documents' own sentences; users phrase their queries differently.",
+            "The queries are the documents' own sentences; users phrase theirs differently.",
         ),
         _audit,
     ),

@@ -9,7 +9,7 @@ from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.datasets.types import spread_evenly
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import adjusted
+from poslens.attribution.evaluation.comparison import adjusted, change_in_words
 from poslens.attribution.evaluation.position_effect import (
     MARGIN,
     null_pair,
@@ -280,20 +280,23 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         found = summary.effect
         effect = found.effect
         side = {"higher": "first", "lower": "last"}.get(effect.verdict)
+        certainty = effect.sentence.removeprefix(effect.verdict.capitalize())
         meaning = (
             effect.sentence
             if side is None
-            else f"Documents rank higher with the evidence {side}. {effect.sentence}"
+            else f"Documents rank higher with the evidence {side}{certainty}"
         )
         sentences = [
-            f"{summary.name}: nDCG@10 is {found.first.value:.3f} with the evidence first, "
-            f"{found.middle.value:.3f} in the middle and {found.last.value:.3f} last. First minus "
-            f"last: {effect.difference.text('+.3f')} over {found.n:,} queries of "
-            f"{found.n_documents:,} documents. {meaning}"
+            f"{summary.name}: nDCG@10 {change_in_words(effect.difference.times(-1))} when the "
+            f"evidence moves from the first to the last position ({found.first.value:.3f} first, "
+            f"{found.middle.value:.3f} in the middle, {found.last.value:.3f} last; {found.n:,} "
+            f"queries of {found.n_documents:,} documents). {meaning}"
         ]
         if summary.null is not None:
             null: Estimate = summary.null.effect.difference
-            sentences.append(f"With another sentence moved: {null.text('+.3f')}.")
+            sentences.append(
+                f"If another sentence moves instead, nDCG@10 {change_in_words(null.times(-1))}."
+            )
         return " ".join(sentences)
 
     def provenance(self, summary: PositionSummary) -> Provenance:

@@ -14,6 +14,7 @@ from poslens.attribution.curves.bootstrap import Estimate, intervals, p_value, s
 from poslens.attribution.evaluation.comparison import (
     Comparison,
     adjusted,
+    change_in_words,
     compared,
     holm,
     judged,
@@ -166,6 +167,20 @@ def test_an_interval_alone_is_judged_by_both_ends(
     low, high = ends or (None, None)
     assert judged(Estimate(0.014, low, high, n=304), 0.05) == verdict
     assert judged(None, 0.05) == "too few documents"
+
+
+@pytest.mark.parametrize(
+    ("difference", "words"),
+    [
+        (Estimate(-0.054, -0.082, -0.027), "drops by 0.054 [0.027, 0.082]"),
+        (Estimate(0.02, -0.01, 0.05), "rises by 0.020 [-0.010, 0.050]"),
+        (Estimate(-0.02, -0.05, 0.01), "drops by 0.020 [-0.010, 0.050]"),
+        (Estimate(-0.02), "drops by 0.020"),
+        (Estimate(0.0, 0.0, 0.0), "changes by 0.000 [0.000, 0.000]"),
+    ],
+)
+def test_a_change_is_worded_in_its_own_direction(difference: Estimate, words: str) -> None:
+    assert change_in_words(difference) == words
 
 
 def test_a_difference_beyond_the_margin_is_ruled_out_by_a_one_sided_test() -> None:

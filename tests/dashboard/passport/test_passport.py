@@ -94,8 +94,8 @@ def test_numbers_are_those_of_their_own_services(
         dict(zip(stored.pair_ids, stored.scores.tolist(), strict=True))
     )
     # What was planted: the model looks at the beginning, and moving the evidence there helps it.
-    assert "concentrated at the beginning" in part(primacy, "attribution").finding
-    assert part(primacy, "relocation").finding.startswith("The score changes by -")
+    assert "concentrated near the beginning" in part(primacy, "attribution").finding
+    assert part(primacy, "relocation").finding.startswith("The score drops by 0.")
     assert value(primacy, "relocation", "last_minus_first") < 0
 
 
@@ -154,7 +154,7 @@ def test_the_null_controls_finding_agrees_with_its_interval(
 @pytest.mark.parametrize(
     ("interval", "said"),
     [
-        ((0.02, 0.04), "attribution is concentrated at the end of the tokens read"),
+        ((0.02, 0.04), "Attribution is concentrated near the end of the tokens read."),
         ((-0.01, 0.04), "Equivalent to 0 within the margin of 0.05."),
         ((-0.04, 0.1), "Too few documents to decide"),
         ((None, None), "Too few documents to decide"),
@@ -165,13 +165,12 @@ def test_findings_claim_no_more_than_their_interval(
 ) -> None:
     index = Estimate(0.03, *interval, n=20)
     assert said in _leans("Saliency", index) and "+0.030" in _leans("Saliency", index)
-    moves = _moves("The score", index, "towards the end", 0.05)
-    rises, equal = said.startswith("attribution"), said.startswith("Equivalent")
-    assert moves.startswith(
-        "The score changes by +0.030" if rises or equal else "Too few documents"
-    )
-    assert moves.endswith("towards the end: it increases.") == rises
-    assert moves.endswith("towards the end: equivalent within the margin of 0.05.") == equal
+    moves = _moves("The score", index, "towards the end", "The {} is higher.", 0.05)
+    rises, equal = said.startswith("Attribution"), said.startswith("Equivalent")
+    decided = interval != (None, None)
+    assert moves.startswith("The score rises by 0.030" if decided else "Too few documents")
+    assert moves.endswith("towards the end. The end is higher.") == rises
+    assert moves.endswith("towards the end. Equivalent within the margin of 0.05.") == equal
 
 
 def test_a_signed_methods_curve_carries_its_caveat(
@@ -250,7 +249,7 @@ def test_a_corpus_no_larger_than_the_top_10_is_audited_at_the_top_1(tmp_path: Pa
     run = passports.job(compute, passports.passport(compute, spec, data, only=["audit"])).start()
     run.wait()
     audit = part(passports.passport(compute, spec, data, only=["audit"]), "audit")
-    assert "8 sentences of 4 documents" in audit.finding and "top 1;" in audit.finding
+    assert "8 sentences of 4 documents" in audit.finding and "top 1 (" in audit.finding
     numbers = {number.key: number for number in audit.numbers}
     assert numbers["tokens_read"].estimate.n and len(numbers["unretrieved"].items) == 4
 

@@ -100,20 +100,22 @@ def test_the_verdict_states_result_interval_and_meaning(summaries: list[AuditSum
     verdicts = [AUDIT.verdict(one) for one in summaries]
     for verdict in verdicts:
         assert re.search(
-            r": [\d.]+% \[[\d., ]+\] of 72 sentences of 12 documents don't retrieve their own "
-            r"document in the top 3; [\d.]+% \[.+\] after shuffling",
+            r": [\d.]+% \[[\d., ]+\] of sentences don't retrieve their own document in the top 3 "
+            r"\([\d.]+% \[.+\] after shuffling; 72 sentences of 12 documents\)\.",
             verdict,
         )
-    assert "Recovered from BM25: +" in verdicts[1] or "Recovered from BM25: −" in verdicts[1]
-    assert "Recovered" not in verdicts[0] and "stops reading" not in verdicts[0]
-    assert re.search("MiniLM (stops reading at|reads texts of)", verdicts[2])
+    assert re.search(r"Recovered compared with BM25: [+-][\d.]+", verdicts[1])
+    assert "Recovered" not in verdicts[0] and "truncates" not in verdicts[0]
+    assert re.search("MiniLM (truncates at|reads texts of)", verdicts[2])
 
 
 def test_a_models_truncation_is_stated_with_its_limit(summaries: list[AuditSummary]) -> None:
     whole = replace(summaries[2], truncations=(Truncation(1, 900, 400, 1000, 512, 513, 512),))
-    limit = "stops reading at its context limit of 512 tokens, special tokens included (measured: "
-    assert f"{limit}token 512 or 513 of a text of 1,000)" in AUDIT.verdict(whole)
-    assert "stops reading" not in AUDIT.verdict(replace(whole, truncations=()))
+    assert AUDIT.verdict(whole).endswith("MiniLM truncates at 512 tokens, its context limit.")
+    other = replace(whole, truncations=(Truncation(1, 900, 400, 1000, 256, 257, 512),))
+    limit = "MiniLM truncates at 256 to 257 tokens, not at its context limit of 512."
+    assert AUDIT.verdict(other).endswith(limit)
+    assert "truncates" not in AUDIT.verdict(replace(whole, truncations=()))
 
 
 def test_provenance_says_what_the_numbers_are_over(summaries: list[AuditSummary]) -> None:
