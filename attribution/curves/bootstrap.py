@@ -68,10 +68,11 @@ class Estimate:
 
     def times(self, factor: float) -> Estimate:
         """The estimate and its interval multiplied by `factor`; -1 reverses a difference."""
-        low, high = (None if end is None else factor * end for end in (self.low, self.high))
+        # Plus 0.0: no negative zero.
+        low, high = (None if end is None else factor * end + 0.0 for end in (self.low, self.high))
         if factor < 0:
             low, high = high, low
-        return replace(self, value=factor * self.value, low=low, high=high)
+        return replace(self, value=factor * self.value + 0.0, low=low, high=high)
 
     def __str__(self) -> str:
         return self.text()

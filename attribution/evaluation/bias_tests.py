@@ -35,7 +35,7 @@ Side = Literal["d1", "d2"]
 class BiasTest:
     """A test: what d1 and d2 are, and what t > 0 means. `mteb_prefers` is the document that mteb
     scores as correct: the one that answers the query or, if both do, the one that the named bias
-    does not favor. `needs` is what a data set with only evidence spans lacks."""
+    does not favor."""
 
     name: str
     title: str
@@ -43,10 +43,7 @@ class BiasTest:
     d2: str
     positive: str
     mteb_prefers: Side
-    needs: str = ""
 
-
-_HEAD = "the name of the entity that the query is about"
 
 TESTS: dict[str, BiasTest] = {
     test.name: test
@@ -58,7 +55,6 @@ TESTS: dict[str, BiasTest] = {
             "leading sentence holds the entity only",
             "it sees the answer",
             "d1",
-            f"{_HEAD}, and the answer",
         ),
         BiasTest(
             "position",
@@ -75,7 +71,6 @@ TESTS: dict[str, BiasTest] = {
             "the document gives it another name",
             "it prefers the exact match",
             "d2",
-            f"{_HEAD}, and another name of it",
         ),
         BiasTest(
             "brevity",
@@ -92,7 +87,6 @@ TESTS: dict[str, BiasTest] = {
             "evidence and two sentences that do not",
             "it prefers repetition",
             "d2",
-            _HEAD,
         ),
         BiasTest(
             "foil",
@@ -101,7 +95,6 @@ TESTS: dict[str, BiasTest] = {
             "the evidence between unrelated sentences",
             "it is fooled",
             "d2",
-            _HEAD,
         ),
         BiasTest(
             "poison",
@@ -110,7 +103,6 @@ TESTS: dict[str, BiasTest] = {
             "the evidence between unrelated sentences",
             "it is fooled and misled",
             "d2",
-            f"{_HEAD}, and a wrong answer",
         ),
     )
 }

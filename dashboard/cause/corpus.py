@@ -41,14 +41,14 @@ MEASURES: dict[str, tuple[Method, ...]] = {
 """Measures of documents alone, by their names in the address."""
 
 WORDS = {
-    "segments": "Cosine of each segment's own embedding and the whole text's, in original and in "
-    "random order. A slope in both orders is an effect of position; a slope in the original order "
-    "alone is an effect of content.",
-    "thirds": "Cosine of the embedding of the first, middle or last third of the text (by "
+    "segments": "Cosine between each segment's embedding and the whole text's, with segments in "
+    "original and in random order. A slope in both orders is an effect of position; a slope in the "
+    "original order alone is an effect of content.",
+    "thirds": "Cosine between the embedding of the first, middle or last third of the text (by "
     "characters) and the whole text's.",
-    "insertion": "Cosine of the text's embedding before and after inserting neutral text. A text "
-    "that would exceed the context limit is shortened first.",
-    "removal": "Cosine of the text's embedding before and after removing a part.",
+    "insertion": "Cosine between the text's embeddings before and after inserting neutral text. A "
+    "text that would exceed the context limit is shortened first.",
+    "removal": "Cosine between the text's embeddings before and after removing a part.",
 }
 
 
@@ -85,7 +85,7 @@ def section(measure: str, models: Sequence[str], data: DataSet) -> None:
         st.caption(WORDS[measure])
         with figure, panels.guarded():
             if not done:
-                st.info("Nothing is computed for these documents yet: press Compute.")
+                st.info("No results have been computed. Press Compute.")
             elif measure in EDITS:
                 _edits(specs, MEASURES[measure][0], chosen, data)
             else:

@@ -23,12 +23,17 @@ from poslens.studies.cause.service import DataSetCause
 from poslens.studies.curves.words import too_few
 
 EVIDENCE = "evidence"
+CHARTS = (
+    "Relocation: the mean score with the evidence at each position. Ablation: how much the mean "
+    "score drops when the part of the document at each position is removed. Bands are 95% "
+    "intervals."
+)
 
 
 def section(data: DataSet, models: Sequence[str], ablation: Method) -> None:
     """The choice of an intervention, and its results over the data set."""
     what = st.segmented_control(
-        "Intervention on",
+        "Intervention",
         [EVIDENCE, *corpus.MEASURES],
         format_func=panels.plain,
         default=EVIDENCE,
@@ -37,8 +42,8 @@ def section(data: DataSet, models: Sequence[str], ablation: Method) -> None:
         required=True,
         wrap=True,
         help="evidence: move it to other positions, and remove each part of the document. The "
-        "others need no query and no evidence: they compare embeddings of documents, so they need "
-        "dense models.",
+        "others compare embeddings of documents: they need dense models, and neither queries nor "
+        "evidence.",
     )
     if what in corpus.MEASURES:
         corpus.section(str(what), models, data)
@@ -57,7 +62,7 @@ def _evidence(choice: MovablePairs) -> None:
         if any_active(choice.jobs()) != ticking:
             st.rerun()
         if not done:
-            st.info("Nothing is computed for these pairs yet: press Compute.")
+            st.info("No results have been computed. Press Compute.")
             return
         with figures, panels.guarded():
             _curves(choice)
@@ -82,6 +87,7 @@ def _curves(choice: MovablePairs) -> None:
         results += own
     if not results:
         return
+    st.caption(CHARTS)
     show_table(intervention_tables.cause_frame(results))
     st.caption(panels.plain(intervention_tables.READ_WHOLE))
     notes = list(dict.fromkeys(note for result in results for note in result.notes))

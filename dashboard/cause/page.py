@@ -8,7 +8,7 @@ from poslens.attribution.interventions.ablation import REPLACEMENTS, ablation_me
 from poslens.dashboard.cause import bias_tests, data_set, pair
 from poslens.dashboard.widgets import choices, panels
 
-TABS = ("A pair", "A data set", "Bias tests")
+TABS = ("One pair", "Data set", "Bias tests")
 
 # Links of version 0.1 to measures of documents alone.
 if st.query_params.get("documents") == "true" and "tab" not in st.query_params:
@@ -45,8 +45,8 @@ ablation = ablation_method(by or "delete")
 if pair_tab.open:
     with pair_tab:
         st.caption(
-            "PosLens cuts the evidence out and inserts it at other positions. Only its position "
-            "and its neighbors change, so any change in the score comes from the move."
+            "The chart shows the score with the evidence moved to each position of the document. "
+            "The rest of the text stays the same, so any change in the score is due to the move."
         )
         if data is not None and method is not None:
             with panels.guarded():

@@ -41,7 +41,7 @@ with st.sidebar:
     with panels.guarded():
         method = choices.method([first, second])
     published = published_files.curves()
-st.markdown("# Compare: how do two models read the same pair?")
+st.markdown("# Compare: how do two models differ?")
 if len(choices.distinct([first, second])) < 2:
     st.info("Select two different models to compare.")
 elif data is not None and method is not None:

@@ -91,7 +91,7 @@ def queries_section(result: DebiasResult, point: Point) -> None:
             "before": numbers,
             "after": numbers,
             "change": st.column_config.NumberColumn(format="%+.3f"),
-            "evidence": st.column_config.NumberColumn("Evidence at", format="%.0f%%"),
+            "evidence": st.column_config.NumberColumn("evidence position", format="%.0f%%"),
         },
     )
     if row is not None and frame["pair"].iloc[row]:
@@ -193,15 +193,16 @@ def section() -> None:
                 default=list(debiasing.LAYERS),
                 key="layers",
                 bind="query-params",
-                help="The last half of them, or all.",
+                help="Calibrate the last half of the layers, or all of them.",
             )
         spec = choices.spec(name, data.name)
         setup = RankingSetup(ranking_service.collection_of(data))
         chosen = (spec, debiasing.grid(spec, strengths, blocks, depths), setup)
-    st.markdown("**What does it cost to calibrate attention?**")
+    st.markdown("**Does attention calibration reduce position bias, and what does it cost?**")
     st.markdown(
-        "Attention is calibrated while the model reads, so that every block of tokens has its "
-        "share. In the chart, left is more even over positions, and up is better."
+        "Calibration redistributes attention so that every block of tokens has the same weight; "
+        "nothing is trained. In the charts, further left is less position bias, further up better "
+        "retrieval."
     )
     if chosen is None:
         return
@@ -222,8 +223,8 @@ def section() -> None:
                     "debias.",
                     unit="settings ranked",
                     verb="Rank all",
-                    idle=f"{missing} of {len(points) + 1} settings are not ranked yet; what is "
-                    "ranked is kept.",
+                    idle=f"{missing} of {len(points) + 1} settings are not ranked yet. Computed "
+                    "results are kept.",
                 )
             if job.active != ticking:
                 st.rerun()
@@ -238,11 +239,11 @@ def section() -> None:
             names = [point.name for point in calibrated]
             best = ranked.judgement.point.name if ranked.judgement else names[0]
             looked_at = st.selectbox(
-                "Look at",
+                "Setting",
                 names,
                 index=names.index(best) if best in names else 0,
                 key=f"debias.point.{best}",
-                help="The setting that was tested on the held-out queries comes first.",
+                help="The setting tested on held-out queries comes first.",
             )
             point = next(point for point in calibrated if point.name == looked_at)
             queries_section(ranked, point)

@@ -43,7 +43,7 @@ def minus(
             tuple(map(float, gap.mean)),
             tuple(map(float, low)),
             tuple(map(float, high)),
-            _note(gap),
+            _note(gap, (a.attribution.model, b.attribution.model)),
         )
     scores = word_scores(subject.results, METHODS[subject.method.name].aggregate)
     correlation = rank_correlation(scores[0], scores[1])
@@ -88,6 +88,7 @@ def differences(subject: ExplainedSubject, which: str, key: str) -> dict[str, pa
                 f"{key}.difference",
                 "Attribution of this pair by A minus by B, over the whole text",
             )
+            st.caption(panels.plain(f"This pair: {names[0]} − {names[1]}."))
         figures["Difference"] = of_pair
     if gap is not None and which != PAIR:
         whole, at = gap, positions(subject.method.curve_params["resampling"])
@@ -110,7 +111,7 @@ def differences(subject: ExplainedSubject, which: str, key: str) -> dict[str, pa
                 f"{key}.mean_difference",
                 "Mean curve of A minus mean curve of B, with its interval",
             )
-            st.caption(panels.plain(f"{_note(gap)}."))
+            st.caption(panels.plain(f"M{_note(gap, names)[1:]}."))
         figures["Mean difference"] = of_set
     if subject.kind is not None:
         st.caption("Null controls aren't subtracted from differences between models.")
@@ -201,7 +202,7 @@ def furthest(subject: ExplainedSubject, gap: Difference | None) -> None:
         st.rerun()
 
 
-def _note(gap: Difference) -> str:
+def _note(gap: Difference, names: tuple[str, str]) -> str:
     documents = "1 document" if gap.n_documents == 1 else f"{gap.n_documents:,} documents"
     band = "; the band is a 95% interval over documents" if gap.interval else ""
-    return f"mean of A − B over {gap.n:,} pairs of {documents}{band}"
+    return f"mean of {names[0]} − {names[1]} over {gap.n:,} pairs of {documents}{band}"

@@ -285,8 +285,8 @@ def _indices(subject: ExplainedSubject, averages: Sequence[Average | None]) -> N
         [average.summary for average in averages if average and average.summary]
     )
     st.caption(
-        "Brackets contain 95% intervals, which resample documents; a single pair has none. "
-        "Negative indices mean more attribution near the beginning, positive ones near the end. "
+        "Brackets are 95% intervals, which resample documents; a single pair has none. A negative "
+        "index means more attribution near the beginning, a positive one near the end. "
         f"The table doesn't subtract controls. {panels.plain(missing)}"
     )
 

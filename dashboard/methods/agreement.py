@@ -25,8 +25,8 @@ from poslens.studies.cause import tables as intervention_tables
 def section(data: DataSet, models: Sequence[str], methods: Mapping[str, Method]) -> None:
     """How many pairs, progress, and the agreement of each method."""
     st.caption(
-        "Does a method's curve over positions match what moving the evidence (relocation) and "
-        "deleting parts (ablation) do to the score?"
+        "How well does a method's curve over positions correlate with the change of the score when "
+        "the evidence is moved (relocation) or parts are deleted (ablation)?"
     )
     choice = choose_movable(data, models, ablation_method(), "cause.pairs")
     if choice is None:
@@ -53,7 +53,7 @@ def section(data: DataSet, models: Sequence[str], methods: Mapping[str, Method])
             st.rerun()
         with results, panels.guarded():
             if not done:
-                st.info("Nothing is computed for these pairs yet: press Compute.")
+                st.info("No results have been computed. Press Compute.")
             else:
                 _table(choice, methods)
 

@@ -126,10 +126,10 @@ def _results(
     st.caption(MEASURES)
     st.caption(
         panels.plain(
-            f"Means over pairs, with 95% bootstrap intervals over documents; {PARAMETERS!r}; "
-            f"{scope}. Gains are differences from random order; higher is better. Seconds are for "
-            "the attribution alone. Means leave out pairs whose score doesn't change without any "
-            "words (no difference), and pairs whose score rises (below empty)."
+            f"Means over pairs ({scope}), with 95% bootstrap intervals over documents. The chart "
+            "shows deletion gains: how much smaller the deletion area is than for random orders. "
+            "Seconds are for the attribution alone. Pairs whose score doesn't change or rises "
+            "when all words are removed are left out."
         )
     )
     what_is_read(specs, pairs, "faithfulness")
@@ -149,8 +149,8 @@ def _row(label: str, summary: FaithfulnessSummary) -> dict[str, object]:
         "method": label,
         "n": summary.n,
         "documents": summary.n_documents,
-        "left out, no difference": summary.n_equal,
-        "left out, below empty": summary.n_below,
+        "left out (score unchanged)": summary.n_equal,
+        "left out (score rises)": summary.n_below,
         "truncated": summary.n_truncated,
         "deletion area": str(summary.deletion_area),
         "insertion area": str(summary.insertion_area),

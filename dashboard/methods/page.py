@@ -9,11 +9,11 @@ from poslens.attribution.methods import METHODS, make_method
 from poslens.dashboard.methods import agreement, data_set, pair
 from poslens.dashboard.widgets import choices, panels
 
-TABS = ("A pair", "A data set", "Agreement with interventions")
+TABS = ("One pair", "Data set", "Agreement with interventions")
 ERASURE = (
-    "PosLens replaces words with padding tokens, largest contribution first, and restores them in "
-    "the same order. A faithful method makes the score fall early when words go and rise early "
-    "when they return. Random orders are the baseline."
+    "PosLens removes words in the order of their attribution (deletion) and restores them in the "
+    "same order (insertion). If a method is faithful, the score drops early in deletion and rises "
+    "early in insertion, compared with random orders."
 )
 
 st.markdown("# Methods: how faithful is each method?")

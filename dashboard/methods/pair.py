@@ -78,10 +78,10 @@ def _tested(
 
 
 MEASURES = (
-    "Areas are under the curves: a faithful method has a small deletion area and a large insertion "
-    "area. Comprehensiveness (higher is better) is the share of the score lost without the top "
-    "words, sufficiency (lower is better) the share lost with only the top words; both are "
-    "averages over the top 1% to 50%. Enrichment is the evidence's share of the attribution "
+    "A faithful method has a small area under the deletion curve and a large one under the "
+    "insertion curve. Comprehensiveness (higher is better) is the share of the score lost without "
+    "the top words; sufficiency (lower is better) is the share lost with only the top words. Both "
+    "are averages over the top 1% to 50%. Enrichment is the evidence's share of the attribution "
     "divided by its share of the tokens."
 )
 

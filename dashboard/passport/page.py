@@ -48,12 +48,13 @@ def read(spec: RetrieverSpec) -> ModelPassport | None:
         return None
 
 
-def card(passport: ModelPassport) -> None:
-    """A model's card."""
+def card(passport: ModelPassport, *, alone: bool) -> None:
+    """A model's card: a column, or as many as the window has room for if it is `alone`."""
     st.markdown(f"## {panels.plain(passport.name)}")
     st.caption(panels.plain(passport.heading))
+    parts = st.container(horizontal=alone, gap="large")
     for part in passport.parts:
-        with panels.guarded():
+        with parts.container(width=WIDTH), panels.guarded():
             part_section(passport, part)
 
 
@@ -91,8 +92,9 @@ def board() -> None:
         if one is not None:
             cards.append(one)
             # At once: reading a passport for the first time takes a while, and so does drawing it.
-            with row.container(width=WIDTH):
-                card(one)
+            alone = len(specs) == 1
+            with row.container(width="stretch" if alone else WIDTH):
+                card(one, alone=alone)
     jobs = [passports.job(compute, passport) for passport in cards]
     active = any_active(jobs)
     with above:

@@ -1,4 +1,4 @@
-"""Ranking: what a data set's corpus search is worth, by where the evidence stands."""
+"""Ranking: how well models rank a data set's corpus, by position of the evidence."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ with st.sidebar, panels.guarded():
             [WHOLE, OWN],
             key="searched",
             bind="query-params",
-            help="PosIR's own figures are of each query in the corpus of its domain and "
-            "language; searching all documents is harder and shows language bias.",
+            help="PosIR searches each query in the corpus of its domain and language. "
+            "Searching all documents is harder and shows language bias.",
         )
         own_corpus = where == OWN
     elif ranking_service.has_pools(collection):
@@ -87,9 +87,9 @@ with st.sidebar, panels.guarded():
             [WHOLE, LANGUAGE],
             key="searched",
             bind="query-params",
-            help="MultiClaim's monolingual figures are of posts among the claims of their own "
-            "language; searching all documents shows language bias. Of translations the "
-            "originals' language counts.",
+            help="MultiClaim's monolingual figures search only the claims in the post's "
+            "language. Searching all documents shows language bias. The language of a "
+            "translation is that of its original.",
         )
         if own_corpus := where == LANGUAGE:
             collection = ranking_service.monolingual(collection)
@@ -134,19 +134,19 @@ with panels.guarded():
     survey, n_queries = the_setup.collection.survey, len(the_setup.collection.queries)
     measured = len(the_setup.queries)
     st.markdown(
-        f"{n_queries:,} queries, {survey.n:,} documents of "
-        f"{panels.plain(data.title)}, searched exhaustively; nDCG@10 by evidence position"
+        f"{n_queries:,} queries and {survey.n:,} documents of {panels.plain(data.title)}; every "
+        "document is scored for every query."
         + (
-            f", over {measured:,} queries: {panels.plain(the_setup.selection)}."
+            f" Measured over {measured:,} queries: {panels.plain(the_setup.selection)}."
             if measured < n_queries
-            else "."
+            else ""
         )
     )
     for note in the_setup.collection.notes:
         st.caption(panels.plain(note))
     rejected = [*the_setup.collection.rejected, *survey.rejected]
     if rejected:
-        with st.expander(f"{len(rejected):,} rows are no queries, judgements or documents"):
+        with st.expander(f"{len(rejected):,} rows were rejected"):
             show_table(
                 pd.DataFrame(
                     [(r.file, r.row, r.reason) for r in rejected[:1000]],
@@ -157,7 +157,7 @@ if not names and not runs:
     st.info("Choose a model in the sidebar.")
     st.stop()
 if not the_setup.queries:
-    st.info("No query is left: each has a pair that a model cannot read. Choose another model.")
+    st.info("Every query has a pair that a model can't read. Choose another model.")
     st.stop()
 
 
@@ -195,17 +195,17 @@ def progress(missing: list[str]) -> None:
             unit="models ranked",
             verb="Rank all",
             stop="Stop all",
-            idle=f"Not ranked yet: {names}; one after the other.",
+            idle=f"Not ranked yet: {names}.",
         )
         return
     job = job_of(missing[0])
     again = job.run is not None and job.run.progress.stopped
-    idle = "what was computed is kept." if again else "one run fills it."
+    kept = " Computed results are kept." if again else ""
     run_board(
         [job],
         suffix=f".{missing[0]}",
         verb="Rank remaining" if again else "Rank",
-        idle=f"Not ranked yet: {names}; {idle}",
+        idle=f"Not ranked yet: {names}.{kept}",
     )
 
 
@@ -214,19 +214,20 @@ def measures_table(rankings: Sequence[Measured]) -> None:
     show_table(
         tables.measures_text(rankings),
         column_config={
-            "same language": st.column_config.TextColumn(
-                help="Share of the top 10 in the query's language. The next column has the share "
-                "of such documents in the corpus."
+            "same language in top 10": st.column_config.TextColumn(
+                help="Share of the top 10 in the query's language."
             ),
-            "in corpus": st.column_config.NumberColumn(format="%.3f"),
+            "same language in corpus": st.column_config.NumberColumn(
+                format="%.3f", help="Share of the corpus in the query's language."
+            ),
             "without a result": st.column_config.NumberColumn(
-                help="Queries for which nothing was found; they count as 0."
+                help="Queries that retrieve no document; they count as 0."
             ),
         },
     )
     over = rankings[0].evaluation.estimates[NDCG]
     st.caption(
-        f"{over.n:,} queries answered by {over.n_resampled:,} documents. The 95% intervals "
+        f"{over.n:,} queries with {over.n_resampled:,} relevant documents. The 95% intervals "
         "resample these documents; those of S@10 are Agresti-Coull intervals."
     )
 
@@ -261,7 +262,7 @@ def profile_section(rankings: Sequence[Measured]) -> None:
         if measured.evaluation.profile is not None
     }
     if not profiles:
-        st.info("This data set does not say where its evidence stands, so there is no PSI.")
+        st.info("This data set has no evidence positions, so PSI isn't defined.")
         return
     buckets = {measured.name: measured.evaluation.buckets for measured in rankings}
     models = [measured for measured in rankings if isinstance(measured, Ranked)]
@@ -278,8 +279,8 @@ def profile_section(rankings: Sequence[Measured]) -> None:
     style = panels.screen_style(width_px=panels.BESIDE_PX, height_px=380)
     left, right = panels.side_by_side("ranking.places")
     with left:
-        st.markdown("**nDCG@10 by where the evidence stands**")
-        panels.show(draw_bins(style), "ranking.bins", "nDCG@10 over 20 bins of the evidence")
+        st.markdown("**nDCG@10 by evidence position**")
+        panels.show(draw_bins(style), "ranking.bins", "nDCG@10 in 20 bins of evidence position")
     with right:
         st.markdown("**Saliency of the same pairs**")
         saliency_section([model.name for model in models], style)
@@ -305,13 +306,12 @@ def profile_section(rankings: Sequence[Measured]) -> None:
             },
         )
     st.caption(
-        "PSI is 1 minus the worst bin's mean nDCG@10 divided by the best bin's, over 20 bins of "
-        "evidence position; empty bins are excluded. With few queries per bin, PSI is large even "
-        "without a bias. PSI under permutation is the mean PSI after permuting positions between "
-        "queries; p is the share of permutations whose PSI is at least as large as the one "
-        "measured. Queries of one document in the same bin are permuted together. In the chart, "
-        "the fuller a marker, the more of the evidence the model reads. The row of evidence read "
-        "whole excludes queries whose evidence is past the model's context limit."
+        "PSI is 1 − worst / best mean nDCG@10 over 20 bins of evidence position. With few queries "
+        "per bin it is large even without a bias: compare it with PSI under permutation, its mean "
+        "after positions are permuted between queries, and p, the share of permutations with at "
+        "least the measured PSI. Evidence read whole: without queries whose evidence is past the "
+        "context limit. In the chart, the fuller a marker, the more of the evidence the model "
+        "reads."
     )
     what_is_read([model.model.spec for model in models], pairs, "ranking")
     drawings = {"Evidence bins": draw_bins} | ({"Lengths": draw_buckets} if has_buckets else {})
@@ -333,7 +333,7 @@ def position_section() -> None:
 def saliency_section(models: list[str], style: Style) -> None:
     """Stored saliency curves of the data set's pairs, and who has none."""
     if not models:
-        st.caption("Runs have scores and no saliency: choose a model to compare with.")
+        st.caption("Runs have no saliency. Select a model to compare with.")
     curves: list[DataSetCurve] = []
     without = []
     for name in models:
@@ -363,7 +363,7 @@ def saliency_section(models: list[str], style: Style) -> None:
             "Mean saliency of the same pairs by position",
         )
     if without:
-        st.caption(panels.plain(f"No saliency of enough pairs yet: {', '.join(without)}."))
+        st.caption(panels.plain(f"Too few pairs with saliency: {', '.join(without)}."))
         links.page_link(
             "curves/page.py",
             "Compute it on the Curves page",
@@ -427,7 +427,7 @@ with rankings_tab:
     if names and any(pair.evidence is not None for pair in data.pairs):
         with panels.guarded():
             position_section()
-        st.markdown("## Rankings of the corpus as it is")
+        st.markdown("## Rankings of the unmodified corpus")
     board()
     complete: list[Measured] = []
     for each in names:
@@ -439,7 +439,7 @@ with rankings_tab:
     complete += given
     if complete:
         with panels.guarded():
-            note = "Explain reads with each model's own prompt and lengths." if posir else ""
+            note = "Explain uses each model's own prompt and context limit." if posir else ""
             ranking_queries.section(complete, data.name, names, note)
         with panels.guarded():
             published_results.section(complete, data.name)

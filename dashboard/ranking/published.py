@@ -43,6 +43,6 @@ def section(rankings: Sequence[Measured], dataset: str) -> None:
         )
         show_table(both[both["length"] == length])
         st.caption(
-            "Published figures are of PosIR's own corpora. Of a length bucket PosIR publishes the "
-            "mean over evidence bins, not over queries."
+            "Published figures are for PosIR's own corpora. For length buckets, PosIR publishes "
+            "the mean over evidence bins, not over queries."
         )

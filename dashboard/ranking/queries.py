@@ -28,15 +28,15 @@ def section(
     st.markdown("**Query by query**")
     left, right = st.columns(2)
     by_name = {measured.name: measured for measured in rankings}
-    name = left.selectbox("Rankings of", list(by_name), key="ranking.of")
+    name = left.selectbox("Ranking of", list(by_name), key="ranking.of")
     ranked = by_name[name or next(iter(by_name))]
     others = [None, *(name for name in by_name if name != ranked.name)]
     against = right.selectbox(
-        "Against",
+        "Compare with",
         others,
-        format_func=lambda other: other or "no other",
+        format_func=lambda other: other or "none",
         key="ranking.against",
-        help="Sorts the queries by their difference in nDCG@10, the largest first.",
+        help="Sorts queries by their difference in nDCG@10, largest first.",
     )
     filters = st.pills(
         "Show only queries with", FILTERS, selection_mode="multi", key="ranking.filters", wrap=True
@@ -69,7 +69,7 @@ def section(
                 for column, form in ((NDCG, "%.3f"), (AGAINST, "%.3f"), (DIFFERENCE, "%+.3f"))
             },
             "rank": st.column_config.NumberColumn(help="Of the first relevant document."),
-            "evidence": st.column_config.NumberColumn("Evidence at", format="%.0f%%"),
+            "evidence": st.column_config.NumberColumn("evidence position", format="%.0f%%"),
         },
     )
     if asked is None:
@@ -77,7 +77,7 @@ def section(
     query = tables.query_of(ranked, str(frame["id"].iloc[asked]))
     top = tables.top_frame(ranked, query)
     rank = tables.first_rank(ranked, query)
-    where = f"first at rank {rank:,}" if rank else "not among those found"
+    where = f"first at rank {rank:,}" if rank else "not in the ranking"
     st.markdown(f"**{panels.plain(query.text)}**")
     st.caption(f"{len(query.relevant):,} relevant, {where}.")
     opened_row = chosen_row(

@@ -30,7 +30,7 @@ def run_choice(collection: Collection) -> list[TrecRun]:
         max_selections=MOST,
         key="runs",
         bind="query-params",
-        help="Rankings that other programs made, named with --run when PosLens was started.",
+        help="Rankings from other programs, given by --run when PosLens was started.",
     )
     return [offered[name] for name in names]
 

@@ -24,10 +24,10 @@ from poslens.dashboard.widgets.tables import no_result
 from poslens.storage import service as cache_service
 
 ALL = "all methods"
-CAUSE = ("Cause", "cause/page.py", "A data set")
+CAUSE = ("Cause", "cause/page.py", "Data set")
 RETRIED: dict[str, tuple[str, str, str]] = {
     "": ("Curves", "curves/page.py", ""),
-    "faithfulness": ("Methods", "methods/page.py", "A data set"),
+    "faithfulness": ("Methods", "methods/page.py", "Data set"),
     "relocation": CAUSE,
     "ablation": CAUSE,
     **dict.fromkeys(MEASURES, CAUSE),
@@ -112,8 +112,7 @@ def shipped() -> None:
     st.caption(
         panels.plain(
             f"{rows:,} results of the bundled data sets, {total}. Pages use them unless you "
-            "have stored results of your own. They are read-only, and the counts below don't "
-            "include them."
+            "have stored results of your own. They are read-only."
         )
     )
     frame = pd.DataFrame(

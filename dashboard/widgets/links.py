@@ -86,7 +86,7 @@ def text_link(
         label,
         f"{access.current().root}{page}?{address}",
         icon=icon,
-        help="In a new tab, as own text: its address holds the query and the document.",
+        help="Opens a new tab. Its address contains the query and the document.",
     )
 
 

@@ -308,7 +308,7 @@ def _table(selection: Selection, chosen: TextPair, order: str, values: Mapping[s
         selection_default=None if at is None else {"selection": {"rows": [at]}},
         column_config={
             "query": st.column_config.TextColumn("Query", width="large"),
-            "evidence": st.column_config.NumberColumn("Evidence at", format="%.0f%%"),
+            "evidence": st.column_config.NumberColumn("evidence position", format="%.0f%%"),
             "tokens": st.column_config.NumberColumn("Tokens", format="localized"),
         },
     )

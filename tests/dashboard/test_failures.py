@@ -84,7 +84,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DataSet]:
     service.cache_clear()
 
 
-SET = "A data set"
+SET = "Data set"
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def spoiled(own_service: None) -> None:
     [
         ("cause", {"tab": "Bias tests"}, "No results have been computed"),
         ("methods", {"methods": ["saliency"]}, "0 of 1 tests of this pair are stored"),
-        ("cause", {"tab": "A data set"}, "Nothing is computed for these pairs"),
+        ("cause", {"tab": "Data set"}, "No results have been computed"),
         ("passport", {}, "Not computed yet"),
         ("audit", {}, "No result is complete yet"),  # the reasons of two documents stay
         ("ranking", {}, "Not ranked yet"),

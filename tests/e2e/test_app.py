@@ -131,7 +131,7 @@ def test_faithfulness_of_two_methods(run_app: App, visit: Visit) -> None:
     idle(page).get_by_role("button", name="Test this pair").click()
     expect(page.get_by_role("figure", name="deletion curves")).to_be_visible()
     expect(page.get_by_role("figure", name="insertion curves")).to_be_visible()
-    idle(page).get_by_role("tab", name="A data set").click()
+    idle(page).get_by_role("tab", name="Data set").click()
     expect(page.get_by_text("2 of 60 tests")).to_be_visible()
     expect(page).to_have_url(re.compile("tab=A\\+data\\+set"))
     no_error(page)

@@ -61,7 +61,7 @@ def test_rank_displacement_and_another_way_to_take_out(cause: Page) -> None:
 
 
 def test_a_data_set_and_the_methods_agreement(run_app: App, visit: Visit, tmp_path: Path) -> None:
-    address = f"{run_app.url}/cause?models=BM25&by=mask&tab=A+data+set"
+    address = f"{run_app.url}/cause?models=BM25&by=mask&tab=Data+set"
     cause = settled(visit(address))
     pairs = cause.get_by_label("Pairs", exact=True)
     pairs.fill("2")

@@ -26,7 +26,7 @@ def test_from_the_top_hub_to_a_query_in_explain(
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     app = start_app("--data", f"things={path}")
     page = visit(f"{app.url}/ranking?dataset=things&models=BM25&top=2")
-    expect(page.get_by_text("13 queries, 13 documents")).to_be_visible()
+    expect(page.get_by_text("13 queries and 13 documents")).to_be_visible()
     idle(page)
     page.get_by_role("tab", name="Hubs").click()
     expect(page.get_by_text("No results have been computed")).to_be_visible()

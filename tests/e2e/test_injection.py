@@ -21,7 +21,7 @@ PAGES = [
     "map",
     "methods",
     "methods?tab=Agreement+with+interventions",
-    "cause?tab=A+data+set",
+    "cause?tab=Data+set",
     "cause?tab=Bias+tests",
     "storage",
 ]

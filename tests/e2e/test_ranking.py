@@ -13,7 +13,7 @@ from tests.e2e.test_app import no_error, select
 
 def test_rank_and_follow_a_query_to_its_pair(run_app: App, visit: Visit) -> None:
     page = visit(f"{run_app.url}/ranking?dataset=mine&models=MiniLM&models=BM25")
-    expect(page.get_by_text("4 queries, 4 documents")).to_be_visible()
+    expect(page.get_by_text("4 queries and 4 documents")).to_be_visible()
     idle(page).get_by_role("button", name=re.compile("^Rank (all|remaining)$")).click()
     expect(page.get_by_role("button", name=re.compile("^Rank (all|remaining)$"))).to_have_count(0)
     expect(page.get_by_role("figure", name="nDCG@10 over 20 bins")).to_be_visible()
@@ -42,9 +42,9 @@ def test_a_run_beside_a_model_and_what_sets_them_apart(run_app: App, visit: Visi
     expect(page.get_by_text("Not ranked yet")).to_have_count(0)
     expect(page.get_by_text("bm25, statistics of raced")).to_be_attached()
     idle(page)
-    select(page, "Rankings of", "BM25")
+    select(page, "Ranking of", "BM25")
     idle(page)
-    select(page, "Against", "other engine")
+    select(page, "Compare with", "other engine")
     expect(
         page.get_by_text(re.compile(r"BM25 (less|minus) other engine(, nDCG@10)?: \+0\.750"))
     ).to_be_visible()

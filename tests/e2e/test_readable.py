@@ -20,7 +20,7 @@ def exclude(page: Page, inside: Locator | None = None) -> None:
 
 def test_queries_of_a_ranking(app: App, visit: Visit) -> None:
     page = visit(f"{app.url}/ranking?models=MiniLM")
-    expect(page.get_by_text(re.compile("304 queries, 68 documents"))).to_be_visible()
+    expect(page.get_by_text(re.compile("304 queries and 68 documents"))).to_be_visible()
     exclude(page, page.get_by_text("Search settings"))
     over = page.get_by_text(re.compile(r"over 1\d\d queries: only pairs that no model truncates"))
     expect(over).to_be_visible()

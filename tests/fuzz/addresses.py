@@ -59,13 +59,13 @@ PAGES: dict[str, Query] = {
         "dataset": "few",
     },
     "methods": {
-        "tab": "A data set",
+        "tab": "Data set",
         "models": ["tiny"],
         "methods": ["saliency"],
         "dataset": "few",
     },
     "cause": {
-        "tab": "A data set",
+        "tab": "Data set",
         "corpus": "evidence",
         "by": "mask",
         "dataset": "few",
@@ -151,7 +151,7 @@ MODELS = [
 ]
 METHODS = ["saliency", "occlusion", "terms", "maxsim", "decomposition", "input_x_gradient", "nope"]
 VALUES = [
-    "A pair",
+    "One pair",
     "Agreement with interventions",
     "Bias tests",
     "",

@@ -30,9 +30,7 @@ def unretrieved_by_position(
     order, and a thin one for their sentences in random order. Bands are 95% intervals."""
     index = summaries[0].index if summaries else None
     title = (
-        f"{index.query_form.capitalize()}s that don't retrieve their document (top {index.top})"
-        if index
-        else "Unretrieved sentences"
+        f"Unretrieved {index.query_form}s (top {index.top})" if index else "Unretrieved sentences"
     )
     figure = canvas("audit", style, "Position in the document (%)", f"{title}, %", provenance)
     for number, summary in enumerate(summaries):

@@ -76,7 +76,7 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
         "a position effect that survives shuffling is not due to content."
     )
     limits = (
-        "Intervals resample documents; there is none below ten documents. Last minus first: the "
+        "Intervals resample documents (10 or more). Last minus first: the "
         "share of unretrieved sentences in the last third of documents minus that in the first. "
         "Recovered: how much lower the share is than in the model's first index, over the same "
         "sentences. Shares depend on the size of the corpus: compare models on one corpus."
@@ -90,7 +90,7 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
             help="A sentence is unretrieved if its document is not among this many.",
         ),
         chunks=Several(
-            title="Documents in the index",
+            title="Chunking",
             default=("whole",),
             options=(
                 "whole",
@@ -101,15 +101,15 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
                 "late:128",
             ),
             check=chunks_of,
-            help="How documents are chunked: whole; windows:128:32, of 128 tokens that share 32 "
-            "with the next; or late:128, one pass over the text, then windows of its token "
-            "vectors. Each index is compared with the first one of its model.",
+            help="How documents are chunked: whole; windows:128:32 (windows of 128 tokens that "
+            "overlap by 32); or late:128 (one pass over the text, then windows of its token "
+            "vectors). Each index is compared with the first one of its model.",
         ),
         search_for=Choice(
-            title="Searched for",
+            title="Queries",
             default="sentence",
             options=QUERY_FORMS,
-            help="sentence, or question (made from the sentence by a rule).",
+            help="Search for each sentence, or for a question made from it by a rule.",
         ),
         documents=Integer(
             title="Documents",

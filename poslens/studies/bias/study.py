@@ -118,7 +118,10 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
     title = "Bias tests"
     question = "Which of two documents does a model prefer, all else equal?"
     unit = "document pair"
-    reads = "Bars above zero: the first document of each pair, d1, scores higher."
+    reads = (
+        "Each bar compares the documents d1 and d2 of many pairs, which differ in one respect. "
+        "Above zero, d1 scores higher."
+    )
     limits = (
         "Paired t-test over documents, because pairs made from one document are not independent. "
         "d_z: mean of s(d1) − s(d2) over its standard deviation. Resistance (mteb): share of pairs "
@@ -137,15 +140,15 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
             default=POSITIONS[0],
             options=POSITIONS,
             help="Where the position test moves the evidence to, if it is built from evidence "
-            "spans: end, middle (behind half of the other sentences) or own (where it is).",
+            "spans: end, middle (after half of the other sentences) or own (not moved).",
         ),
         pairs=Integer(
-            title="Pairs a test",
+            title="Pairs per test",
             default=250,
             low=2,
             high=100_000,
             step=50,
-            help="Pairs of each test at most, spread evenly over the data set.",
+            help="Maximum number of pairs of each test, spread evenly over the data set.",
         ),
         readable=Switch(
             title="Exclude truncated pairs",
@@ -218,16 +221,15 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         tests = narrowed(corpus, pairs, coverage.LEFT_OUT)
         if not (left := tuple(test for test in tests if test.pairs)):
             raise UserError(
-                "No pair of documents is left: of each, a model cannot read one. Choose another "
-                "model or data set."
+                "A model can't read one document of every pair. Choose another model or data set."
             )
         return left
 
     def notes(self, data: DataSet, corpus: tuple[BiasPairs, ...]) -> list[str]:
         """The pairs that were left out of each test, and the tests that there are no pairs for."""
         sentences = [
-            f"{TESTS[pairs_of_test.test].title}, pairs left out: "
-            + "; ".join(f"{n:,}: {reason}" for reason, n in pairs_of_test.rejected.items())
+            f"{TESTS[pairs_of_test.test].title}: "
+            + " ".join(f"{n:,} pairs left out. {why}" for why, n in pairs_of_test.rejected.items())
             for pairs_of_test in corpus
             if pairs_of_test.rejected
         ]
@@ -237,13 +239,16 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
             if not distinct(pairs)
         ]
         if {pairs_of_test.test for pairs_of_test in corpus} == set(available(data)):
+            without: dict[str, list[str]] = {}
+            for name, reason in lacking(data).items():
+                without.setdefault(reason, []).append(TESTS[name].title.lower())
             sentences += [
-                f"Not {TESTS[name].title.lower()}: {reason}."
-                for name, reason in lacking(data).items()
+                f"Without {', '.join(names)}: {reason}."
+                for reason, names in without.items()
                 if reason
             ]
         if unknown := unknown_files(data):
-            sentences.append(f"No test is known for: {', '.join(unknown)}.")
+            sentences.append(f"No test uses these files: {', '.join(unknown)}.")
         return sentences
 
     def subjects(
@@ -324,7 +329,7 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
                     labels.setdefault(sentence, []).append(label)
         sentences = [f"{'; '.join(of)}: {sentence}" for sentence, of in labels.items()]
         if partial:
-            sentences.append("Some of these tests stand on part of their pairs so far.")
+            sentences.append("Some tests are computed for only part of their pairs.")
         return sentences
 
     def verdict(self, summary: BiasSummary) -> str:

@@ -56,7 +56,11 @@ def relocation_scores(
     did not read the evidence whole, rings with a dot for the models in `unknown`, of which it is
     not known what they read. `place` is the number of the place to mark."""
     figure = canvas(
-        "relocation_scores", style, "Evidence at (% of the document)", "Score", provenance
+        "relocation_scores",
+        style,
+        "Position of the evidence (% of the document)",
+        "Score",
+        provenance,
     )
     for index, (name, relocation) in enumerate(results.items()):
         look = style.line(index)
@@ -253,7 +257,7 @@ def causal_curves(causes: Sequence[DataSetCause], style: Style) -> go.Figure:
 def edit_means(edits: Sequence[MeanEdits], style: Style, provenance: Provenances = ()) -> go.Figure:
     """Cosine to the unchanged text by how much was put in or taken out: a colour for each model, a
     dash for each place, with 95% intervals where there are enough documents."""
-    title = {"insertion": "Put in", "removal": "Taken out"}[edits[0].method.name]
+    title = {"insertion": "Inserted", "removal": "Removed"}[edits[0].method.name]
     figure = canvas(
         "edit_means", style, f"{title} (% of the text)", "Cosine to the unchanged text", provenance
     )

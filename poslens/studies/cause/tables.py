@@ -26,8 +26,8 @@ READ_ONLY = (
 READ_WHOLE = (
     f"{READ_ONLY} Relocation counts the positions where the model reads all of the evidence; pairs "
     "with fewer than two are left out. Lost past the context limit: the mean score at those "
-    "positions minus the mean at the others, over pairs with both. Truncation causes it, not "
-    "position bias."
+    "positions minus the mean at the others, over pairs with both; this loss is due to truncation, "
+    "not position bias."
 )
 """What tables of causal curves hold: of documents alone, and of evidence."""
 

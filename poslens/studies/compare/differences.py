@@ -197,9 +197,9 @@ class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
     question = "Do models differ on the same pairs, queries and documents?"
     unit = "computation"
     reads = (
-        "Each row is a measure of a model minus that of another model, paired on the same pairs, "
-        "queries or documents. Its verdict is higher, lower, equivalent within a margin, or too "
-        "few documents to decide, with about how many would decide."
+        "Each marker is a measure of one model minus that of the other, over the same pairs, "
+        "queries or documents, divided by the margin within which differences count as equivalent "
+        "(gray)."
     )
     limits = (
         "Intervals resample documents; p is adjusted by Holm for all rows. Equivalent: the 90% "

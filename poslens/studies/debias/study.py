@@ -68,7 +68,7 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
     )
     parameters = Parameters(
         steps=Integer(
-            title="Steps at most",
+            title="Maximum steps",
             default=DEFAULT.steps,
             low=1,
             high=5000,

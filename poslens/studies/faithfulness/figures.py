@@ -41,12 +41,12 @@ def deletion_insertion(
     results = scalable(results)
     if not results:
         raise ValueError("no result that can be scaled")
-    word = "taken out" if kind == "deletion" else "put back"
+    word = "removed" if kind == "deletion" else "restored"
     figure = canvas(
         f"{kind}_curve",
         style,
         f"Words {word} (%)",
-        "Score (whole document 1, empty 0)",
+        "Score (full document = 1, empty = 0)",
         provenance,
     )
     first = next(iter(results.values()))

@@ -50,20 +50,19 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
     question = "Which documents do many queries retrieve that they do not answer, and why?"
     unit = "document"
     reads = (
-        "The in-degree of a document is the number of queries that have it in their top k and that "
-        "it does not answer. A skewed distribution means that a few documents, the hubs, take the "
-        "positions of many others. Dotted lines show the index with the words of each document in "
-        "random order."
+        "The in-degree of a document is the number of queries that retrieve it in their top k "
+        "although it does not answer them. In a skewed distribution, a few documents (hubs) are "
+        "retrieved by many such queries. Dotted lines: the same index with the words of each "
+        "document in random order."
     )
     limits = (
-        "Documents that are judged relevant to a query are taken out of its ranking before its top "
-        "k is counted, so unjudged relevant documents count as hubs. The control keeps each "
-        "document's words, how often it has them, punctuation and length. It destroys word order, "
-        "sentences and the position of content; of a truncated document, other words are read. "
-        "What remains under the control comes from words and length alone. Intervals of the "
-        "skewness are those of the jackknife over the documents that the queries belong to, for "
-        f"this index. Equivalent: the 90% interval of the difference is within {SKEW_MARGIN:g} of "
-        "0."
+        "Documents judged relevant to a query are removed from its ranking before its top k is "
+        "counted; relevant documents without a judgment still count. The control keeps each "
+        "document's words, punctuation and length, and destroys word order, sentences and the "
+        "position of content, so skewness that remains comes from words and length alone. Of a "
+        "truncated document it reads other words. Intervals of the skewness are a jackknife over "
+        "the documents that the queries belong to. Equivalent: the 90% interval of the difference "
+        f"is within {SKEW_MARGIN:g} of 0."
     )
     parameters = Parameters(
         top=Integer(

@@ -176,8 +176,8 @@ def verdict(one: HubSummary) -> str:
     by_chance = "" if random is None else f" (random retrieval: {random:.2f})"
     sentences = [
         f"{head}the skewness of in-degrees in the top {top:,} is {skewness.text('.2f')}"
-        f"{by_chance}, and {shuffled.text('.2f')} with the words of each document in random order. "
-        f"Difference {one.comparison.difference.text('+.2f')}: {_lower(one.comparison.sentence)}"
+        f"{by_chance}, and {shuffled.text('.2f')} with the words of each document in random order "
+        f"(difference {one.comparison.difference.text('+.2f')}). {one.comparison.sentence}"
     ]
     if one.hubs:
         hub = one.hubs[0]
@@ -187,7 +187,3 @@ def verdict(one: HubSummary) -> str:
             f"({one.control.counts[hub]:,} with random word order)."
         )
     return " ".join(sentences)
-
-
-def _lower(sentence: str) -> str:
-    return sentence[0].lower() + sentence[1:]

@@ -58,9 +58,9 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
     question = "Does a document rank higher with its evidence at one position than at another?"
     unit = "pair"
     reads = (
-        "The evidence of each pair is moved through its own document, and the document is ranked "
-        "at each position against the unchanged other documents of the corpus. All positions use "
-        "the same queries, so any difference between positions is due to position."
+        "nDCG@10 with the evidence moved to each position of its document, which is ranked against "
+        "the unchanged rest of the corpus. Queries are the same at every position, so differences "
+        "are due to position."
     )
     limits = (
         "0% is the first position in the document, 100% the last at which the model reads the "

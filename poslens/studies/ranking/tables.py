@@ -57,8 +57,8 @@ def measures_text(rankings: Sequence[Measured]) -> pd.DataFrame:
         evaluation, bias = measured.evaluation, measured.evaluation.language
         row: dict[str, object] = {"model": measured.name}
         row |= {name: str(estimate) for name, estimate in evaluation.estimates.items()}
-        row["same language"] = "" if bias is None else str(bias.share)
-        row["in corpus"] = None if bias is None else bias.expected
+        row["same language in top 10"] = "" if bias is None else str(bias.share)
+        row["same language in corpus"] = None if bias is None else bias.expected
         row["without a result"] = evaluation.n_missing
         rows.append(row)
     return pd.DataFrame(rows)

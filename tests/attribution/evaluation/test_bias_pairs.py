@@ -144,7 +144,7 @@ def test_some_pairs_spread_evenly(sample: DataSet) -> None:
 def test_what_a_data_set_lacks_is_named() -> None:
     spans = DataSet("mine", "mine", (pair(),))
     assert available(spans) == ("position", "brevity")
-    assert "another name of it" in lacking(spans)["literal"]
+    assert "don't mark the entity" in lacking(spans)["literal"]
     assert "ColDeR" in lacking(spans)["repetition"]
     bare = DataSet("bare", "bare", (pair(None), pair(None)))
     assert available(bare) == () and "no evidence spans" in lacking(bare)["position"]

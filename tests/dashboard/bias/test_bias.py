@@ -205,7 +205,7 @@ def test_what_is_not_scored_to_the_end_is_not_judged(results) -> None:
     assert any("does not see" in sentence for sentence in BIAS_STUDY.remarks([one]))
     partial = replace(one, tests=(replace(of(one, "position"), missing=1),))
     assert BIAS_STUDY.remarks([partial]) == [
-        "Some of these tests stand on part of their pairs so far."
+        "Some tests are computed for only part of their pairs."
     ]
 
 
@@ -255,7 +255,9 @@ def test_a_data_set_with_spans_offers_what_they_are_enough_for() -> None:
     page = opened(models=["BM25"], dataset="sample", pairs="5", tests=["position"])
     assert page.dataframe[0].value["n"].tolist() == [5]
     page = opened(models=["BM25"], dataset="sample", pairs="5")
-    assert any("Not literal match" in caption.value for caption in page.caption)
+    assert any(
+        "Without answer importance, literal match" in caption.value for caption in page.caption
+    )
 
 
 def test_a_model_that_is_not_there_is_said_once_and_the_others_run() -> None:
@@ -298,7 +300,7 @@ def test_the_command_prints_the_table() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--dataset", "sample", "--test", "foil"], "evidence spans alone do not say"),
+        (["--dataset", "sample", "--test", "foil"], "evidence spans don't mark the entity"),
         (["--test", "x"], "Tests has no 'x': choose from answer_importance"),
         (["--position", "x"], "Evidence moves to is 'x': choose one of end, middle, own."),
         (["--dataset", "nothing"], "no data set 'nothing'"),

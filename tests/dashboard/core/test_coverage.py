@@ -312,5 +312,5 @@ def test_the_list_of_pairs_leaves_out_by_a_click(queried: str, view: str) -> Non
 
 def test_cause_and_methods_have_one_switch(queried: str) -> None:
     for view in ("cause", "methods"):
-        page = opened(view, tab="A data set", dataset=queried, models=["MiniLM"])
+        page = opened(view, tab="Data set", dataset=queried, models=["MiniLM"])
         assert len([one for one in page.toggle if one.key == "readable"]) == 1

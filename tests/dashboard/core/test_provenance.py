@@ -183,15 +183,15 @@ def test_a_pair_without_a_shared_word_breaks_nothing(tmp_path: Path) -> None:
     page.button(key="faithfulness.pair").click().run()
     assert not page.exception and not page.error
     assert any("nothing to test" in info.value for info in page.info)
-    page = open_page("methods", tab="A data set", **asked).run()
+    page = open_page("methods", tab="Data set", **asked).run()
     page.button(key="faithfulness.start").click().run()
     for run in list(service().runs._runs.values()):
         run.wait()
     page.run()
     assert not page.exception and not page.error
-    (table,) = [one.value for one in page.dataframe if "left out, no difference" in one.value]
-    assert table["n"].tolist() == [2] and table["left out, no difference"].tolist() == [1]
-    assert table["left out, below empty"].tolist() == [0] and table["documents"].tolist() == [2]
+    (table,) = [one.value for one in page.dataframe if "left out (score unchanged)" in one.value]
+    assert table["n"].tolist() == [2] and table["left out (score unchanged)"].tolist() == [1]
+    assert table["left out (score rises)"].tolist() == [0] and table["documents"].tolist() == [2]
 
 
 def test_faithfulness_of_a_data_set_is_captioned_as_such(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_faithfulness_of_a_data_set_is_captioned_as_such(tmp_path: Path) -> None
     (tmp_path / "mine.csv").write_text(rows)
     datasets.register("mine", tmp_path / "mine.csv")
     asked = {"dataset": "mine", "models": ["BM25"], "methods": ["terms"]}
-    page = open_page("methods", tab="A data set", **asked).run()
+    page = open_page("methods", tab="Data set", **asked).run()
     assert not page.exception
     page.button(key="faithfulness.start").click().run()
     from poslens.attribution.evaluation.faithfulness import ErasureParameters

@@ -48,7 +48,7 @@ def measures_of(app: AppTest) -> pd.DataFrame:
 
 def test_ranking_from_the_button_to_the_tables(mine: str) -> None:
     app = opened("ranking", dataset=mine, models=["BM25"])
-    assert "3 queries, 3 documents" in app.markdown[1].value
+    assert "3 queries and 3 documents" in app.markdown[1].value
     app.button(key="start.BM25").click().run()
     data = datasets.read(mine)
     setup = ranking_service.RankingSetup(ranking_service.collection_of(data))

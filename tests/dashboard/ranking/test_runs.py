@@ -163,7 +163,7 @@ def test_the_page_shows_runs_beside_models(mine: Path) -> None:
     (choice,) = [one for one in page.multiselect if one.label == "Runs"]
     assert choice.value == ["<b>bad"], "a run of other queries is not offered"
     # A list shows its options as they are: no backslash of Markdown among them.
-    (of,) = [one for one in page.selectbox if one.label == "Rankings of"]
+    (of,) = [one for one in page.selectbox if one.label == "Ranking of"]
     assert choice.options == of.options == ["<b>bad"]
     frames = [one.value for one in page.dataframe]
     measures = next(frame for frame in frames if "without a result" in frame.columns)

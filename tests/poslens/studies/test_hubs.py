@@ -111,7 +111,7 @@ def test_the_document_at_the_mean_of_all_queries_is_the_top_hub(tmp_path: Path) 
     assert row["skewness_random_order"] == pytest.approx(scipy.stats.skew(summary.control.counts))
     assert summary.original.counts.sum() == summary.control.counts.sum() == 5 * (N + 1)
     assert "The top hub, hub, is in the top 5 of 48 of the 48 queries" in found.verdicts[0]
-    assert ": higher" in found.verdicts[0]
+    assert " Higher" in found.verdicts[0]
     assert len(found.to_frame("words")) == 0  # shares of the score need more than vectors
 
 
@@ -147,7 +147,7 @@ def test_word_order_means_nothing_to_bm25_and_its_words_make_the_hub(
     (row,) = json.loads(result.stdout)["rows"]
     assert row["skewness"] == row["skewness_random_order"] > 2
     assert row["difference"] == 0 and row["difference_verdict"] == "equivalent"
-    assert "equivalent within the margin of 0.5" in result.stderr
+    assert "Equivalent within the margin of 0.5" in result.stderr
     assert "The top hub, hub, is in the top 3 of 48 of the 48 queries" in result.stderr
     (provenance,) = json.loads(result.stdout)["provenance"]
     assert provenance["control"] == "words of each document in random order"
@@ -219,7 +219,7 @@ def test_few_queries_have_no_interval_and_no_verdict(tmp_path: Path) -> None:
     found = poslens.hubs("BM25", dataset=written(tmp_path / "few.jsonl", rows), top=2)
     (row,) = found.to_frame("hubness").to_dict("records")
     assert row["difference_verdict"] == "too few documents" and row["skewness_low"] is None
-    assert "too few documents to decide" in found.verdicts[0]
+    assert "Too few documents to decide" in found.verdicts[0]
 
 
 def test_a_reranker_has_no_in_degrees(
