@@ -89,7 +89,7 @@ def test_no_unrelated_query_says_so() -> None:
 
 
 def test_shuffling_keeps_sentences_and_follows_the_evidence(sample: DataSet) -> None:
-    with pytest.raises(UserError, match="in Thai script, in which sentences cannot be told"):
+    with pytest.raises(UserError, match="in Thai script, which PosLens cannot split"):
         control("shuffled", next(p for p in sample.pairs if p.language == "tha"), [])
     for pair in (PAIR, *(p for p in sample.pairs[::29] if p.language != "tha")):
         null = control("shuffled", pair, [])

@@ -50,7 +50,7 @@ def pair_of(document: str, number: int) -> TextPair:
 def test_evidence_in_a_script_without_sentences_is_not_moved(sample: DataSet) -> None:
     """A Thai article of four paragraphs had four "sentences", and whole paragraphs were moved."""
     thai = [pair for pair in sample.pairs if pair.language == "tha"]
-    with pytest.raises(UserError, match="in Thai script, in which sentences cannot be told"):
+    with pytest.raises(UserError, match="in Thai script, which PosLens cannot split"):
         relocated(thai[0])
     found, said = movable(sample.pairs)
     assert found == [pair for pair in sample.pairs if pair.language != "tha"]

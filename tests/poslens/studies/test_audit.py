@@ -328,7 +328,7 @@ def test_what_cannot_be_audited_leaves_the_page_whole(
     assert not page.exception
     shown = [one.value for one in (*page.error, *page.caption)]
     assert any(said in one.replace("\\", "") for one in shown), shown
-    assert "Audit: which sentences" in "".join(one.value for one in page.markdown)
+    assert "Audit: what can an index not retrieve" in "".join(one.value for one in page.markdown)
 
 
 def test_an_infinite_number_in_a_link_is_the_usual_one(things: str) -> None:
