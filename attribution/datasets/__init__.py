@@ -1,6 +1,6 @@
-"""The data sets known by name: the bundled samples, and those named when the program starts.
+"""The registered data sets: the bundled samples, and those given at startup.
 
-Each format is a module of this package that registers itself, which happens here.
+Each format is a module that registers itself when this package imports it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SAMPLE_BIAS = "sample-bias"
 
 TYPED = "typed"
 UPLOADED = "upload-"
-"""What data sets of readers' own texts are called, or begin with; none that is named here is."""
+"""Reserved names and prefixes of data sets of readers' own texts."""
 
 _HERE = Path(__file__).parent / "sample"
 _folders: dict[str, Path] = {SAMPLE: _HERE / "posir", SAMPLE_BIAS: _HERE / "colder"}
@@ -58,7 +58,7 @@ _variants: dict[str, str] = {}
 _Stamp = tuple[tuple[str, int, int], ...]
 _stamps: dict[str, _Stamp] = {}
 _generation = 0
-"""The files of each data set when it was read: their places, times and sizes."""
+"""The files of each data set when it was read: paths, times and sizes."""
 _titles = {
     SAMPLE: "Bundled sample (PosIR layout)",
     SAMPLE_BIAS: "Embedded bias tests (ColDeR layout)",
@@ -66,17 +66,16 @@ _titles = {
 
 
 def register(name: str, source: Path | str) -> list[str]:
-    """Make a data set known by name; a browser chooses among names. Gives the names it goes by.
+    """Register a data set under a name, and return its names; browsers select names.
 
-    `source` is a folder or file of any format, `hf:organisation/name`, `ir_datasets:ID`,
-    `mteb:TASK`, or one of these with
-    `@eng` or `@eng-Latn` (PosIR's English part) or `@eng-pol` (its English queries with its Polish
-    corpus) behind it. MultiClaim is known as
-    `name` and, in English, as `name-english`.
+    `source` is a folder or file in any format, `hf:organisation/name`, `ir_datasets:ID`,
+    `mteb:TASK`, or one of these with `@eng` or `@eng-Latn` (PosIR's English part) or `@eng-pol`
+    (its English queries with its Polish corpus) appended. MultiClaim is registered as `name` and,
+    in English, as `name-english`.
 
     Raises:
-        UserError: the bundled data set's name or one of readers' own texts, nothing there, no
-            known format, or what cannot be fetched.
+        UserError: the name is reserved, nothing is at the path, the format is unknown, or the data
+            set cannot be fetched.
     """
     path, variant = formats.split_variant(str(source))
     folder = sources.folder_of(path)
@@ -101,7 +100,7 @@ def register(name: str, source: Path | str) -> list[str]:
 
 
 def _forget() -> None:
-    """Read every data set anew when it is asked for next."""
+    """Read every data set again at its next use."""
     global _generation
     _generation += 1
     _stamps.clear()
@@ -111,20 +110,20 @@ def _forget() -> None:
 
 
 def generation() -> int:
-    """Which reading of the data sets this is: another number once they are read anew, so that what
-    was made of the earlier one is not taken for what they hold now."""
+    """A number that changes when data sets are read again, so that results derived from an earlier
+    state are not used for the current one."""
     return _generation
 
 
 def reload_if_changed(name: str) -> None:
-    """Read a data set anew if its files have changed. Nothing else checks, so long-running programs
-    such as notebooks call it."""
+    """Read a data set again if its files changed. Nothing else checks this, so long-running
+    programs such as notebooks call it."""
     if name in _stamps and name in _folders and _stamps[name] != _stamp(_folders[name]):
         _forget()
 
 
 def _stamp(place: Path) -> _Stamp:
-    """The files at a place, each with its time and size; none where they cannot be looked at."""
+    """The files at a path with their times and sizes; empty if they cannot be read."""
     try:
         files = sorted(place.rglob("*")) if place.is_dir() else [place]
         looked = ((str(file), file.stat()) for file in files)
@@ -134,20 +133,20 @@ def _stamp(place: Path) -> _Stamp:
 
 
 def embedded(name: str) -> bool:
-    """Whether this is the name of an bundled data set, which no other can take."""
+    """Whether this is the name of a bundled data set, which no other data set can have."""
     return name in _titles
 
 
 def names() -> list[str]:
-    """Names of the data sets, the embedded ones first."""
+    """Names of the data sets, the bundled ones first."""
     return list(_folders)
 
 
 def read(name: str) -> DataSet:
-    """The data set of this name, read once and kept.
+    """The data set of this name; read once and cached.
 
     Raises:
-        UserError: there is none, or its files are not as they should be.
+        UserError: there is none, or its files are invalid.
     """
     return _read(_known(name))
 
@@ -158,11 +157,11 @@ def _read(name: str) -> DataSet:
 
 
 def collection(name: str) -> Collection:
-    """The data set of this name with its whole corpus, read once and kept; the corpus stays where
-    it is and is read as it is searched.
+    """The data set of this name with its whole corpus; cached, except the corpus, which is read
+    while it is searched.
 
     Raises:
-        UserError: there is none, or its files judge no relevance or are not as they should be.
+        UserError: there is none, or its files have no relevance judgments or are invalid.
     """
     return _collection(_known(name))
 
@@ -173,7 +172,7 @@ def _collection(name: str) -> Collection:
 
 
 def judged(name: str) -> bool:
-    """Whether the data set of this name is in a format that says which documents answer a query.
+    """Whether the format of this data set states which documents answer a query.
 
     Raises:
         UserError: there is none, or its files are in no known format.
@@ -183,11 +182,11 @@ def judged(name: str) -> bool:
 
 
 def corpus_of(name: str) -> Collection:
-    """The documents of the data set of this name, whether or not it judges queries; kept, and read
-    as they are asked for.
+    """The documents of this data set, with or without judgments; cached, but documents are read on
+    demand.
 
     Raises:
-        UserError: there is none, or its files are not as they should be.
+        UserError: there is none, or its files are invalid.
     """
     return _corpus(_known(name))
 
@@ -198,14 +197,14 @@ def _corpus(name: str) -> Collection:
 
 
 def _known(name: str) -> str:
-    """The name, where a data set has it."""
+    """The name, if a data set has it."""
     if name not in _folders:
         raise UserError(f"There is no data set {name[:80]!r}: choose one of {', '.join(names())}.")
     return name
 
 
 def _by(reader: Callable[[Path, str, str, str], T], name: str) -> T:
-    """What a reader of any format makes of the data set's files."""
+    """The result of a format's reader for the data set's files."""
     with _still_there(name):
         _stamps[name] = _stamp(_folders[name])
         return reader(_folders[name], name, _titles.get(name, ""), _variants.get(name, ""))
@@ -213,8 +212,8 @@ def _by(reader: Callable[[Path, str, str, str], T], name: str) -> T:
 
 @contextmanager
 def _still_there(name: str) -> Iterator[None]:
-    """Say of files that were removed or locked meanwhile whose they are, not where they were: a
-    browser knows data sets by name."""
+    """Report files that were removed or locked by the data set's name instead of by their paths,
+    which browsers must not see."""
     try:
         if not _folders[name].exists():
             raise FileNotFoundError(ENOENT, "they are gone")
@@ -227,9 +226,9 @@ def _still_there(name: str) -> Iterator[None]:
 
 
 def posir_selection(pair: TextPair) -> bool:
-    """The choice of pairs of PosIR's saliency scripts: English documents of at least 1,024 tokens
-    (the data set's own count) whose evidence lies in the middle, 0.4 <= r <= 0.6 with r the span's
-    mid-point over the document's characters. A language that the data set does not tell passes."""
+    """The pairs that PosIR's saliency scripts select: English documents of at least 1,024 tokens
+    (the data set's own count) whose evidence is in the middle, 0.4 <= r <= 0.6, where r is the
+    span's mid-point relative to the document's characters. Unknown languages are included."""
     if pair.language not in (None, "eng"):
         return False
     if pair.evidence is None or (pair.document_tokens or 0) < 1024:

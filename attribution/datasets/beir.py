@@ -1,12 +1,12 @@
-"""The BEIR layout (Thakur et al. 2021), as BEIR-PL uses it too.
+"""The BEIR layout (Thakur et al. 2021), also used by BEIR-PL.
 
 `corpus.jsonl` (_id, title, text), `queries.jsonl` (_id, text) and `qrels/<split>.tsv` (query-id,
-corpus-id, score, with that header); each may end in `.gz`. As on the hub, texts may also be
-`corpus.parquet` or `corpus/*.parquet`, and judgements `.jsonl` or `.parquet`, in one file or in
-parts, in `qrels/`, `data/` or beside the texts. Judgements and queries are read first, then the
-corpus in one pass that keeps only the documents which pairs need, so that a corpus of millions of
-documents is never held. Title and text are joined by one space, as BEIR and sentence-transformers
-do for models that take one text.
+corpus-id, score, with that header); each can end in `.gz`. As on the hub, texts can also be
+`corpus.parquet` or `corpus/*.parquet`, and judgments `.jsonl` or `.parquet`, in one file or in
+parts, in `qrels/`, `data/` or the folder of the texts. Judgments and queries are read first, then
+the corpus in one pass that stores only the documents of pairs, so a corpus of millions of documents
+is never in memory. Title and text are joined by one space, as BEIR and sentence-transformers do for
+models that take one text.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ from poslens.attribution.types import TextPair
 
 _SPLITS = ("test", "dev", "validation", "val", "train")
 JUDGEMENTS = (".tsv", ".jsonl", ".parquet")
-"""Formats of judgements, the one of the paper first."""
+"""Formats of judgments, the paper's first."""
 
 KEEPS_OWN_IDS = "keeps-own-ids"
-"""A file of this name says that a query may find the document of its own id: ids of queries and
-documents have nothing to do with each other, as in most of what is no set of BEIR's own."""
+"""A file of this name means that a query can find the document with its own id, because ids of
+queries and documents are unrelated, as in most data sets that are not BEIR's own."""
 
 _JUDGEMENT = ("query-id", "corpus-id", "score")
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
-# Where a line begins with a plain id, one that no pair needs is passed over unparsed.
+# Lines that begin with a plain id that no pair needs are skipped without parsing.
 _ID = re.compile(r'\s*\{\s*"_id"\s*:\s*"([^"\\]*)"\s*[,}]')
 
 
 @dataclass(slots=True)
 class _Texts:
-    """Texts by id, and what stood in the way of others."""
+    """Texts by id, and why others are missing."""
 
     file: str
     by_id: dict[str, str] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class _Texts:
     first_unread: str = ""
 
     def absent(self, what: str, identity: str) -> str:
-        """Why there is no text of this id."""
+        """Why there is no text with this id."""
         if identity in self.twice:
             return f"{what} {identity} is there twice with another text: {self.twice[identity]}"
         hint = f"; {self.unread} lines of {self.file} cannot be read, the first: "
@@ -91,12 +91,12 @@ def table_files(folder: Path, stem: str) -> list[Path]:
 
 
 def read(path: Path, name: str, title: str = "") -> DataSet:
-    """One pair for each judgement above zero: of the test split, else dev, else train.
+    """One pair for each judgment above zero: of the test split, or else dev, or else train.
 
-    `path` is the data set's folder, a folder of several, or the qrels file of a chosen split.
+    `path` is the data set's folder, a folder of several, or the qrels file of a split.
 
     Raises:
-        UserError: a file is missing or damaged, or no judgement makes a pair.
+        UserError: a file is missing or damaged, or no judgment makes a valid pair.
     """
     path, chosen = _chosen(path)
     found = pairs_of(_judged(path, chosen, name))
@@ -104,12 +104,12 @@ def read(path: Path, name: str, title: str = "") -> DataSet:
 
 
 def collection(path: Path, name: str, title: str = "") -> Collection:
-    """Queries, judgements and the whole corpus of each folder; documents are read row by row as
-    they are asked for.
+    """Queries, judgments and the whole corpus of each folder; documents are read row by row on
+    demand.
 
-    As in BEIR a query does not find the document of its own id (arguments are queries and
-    documents at once in ArguAna, questions in Quora), and documents that are judged and not there
-    count as not found.
+    As in BEIR, a query does not find the document with its own id (ArguAna's arguments and Quora's
+    questions are both queries and documents), and judged documents that the corpus lacks count as
+    not found.
 
     Raises:
         UserError: as `read`.
@@ -152,7 +152,7 @@ def _title(name: str, title: str, chosen: list[tuple[Path, list[Path]]]) -> str:
 
 
 def _chosen(path: Path) -> tuple[Path, list[tuple[Path, list[Path]]]]:
-    """The root, and each folder with the files of its judgements."""
+    """The root, and each folder with its files of judgments."""
     split: list[Path] = []
     if path.is_file():
         split = [path]
@@ -177,13 +177,13 @@ def _judged(
 
 
 def _stem(file: Path) -> str:
-    """The split that a file of judgements is of, or is a part of."""
+    """The split of a file of judgments."""
     name = file.name.removesuffix(".gz")
     return _PART.sub("", name.removesuffix(suffix(name)))
 
 
 def queries(folder: Path) -> dict[str, str]:
-    """Every query of a folder by its id, judged or not; of an id that is there twice the first."""
+    """Every query of a folder by its id, judged or not; of duplicate ids the first."""
     texts: dict[str, str] = {}
     for path in table_files(folder, "queries"):
         for row in _rows(File(path.name, path), None):
@@ -194,9 +194,9 @@ def queries(folder: Path) -> dict[str, str]:
 
 
 def judgement_files(folder: Path) -> list[Path]:
-    """The files of judgements of one split of a folder: test, else dev, else train; none without
-    judgements."""
-    # On the hub the judgements lie beside the texts, or come as a set of their own.
+    """The files of judgments of one split of a folder: test, or else dev, or else train; empty
+    without judgments."""
+    # On the hub, judgments are in the folder of the texts or in a separate data set.
     for place in (folder / "qrels", folder / "data", folder):
         for kind in JUDGEMENTS:
             paths: dict[str, list[Path]] = {}
@@ -229,7 +229,7 @@ def _read_folder(
     ]
     wanted = [judgement for judgement in judgements if isinstance(judgement, _Line)]
     queries = _texts(folder, "queries", shown, {j.query for j in wanted})
-    # Judgements whose query is missing need no document.
+    # Judgments whose query is missing need no document.
     documents = _texts(
         folder, "corpus", shown, {j.document for j in wanted if j.query in queries.by_id}
     )
@@ -273,7 +273,7 @@ def _read_folder(
             )
             continue
         pair_id = f"{judgement.query}/{judgement.document}"
-        # Two sets below one root may share ids.
+        # Two data sets below one root can share ids.
         if pair_id in ids:
             pair_id = f"{shown}{pair_id}"
         ids.add(pair_id)
@@ -365,7 +365,7 @@ def _texts(folder: Path, stem: str, shown: str, wanted: set[str]) -> _Texts:
 
 
 def _rows(file: File, wanted: set[str] | None) -> Iterator[Row]:
-    """The rows of texts; of lines of JSON only those `wanted`, where not all are."""
+    """The rows of texts; for lines of JSON only those in `wanted`, unless all are."""
     if suffix(file.name) == ".parquet":
         yield from rows(file, ("_id", "text"), ("title", "pos_char_span"))
         return

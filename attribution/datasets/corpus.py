@@ -1,7 +1,7 @@
-"""A test collection: queries, which documents answer them, and the whole corpus to search.
+"""A test collection: queries, the documents that answer them, and the whole corpus to search.
 
-Pairs are what attribution needs; a ranking needs also the documents that nobody asks for. They may
-be millions, so a collection holds its queries and gives its documents out one at a time.
+Attribution needs only pairs, but a ranking also needs the documents that no query asks for. There
+can be millions, so a collection holds its queries and yields its documents one at a time.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from poslens.attribution.types import EvidenceSpan, TextPair
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A document as its file has it, and where it stands there.
+    """A document of a file, and its place in the file.
 
-    `part` is the corpus it belongs to, where a data set has several; `language` is the original's
-    of a translation. `title` is what the text begins with, if the file names one. A document
-    without an id could not be read.
+    `part` is the corpus it belongs to, if a data set has several; `language` of a translation is
+    the original's. `title` is the beginning of the text, if the file has titles. A document without
+    an id could not be read.
     """
 
     document_id: str
@@ -48,20 +48,20 @@ class Document:
 
     @property
     def key(self) -> str:
-        """Its id in the collection: parts may share ids."""
+        """Its id in the collection; ids of different parts can be the same."""
         return _key(self.part, self.document_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query and its judgements.
+    """A query and its judgments.
 
-    `relevant` maps document keys to grades from 1, those that the corpus lacks among them; `pairs`
-    maps those that it has to the data set's pair ids. `evidence`
-    is the mid-point of the (first) evidence over its document's characters, `document_tokens` that
-    document's length as the data set counts it; None where the data set does not say. `span` are
-    the evidence's characters in the document of the pair `evidence_pair`. `groups` are those of the
-    collection's groups that the query counts in.
+    `relevant` maps document keys to grades from 1, including documents that the corpus lacks;
+    `pairs` maps those in the corpus to the data set's pair ids. `evidence` is the mid-point of the
+    (first) evidence relative to its document's characters, and `document_tokens` the data set's
+    token count of that document; None if unknown. `span` are the evidence's characters in the
+    document of the pair `evidence_pair`. `groups` are the collection's groups that the query counts
+    in.
     """
 
     query_id: str
@@ -78,25 +78,26 @@ class Query:
 
     @property
     def unjudged(self) -> Query:
-        """The same query without judgements and evidence."""
+        """The same query without judgments and evidence."""
         return Query(self.query_id, self.text, self.part, self.language, {}, {}, None, None)
 
     @property
     def evidence_document(self) -> str | None:
-        """Key of the document that holds the evidence."""
+        """Key of the document that contains the evidence."""
         return next((key for key, pair in self.pairs.items() if pair == self.evidence_pair), None)
 
     @property
     def document(self) -> str:
-        """Key of the document that tells independent queries apart: the one that holds the
-        evidence, else the first relevant one."""
+        """Key of the document that intervals resample: the one that contains the evidence, or else
+        the first relevant one."""
         return self.evidence_document or next(iter(self.relevant), self.query_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What a corpus holds: `n` documents, how many of each part and language, the rows that are no
-    documents, and how many documents their own queries do not find: see `own_query`."""
+    """Statistics of a corpus: `n` documents, their number by part and language, the rows that are
+    no documents, and the number of documents excluded for the query of the same id
+    (`own_query`)."""
 
     n: int
     languages: Mapping[tuple[str, str | None], int]
@@ -106,13 +107,12 @@ class Survey:
 
 @dataclass(frozen=True)
 class Collection:
-    """Queries, judgements and a corpus that can be read any number of times.
+    """Queries, judgments and a corpus that can be read any number of times.
 
-    With `skips_own_id` a query does not find the document of its own id, as in BEIR. With
-    `monolingual` each language is a part of its own: see `by_language`. `groups` are the groups of
-    queries that a benchmark compares, None where the data set is none; `drawn` says in words which
-    of its queries or documents were drawn, where not all are there: see `sampled` and
-    `sampled_documents`.
+    With `skips_own_id`, a query does not find the document with its own id, as in BEIR. With
+    `monolingual`, each language is a separate part: see `by_language`. `groups` are the groups of
+    queries that a benchmark compares, or None. `drawn` describes a sample of queries or documents,
+    if the collection is one: see `sampled` and `sampled_documents`.
     """
 
     name: str
@@ -128,12 +128,12 @@ class Collection:
 
     @property
     def n_lost(self) -> int:
-        """Judgements of documents that the corpus lacks."""
+        """Number of judgments of documents that the corpus lacks."""
         return sum(isinstance(rejection, LostDocument) for rejection in self.rejected)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the measures count that a reader would not expect, a sentence each."""
+        """Remarks about what measures count and readers may not expect, one sentence each."""
         found = []
         if self.monolingual:
             found.append(
@@ -154,15 +154,15 @@ class Collection:
 
     @cached_property
     def row_of(self) -> Mapping[str, int]:
-        """Each query's place in `queries` by its id."""
+        """Each query's index in `queries` by its id."""
         return {query.query_id: row for row, query in enumerate(self.queries)}
 
     def own_query(self, document: Document) -> int | None:
-        """The place in `queries` of the one that does not find this document, since it has its id;
-        None where each finds it."""
+        """The index in `queries` of the query that does not find this document because it has the
+        same id; None if there is none."""
         if not self.skips_own_id:
             return None
-        # Among the documents of one language each has its key in the whole corpus for an id.
+        # With documents of one language, the id is the key in the whole corpus.
         row = self.row_of.get(document.document_id if self.monolingual else document.key)
         if row is not None and self.monolingual and self.queries[row].part != document.part:
             return None
@@ -170,14 +170,14 @@ class Collection:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The corpora that queries are put to, in order."""
+        """The corpora that queries search, in order."""
         return tuple(dict.fromkeys(query.part for query in self.queries))
 
     def documents(
         self, reject: Callable[[Rejection], None] = lambda rejection: None
     ) -> Iterator[Document]:
-        """Every document of the corpus in its order, cleaned; what cannot be searched goes to
-        `reject`, so that accepted + rejected = rows read.
+        """Every document of the corpus in order, cleaned; documents that cannot be searched go to
+        `reject`, so accepted + rejected = rows read.
 
         Raises:
             UserError: a file of the corpus cannot be read.
@@ -204,7 +204,7 @@ class Collection:
 
     @cached_property
     def survey(self) -> Survey:
-        """What one pass over the corpus counts.
+        """The statistics of one pass over the corpus.
 
         Raises:
             UserError: as `documents`.
@@ -219,13 +219,13 @@ class Collection:
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """The queries' languages, the one of most queries first."""
+        """The queries' languages, the most frequent first."""
         counts = Counter(query.language for query in self.queries if query.language)
         return tuple(language for language, _ in counts.most_common())
 
     def by_language(self) -> Collection:
-        """Each query put to the documents of its own language alone, and judged by these: the
-        monolingual pools of MultiClaim. The documents are held in memory, language by language.
+        """The collection in which each query searches only documents in its own language, with the
+        judgments of these: MultiClaim's monolingual pools. Documents are in memory, by language.
 
         Raises:
             UserError: no query has a relevant document in its language.
@@ -278,8 +278,8 @@ class Collection:
         )
 
     def sampled(self, n: int, seed: int) -> Collection:
-        """The same corpus with at most `n` queries of each group, drawn by lot. A query of several
-        groups counts in each of them, so a group may keep more than `n`.
+        """The same corpus with at most `n` queries of each group, drawn at random. A query of
+        several groups counts in each of them, so a group can have more than `n`.
 
         Raises:
             UserError: the collection has no groups, or `n` is below 1.
@@ -302,9 +302,9 @@ class Collection:
     def sampled_documents(
         self, n: int, seed: int, always: frozenset[str] = frozenset()
     ) -> Collection:
-        """The same queries over `n` documents, or over all where there are no more: those with a
-        key in `always`, as far as they fit, and others drawn at random. A larger sample with the
-        same seed contains the smaller one. The sample has no files: its fingerprint is that of its
+        """The same queries with `n` documents, or with all if there are no more: those with a key
+        in `always`, as far as they fit, and others drawn at random. A larger sample with the same
+        seed contains the smaller one. A sample has no files, so its fingerprint is that of its
         documents.
 
         Raises:
@@ -334,7 +334,7 @@ class Collection:
         )
 
     def texts(self, keys: Iterable[str]) -> dict[str, str]:
-        """The texts of documents, in one pass over the corpus that ends with the last of them."""
+        """The texts of documents, from one pass over the corpus that ends at the last of them."""
         wanted = set(keys)
         found: dict[str, str] = {}
         if not wanted:
@@ -378,7 +378,7 @@ class Collection:
         return found[:16], found + languages.hexdigest()
 
     def queries_digest(self) -> str:
-        """16 hexadecimal digits over queries and judgements; the corpus is its files' matter."""
+        """16 hexadecimal digits over queries and judgments, without the corpus."""
         total = hashlib.sha256()
         for query in self.queries:
             row = (query.query_id, query.text, query.part, sorted(query.relevant.items()))
@@ -400,10 +400,10 @@ def gather(
     skips_own_id: bool = False,
     groups: Groups | None = None,
 ) -> Collection:
-    """The collection of what a reader judges, and of the corpus that `stream` reads.
+    """The collection of a reader's judgments and of the corpus that `stream` reads.
 
     Raises:
-        UserError: nothing is judged relevant.
+        UserError: no document is judged relevant.
     """
     judged: dict[str, list[Judgement | LostDocument]] = {}
     rejected: list[Rejection] = []
@@ -457,10 +457,10 @@ def _query(query_id: str, judged: Sequence[Judgement | LostDocument]) -> Query:
 
 
 def from_pairs(data: DataSet) -> Collection:
-    """The collection of a set that is pairs alone: its corpus are their distinct documents, each
-    called after the first pair that has it; pairs of one query text are one query's.
+    """The collection of a data set that has only pairs. The corpus is their distinct documents,
+    each with the id of its first pair; pairs with the same query text belong to one query.
 
-    A document of a pair is taken to answer its query; all others not to.
+    Only the documents of a query's pairs count as relevant to it.
     """
     documents: dict[str, TextPair] = {}
     queries: dict[str, str] = {}
@@ -495,10 +495,10 @@ _MAX_GRADE = 1_000_000
 
 
 def grade(score: object) -> int:
-    """A judgement as a grade, 0 where it says not relevant; pytrec_eval takes whole numbers.
+    """A judgment as a grade, 0 if not relevant; pytrec_eval requires whole numbers.
 
     Raises:
-        UserError: it is no number, or absurdly large.
+        UserError: it is no number, or too large.
     """
     try:
         number = float(score) if isinstance(score, str) else score

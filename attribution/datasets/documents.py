@@ -1,9 +1,9 @@
-"""Documents without judgements: a file of tables or a folder of them, or a BEIR folder without
-`qrels`, whose queries are read too if it has any.
+"""Documents without judgments: a table, a folder of tables, or a BEIR folder without `qrels`, whose
+queries are read too if it has any.
 
-A row is a document: its text in the column `text` (or `document`), joined to a `title` as BEIR
-does, its name in `_id`, `id`, `doc_id` or `document_id`, and its `language` where the file says it.
-A row without a name is called after its place.
+A row is a document: its text in the column `text` (or `document`), joined to a `title` as in BEIR,
+its id in `_id`, `id`, `doc_id` or `document_id`, and optionally its `language`. A row without an id
+is named after its file and row.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _WANTED = (*TEXTS, *IDS, "title", "language", *_QUERY_COLUMNS)
 
 
 def documents(path: Path, name: str, title: str = "") -> Collection:
-    """The documents at `path`, read row by row each time that they are asked for, and the queries
-    of a BEIR folder, of which none is judged.
+    """The documents at `path`, read row by row each time they are requested, and the queries of a
+    BEIR folder, without judgments.
 
     Raises:
         UserError: there is no such file, or a file has neither of the columns text and document.
@@ -52,7 +52,7 @@ def documents(path: Path, name: str, title: str = "") -> Collection:
     def stream() -> Iterator[Document]:
         seen: set[int] = set()
         for file, language in files:
-            # In a folder two files have a row 2 each.
+            # Rows of two files in a folder can have the same number.
             prefix = f"{file.name}/" if len(files) > 1 else ""
             for row in tables.rows(file, (_column(file) or TEXTS[0],), _WANTED):
                 yield _document(file, row, prefix, language, seen)
@@ -67,7 +67,7 @@ def documents(path: Path, name: str, title: str = "") -> Collection:
 
 
 def _queries(path: Path) -> Iterator[Query]:
-    """The queries of BEIR folders, each id once; rows that are no query are left out."""
+    """The queries of BEIR folders, each id once; rows that are no queries are skipped."""
     seen: set[str] = set()
     for place in beir.folders(path) if path.is_dir() else ():
         language = languages.of_folder(_names(place))[0]
@@ -83,7 +83,7 @@ def _queries(path: Path) -> Iterator[Query]:
 
 
 def read(path: Path, name: str, title: str = "") -> DataSet:
-    """The documents as pairs with an empty query, for what looks at documents alone.
+    """The documents as pairs with an empty query, for analyses of documents.
 
     Raises:
         UserError: as `documents`, or no row is a document.
@@ -100,7 +100,7 @@ def read(path: Path, name: str, title: str = "") -> DataSet:
 
 
 def _files(path: Path) -> list[tuple[File, str | None]]:
-    """The files with the language that their folder's name tells."""
+    """The files with the language stated by their folder's name."""
     if path.is_dir() and (places := beir.folders(path)):
         return [
             (File(file.relative_to(path).as_posix(), file), languages.of_folder(_names(place))[0])
@@ -119,7 +119,7 @@ def _path(file: File) -> Path | None:
 
 
 def _document(file: File, row: Row, prefix: str, language: str | None, seen: set[int]) -> Document:
-    """A row as a document; one without an id could not be read (see `Collection.documents`)."""
+    """A row as a document; without an id if it could not be read (see `Collection.documents`)."""
     nothing = Document("", "", file=file.name, row=row.number)
     if row.problem:
         return nothing
@@ -132,7 +132,7 @@ def _document(file: File, row: Row, prefix: str, language: str | None, seen: set
         text = iso_639_3(label(cells.get("language"), "language")) or language
     except UserError:
         return nothing
-    # A hash keeps the memory of millions of ids small.
+    # A hash saves memory for millions of ids.
     if hash(identity) in seen:
         return nothing
     seen.add(hash(identity))
@@ -156,13 +156,13 @@ def _text(cells: Mapping[str, Any]) -> str:
 
 
 def _column(file: File) -> str | None:
-    """The column that holds the texts; None of a file of queries, or one without such a column."""
+    """The column of texts; None for a file of queries or one without such a column."""
     for name in TEXTS:
         try:
             first = next(tables.rows(file, (name,), _WANTED), None)
         except UserError:
             continue
-        # Parquet gives empty lists for columns that are not there.
+        # Parquet returns empty lists for missing columns.
         cells = {} if first is None else {k: v for k, v in first.cells.items() if v != []}
         if name in cells:
             return None if cells.keys() & _QUERY_COLUMNS else name

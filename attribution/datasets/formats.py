@@ -1,4 +1,4 @@
-"""The formats of data sets: what each says of itself, and which one a folder or file is in.
+"""Formats of data sets: their declarations, and detecting the format of a folder or file.
 
 Each format is a module of this package that registers itself when the package is imported.
 """
@@ -18,7 +18,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.paths import exists, is_folder
 
 LANGUAGE = r"[A-Za-z]{2,3}(?:-[A-Za-z]{4})?"
-"""A language as PosIR's folders name it: `eng` or, with its script, `eng-Latn`."""
+"""A language as in PosIR's folder names: `eng` or, with its script, `eng-Latn`."""
 
 _VARIANT = re.compile(rf"(?P<path>.+)@(?P<variant>{LANGUAGE}(?:-{LANGUAGE})?)")
 
@@ -50,11 +50,11 @@ class Format:
 
 
 FORMATS: dict[str, Format] = {}
-"""Every format by name, in the order in which they are asked; filled by this package's modules."""
+"""Every format by name, in the order in which they are tried; filled by this package's modules."""
 
 
 def register(entry: Format) -> Format:
-    """Make a format known. Called once by its module."""
+    """Register a format. Called once by its module."""
     if entry.name in FORMATS:
         raise ValueError(f"two formats are named {entry.name}")
     ordered = sorted([*FORMATS.values(), entry], key=lambda data_format: data_format.order)
@@ -79,7 +79,7 @@ def detect(path: Path) -> str:
     """The name of the format of a data set's folder or file.
 
     Raises:
-        UserError: there is nothing at `path`, or it is in none of the formats.
+        UserError: `path` does not exist, or is in none of the formats.
     """
     if not is_folder(path) and not (exists(path) and path.is_file()):
         raise UserError(f"{path} is not a folder or a file: give a data set's path.")
@@ -97,7 +97,7 @@ def read(path: Path, name: str, title: str = "", variant: str = "") -> DataSet:
     (PosIR).
 
     Raises:
-        UserError: none of the formats, no such variant, or what its reader raises.
+        UserError: none of the formats, no such variant, or an error of the reader.
     """
     entry = FORMATS[detect(path)]
     if variant and not entry.has_variants:
@@ -109,7 +109,7 @@ def read(path: Path, name: str, title: str = "", variant: str = "") -> DataSet:
 
 
 def collection(path: Path, name: str, title: str = "", variant: str = "") -> Collection:
-    """The queries, judgements and corpus of a data set; of plain pairs, their documents.
+    """The queries, judgments and corpus of a data set; for plain pairs, their documents.
 
     Raises:
         UserError: the format has no relevance judgments, or as `read`.
@@ -121,7 +121,7 @@ def collection(path: Path, name: str, title: str = "", variant: str = "") -> Col
 
 
 def corpus(path: Path, name: str, title: str = "", variant: str = "") -> Collection:
-    """The documents of a data set of any format, whether or not it judges queries.
+    """The documents of a data set of any format, with or without judgments.
 
     Raises:
         UserError: as `collection`.
@@ -137,7 +137,7 @@ def _asked(entry: Format, path: Path, name: str, title: str, variant: str) -> tu
 
 
 def files_of(path: Path, suffixes: tuple[str, ...], prefix: str = "") -> list[File]:
-    """The tables among a folder's files, or the one at `path`, with these endings."""
+    """The files of a folder, or the file at `path`, with one of these endings."""
     paths = [path] if path.is_file() else sorted(path.glob("*"))
     return [
         File(prefix + p.name, p) for p in paths if p.is_file() and tables.suffix(p.name) in suffixes
@@ -145,8 +145,8 @@ def files_of(path: Path, suffixes: tuple[str, ...], prefix: str = "") -> list[Fi
 
 
 def files_below(path: Path, wanted: Callable[[str], bool]) -> list[File]:
-    """The file at `path`, or a folder's files of `wanted` names; where it has none itself those of
-    its folders, in which the hub keeps a data set's splits."""
+    """The file at `path`, or a folder's files with the `wanted` names; if it has none, those of its
+    subfolders, in which the hub stores a data set's splits."""
     if path.is_file():
         return [File(path.name, path)] if wanted(path.name) else []
     for pattern in ("*", "*/*"):

@@ -1,10 +1,10 @@
-"""The user's own pairs: one file with a row for each, or a folder of such files.
+"""The user's own pairs: one file with a row per pair, or a folder of such files.
 
-Columns `query` and `document`; optional are `evidence` (a passage of the document, letter for
-letter: its first occurrence counts) or `evidence_start` and `evidence_end` (characters of the
-document, [start, end)), `language`, `domain`, `query_type`, `pair_id`, `query_id` and
-`document_id`. Rows without `pair_id` are called after query_id and document_id; what of these they
-lack is their file (of several) and row.
+Columns are `query` and `document`. Optional are `evidence` (a verbatim passage of the document; its
+first occurrence counts) or `evidence_start` and `evidence_end` (characters of the document,
+[start, end)), `language`, `domain`, `query_type`, `pair_id`, `query_id` and `document_id`. Rows
+without `pair_id` are named after query_id and document_id; if one is missing, after their file (if
+there are several) and row.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ OPTIONAL = (
     "document_id",
 )
 MAX_NAME = 200
-"""Longest id, language or domain, in characters."""
+"""Maximum length of an id, language or domain, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class SizeLimits:
-    """What a file may come to: bytes as given, bytes unpacked, rows. None is no limit."""
+    """Maximum size of a file: bytes, unpacked bytes, rows. None is no limit."""
 
     given: int | None = None
     unpacked: int | None = None
@@ -51,7 +51,7 @@ class SizeLimits:
 
 
 UPLOAD = SizeLimits(20 * MEGABYTE, 100 * MEGABYTE, 200_000)
-"""An upload stays in the memory of a server that others use."""
+"""Limits of uploads, which stay in the memory of a shared server."""
 
 
 def read(
@@ -60,17 +60,17 @@ def read(
     """Read one or several files of pairs; every row is a pair or a rejection.
 
     Raises:
-        UserError: a file is no table, lacks a column, is damaged or too large, or no row is a
+        UserError: a file is no table, lacks a column, is damaged or too large, or no row is a valid
             pair.
     """
     return collect(name, title or name, _pairs(files, name, limits or SizeLimits()))
 
 
 def read_upload(name: str, data: bytes) -> DataSet:
-    """Read a file that came from a browser; `name` gives nothing but its format and title.
+    """Read an uploaded file; `name` determines only its format and title.
 
-    The data set's name holds a digest of the contents, so that two files of one name never share
-    stored results; of the file's own name only letters, digits and `._-` go into it.
+    The data set's name contains a digest of the contents, so that two files with the same name
+    never share stored results. Only letters, digits and `._-` of the file's name are used.
 
     Raises:
         UserError: as `read`, or over 20 MB, 100 MB unpacked or 200,000 rows.
@@ -90,7 +90,7 @@ def read_upload(name: str, data: bytes) -> DataSet:
 
 @dataclass(slots=True)
 class _Seen:
-    """Ids met so far: pairs by where they were, texts by a hash and where they were."""
+    """Ids so far: pairs by their location, texts by a hash and their location."""
 
     pairs: dict[str, str] = field(default_factory=dict)
     texts: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
@@ -102,7 +102,7 @@ def _pairs(
     seen = _Seen()
     total = 0
     for file in files:
-        # In a folder two files have a row 2 each.
+        # Rows of two files in a folder can have the same number.
         prefix = f"{file.name}/" if len(files) > 1 else ""
         for row in tables.rows(file, NEEDED, OPTIONAL, limits.unpacked):
             total += 1
@@ -121,7 +121,7 @@ def _pairs(
 
 def _pair(row: Row, dataset: str, prefix: str, seen: _Seen) -> TextPair:
     cells = row.cells
-    # Lines of JSON name their fields one by one.
+    # Lines of JSON name their fields individually.
     if missing := [name for name in NEEDED if name not in cells]:
         raise UserError(
             f"the row lacks {' and '.join(missing)}; it has "
@@ -133,7 +133,7 @@ def _pair(row: Row, dataset: str, prefix: str, seen: _Seen) -> TextPair:
     ids = {name: _short(cells, name) for name in ("pair_id", "query_id", "document_id")}
     for name, text in (("query_id", query), ("document_id", document)):
         if (value := ids[name]) is not None:
-            # A hash keeps the memory of a large file's ids small.
+            # A hash saves memory for the ids of a large file.
             known = seen.texts.setdefault((name, value), (hash(text), where))
             if known[0] != hash(text):
                 raise UserError(f"{name} {value} is another text in {known[1]}")
@@ -141,7 +141,7 @@ def _pair(row: Row, dataset: str, prefix: str, seen: _Seen) -> TextPair:
     if pair_id is None:
         pair_id = f"{prefix}row-{row.number}"
         if ids["query_id"] is not None:
-            # A number alone could be a document's id, of this row's query in another row.
+            # A number alone could be the id of another row's document.
             pair_id = f"{ids['query_id']}/{ids['document_id'] or pair_id}"
     if pair_id in seen.pairs:
         raise UserError(f"pair {pair_id} is there twice, first in {seen.pairs[pair_id]}")
@@ -169,11 +169,11 @@ def _text(cells: Mapping[str, Any], name: str) -> str:
 
 
 def _short(cells: Mapping[str, Any], name: str) -> str | None:
-    """An id or a label; None where the cell is empty."""
+    """An id or a label; None if the cell is empty."""
     value = cells.get(name)
     if isinstance(value, bool) or not isinstance(value, str | int | float | None):
         raise UserError(f"{name} is neither text nor a number")
-    # A column of numbers with gaps comes as floats: 7.0 is the id 7, NaN the gap.
+    # A column of numbers with gaps is read as floats: 7.0 is the id 7, NaN a gap.
     if isinstance(value, float):
         value = None if value != value else int(value) if value.is_integer() else str(value)
     if isinstance(value, int):
@@ -209,7 +209,7 @@ def _evidence(cells: Mapping[str, Any], document: str) -> EvidenceSpan | None:
     fits = end <= len(document)
     if fits and (passage is None or document[start:end] == passage):
         return EvidenceSpan(start, end)
-    # Offsets from a program that counts bytes: said, not mended, as one file may mix both.
+    # Byte offsets are reported and not corrected, because one file can mix both.
     raw = document.encode()
     if len(raw) > len(document) and end <= len(raw):
         in_bytes = raw[start:end].decode(errors="replace")

@@ -1,14 +1,14 @@
 """The PosIR layout: `<root>/<language>/<domain>/{queries,corpus}.parquet` and `qrels/test.parquet`.
 
-A language's folder is named as PosIR publishes it, language and script (`eng-Latn`), or by the
-language alone (`eng`); pairs carry the language.
+A language's folder is named by language and script as PosIR publishes it (`eng-Latn`), or by the
+language alone (`eng`); pairs have the language.
 
 queries: `_id, text, pos_char_span [start, end), pos_char_length, pos_token_length`; corpus:
 `_id, text`; qrels: `query-id, corpus-id, score`. Spans count characters of the document.
 
-Cross-lingual sets put another language's queries to a corpus: ids are shared by the translations
-of a domain, so a query keeps its text while judgement, span and length are those of the corpus's
-language. A column `query_type` of the queries is read where there is one.
+In cross-lingual sets, queries in one language search a corpus in another. Translations of a domain
+share ids, so a query keeps its text, and judgment, span and length are those of the corpus's
+language. A column `query_type` of the queries is read if there is one.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ _MAX_TOKENS = 10_000_000
 
 
 def read(root: Path, name: str, title: str = "", queries: str = "", documents: str = "") -> DataSet:
-    """One pair for each positive judgement: of every language and domain below `root`, or of the
-    language `queries` alone, or of queries in one language put to the corpus of another,
-    `documents`, in the domains that both have.
+    """One pair for each positive judgment: of every language and domain below `root`, only of the
+    language `queries`, or of queries in one language and the corpus of another, `documents`, in the
+    domains that both have.
 
-    `language` of the pairs is the documents'. Languages are named as their folders are or without
-    the script: `eng-Latn` or `eng`.
+    `language` of the pairs is the documents'. Languages are given with or without their script:
+    `eng-Latn` or `eng`.
 
     Raises:
         UserError: no such layout or language below `root`, no domain in both languages, a file
-            lacks a column, or no judgement of the languages asked for makes a pair.
+            lacks a column, or no judgment of these languages makes a valid pair.
     """
     found = pairs_of(_judged(root, name, queries, documents)[1])
     if queries != documents:
@@ -77,7 +77,7 @@ def read(root: Path, name: str, title: str = "", queries: str = "", documents: s
 def _judged(
     root: Path, name: str, queries: str, documents: str
 ) -> tuple[list[Path], Iterator[Judgement | Rejection]]:
-    """The domains' folders, and what is judged in them."""
+    """The domains' folders, and the judgments in them."""
     if queries != documents:
         asked = _language_folder(root, queries), _language_folder(root, documents)
         folders = _shared(root, *asked)
@@ -88,10 +88,10 @@ def _judged(
 
 
 def _language_folder(root: Path, language: str) -> str:
-    """The folder's name of a language, which may be given with its script or without.
+    """The name of a language's folder; the language can have its script or not.
 
     Raises:
-        UserError: no folder is of this language, or several are.
+        UserError: no folder has this language, or several have.
     """
     names = sorted({p.parent.parent.name for p in root.glob("*/*/queries.parquet")})
     same = [name for name in names if iso_639_3(name) == iso_639_3(language)]
@@ -105,8 +105,8 @@ def _language_folder(root: Path, language: str) -> str:
 
 
 def _folders(root: Path, language: str) -> list[Path]:
-    """The domains' folders, the language with the most domains first: it is what most readers
-    come for."""
+    """The domains' folders, starting with the language with the most domains, which most readers
+    want."""
     pattern = language if language == "*" else glob.escape(language)
     folders = sorted(p.parent for p in root.glob(f"{pattern}/*/queries.parquet"))
     if not folders:
@@ -121,7 +121,7 @@ def _folders(root: Path, language: str) -> list[Path]:
 
 
 def _shared(root: Path, queries: str, documents: str) -> list[Path]:
-    """The folders of `documents` whose domain `queries` has too."""
+    """The folders of `documents` whose domain is also in `queries`."""
     folders = sorted(p.parent for p in root.glob(f"{glob.escape(documents)}/*/queries.parquet"))
     shared = [f for f in folders if (root / queries / f.name / "queries.parquet").is_file()]
     if not shared:
@@ -144,8 +144,8 @@ def _cross_lingual(
 def collection(
     root: Path, name: str, title: str = "", queries: str = "", documents: str = ""
 ) -> Collection:
-    """Queries, judgements and the whole corpus of each domain, documents read as they are asked
-    for; languages as in `read`.
+    """Queries, judgments and the whole corpus of each domain, with documents read on demand;
+    languages as in `read`.
 
     Raises:
         UserError: as `read`.
@@ -191,8 +191,8 @@ def _rows(folder: Path, name: str) -> list[Row]:
 
 
 def _by_id(folder: Path, name: str) -> tuple[dict[str, Mapping[str, Any]], list[Rejection]]:
-    """Rows by id, and those that are damaged or have no id that can be used. These are as good as
-    missing: judgements of them are rejected too."""
+    """Rows by id, and rows that are damaged or have no usable id. These count as missing, so
+    judgments of them are rejected too."""
     where = f"{printable(folder.parent.name)}/{printable(folder.name)}/{name}"
     by_id: dict[str, Mapping[str, Any]] = {}
     damaged = []
@@ -213,7 +213,7 @@ def _text(value: object, what: str) -> str:
 
 
 def _span(value: object, document: str) -> EvidenceSpan:
-    """Two whole numbers within the document, which may come as floats."""
+    """Two whole numbers within the document; they can be stored as floats."""
     whole = [_whole(number) for number in value] if isinstance(value, list) else []
     span = [number for number in whole if number is not None]
     if len(span) != 2 or len(whole) != 2 or not 0 <= span[0] < span[1] <= len(document):
@@ -222,7 +222,7 @@ def _span(value: object, document: str) -> EvidenceSpan:
 
 
 def _tokens(value: object) -> int | None:
-    # A column of numbers with gaps comes as floats.
+    # A column of numbers with gaps is read as floats.
     if value is None or value != value:
         return None
     found = _whole(value)
@@ -232,7 +232,7 @@ def _tokens(value: object) -> int | None:
 
 
 def _whole(value: object) -> int | None:
-    """A whole number, also one that comes as a float; None of anything else."""
+    """A whole number, also if it is stored as a float; None for anything else."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
@@ -244,7 +244,7 @@ def _read_domain(
     ids: set[str],
     translated: tuple[str, Mapping[str, Any]] | None = None,
 ) -> Iterator[Judgement | Rejection]:
-    """`translated`: another language's folder and its queries' texts by id, to be put in place."""
+    """`translated`: another language's folder and its queries' texts by id, which replace these."""
     place, domain = printable(folder.parent.name), printable(folder.name)
     language = iso_639_3(place)
     documents, damaged_documents = _by_id(folder, "corpus.parquet")
@@ -285,7 +285,7 @@ def _read_domain(
                     asked_in,
                 )
                 continue
-            # Ids are unique within a file; two domains, or a query's two documents, may share them.
+            # Ids are unique within a file; two domains, or a query's two documents, can share them.
             pair_id = next(
                 candidate
                 for candidate in (
@@ -316,8 +316,8 @@ def _read_domain(
 
 
 def _languages(variant: str) -> tuple[str, str]:
-    """The languages of queries and documents that a variant names; both empty where it is empty,
-    both the same where it names one."""
+    """The languages of queries and documents in a variant; both empty if it is empty, equal if it
+    names one."""
     match = _PARTS.fullmatch(variant)
     if match is None:
         return "", ""

@@ -1,4 +1,4 @@
-"""A row of any table, and how its columns are called."""
+"""A row of any table, and normalizing column names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOT_UTF8 = "the row is not UTF-8 text: save the file as UTF-8"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Cells by column; where they could not be read, `problem` says why.
+    """Cells by column; if they could not be read, `problem` is the reason.
 
     `number` is the line on which the row begins, for Parquet the row, both from 1.
     """
@@ -25,10 +25,10 @@ class Row:
 
 
 def checked_columns(file: File, names: Sequence[str], needed: Sequence[str]) -> list[str]:
-    """Names as rows have them.
+    """Normalized column names.
 
     Raises:
-        UserError: one of `needed` is missing, or two are the same.
+        UserError: one of `needed` is missing, or two are equal.
     """
     found = [column_name(name) for name in names]
     if missing := [name for name in needed if name not in found]:
@@ -42,12 +42,12 @@ def checked_columns(file: File, names: Sequence[str], needed: Sequence[str]) -> 
 
 
 def column_name(column: str) -> str:
-    """A column's name as rows have it."""
+    """A normalized column name."""
     return column.strip().casefold()
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Column names for a message: a file that is no table may have any, of any length."""
+    """Column names for a message, shortened, because a file that is no table can have any."""
     shown = [f"{name.strip()[:40]}" for name in names[:12]]
     more = f" and {len(names) - 12} more" if len(names) > 12 else ""
     return (", ".join(shown) + more).strip() or "none"

@@ -1,5 +1,5 @@
-"""Data sets that are fetched by name, as `hf:organisation/name` or `mteb:TASK`: each source is a
-module of this package that registers itself and gives a folder in one of the formats."""
+"""Data sets fetched by name, such as `hf:organisation/name` or `mteb:TASK`. Each source is a module
+of this package that registers itself and returns a folder in one of the formats."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from poslens.attribution.retrievers.specs import data_folder
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where data sets come from whose name begins with `prefix`. `fetch` takes the whole name and
-    gives the folder of their files; `short` is what such a data set is called if nobody says."""
+    """A source of data sets whose names begin with `prefix`. `fetch` takes the whole name and
+    returns the folder of its files; `short` returns the default name of such a data set."""
 
     prefix: str
     fetch: Callable[[str], Path]
@@ -32,7 +32,7 @@ SOURCES: dict[str, Source] = {}
 
 
 def register(source: Source) -> Source:
-    """Make a source known. Called once by its module."""
+    """Register a source. Called once by its module."""
     if source.prefix in SOURCES:
         raise ValueError(f"two sources begin with {source.prefix}")
     SOURCES[source.prefix] = source
@@ -40,12 +40,12 @@ def register(source: Source) -> Source:
 
 
 def source_of(name: str) -> Source | None:
-    """The source that a data set's name begins with; None of a path."""
+    """The source whose prefix the name has; None for a path."""
     return next((source for prefix, source in SOURCES.items() if name.startswith(prefix)), None)
 
 
 def folder_of(name: str) -> Path:
-    """The folder or file of a data set, fetched where it has a source.
+    """The folder or file of a data set, fetched if its name has a source.
 
     Raises:
         UserError: it cannot be fetched.
@@ -55,10 +55,10 @@ def folder_of(name: str) -> Path:
 
 
 def checked_name(name: str, prefix: str, what: str) -> str:
-    """What stands behind the prefix.
+    """The part of the name after the prefix.
 
     Raises:
-        UserError: that is no name of `what`.
+        UserError: it is no valid name of `what`.
     """
     found = name.removeprefix(prefix)
     if len(found) > 200 or not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)*", found, re.ASCII):
@@ -67,7 +67,7 @@ def checked_name(name: str, prefix: str, what: str) -> str:
 
 
 def not_installed(library: str) -> UserError:
-    """The sentence for a library that is not there."""
+    """The error message for a library that is not installed."""
     return UserError(
         f"{library} is not installed: run `pip install {library}`, or `pip install '.[data]'` in a "
         "checkout of PosLens."
@@ -75,7 +75,7 @@ def not_installed(library: str) -> UserError:
 
 
 def unreachable(name: str, error: Exception) -> UserError:
-    """The sentence for a data set whose library could not get it, whatever it raised."""
+    """The error message for a data set that its library could not load, for any reason."""
     text = printable(" ".join(str(error).split()))[:200] or type(error).__name__
     return UserError(
         f"{name} cannot be fetched ({text}): fetch it where there is a network, and give its "
@@ -88,9 +88,9 @@ def unreachable(name: str, error: Exception) -> UserError:
 
 @dataclass(frozen=True, slots=True)
 class LibraryCorpus:
-    """A corpus, and what it is asked, as a library gives them: ids and texts, and judgements as
-    query, document and grade. `folder` is its place below the data set's own, empty of one alone;
-    `split` is what the judgements are of."""
+    """A corpus with queries and judgments from a library: ids and texts, and judgments as query,
+    document and grade. `folder` is its path below the data set's folder, empty for a single one;
+    `split` is the split of the judgments."""
 
     documents: Callable[[], Iterable[tuple[str, str]]]
     queries: Callable[[], Iterable[tuple[str, str]]]
@@ -101,17 +101,17 @@ class LibraryCorpus:
 
 
 def place_of(prefix: str, name: str, language: str | None = None) -> Path:
-    """Where a library's data set is kept as files; a language is told by the folder's name."""
+    """Where a library's data set is stored as files; the folder's name states a language."""
     plain = name.replace("/", "--") + (f"-{language}" if language else "")
     return data_folder() / "collections" / prefix.rstrip(":") / plain
 
 
 def written(place: Path, parts: Iterable[LibraryCorpus]) -> Path:
-    """`place`, filled with parts in the BEIR layout; one that was interrupted leaves nothing.
+    """`place`, filled with parts in the BEIR layout; an interruption leaves no files.
 
     Raises:
         OSError: it cannot be written.
-        Exception: what the library raises.
+        Exception: an error of the library.
     """
     place.parent.mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(prefix=f".{place.name[:60]}-", dir=place.parent))
@@ -131,7 +131,7 @@ def written(place: Path, parts: Iterable[LibraryCorpus]) -> Path:
         try:
             new.replace(place)
         except OSError:
-            if not place.is_dir():  # another process was quicker where it is one
+            if not place.is_dir():  # otherwise another process was faster
                 raise
         return place
     finally:
@@ -145,10 +145,10 @@ def _lines(file: Path, texts: Iterable[tuple[str, str]]) -> None:
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    # Escaped, so that whatever a library gives as text can be written.
+    # Escaped, so that any text that a library returns can be written.
     return json.dumps(row) + "\n"
 
 
 def short_name(prefix: str) -> Callable[[str], str]:
-    """The name behind the prefix, without slashes."""
+    """The name after the prefix, without slashes."""
     return lambda name: name.removeprefix(prefix).replace("/", "-")

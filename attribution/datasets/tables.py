@@ -1,7 +1,7 @@
 """Rows of CSV, TSV, JSONL and Parquet, one at a time, each with its number in the file.
 
-Columns go by their names in lower case without white space around them. A row that cannot be
-read is given out with the reason, never left out. Blank lines are no rows.
+Columns are identified by their names in lower case without surrounding white space. A row that
+cannot be read is returned with the reason, never skipped. Blank lines are no rows.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from poslens.attribution.errors import UserError
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 
-# A text over the product's limit is to be rejected by its length, not to end the reading.
+# A text above PosLens's limit must be rejected by its length, without ending the reading.
 csv.field_size_limit(100 * MEGABYTE)
 _MAX_HEADER = 1_000_000
 
 
 def suffix(name: str) -> str:
-    """The format by the file's name, `.gz` left out: `.csv`, `.tsv`, `.jsonl`, `.parquet` or ``."""
+    """The format from the file's name without `.gz`: `.csv`, `.tsv`, `.jsonl`, `.parquet` or ``."""
     name = name.lower().removesuffix(".gz")
     return next((ending for ending in SUFFIXES if name.endswith(ending)), "")
 
@@ -40,13 +40,13 @@ def suffix(name: str) -> str:
 def rows(
     file: File, needed: Sequence[str], wanted: Sequence[str] = (), limit: int | None = None
 ) -> Iterator[Row]:
-    """The rows of a file in the format that its name tells.
+    """The rows of a file, in the format of its name's ending.
 
-    `needed` columns must be there, `wanted` ones may be (Parquet reads no others); `limit` caps
-    the bytes unpacked.
+    `needed` columns are required and `wanted` ones optional (Parquet reads no others); `limit` is
+    the maximum number of unpacked bytes.
 
     Raises:
-        UserError: another format, a column is missing or there twice, the file is damaged or too
+        UserError: another format, a column is missing or duplicated, or the file is damaged or too
             large.
     """
     kind = suffix(file.name)
@@ -65,7 +65,7 @@ def rows(
 def csv_rows(
     file: File, needed: Sequence[str], delimiters: str = ",", limit: int | None = None
 ) -> Iterator[Row]:
-    """Rows of delimited text with a header; the first of `delimiters` that gives `needed`.
+    """Rows of delimited text with a header; the first of `delimiters` that yields `needed` is used.
 
     Raises:
         UserError: as `rows`.
@@ -148,7 +148,7 @@ def json_row(number: int, line: str | None) -> Row:
 
 
 def json_object(line: str | None) -> dict[str, Any] | str:
-    """The object of a line of JSON, its names as they stand, or why there is none."""
+    """The object in a line of JSON with its original names, or the reason why there is none."""
     if line is None:
         return f"the line is longer than {MAX_LINE:,} characters"
     if has_foreign_bytes(line):

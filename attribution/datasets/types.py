@@ -1,4 +1,4 @@
-"""A data set as the readers give it: pairs, and an account of what was left out."""
+"""Data sets as returned by readers: pairs, and the rows that were rejected."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from poslens.attribution.types import Pairs, TextPair
 T = TypeVar("T")
 
 MAX_ID = 500
-"""Longest id of a query or document, in characters."""
+"""Maximum length of the id of a query or document, in characters."""
 _MAX_REASON = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A row that did not become a pair: file, row (from 1) and reason."""
+    """A row that is no valid pair: file, row (from 1) and reason."""
 
     file: str
     row: int
     reason: str
 
     def __post_init__(self) -> None:
-        # Both quote what damaged files hold.
+        # Both can quote damaged files.
         object.__setattr__(self, "file", printable(self.file))
         object.__setattr__(self, "reason", printable(self.reason[:_MAX_REASON]))
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A pair as the data set judges it, with the ids that its files use.
+    """A pair with its relevance judgment and with the ids in the data set's files.
 
-    `part` is the corpus that the query is put to, where a data set has several (a domain of PosIR,
-    a folder of BEIR). `pair.language` is the document's language, `query_language` the query's;
-    of a translated post it is the original's. `groups` are those that the query counts in, where
+    `part` is the corpus that the query searches, if a data set has several (a domain of PosIR, a
+    folder of BEIR). `pair.language` is the document's language and `query_language` the query's;
+    for a translated post it is the original's. `groups` are the groups that the query counts in, if
     the data set has any.
     """
 
@@ -53,8 +53,8 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class LostDocument(Rejection):
-    """A judgement of a document that the corpus lacks. It makes no pair, and no search can find
-    the document; measures still expect it, as in trec_eval."""
+    """A judgment of a document that the corpus lacks. It makes no pair and no search can find the
+    document, but measures count it, as trec_eval does."""
 
     query_id: str
     query: str
@@ -66,9 +66,9 @@ class LostDocument(Rejection):
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Groups of queries that a benchmark compares: its `name` on the command line and its `title`,
-    `by` what queries are grouped, and the groups' `names` in order. A query may count in several,
-    or in none."""
+    """Groups of queries that a benchmark compares: its `name` on the command line, its `title`, the
+    criterion `by` which queries are grouped, and the groups' `names` in order. A query can count in
+    several groups or in none."""
 
     name: str
     title: str
@@ -78,16 +78,17 @@ class Groups:
 
 @dataclass(slots=True)
 class Passages:
-    """Passages of a file that names none: each text once, by the place where it stood first."""
+    """Assigns ids to passages without ids: each distinct text has the id of its first
+    occurrence."""
 
     _known: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def of(self, text: str, place: str) -> tuple[str, str]:
-        """The id of this text, `place` if it is new, and the one copy of it that is kept."""
+        """The id of this text, `place` if it is new, and the stored copy of the text."""
         return self._known.setdefault(text, (place, text))
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        """Ids and texts in the order in which they were met."""
+        """Ids and texts in order of first occurrence."""
         return iter(self._known.values())
 
 
@@ -95,8 +96,8 @@ class Passages:
 class DataSet:
     """All pairs of a data set; accepted + rejected = rows read.
 
-    `versions` are other versions of pairs by id, as translations, and `version_name` what to call
-    one; they belong to the data set that each of them names.
+    `versions` are other versions of pairs by id, such as translations, and `version_name` is the
+    name of a version; they belong to the data set that each of them names.
     """
 
     name: str
@@ -111,7 +112,7 @@ class DataSet:
 
     @cached_property
     def digest(self) -> str:
-        """Digest of names and pairs, for caches in memory of this process."""
+        """Digest of names and pairs, for caches in this process's memory."""
         stated = (self.name, self.title, self.version_name, self.rejected)
         total = hashlib.sha256(repr(stated).encode("utf-8", "replace"))
         for pairs in (self.pairs, self.versions.values()):
@@ -124,7 +125,7 @@ class DataSet:
         return {pair.pair_id: pair for pair in self.pairs}
 
     def pair(self, pair_id: str) -> TextPair:
-        """The pair of this id.
+        """The pair with this id.
 
         Raises:
             UserError: there is none.
@@ -138,22 +139,22 @@ class DataSet:
         return pair
 
     def version_of(self, pair: TextPair) -> TextPair | None:
-        """The other version of one of its pairs, where the data set has it."""
+        """The other version of a pair, if the data set has one."""
         return self.versions.get(pair.pair_id)
 
 
 def spread_evenly(items: Sequence[T], n: int) -> Sequence[T]:
-    """`n` of the items at even distances, the first among them; all where there are no more."""
+    """`n` of the items, spread evenly, including the first; all if there are no more."""
     total = len(items)
     return items if n >= total else [items[i * total // n] for i in range(n)]
 
 
 def checked_id(value: object, what: str) -> str:
-    """An id as text; `what` names it in the sentence.
+    """An id as text; `what` names it in the message.
 
     Raises:
-        UserError: it is neither text nor a whole number, empty, over 500 characters, or holds what
-            is no text (a lone surrogate, NUL): such an id breaks what stores or shows it.
+        UserError: it is neither text nor a whole number, empty, over 500 characters, or has invalid
+            characters (a lone surrogate, NUL), which would break storage or display.
     """
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise UserError(f"the {what} is missing, or neither text nor a whole number")
@@ -170,7 +171,7 @@ def checked_id(value: object, what: str) -> str:
 
 
 def label(value: object, what: str) -> str | None:
-    """A language, domain or type as text; None where there is none.
+    """A language, domain or type as text; None if it is empty.
 
     Raises:
         UserError: as `checked_id`.
@@ -181,7 +182,7 @@ def label(value: object, what: str) -> str | None:
 
 
 def pairs_of(found: Iterable[Judgement | Rejection]) -> Iterator[TextPair | Rejection]:
-    """The pairs of judgements; rejections as they are."""
+    """The pairs of judgments; rejections unchanged."""
     for one in found:
         yield one.pair if isinstance(one, Judgement) else one
 
@@ -193,10 +194,10 @@ def collect(
     versions: Mapping[str, TextPair] | None = None,
     version_name: str = "",
 ) -> DataSet:
-    """The data set of what a reader gives, pair by pair; `versions` may fill while it does.
+    """Build a data set from a reader's pairs and rejections; `versions` can be filled meanwhile.
 
     Raises:
-        UserError: there is no row at all, or no row is a pair; the first reason is named.
+        UserError: there are no rows, or no row is a valid pair; the message has the first reason.
     """
     pairs: list[TextPair] = []
     rejected: list[Rejection] = []
