@@ -87,8 +87,8 @@ def _field(cells: Mapping[str, Any], names: tuple[str, ...]) -> str:
 
 
 def _evidence(cells: Mapping[str, Any], document: str) -> EvidenceSpan | None:
-    """The evidence sentences where they stand in the document, else the first of them that does;
-    documents made without the answer have none."""
+    """The span of the evidence sentences if they follow each other in the document, otherwise of
+    the first one that occurs in it; None for documents built without the answer."""
     listed = cells.get("evidence_sents")
     if not isinstance(listed, list):
         return None

@@ -40,8 +40,8 @@ _LOOKED_AT = 20
 def judgements(
     files: Sequence[File], name: str, passages: Passages
 ) -> Iterator[Judgement | Rejection]:
-    """Every row as a judgement of its content, or as a rejection; `passages` takes up every
-    content.
+    """Every row as a judgment of its content, or as a rejection; every content is added to
+    `passages`.
 
     Raises:
         UserError: a file is damaged or lacks a column.

@@ -34,7 +34,7 @@ def fetch(name: str) -> Path:
     """The folder of a data set of the library, written if it is not there.
 
     Raises:
-        UserError: no such data set, one without documents or judgements, the library is missing, or
+        UserError: no such data set, one without documents or judgments, the library is missing, or
             it cannot fetch its files.
     """
     identity = checked_name(name, PREFIX, "ID")

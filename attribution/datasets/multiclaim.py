@@ -5,7 +5,7 @@ instances, title) and `fact_check_post_mapping.csv` (fact_check_id, post_id). A 
 tuple (original, English, [(language, share), ...]), `ocr` a list of those. The query is the
 post's text followed by that of its pictures, joined by spaces as in the authors' code; the
 document is the claim. Both are read in the original or in their English version, and each pair
-keeps the other one beside it (`DataSet.version_of`).
+has the other one as a version (`DataSet.version_of`).
 """
 
 from __future__ import annotations

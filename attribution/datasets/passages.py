@@ -1,5 +1,5 @@
-"""Formats whose files hold passages beside what is asked of them: each text once, by the place
-where it stood first. What reads their rows is all that they differ in."""
+"""Formats whose files contain questions with their passages. Each distinct passage is stored once,
+under the location of its first occurrence. The formats differ only in how rows are read."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from poslens.attribution.datasets.types import (
 )
 
 Judge = Callable[[Sequence[File], str, Passages], Iterator[Judgement | Rejection]]
-"""Reads files of a data set of this name row by row: each row is a judgement of its passage or a
-rejection. It takes up every passage, also those that no row is left of."""
+"""Reads files of a data set of this name row by row: each row is a judgment of its passage or a
+rejection. It adds every passage, including those whose rows are all rejected."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassageReader:
-    """Reads a format by its `judge`; `title` stands behind a data set's name, and `groups` are
-    those of its queries."""
+    """Reads a format by its `judge`; `title` is appended to a data set's name, and `groups` are the
+    groups of its queries."""
 
     judge: Judge
     title: str

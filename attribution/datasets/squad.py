@@ -76,7 +76,7 @@ class _Entry:
 def judgements(
     files: Sequence[File], name: str, passages: Passages
 ) -> Iterator[Judgement | Rejection]:
-    """Every question as a judgement of its passage, or as a rejection; row numbers count the
+    """Every question as a judgment of its passage, or as a rejection; row numbers count the
     questions of a file. `passages` takes up every passage, also those that no question is left of.
 
     Raises:
@@ -225,7 +225,7 @@ def _is_parquet(name: str) -> bool:
 def _files(path: Path) -> list[File]:
     """The files in this layout at a path; none where one of that kind is in another layout."""
     files = files_below(path, lambda name: name.endswith(SUFFIXES) or _is_parquet(name))
-    # JSON beside Parquet is the hub's own account of the same questions, or the other way round.
+    # JSON next to Parquet has the same questions, in the hub's own conversion or the original.
     chosen = [file for file in files if not _is_parquet(file.name)] or files
     return chosen if all(map(_fits, chosen)) else []
 

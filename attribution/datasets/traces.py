@@ -1,10 +1,10 @@
-"""Traces of a retriever at work, as OpenTelemetry and OpenInference write them: what was asked, and
-which documents came back.
+"""Traces of a retriever in OpenTelemetry's and OpenInference's formats: queries and the documents
+that were retrieved.
 
 One file or a folder of them, `.json` or `.jsonl`. Spans come as OpenTelemetry's protocol has them
 (`resourceSpans`, attributes as lists of `key` and `value`), as its Python library prints them
 (attributes as an object), with nested attributes, or as tables of spans with columns such as
-`attributes.input.value`; a file holds one of these, a list, or any number behind each other.
+`attributes.input.value`; a file contains one of these, a list, or any number in succession.
 
 Spans of kind RETRIEVER have the query in `input.value` and documents in `retrieval.documents.N.
 document.content`, `.id` and `.score`; those of kind RERANKER theirs in `reranker.query` and
@@ -168,7 +168,7 @@ def _passage(
 
 
 def _value(span: Attributes, *names: str) -> Any:
-    """The first of these fields that the span has, among its attributes or beside them."""
+    """The first of these fields that the span has, in its attributes or at its top level."""
     for name in names:
         for prefix in ("", "attributes.", "resource.attributes."):
             if (found := span.get(f"{prefix}{name}")) is not None:
@@ -198,7 +198,7 @@ def _spans(file: File) -> Iterator[tuple[int, Attributes | Rejection]]:
 
 
 def _values(file: File) -> Iterator[Any]:
-    """The values of a file of JSON that stand behind each other.
+    """The consecutive values of a file of JSON.
 
     Raises:
         UserError: it is damaged, or none.

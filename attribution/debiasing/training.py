@@ -3,7 +3,7 @@ the model gives it sentence by sentence.
 
 The student reads texts of sentences in random order, each also in the reversed order, and half
 sentences as queries. The teacher is the same model without the adapter, which reads each sentence
-alone (`teacher.py`), so order has no part in what is taught. No judgements and no other model are
+alone (`teacher.py`), so its vectors do not depend on order. No judgments and no other model are
 needed. Related: position-balanced contrastive training with labels (arXiv 2605.26578).
 """
 
@@ -152,7 +152,7 @@ class Training:
         """Train to the end. `on_step` is told the steps done and the most there can be.
 
         Raises:
-            Stopped: `should_stop` said so; a checkpoint is written, if there is a place for it.
+            Stopped: `should_stop` returned true; a checkpoint is written if there is a file for it.
         """
         recipe = self._recipe
         texts = validation_texts(

@@ -1,9 +1,9 @@
-"""How documents stand in an index: whole, as windows of their tokens, or chunked late.
+"""How documents are indexed: whole, as windows of their tokens, or as late chunks.
 
 `windows:128:32` are texts of at most 128 tokens, each sharing 32 with the next; a document's
 score is its best window's. `late:128` reads the text once and pools windows of its token vectors
-(Günther et al. 2024, arXiv 2409.04701), so each window has seen what stands around it; what lies
-behind the model's limit is in none of them.
+(Günther et al. 2024, arXiv 2409.04701), so each window depends on the text around it; text past
+the context limit is in none of them.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def require_fit(retriever: Any, chunks: Chunks) -> None:
     """Refuse what a loaded model cannot do.
 
     Raises:
-        UserError: windows longer than it reads beside special tokens and prompt, or late chunks of
-            a model without token vectors whose mean is its vector.
+        UserError: windows that exceed the context limit together with special tokens and prompt,
+            or late chunks for a model without mean pooling of token vectors.
     """
     if chunks.kind == "late":
         from sentence_transformers.sentence_transformer.modules import (  # here: slow to import

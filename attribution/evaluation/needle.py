@@ -1,11 +1,11 @@
 """Needle grid: is one sentence found at every depth of texts of every length?
 
-A needle is a sentence made by rule ("The access code of the copper lighthouse is 48213."). It is
-put at a depth of 0 to 100% into a text of a given number of the model's own tokens, cut from other
-documents. Its question is scored against the texts of all needles of the same length and depth,
-and it is found where its own text has the highest score alone. At all depths a needle stands in
-the same text, so that only its place differs. After the passkey task of LongEmbed (arXiv
-2404.12096) and the needles of arXiv 2412.15241.
+A needle is a sentence generated from a template ("The access code of the copper lighthouse is
+48213."). It is inserted at a depth of 0 to 100% into a text of a given number of the model's own
+tokens, built from other documents. Its question is scored against the texts of all needles of the
+same length and depth, and the needle counts as found if its own text alone has the highest score.
+A needle has the same text at all depths, so only its position differs. Follows the passkey task of
+LongEmbed (arXiv 2404.12096) and arXiv 2412.15241.
 """
 
 from __future__ import annotations
@@ -139,9 +139,9 @@ class NeedleCell:
 class Haystacks:
     """Texts of a corpus around needles, as one retriever counts tokens.
 
-    Each needle has its own order of the documents, drawn by lot: its text begins with the first and
-    goes on as long as it has to, from the start again where the corpus ends. What a length takes is
-    the same at every depth and kept meanwhile.
+    Each needle has its own random order of the documents. Its text begins with the first and
+    continues to the required length, starting over at the end of the corpus. The text of a length
+    is the same at every depth and cached.
     """
 
     retriever: Retriever
@@ -167,7 +167,7 @@ class Haystacks:
         return text, n, repeated
 
     def _filler(self, number: int, length: int) -> tuple[list[str], bool]:
-        """Sentences that fill up `length` tokens beside the needle, the last one cut at a word."""
+        """Sentences that fill `length` tokens together with the needle, cut at a word."""
         order = list(range(len(self.documents)))
         random.Random(f"{self.seed} {number}").shuffle(order)
         needle, listed, repeated = self.needles[number], [], False
@@ -248,7 +248,7 @@ def cell(
 
     Raises:
         UserError: a text cannot be made or scored.
-        Stopped: `should_stop` said so.
+        Stopped: `should_stop` returned true.
     """
     n = len(haystacks.needles)
     made = [haystacks.text(number, length, depth) for number in range(n)]

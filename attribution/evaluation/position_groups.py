@@ -1,9 +1,9 @@
 """Rankings by groups of queries, as position-aware benchmarks compare them.
 
 The groups are the data set's own (SQuAD-PosQ: by the answer's first character; FineWeb-PosQ: by the
-third of the passage; arXiv 2505.13950). Of each group there are Recall and nDCG at six depths;
-over them PSI of nDCG@10 beside what chance alone gives, and its harmonic mean (Michail et al. 2026,
-arXiv 2606.02737). Questions about one passage are no independent draws: intervals resample
+third of the passage; arXiv 2505.13950). Each group has Recall and nDCG at six cutoffs. Over the
+groups, there are PSI of nDCG@10 with its mean under permutation, and the harmonic mean (Michail et
+al. 2026, arXiv 2606.02737). Questions about one passage are not independent, so intervals resample
 documents, each with all its queries.
 """
 

@@ -1,6 +1,6 @@
-"""What a change to a model does to its rankings: before and after, query by query.
+"""Rankings before and after a change to a model, query by query.
 
-All numbers are of nDCG@10 over the queries whose evidence has a place. Intervals resample
+All numbers are of nDCG@10 over the queries whose evidence position is known. Intervals resample
 documents, each with all its queries (curves/bootstrap.py); those of a change resample the same
 queries before and after. Harmonic mean over position groups: Michail et al. 2026, arXiv 2606.02737;
 PSI: PosIR; their groups are the same 20 bins here.
@@ -46,11 +46,11 @@ PSI_MARGIN = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """nDCG@10 of `n` queries and how evenly it is spread over the evidence's place.
+    """nDCG@10 of `n` queries and how evenly it is spread over evidence positions.
 
-    `harmonic` is the harmonic mean over the filled bins: the worst bins weigh most. PSI and what
-    chance gives are as in `EvidenceProfile`; PSI has no interval of its own, since few queries a
-    bin raise it.
+    `harmonic` is the harmonic mean over the nonempty bins: the worst bins weigh most. PSI and PSI
+    under permutation are as in `EvidenceProfile`; PSI has no interval, because few queries per bin
+    raise it.
     """
 
     n: int
@@ -128,7 +128,7 @@ def change(
 
 
 def _less(statistic: Statistic) -> Statistic:
-    """A statistic of the columns after less that of those before."""
+    """A statistic of the columns after minus that of the columns before."""
     width = 2 * N_EVIDENCE_BINS
     return lambda means: statistic(means[:, width:]) - statistic(means[:, :width])
 

@@ -57,8 +57,8 @@ def measure(
 ) -> dict[str, Array]:
     """Each of `measures` of each query, [n] in the order of `queries`.
 
-    A query without a ranking has 0 in all of them. Documents count in the order they are given in,
-    whatever their scores: trec_eval's own order among equals would be another.
+    A query without a ranking has 0 in all of them. Documents count in the given order, whatever
+    their scores: trec_eval would order ties differently.
     """
     rows = {query.query_id: row for row, query in enumerate(queries)}
     qrels = [
@@ -112,9 +112,9 @@ def mean_over_queries(values: NDArray[np.floating], documents: Sequence[Hashable
 
 
 def success_of_pairs(rankings: Sequence[Ranking], queries: Sequence[Query]) -> Estimate:
-    """The share of all relevant documents of `queries` that stand in the top 10, with its 95%
-    Agresti-Coull interval: S@10 of Pikuliak et al. (2023), section 4. The interval takes pairs to
-    be independent, as theirs does.
+    """The share of all relevant documents of `queries` that are in the top 10, with its 95%
+    Agresti-Coull interval: S@10 of Pikuliak et al. (2023), section 4. As in the paper, the interval
+    assumes that pairs are independent.
 
     Raises:
         ValueError: no query has a relevant document.
@@ -178,8 +178,8 @@ class Evaluation:
     with groups those of CUTOFF_MEASURES; `estimates` the former's means with intervals, and S@10
     of pairs. `n_missing` queries found nothing and count as 0. `profile` is None without evidence,
     `buckets` holds only length buckets that have queries. `read_whole` is the profile of the
-    queries whose evidence the model reads whole: what depends on the place there does not depend
-    on the model's limit. None where what it reads is not known, or there are none.
+    queries whose evidence the model reads whole: an effect of position there is not due
+    to the context limit. None if it is unknown what the model reads, or if there are none.
     """
 
     model: str

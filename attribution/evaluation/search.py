@@ -1,7 +1,7 @@
 """Exact search: the best k documents of each query, over a corpus read block by block.
 
-No index and no n x m matrix: of each block's scores only what beats the best so far is kept.
-Equal scores go to the document that stands first in the corpus, whatever the blocks.
+There is no index and no n x m matrix: only scores in the current top k stay in memory. Ties go to
+the document that comes first in the corpus, whatever the blocks.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Ranking:
 
 
 class TopK:
-    """The best k of each of n queries as sortable numbers [n, k]: score above, place in the corpus
-    below; `seen` documents of the corpus are in it."""
+    """The best k of each of n queries as sortable integers [n, k]: the score in the high bits, the
+    index in the corpus in the low bits; `seen` documents of the corpus were added."""
 
     def __init__(self, n: int, k: int = DEPTH) -> None:
         self.keys = torch.full((n, k), _NOT_FOUND, dtype=torch.int64)
@@ -78,7 +78,7 @@ class TopK:
         self.keys[at] = torch.cat([self.keys[at], keys], dim=1).topk(k, dim=1).values
 
     def found(self, row: int) -> tuple[list[int], Tensor]:
-        """Places in the corpus and scores [n] of one query's documents, best first."""
+        """Indices in the corpus and scores [n] of one query's documents, best first."""
         keys = self.keys[row]
         keys = keys[keys != _NOT_FOUND]
         high = keys >> 32

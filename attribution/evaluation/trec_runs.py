@@ -1,8 +1,8 @@
 """Runs in TREC's format: rankings that another program made, one line a result, with query, `Q0`,
 document, rank, score and the run's tag (https://trec.nist.gov/data/trec8_ranking.html).
 
-Results are ordered as trec_eval does: by score, then by the document's id, the larger first; the
-rank that stands in the line says nothing.
+Results are ordered as trec_eval does: by score, then by descending document id; the rank in
+the line is ignored.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def _vector(embed: Embed, text: str) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """What a model read of one text, beside what it claims.
+    """What a model read of one text, and its stated context limit.
 
     Token numbers count from 1, all special tokens before them: the last word that changes the
     vector has the tokens `first` to `last` of the text's `n_tokens`; `claimed` is the limit that

@@ -72,7 +72,7 @@ ACTIVATIONS = frozenset(
         "Tanhshrink",
     ]
 )
-"""Classes of torch.nn that a configuration may name as an activation; `Identity` beside them."""
+"""Classes of torch.nn that a configuration may name as an activation, and `Identity`."""
 
 _ACTIVATION = re.compile(
     r"torch\.nn\.(?:modules\.)?(?:activation\.)?(\w+)|torch\.nn\.modules\.linear\.(Identity)",

@@ -178,7 +178,7 @@ class _Pass:
     layer: int = field(default=0)
 
 
-# The pass at work in this thread: a transformer's hook sets it, its layers read it.
+# The current forward pass of this thread: a transformer's hook sets it, its layers read it.
 _at_work: ContextVar[_Pass | None] = ContextVar("calibrated_pass", default=None)
 
 

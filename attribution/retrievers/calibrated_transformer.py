@@ -4,7 +4,7 @@ its modules.json names. It needs no package but this one.
     SentenceTransformer(folder, trust_remote_code=True)
 
 sentence-transformers imports no class of another package without `trust_remote_code`; PosLens'
-own loader admits this one class by name and none beside it.
+own loader accepts only this class, by name.
 """
 
 from __future__ import annotations

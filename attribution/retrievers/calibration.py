@@ -19,7 +19,7 @@ EARLIER_NAMES = {"basket": "block"}
 """Parameters that PosLens 0.1 names otherwise, in names of models and in exported folders."""
 
 MAX_BLOCK = 1_000_000
-"""Longer than any text; a number of a hundred digits has no place in a name."""
+"""Longer than any text, so that names stay short."""
 
 
 _DECIMALS = 6
@@ -63,7 +63,7 @@ class Calibration:
 
     @property
     def suffix(self) -> str:
-        """What stands behind a model's name: `@calibrated`, with what is not the default."""
+        """The suffix of a model's name: `@calibrated` with its non-default parameters."""
         sentences = []
         if self.strength != STRENGTH:
             sentences.append(f"strength={decimals(self.strength)}")
@@ -107,7 +107,7 @@ def split(name: str) -> tuple[str, Calibration] | None:
     layers=3)`; None of a name without one.
 
     Raises:
-        UserError: what stands in the brackets is no calibration.
+        UserError: the text in the parentheses is no calibration.
     """
     match = _FORM.fullmatch(name)
     if match is None:

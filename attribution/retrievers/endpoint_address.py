@@ -6,7 +6,7 @@ is asked for scores of documents, any other for vectors of texts (`/embeddings` 
 where it is missing).
 
 The key is read from the environment or from a file that it names, when a request is made. It
-stands in no spec, and so in nothing that is made of one: addresses, captions, results, logs.
+is in no spec, and therefore in no address, caption, result or log.
 """
 
 from __future__ import annotations

@@ -73,14 +73,14 @@ def far(values: Array, array: Array) -> bool:
 
 
 class EndpointClient:
-    """One endpoint, asked by any number of threads; each waits for its answer.
+    """One endpoint, used by any number of threads; each waits for its answer.
 
-    The answers are of the model that answered the first probe. Where a request of vectors holds
-    several texts, of a model that took its place nothing is given out; of scores, and of texts sent
-    one by one, up to 19 answers are, until the probe is sent again.
+    Answers come from the model that answered the first probe. If another model replaces it,
+    requests for the vectors of several texts return none of its answers; for scores, and for texts
+    sent one by one, up to 19 answers can be returned until the probe is sent again.
 
     Raises:
-        UserError: the key is none.
+        UserError: the key is invalid.
     """
 
     def __init__(self, address: Address) -> None:

@@ -74,7 +74,7 @@ class Cost:
 
 
 class Counter:
-    """Stands in for an endpoint's answers and counts what it is asked."""
+    """Returns placeholder answers of an endpoint and counts what would be sent."""
 
     def __init__(self, address: Address, width: int) -> None:
         self._address, self._width = address, width

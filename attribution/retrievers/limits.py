@@ -1,4 +1,4 @@
-"""How many tokens a model reads, beside where its own configuration truncates, in words."""
+"""Sentences about a model's context limit and about the length its configuration truncates at."""
 
 from __future__ import annotations
 

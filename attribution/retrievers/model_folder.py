@@ -1,9 +1,9 @@
-"""What is in a model's folder: which of its files the libraries read, and their contents, read with
-care before any library opens one.
+"""Contents of a model's folder: the files that libraries read, opened safely before any library
+opens one.
 
-A folder may come from anywhere. Only regular files of bounded size are opened (a pipe or a device
-would be read for ever), JSON is bounded in depth and number of values before it is parsed, and what
-is no part of the model (a download's `.cache`, other formats beside the weights) is left out.
+A folder can come from anywhere. Only regular files of limited size are opened (reading a pipe or a
+device might never end), JSON is limited in depth and number of values before it is parsed, and
+files that are not part of the model (a download's `.cache`, other formats of weights) are skipped.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def require_known(contents: Contents, *, code: bool = False) -> None:
 
 
 def has_code(contents: Contents) -> bool:
-    """Whether any configuration of the folder says that code beside it defines a class.
+    """Whether any configuration of the folder refers to code in the folder that defines a class.
 
     transformers passes such a hint over in silence where it knows the model's type itself, and
     then computes something else, as a bidirectional model with a causal mask.

