@@ -1,13 +1,16 @@
 """Docs and pages use the field's terms: the words that those replaced do not come back.
 
-Docs are read without code, addresses and HTML, which name options and files. Of the dashboard every
+Docs are read without code, addresses and HTML, which name options and files. Docstrings and comments
+of `attribution` are read without names in backquotes. Of the dashboard, every
 string is read that has a space in it and is no docstring: what a page shows, not keys.
 """
 
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,6 +38,13 @@ RETIRED = {
     r"beside": "next to, or with",
     r"(stand|lie)s? (behind|beside|early|late)": "is",
     r"stands? (in|at|on|there|above|below|first|over)": "is",
+    r"told apart": "distinguished",
+    r"said so": "returned true, or canceled the run",
+    r"taken away": "removed",
+    r"what was found": "results",
+    r"judgements?": "judgment",
+    r"embedded (one|sample|data sets?)": "bundled",
+    r"as they should be": "valid",
 }
 """Retired words, as regular expressions of whole words in any case, with what to write instead."""
 
@@ -69,6 +79,20 @@ def shown(source: str) -> Iterator[str]:
             yield text
 
 
+def explained(source: str) -> Iterator[str]:
+    """The docstrings and comments of a module, each on one line and without code in backquotes."""
+    texts = [
+        node.value.value
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    ]
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    texts += [token.string for token in tokens if token.type == tokenize.COMMENT]
+    for text in texts:
+        if isinstance(text, str):
+            yield re.sub(r"`[^`]*`", "", " ".join(text.split()))
+
+
 def retired(text: str) -> list[str]:
     """Each retired word of a text, with what to write instead."""
     text = re.sub(FREE, "", text, flags=re.IGNORECASE)
@@ -99,11 +123,27 @@ def test_pages_use_the_field_s_terms(folder: Path) -> None:
     assert {name: found for name, found in words.items() if found} == {}
 
 
+MODULES = sorted((ROOT / "attribution").glob("**/*.py"))
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda m: m.relative_to(ROOT).as_posix())
+def test_docstrings_and_comments_use_the_field_s_terms(module: Path) -> None:
+    source = module.read_text(encoding="utf-8")
+    words = [word for text in explained(source) for word in retired(text)]
+    # A place in a file, an array or the code is no evidence position.
+    assert [word for word in words if not word.startswith(("'place'", "'places'"))] == []
+
+
 def test_retired_words_are_seen_and_code_is_not() -> None:
     page = "The score leans late.\n\n```sh\nposlens bias --place end\n```\n\nSet `--place`.\n"
     assert retired(prose(page)) == ["'leans': write last-minus-first difference, index, or tilt"]
     module = '"""A place."""\nst.caption(f"The place of {name}")\nst.button(key="a.place")\n'
     assert [word for text in shown(module) for word in retired(text)] == ["'place': write position"]
+    module = '"""What `beside` says."""\n# It lies beside the weights.\n'
+    assert {word for text in explained(module) for word in retired(text)} == {
+        "'beside': write next to, or with",
+        "'lies beside': write is",
+    }
     assert retired("What caused it in the first place takes place here; replaced") == []
 
 

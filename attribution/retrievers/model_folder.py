@@ -266,7 +266,7 @@ class _Reader:
 
 
 def _shards(index: Any) -> list[str]:
-    """Names of the weight files of an index: files beside it and nothing else."""
+    """Names of the weight files of an index; they must be in its folder."""
     found = index.get("weight_map") if isinstance(index, dict) else None
     names = set(found.values()) if isinstance(found, dict) and _texts(found.values()) else set()
     if not names or not all(re.fullmatch(r"[\w][\w.-]*\.safetensors", name) for name in names):
