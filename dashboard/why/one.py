@@ -194,7 +194,7 @@ def _document(found: QueryRanking, wanted: Sequence[str], top: int) -> str:
     st.caption(
         f"{len(frame):,} of {found.total:,} documents; "
         + (
-            f"{len(missed):,} of its {len(wanted):,} relevant documents are not in the top {top:,}."
+            f"{len(missed):,} of {len(wanted):,} relevant documents missing from the top {top:,}."
             if wanted
             else "the data set judges none of them for this query."
         )

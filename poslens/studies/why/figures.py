@@ -25,8 +25,8 @@ _SIDES = ("top left", "top right", "bottom left", "bottom right")
 
 
 def _wrapped(label: str) -> str:
-    """A long label on two lines, so that a narrow figure has room for it."""
-    return "<br>".join(label.rsplit(" ", 1)) if len(label) > len("Competitor") else label
+    """A long label with a line for each word, so that a narrow figure has room for it."""
+    return label.replace(" ", "<br>") if len(label) > len("Competitor") else label
 
 
 def causes_chart(

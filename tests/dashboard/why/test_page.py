@@ -56,7 +56,7 @@ def test_a_query_its_ranking_and_the_wanted_document(mine: str) -> None:
     ranked = next(frame for frame in frames if "wanted" in frame)
     assert ranked["id"].tolist() == ["short", "long"]
     assert ranked["wanted"].tolist() == [False, True]
-    assert "1 of its 1 relevant documents are not in the top 1" in words(page)
+    assert "1 of 1 relevant documents missing from the top 1" in words(page)
     assert "BM25: long is at rank 2 of 4. Rank 2 → 1 as the evidence alone" in words(page)
     steps = next(frame for frame in frames if "change" in frame)
     assert steps["change"].tolist()[0] == "unchanged" and steps["rank"].tolist()[0] == 2
