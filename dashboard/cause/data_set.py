@@ -82,6 +82,7 @@ def _curves(choice: MovablePairs) -> None:
             continue
         figures[label] = partial(causal_curves, own)
         with column:
+            st.markdown(f"**{panels.plain(label.capitalize())}**")
             style = panels.screen_style(width_px=panels.BESIDE_PX, height_px=340)
             panels.show(figures[label](style), f"cause.set.{what.name}", QUANTITIES[what.name])
         results += own

@@ -49,17 +49,15 @@ def front_section(result: DebiasResult) -> None:
     numbers = st.column_config.NumberColumn(format="%.3f")
     show_table(
         tables.points_text(result),
-        column_config={"PSI": numbers, "under permutation": numbers},
+        column_config={"PSI": numbers, "PSI under permutation": numbers},
     )
     st.caption(
-        "Intervals resample documents; those of changes compare the same queries before and after. "
-        "With few queries per position, PSI is large even without a bias: under permutation is its "
-        "mean when the positions are permuted between queries. One setting is chosen on the "
-        "queries of half of the documents and tested on the held-out half. It is recommended, and "
-        "ringed in the charts, only if the harmonic mean is higher or PSI is lower there, no "
-        "measure is worse, a loss of 0.01 in nDCG@10 is ruled out, and it is not worse over all "
-        "queries in both PSI and nDCG@10. Verdicts have p adjusted by Holm for all changes of the "
-        "table."
+        "Intervals resample documents; changes compare the same queries before and after, with p "
+        "adjusted by Holm. With few queries per position, PSI is large even without a bias: "
+        "compare it with PSI under permutation. A setting is selected on half of the documents "
+        "and tested on the other half. It is recommended (ringed) only if the harmonic mean is "
+        "higher or PSI is lower there, no measure is worse, a loss of 0.01 in nDCG@10 is ruled "
+        "out, and it isn't worse in both PSI and nDCG@10 over all queries."
     )
     panels.caption(provenance)
     panels.downloads(

@@ -129,7 +129,7 @@ ChangedQueryRow = TypedDict(
         "rank before": Annotated[int | None, "Rank of the first relevant document; null if none."],
         "rank after": Annotated[int | None, "The same by the tested setting."],
         "evidence": Annotated[float, "Where the evidence begins, in percent of the document."],
-        "half": Annotated[str, "chosen on or judged on."],
+        "half": Annotated[str, "selection or held out."],
         "id": Annotated[str, "Id of the query."],
         "pair": Annotated[str, "Id of a pair of it, for explain; empty without one."],
     },

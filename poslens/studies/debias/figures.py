@@ -24,6 +24,7 @@ from poslens.studies.debias.service import HALF, DebiasResult, Point
 _SYMBOLS = ("circle", "triangle-up", "triangle-down", "x", "cross")
 """Of blocks and depths; the square is the plain model and the diamond chance."""
 
+_DEPTHS = {HALF: "last half of layers", "all": "all layers"}
 Measure = Literal["mean", "harmonic"]
 TITLES = {"mean": "Mean nDCG@10", "harmonic": "Harmonic mean of nDCG@10"}
 
@@ -50,7 +51,7 @@ def front(
     for index, ((block, depth), points) in enumerate(families.items()):
         look = style.line(index)
         line = sorted(points, key=lambda point: point.strength)
-        name = f"blocks of {block}, layers {depth}"
+        name = f"blocks of {block}, {_DEPTHS.get(depth, f'last {depth} layers')}"
         symbol = _SYMBOLS[index % len(_SYMBOLS)]
         trace = _trace([plain, *line], measure, style, name, look, symbol)
         figure.add_trace(group(trace, f"family {index}", name))
@@ -69,7 +70,7 @@ def front(
                 "size": 0.5 * style.font_size,
             },
             customdata=[escape(point.name) for point in known],
-            hovertemplate="%{customdata}<br>by chance %{x:.3f}<extra></extra>",
+            hovertemplate="%{customdata}<br>under permutation %{x:.3f}<extra></extra>",
         )
     )
     best = result.recommended

@@ -320,7 +320,7 @@ def verdict(result: DebiasResult) -> str:
             f"higher harmonic mean of {NDCG} over positions than {result.plain.name}."
         )
     parts = [
-        f"{name} {_number(before)} to {_number(after)}"
+        f"{name} from {_number(before)} to {_number(after)}"
         + (f" ({changed.text()})" if changed else "")
         for name, before, after, changed in (
             (NDCG, judged.before.mean.value, judged.after.mean.value, judged.change.mean),
@@ -335,9 +335,9 @@ def verdict(result: DebiasResult) -> str:
     ]
     head = f"Recommended: {judged.point.name}" if _is_recommended(judged) else NO_CHANGE
     return (
-        f"{head}. On the {judged.n_chosen:,} queries used for selection, {judged.point.name} has "
-        f"the highest harmonic mean of {NDCG} over positions. On the {judged.before.n:,} held-out "
-        f"queries: {', '.join(parts)}. {judged.recommendation.reason}"
+        f"{head}. {judged.recommendation.reason} {judged.point.name} has the highest harmonic mean "
+        f"of {NDCG} over positions on the {judged.n_chosen:,} queries used for selection. On the "
+        f"{judged.before.n:,} held-out queries, it changes {', '.join(parts)}."
     )
 
 

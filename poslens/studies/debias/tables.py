@@ -54,7 +54,7 @@ def points_text(result: DebiasResult) -> pd.DataFrame:
                 NDCG: str(own.mean),
                 "harmonic mean": str(own.harmonic),
                 "PSI": own.psi,
-                "under permutation": own.psi_under_permutation,
+                "PSI under permutation": own.psi_under_permutation,
                 "change of nDCG@10": changed.mean.text() if changed else "",
                 "change of the harmonic mean": changed.harmonic.text() if changed else "",
                 "change of PSI": changed.psi.text() if changed and changed.psi else "",
@@ -80,7 +80,7 @@ def queries_frame(result: DebiasResult, point: Point) -> pd.DataFrame:
                 "rank before": first_rank(result.plain.ranked, query),
                 "rank after": first_rank(point.ranked, query),
                 "evidence": 100 * query.evidence,
-                "half": "chosen on" if query.query_id in result.chosen_on else "judged on",
+                "half": "selection" if query.query_id in result.chosen_on else "held out",
                 "id": query.query_id,
                 "pair": next(iter(query.pairs.values()), ""),
             }

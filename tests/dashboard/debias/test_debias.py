@@ -203,10 +203,10 @@ def test_tables_and_the_front_show_every_setting(found: DebiasResult) -> None:
     assert len(queries) == len(WORDS)
     assert (queries["change"].abs().diff().dropna() <= 0).all()
     np.testing.assert_allclose(queries["after"] - queries["before"], queries["change"])
-    assert set(queries["half"]) == {"chosen on", "judged on"}
+    assert set(queries["half"]) == {"selection", "held out"}
     for measure in ("mean", "harmonic"):
         figure = front(found, measure, Style(), provenance=found.provenance())  # type: ignore[arg-type]
-        (line,) = [t for t in figure.data if t.name == "blocks of 16, layers half"]
+        (line,) = [t for t in figure.data if t.name == "blocks of 16, last half of layers"]
         assert len(line.x) == 3
     said = dict(found.provenance()[0].items())
     assert "strength 0.5, 1" in str(said["method"]) and said["model"] == "MiniLM"
