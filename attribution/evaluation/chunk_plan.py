@@ -91,6 +91,8 @@ class DocumentChunks:
     def __post_init__(self) -> None:
         if self.vectors < 0 or (self.ranks < 0).any() or (self.query_ranks < 0).any():
             raise ValueError("no ranks of sentences and queries")
+        if self.ranks.ndim != 1 or self.query_ranks.ndim != 1:
+            raise ValueError("not one rank of each sentence and query")
         if self.cut.shape != self.query_ranks.shape or not np.isin(self.cut, (-1, 0, 1)).all():
             raise ValueError("no queries of a document")
 

@@ -34,7 +34,7 @@ Format = Annotated[
 def models(
     context: typer.Context,
     model: Annotated[
-        list[str] | None, several_models("All registered data sets by default.")
+        list[str] | None, several_models("All models known by name by default.")
     ] = None,
     format: Format = LineFormat.text,
 ) -> None:

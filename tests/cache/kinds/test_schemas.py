@@ -12,10 +12,10 @@ import pytest
 from poslens.attribution.evaluation.faithfulness import ErasureParameters
 from poslens.attribution.types import Method
 from poslens.cache.kinds.faithfulness import RANDOM_ORDER
-from poslens.cache.kinds.schemas import schema_for
+from poslens.cache.kinds.schemas import _SCHEMAS, schema_for
 from poslens.cache.storage.codec import pack_fields, unpack_fields
 from poslens.cache.storage.results import SCHEMA, Key, Results, itself
-from poslens.cache.storage.schema import Misfit, Owner
+from poslens.cache.storage.schema import Misfit, Owner, Packed
 from poslens.cache.storage.store import ModelKey, Store
 
 MODEL = ModelKey("M", "0" * 16)
@@ -109,6 +109,58 @@ RESULTS: dict[tuple[str, Method], dict[str, Any]] = {
         "last": 6,
         "claimed": 6,
     },
+    ("search", Method("search")): {
+        "seen": 40,
+        "k": 2,
+        "keys": Packed(limit=99).pack(np.array([7, 6, 5, 4], np.int64)),
+    },
+    ("position_ranks", Method("position_ranks")): {"pair_id": "p", "ranks": [1, 7]},
+    ("chunk_plan", Method("chunk_plan")): {
+        "document_id": "p",
+        "vectors": 2,
+        "ranks": [1, 0, 3],
+        "query_ranks": [1, 2],
+        "cut": [0, -1],
+    },
+    ("encoding_time", Method("encoding_time")): {"seconds": [0.5, 0.25]},
+    ("late_chunks", Method("late_chunks")): {
+        "width": 2,
+        "vectors": Packed().pack(np.array([0.5, 0.25, 1.5, 2.5], np.float32)),
+    },
+    ("why", Method("why", {"top": 10})): {
+        "document_id": "p",
+        "top": 10,
+        "n_documents": 40,
+        "rank": 12,
+        "score": 0.5,
+        "source": "data set",
+        "start": 3,
+        "end": 9,
+        "position": 0.25,
+        "evidence_read": 1.0,
+        "read": None,
+        "moved": {"rank": 8, "null": 12, "score": 0.75, "null_score": 0.5},
+        "alone": None,
+        "without": None,
+        "best_position": 0.5,
+        "n_words": 90,
+        "n_query_words": 4,
+        "shared_words": ["tide"],
+        "above": [
+            {"document_id": "a", "rank": 1, "relevant": False, "duplicate": True, "n_words": 80}
+        ],
+        "relevant_above": 1,
+        "duplicates_above": 1,
+        "shorter_above": 1,
+    },
+}
+OPTIONAL = {
+    "bias_scores": {"truncated", "read"},
+    "displacement": {"note"},
+    "why": {
+        *("read", "moved", "alone", "without", "best_position", "n_words", "n_query_words"),
+        *("shared_words", "above", "relevant_above", "duplicates_above", "shorter_above"),
+    },
 }
 KINDS = [
     pytest.param(*key, fields, id=f"{key[0][:12]}-{key[1].name}") for key, fields in RESULTS.items()
@@ -171,6 +223,11 @@ def changed(fields: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield from ((f"{name}.{a}", fields | {name: b}) for a, b in changed(right))
 
 
+def test_every_kind_is_tried() -> None:
+    alike = {"thirds": "segments", "removal": "insertion"}
+    assert {alike.get(kind, kind) for kind in _SCHEMAS} <= {kind for kind, _ in RESULTS}
+
+
 @pytest.mark.parametrize(("kind", "method", "fields"), KINDS)
 def test_what_was_stored_is_read_back(kind: str, method: Method, fields: dict[str, Any]) -> None:
     stored = unpack_fields(pack_fields(fields))
@@ -200,7 +257,9 @@ def test_a_made_up_field_is_refused_or_a_value_of_its_type(
 
 def same_form(value: Any, right: Any) -> bool:
     if isinstance(right, dict):
-        return isinstance(value, dict) and all(same_form(value[k], v) for k, v in right.items())
+        return isinstance(value, dict) and all(
+            value[k] is None or same_form(value[k], v) for k, v in right.items()
+        )
     if isinstance(right, list):
         return isinstance(value, list) and all(
             same_form(each, right[0]) or (each is None and isinstance(right[0], str))
@@ -217,8 +276,7 @@ def test_fields_are_neither_missing_nor_added(
 ) -> None:
     with pytest.raises(Misfit):
         unpacked(kind, method, fields | {"another": 1})
-    optional = {"truncated", "read", "note"} if kind in ("bias_scores", "displacement") else set()
-    for name in fields.keys() - optional:
+    for name in fields.keys() - OPTIONAL.get(kind, set()):
         with pytest.raises(Misfit):
             unpacked(kind, method, {key: value for key, value in fields.items() if key != name})
 
