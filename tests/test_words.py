@@ -1,8 +1,8 @@
 """Docs and pages use the field's terms: the words that those replaced do not come back.
 
-Docs are read without code, addresses and HTML, which name options and files. Docstrings and comments
-of `attribution` are read without names in backquotes. Of the dashboard, every
-string is read that has a space in it and is no docstring: what a page shows, not keys.
+Docs are read without code, addresses and HTML, which name options and files. Docstrings and
+comments of `attribution` are read without names in backquotes. Of the dashboard, every string is
+read that has a space in it and is no docstring: what a page shows, not keys.
 """
 
 from __future__ import annotations
