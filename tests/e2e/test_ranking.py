@@ -16,14 +16,14 @@ def test_rank_and_follow_a_query_to_its_pair(run_app: App, visit: Visit) -> None
     expect(page.get_by_text("4 queries and 4 documents")).to_be_visible()
     idle(page).get_by_role("button", name=re.compile("^Rank (all|remaining)$")).click()
     expect(page.get_by_role("button", name=re.compile("^Rank (all|remaining)$"))).to_have_count(0)
-    expect(page.get_by_role("figure", name="nDCG@10 over 20 bins")).to_be_visible()
+    expect(page.get_by_role("figure", name="nDCG@10 in 20 bins")).to_be_visible()
     expect(page.get_by_text("Not ranked yet")).to_have_count(0)
     expect(page.get_by_text("Query by query")).to_be_visible()
     expect(page.get_by_text("Compute it on the Curves page")).to_be_visible()
     expect(page.get_by_text("4 of 4 queries")).to_be_visible()
     no_error(page)
     again = visit(page.url)  # kept: nothing to compute
-    expect(again.get_by_role("figure", name="nDCG@10 over 20 bins")).to_be_visible()
+    expect(again.get_by_role("figure", name="nDCG@10 in 20 bins")).to_be_visible()
     grid = again.locator("[class*=st-key-ranking-queries] .dvn-scroller").first
     link = again.get_by_role("link", name="Explain row-3")
     pick_row(grid, 2, link.is_visible)
