@@ -122,8 +122,8 @@ def run(
         ),
     ] = None,
 ) -> None:
-    """Open the dashboard, on this machine's loopback address unless told otherwise. With a data set
-    of your own, the printed address is that of the page which fits it (docs/data.md)."""
+    """Start the dashboard, by default on the loopback address. With your own data set, the
+    printed address opens the page that fits it (docs/data.md)."""
     access = access_of(
         host, base_url_path, allowed_host or [], login, trusted_proxy or [], user_header
     )

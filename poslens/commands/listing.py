@@ -82,7 +82,7 @@ def fetch_model(
         LineFormat, typer.Option(help="text (the path of the model's folder) or json.")
     ] = LineFormat.text,
 ) -> None:
-    """Fetch a model's weights onto this machine."""
+    """Download a model's weights to this machine."""
     from tqdm import tqdm
 
     from poslens.attribution.retrievers.fetch import fetch
@@ -115,7 +115,7 @@ def datasets(
     data: Data = None,  # registered as it is read
     format: Format = LineFormat.text,
 ) -> None:
-    """List the data sets known by name, and what of those given with --data can be read."""
+    """List the data sets by name, and what can be read of those given with --data."""
     from poslens.attribution import datasets as known
 
     every = {name: known.read(name) for name in known.names()}

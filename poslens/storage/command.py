@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from poslens.cache.storage.store import Store
 
 app = typer.Typer()
-cache = typer.Typer(no_args_is_help=True, help="What is stored: list, share, check, delete.")
+cache = typer.Typer(
+    no_args_is_help=True, help="List, export, import, verify and delete stored results."
+)
 app.add_typer(cache, name="cache")
 
 Of = Annotated[
@@ -109,7 +111,7 @@ def _progress(what: str, unit: str = "row") -> Iterator[Report]:
 @cli_command
 @answers(Lines[StoredAnswer])
 def list_files(format: Format = LineFormat.json) -> None:
-    """What is stored of which model and method, a line for each."""
+    """List the stored results, one line for each model and method."""
     from poslens.cache.storage.maintenance import listing
 
     for file in listing(_store()):
@@ -137,7 +139,7 @@ def export(
     dataset: Annotated[str, typer.Option("--dataset", help="Of this data set alone.")] = "",
     format: Format = LineFormat.json,
 ) -> None:
-    """Write results to a Parquet file that says where they came from."""
+    """Export results with their provenance to a Parquet file."""
     from poslens.cache.exchange.transfer import export
     from poslens.compute.provenance import poslens_version
 
@@ -167,7 +169,7 @@ def import_(
     files: Annotated[list[Path], typer.Argument(help="Exported Parquet files.")],
     format: Format = LineFormat.json,
 ) -> None:
-    """Add what the cache lacks of exported files."""
+    """Import the results of exported files that the cache lacks."""
     from poslens.cache.exchange.transfer import import_file
 
     for path in files:
@@ -191,7 +193,8 @@ def merge(
     folder: Annotated[Path, typer.Argument(help="Another cache: the folder `cache` of its home.")],
     format: Format = LineFormat.json,
 ) -> None:
-    """Add what the cache lacks of another one on this machine, which stays as it is."""
+    """Add the results that the cache lacks from another cache on this machine, which does not
+    change."""
     from poslens.cache.exchange.transfer import merge
     from poslens.cache.storage.store import Store
 
@@ -217,7 +220,7 @@ def ingest(
     folder: Annotated[str, typer.Argument(help="Folder of parts, or its s3:// or gs:// address.")],
     format: Format = LineFormat.json,
 ) -> None:
-    """Add the parts of a folder that the cache has not seen, and write the manifest."""
+    """Import a folder's new parts and write the manifest."""
     from poslens.cache.exchange.part_files import PartFolder, ingest
 
     with _progress("Ingesting", "part") as report:
@@ -250,7 +253,7 @@ def verify(
     parts: Annotated[str, typer.Option(help="Check a folder of parts instead.")] = "",
     format: Format = LineFormat.json,
 ) -> None:
-    """Read everything against its checksums; damaged results are taken out of the cache."""
+    """Verify all checksums; damaged results are removed from the cache."""
     if parts:
         from poslens.cache.exchange.part_files import PartFolder
         from poslens.cache.exchange.part_files import verify as verify_parts
@@ -288,7 +291,7 @@ def verify(
 @cli_command
 @answers(Lines[Compacted])
 def compact(model: Of = None, method: Under = "", format: Format = LineFormat.json) -> None:
-    """Give the space of replaced and removed results back."""
+    """Free the disk space of replaced and removed results."""
     from poslens.cache.storage.maintenance import compact
 
     for file in _files(model, method):
@@ -310,7 +313,7 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     format: Format = LineFormat.json,
 ) -> None:
-    """Delete what is stored of models and methods; asks first."""
+    """Delete stored results by model and method, after a confirmation."""
     from poslens.cache.storage.maintenance import drop_file
     from poslens.storage.service import summary
 

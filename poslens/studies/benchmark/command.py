@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 benchmark = typer.Typer(
-    no_args_is_help=True, help="Published position-aware benchmarks: their tables and figures."
+    no_args_is_help=True,
+    help="Run published benchmarks of position bias and print their tables or draw their figures.",
 )
 app.add_typer(benchmark, name="benchmark")
 

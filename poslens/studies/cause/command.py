@@ -73,8 +73,8 @@ def cause(
         TextFormat, typer.Option(help="json, or csv (the causal curve, 100 rows).")
     ] = TextFormat.json,
 ) -> None:
-    """Move the evidence, or take parts out, over a data set; stop with Ctrl-C, resume by running
-    again."""
+    """Move the evidence, or remove parts of the documents, over a data set; stop with Ctrl-C,
+    resume by running again."""
     from poslens.attribution.interventions import segments
     from poslens.attribution.interventions.ablation import ablation_method
     from poslens.attribution.interventions.relocation import movable, relocation_method

@@ -59,8 +59,8 @@ def compare(
         TextFormat, typer.Option(help="json, or csv with one row per model.")
     ] = TextFormat.json,
 ) -> None:
-    """Compare models on one query-document pair: scores, primacy-recency index, and how alike they
-    order its words."""
+    """Compare models on one query-document pair: scores, primacy-recency index, and rank
+    correlation of words."""
     names = model or ["MiniLM-primacy", "MiniLM-recency"]
     specs = distinct(spec_of(name, dataset) for name in names)
     if len(specs) < 2:

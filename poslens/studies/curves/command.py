@@ -222,7 +222,7 @@ def failures(
         LineFormat, typer.Option(help="json, or text (a line for each).")
     ] = LineFormat.json,
 ) -> None:
-    """List the pairs of a data set that gave no result, and why; `precompute --retry-failed` tries
+    """List the failed pairs of a data set with the reasons; `precompute --retry-failed` tries
     them again."""
     from poslens.compute.compute import service
 
@@ -299,7 +299,7 @@ def curve(
     figure: Annotated[FigureFile | None, FigureOption("the mean curves")] = None,
     format: Annotated[TextFormat, typer.Option(help="csv or json.")] = TextFormat.csv,
 ) -> None:
-    """Print the aggregated curves of models over a data set from what `precompute` stored."""
+    """Print the mean curves of models over a data set, from the results of `precompute`."""
     from poslens.export.files import curve_frame
 
     chosen = _on(axis, method_of(method, normalization, resampling, posir, option), posir)

@@ -61,8 +61,8 @@ def passport(
         typer.Option(help="json, csv (a row for each measure), or yaml (for a model card)."),
     ] = PassportFormat.json,
 ) -> None:
-    """What is known of models' position bias, each measure with its interval, on one card; stop
-    with Ctrl-C, resume by running again."""
+    """Show the results of all studies of a model's position bias on one card; stop with Ctrl-C,
+    resume by running again."""
     data, _ = pairs_of(dataset, False)
     specs = specs_of(model or ["MiniLM"], data.name)
     quiet()

@@ -135,7 +135,7 @@ def rank(
     ] = None,
     format: Annotated[TextFormat, typer.Option(help="csv or json.")] = TextFormat.json,
 ) -> None:
-    """Rank a data set's whole corpus for each query and print what the rankings are worth."""
+    """Rank a data set's whole corpus for each query and print the quality of the rankings."""
     from poslens.compute.protocols import posir_ranking_spec
     from poslens.studies.ranking import service as ranking_service
     from poslens.studies.ranking import tables
