@@ -6,7 +6,7 @@ the result knows. What it does not know is left out. No Streamlit here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -18,7 +18,6 @@ from poslens.attribution.interventions.displacement import Displacement
 from poslens.attribution.interventions.null_controls import CONTROLS, Control
 from poslens.attribution.methods import METHODS
 from poslens.attribution.retrievers import limits
-from poslens.attribution.retrievers.calibration import Calibration, decimals
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.text import MAX_CHARACTERS
 from poslens.attribution.types import (
@@ -32,11 +31,8 @@ from poslens.cache.storage.store import ModelKey
 
 if TYPE_CHECKING:  # what is named here alone would bring scipy.stats and ir_measures along
     from poslens.attribution.curves.published import PublishedCurves
-    from poslens.attribution.evaluation.bias_tests import BiasResult
     from poslens.attribution.evaluation.faithfulness import Faithfulness
     from poslens.attribution.evaluation.faithfulness_summary import FaithfulnessSummary
-    from poslens.attribution.evaluation.position_effect import PositionEffect
-    from poslens.attribution.evaluation.ranking_change import Quality
     from poslens.attribution.evaluation.ranking_measures import Evaluation
     from poslens.attribution.evaluation.trec_runs import TrecRun
     from poslens.attribution.interventions.ablation import Ablation
@@ -77,7 +73,8 @@ def of_attribution(model: ModelIdentity, pair: TextPair, attribution: Attributio
     document = attribution.document
     # A limit as long as any text that is taken at all is no limit of the model's.
     limit = document.max_length if document.max_length < MAX_CHARACTERS else None
-    return _of_pair(model, pair, repr(attribution.method), document.truncated, limit)
+    provenance = _of_pair(model, pair, attribution.method, document.truncated)
+    return replace(provenance, max_length=limit)
 
 
 def in_units(provenance: Provenance, units: str) -> Provenance:
@@ -87,7 +84,7 @@ def in_units(provenance: Provenance, units: str) -> Provenance:
 
 def with_interval(provenance: Provenance, number: Estimate) -> Provenance:
     """The same, saying what this number's interval resampled."""
-    return replace(provenance, interval=resampled(number))
+    return replace(provenance, interval=_resampled(number))
 
 
 def with_control(provenance: Provenance, kind: Control) -> Provenance:
@@ -114,24 +111,23 @@ def of_intervention(
         cut = float(whole[0]) < 1 if whole else None
     else:
         cut = found.read_share < 1
-    return _of_pair(model, pair, repr(method), cut, model.spec.max_length)
+    return _of_pair(model, pair, method, cut)
 
 
 def of_faithfulness(model: ModelIdentity, pair: TextPair, faithfulness: Faithfulness) -> Provenance:
     """A faithfulness test of one pair."""
     method = f"{faithfulness.parameters!r} of {faithfulness.method!r}"
-    provenance = _of_pair(model, pair, method, faithfulness.truncated, model.spec.max_length)
+    provenance = _of_pair(model, pair, method, faithfulness.truncated)
     return in_units(provenance, _ordered(faithfulness))
 
 
 def _of_pair(
-    model: ModelIdentity, pair: TextPair, method: str, cut: bool | None, limit: int | None
+    model: ModelIdentity, pair: TextPair, method: Method | str, cut: bool | None
 ) -> Provenance:
     return of_model(
         model,
         method,
         pair.dataset,
-        max_length=limit,
         truncated=None if cut is None else int(cut),
         selection=f"pair {pair.pair_id}",
     )
@@ -141,14 +137,13 @@ def of_curve(model: ModelIdentity, position_curve: PositionCurve, selection: str
     """A curve averaged over pairs of a data set."""
     return of_model(
         model,
-        repr(position_curve.method),
+        position_curve.method,
         position_curve.dataset,
         n_pairs=position_curve.n,
         n_documents=position_curve.n_documents,
-        max_length=model.spec.max_length,
         truncated=position_curve.n_truncated,
         selection=selection,
-        interval="" if position_curve.ci_low is None else _resampling(position_curve.n_documents),
+        interval="" if position_curve.ci_low is None else resampling(position_curve.n_documents),
     )
 
 
@@ -158,13 +153,12 @@ def of_documents(
     """Something of the documents alone, averaged over `n` of them."""
     return of_model(
         model,
-        repr(method),
+        method,
         dataset,
         n_documents=n,
-        max_length=model.spec.max_length,
         truncated=n_truncated,
         selection=selection,
-        interval=_resampling(n) if n >= MIN_DOCUMENTS else "",
+        interval=resampling(n) if n >= MIN_DOCUMENTS else "",
     )
 
 
@@ -174,37 +168,14 @@ def of_controlled(
     """Curves less a null control."""
     provenance = of_model(
         model,
-        repr(method),
+        method,
         dataset,
         n_pairs=controlled.n,
         n_documents=controlled.n_documents,
-        max_length=model.spec.max_length,
         selection=selection,
-        interval=resampled(controlled.index),
+        interval=controlled.index,
     )
     return with_control(provenance, controlled.control)
-
-
-def of_difference(
-    model: ModelIdentity,
-    method: Method,
-    dataset: str,
-    n_pairs: int,
-    n_documents: int,
-    other: ModelIdentity,
-    has_interval: bool,
-) -> Provenance:
-    """One model's side of a difference of mean curves, over the pairs that the `other` has too."""
-    return of_model(
-        model,
-        repr(method),
-        dataset,
-        n_pairs=n_pairs,
-        n_documents=n_documents,
-        max_length=model.spec.max_length,
-        selection=f"pairs that {other.spec.name} has too",
-        interval=_resampling(n_documents) if has_interval else "",
-    )
 
 
 def of_agreement(
@@ -217,9 +188,8 @@ def of_agreement(
         dataset,
         n_pairs=agreement.n,
         n_documents=agreement.n_documents,
-        max_length=model.spec.max_length,
         selection=selection,
-        interval=resampled(agreement.each or agreement.means),
+        interval=agreement.each or agreement.means,
     )
 
 
@@ -233,11 +203,10 @@ def of_faithfulness_set(
         dataset,
         n_pairs=faithfulness_summary.n,
         n_documents=faithfulness_summary.n_documents,
-        max_length=model.spec.max_length,
         truncated=faithfulness_summary.n_truncated,
         selection=selection,
         units=_ordered(faithfulness_summary),
-        interval=resampled(faithfulness_summary.deletion_area),
+        interval=faithfulness_summary.deletion_area,
     )
 
 
@@ -253,40 +222,13 @@ def of_ranking(
     many of them were cut is not kept with it."""
     return of_model(
         model,
-        repr(method),
+        method,
         dataset,
         n_queries=evaluation.n,
         n_documents=n_documents,
-        max_length=model.spec.max_length,
         selection=selection,
-        interval="; ".join(_of_measures(evaluation.estimates)),
+        interval=_of_measures(evaluation.estimates),
     )
-
-
-def of_positions(
-    model: ModelIdentity,
-    method: Method,
-    dataset: str,
-    effect: PositionEffect,
-    n_truncated: int,
-    selection: str,
-    *,
-    has_null: bool,
-) -> Provenance:
-    """Ranks of documents with their evidence at several positions; `n_truncated` of the queries
-    have a document that the model does not read whole."""
-    provenance = of_model(
-        model,
-        repr(method),
-        dataset,
-        n_queries=effect.n,
-        n_documents=effect.n_documents,
-        max_length=model.spec.max_length,
-        truncated=n_truncated,
-        selection=selection,
-        interval=resampled(effect.effect.difference),
-    )
-    return replace(provenance, control="another sentence moved") if has_null else provenance
 
 
 def of_run(
@@ -302,173 +244,7 @@ def of_run(
         n_queries=evaluation.n,
         n_documents=n_documents,
         selection=selection,
-        interval="; ".join(_of_measures(evaluation.estimates)),
-    )
-
-
-def of_debias(
-    model: ModelIdentity,
-    method: Method,
-    quality: Quality,
-    dataset: str,
-    n_documents: int,
-    tried: Sequence[Calibration],
-    selection: str = "",
-) -> Provenance:
-    """Rankings of `n_documents` by one model, plain and under the calibrations `tried`."""
-    strengths = ", ".join(decimals(one) for one in sorted({c.strength for c in tried}))
-    blocks = ", ".join(str(block) for block in sorted({c.block for c in tried}))
-    depths = ", ".join(sorted({"half" if c.layers is None else str(c.layers) for c in tried}))
-    grid = (
-        f"; calibrated: strength {strengths}, token block {blocks}, layers {depths}"
-        if tried
-        else ""
-    )
-    return of_model(
-        model,
-        f"{method!r}{grid}",
-        dataset,
-        n_queries=quality.n,
-        n_documents=n_documents,
-        max_length=model.spec.max_length,
-        selection=selection,
-        interval=resampled(quality.harmonic),
-    )
-
-
-def of_audit(
-    model: ModelIdentity,
-    method: Method,
-    dataset: str,
-    n_documents: int,
-    n_cut: int | None,
-    selection: str,
-    share: Estimate | None,
-) -> Provenance:
-    """A search for the sentences of `n_documents`, of which the model does not read `n_cut` to the
-    end."""
-    return of_model(
-        model,
-        repr(method),
-        dataset,
-        n_documents=n_documents,
-        max_length=model.spec.max_length,
-        truncated=n_cut,
-        selection=selection,
-        control="each document's sentences shuffled",
-        interval=resampled(share),
-    )
-
-
-def of_chunk_plan(
-    model: ModelIdentity,
-    method: str,
-    dataset: str,
-    n_documents: int,
-    selection: str,
-    share: Estimate | None,
-) -> Provenance:
-    """Settings of an index that were tried on a corpus of `n_documents`."""
-    return of_model(
-        model,
-        method,
-        dataset,
-        n_documents=n_documents,
-        max_length=model.spec.max_length,
-        selection=selection,
-        interval=resampled(share),
-    )
-
-
-def of_needles(
-    model: ModelIdentity, method: Method, dataset: str, n: int, selection: str
-) -> Provenance:
-    """A needle grid of `n` needles a cell; `selection` says which documents texts are cut from."""
-    resampled = f"; over several cells: {_resampling(n, 'needles')}" if n >= MIN_DOCUMENTS else ""
-    return of_model(
-        model,
-        repr(method),
-        dataset,
-        n_queries=n,
-        max_length=model.spec.max_length,
-        truncated=0,
-        selection=selection,
-        interval=f"of a cell: 95%, Agresti-Coull{resampled}",
-    )
-
-
-def of_why(
-    model: ModelIdentity,
-    method: Method,
-    dataset: str,
-    n_queries: int,
-    n_documents: int,
-    selection: str,
-    share: Estimate | None,
-) -> Provenance:
-    """Explanations of `n_queries` queries' ranks over a corpus of `n_documents`."""
-    return of_model(
-        model,
-        repr(method),
-        dataset,
-        n_queries=n_queries,
-        n_documents=n_documents,
-        max_length=model.spec.max_length,
-        selection=selection,
-        control="the same change made to something else",
-        interval=resampled(share),
-    )
-
-
-def of_hubs(
-    model: ModelIdentity,
-    method: Method,
-    dataset: str,
-    n_queries: int,
-    n_documents: int,
-    selection: str,
-    control: str,
-    skewness: Estimate | None,
-) -> Provenance:
-    """In-degrees of `n_documents` in the top k of `n_queries`, and in the index of the control."""
-    provenance = of_model(
-        model,
-        repr(method),
-        dataset,
-        n_queries=n_queries,
-        n_documents=n_documents,
-        max_length=model.spec.max_length,
-        selection=selection,
-        control=control,
-    )
-    if skewness is None or skewness.interval is None:
-        return provenance
-    return replace(provenance, interval=f"95%, jackknife over {skewness.n_resampled:,} documents")
-
-
-def of_bias(
-    model: ModelIdentity, method: Method, results: Sequence[BiasResult], dataset: str, source: str
-) -> Provenance:
-    """Bias tests of one model; pairs and documents are those of all tests together."""
-    from poslens.attribution.evaluation.bias_tests import (
-        TEST_NAME,  # here: it brings scipy.stats along
-    )
-
-    names = ", ".join(result.test for result in results)
-    unread = sum(result.n_unread for result in results)
-    left_out = f"; {unread:,} pairs left out, their evidence not read whole" if unread else ""
-    return of_model(
-        model,
-        f"{TEST_NAME}, of {method!r}",
-        dataset,
-        n_pairs=sum(result.n for result in results),
-        n_documents=sum(result.n_documents for result in results),
-        max_length=model.spec.max_length,
-        truncated=sum(result.n_truncated for result in results),
-        selection=f"tests {names}; {source}{left_out}",
-        interval="95%, t interval of the mean difference over documents"
-        if any(result.low is not None for result in results)
-        else "",
+        interval=_of_measures(evaluation.estimates),
     )
 
 
@@ -483,7 +259,6 @@ def of_map(
         n_pairs=n if of == "curves" else None,
         n_queries=n if of == "queries" else None,
         n_documents=n if of == "documents" else None,
-        max_length=model.spec.max_length,
         selection=selection,
     )
 
@@ -502,40 +277,41 @@ def of_published(published: PublishedCurves) -> Provenance:
 
 def of_model(
     model: ModelIdentity,
-    method: str,
+    method: Method | str,
     dataset: str,
     *,
     n_pairs: int | None = None,
     n_queries: int | None = None,
     n_documents: int | None = None,
-    max_length: int | None = None,
     truncated: int | None = None,
-    selection: str = "",
+    selection: str | Iterable[str] = "",
     units: str = "",
     control: str = "",
-    interval: str = "",
+    interval: Estimate | str | None = None,
 ) -> Provenance:
-    """What one model's numbers are over; what is not known, or does not apply, is left out."""
+    """What one model's numbers are over; what is not known, or does not apply, is left out.
+    `interval` is the number whose interval says what was resampled, or says it in words; several
+    words of `selection` are joined."""
     spec = model.spec
     return Provenance(
         poslens=poslens_version(),
         model=spec.name,
-        method=method,
+        method=str(method),
         dataset=dataset,
         model_source=spec.origin,
         weights=model.weights,
         n_pairs=n_pairs,
         n_queries=n_queries,
         n_documents=n_documents,
-        max_length=max_length,
+        max_length=spec.max_length,
         # Where what it reads is unknown, so is how many texts it cut.
         truncated=None if limits.unknown(spec) else truncated,
         precision=model.precision,
         prompts=spec.prompts,
-        selection=selection,
+        selection=selection if isinstance(selection, str) else ", ".join(filter(None, selection)),
         units=units,
         control=control,
-        interval=interval,
+        interval=interval if isinstance(interval, str) else _resampled(interval),
     )
 
 
@@ -545,22 +321,24 @@ def _ordered(found: Faithfulness | FaithfulnessSummary) -> str:
     return "tokens" if unit == "token" else f"{unit}s, by the {aggregate} of their tokens"
 
 
-def resampled(number: Estimate | None) -> str:
+def _resampled(number: Estimate | None) -> str:
     """What an interval resampled, in words; empty where there is none."""
     if number is None or number.interval is None or not number.n_resampled:
         return ""
-    return _resampling(number.n_resampled, number.resampled)
+    return resampling(number.n_resampled, number.resampled)
 
 
-def _of_measures(estimates: Mapping[str, Estimate]) -> Iterator[str]:
+def _of_measures(estimates: Mapping[str, Estimate]) -> str:
     """What the intervals of measures resampled, and which of them come from a formula."""
-    yield from dict.fromkeys(filter(None, map(resampled, estimates.values())))
+    intervals = dict.fromkeys(filter(None, map(_resampled, estimates.values())))
     formulas = [
         name for name, number in estimates.items() if number.interval and not number.resampled
     ]
     if formulas:
-        yield f"{' and '.join(formulas)}: 95%, Agresti-Coull"
+        intervals[f"{' and '.join(formulas)}: 95%, Agresti-Coull"] = None
+    return "; ".join(intervals)
 
 
-def _resampling(n: int, what: str = "documents") -> str:
+def resampling(n: int, what: str = "documents") -> str:
+    """An interval by bootstrap over `n` documents, or others, in words."""
     return f"95%, resampling {n:,} {what}"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.needle import (
@@ -28,10 +28,9 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.text import script_without_sentences
 from poslens.attribution.types import Method, Provenance
 from poslens.cache.kinds.needles import CellItem, item_id, needle_cells
-from poslens.compute import provenance
 from poslens.compute.compute import Compute
 from poslens.compute.item_job import item_job
-from poslens.compute.provenance import ModelIdentity
+from poslens.compute.provenance import ModelIdentity, of_model, resampling
 from poslens.compute.runs import Job
 from poslens.figures.needles import needle_heatmap
 from poslens.parameters import Integer, Numbers, Parameters, Settings
@@ -322,8 +321,15 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
     def provenance(self, summary: NeedleSummary) -> Provenance:
         """Everything needed to compute the grid again."""
         asked = summary.asked
-        return provenance.of_needles(
-            summary.model, asked.method, asked.dataset, asked.n, asked.selection
+        over = f"; over several cells: {resampling(asked.n, 'needles')}"
+        return of_model(
+            summary.model,
+            asked.method,
+            asked.dataset,
+            n_queries=asked.n,
+            truncated=0,
+            selection=asked.selection,
+            interval=f"of a cell: 95%, Agresti-Coull{over if asked.n >= MIN_DOCUMENTS else ''}",
         )
 
 

@@ -25,8 +25,8 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
 from poslens.cache.jobs.loop import Progress
 from poslens.cache.lru_cache import LRUCache
-from poslens.compute import provenance
 from poslens.compute.compute import Compute, run_key
+from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job, Report, Run, duration
 from poslens.parameters import Choice, Integer, Parameters, Settings, Several
 from poslens.studies.audit.figures import unretrieved_by_position
@@ -322,15 +322,19 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
     def provenance(self, summary: AuditSummary) -> Provenance:
         """Everything needed to run the audit again."""
         index = summary.index
-        selection = f"{index.query_form}s, top {index.top}"
-        return provenance.of_audit(
+        return of_model(
             summary.model,
             audit_method(index.chunks),
             index.collection.name,
-            len(summary.documents),
-            summary.n_truncated if family_of(index.spec) is DENSE else None,
-            ", ".join(filter(None, (selection, index.collection.drawn, summary.sample))),
-            summary.shares["original"],
+            n_documents=len(summary.documents),
+            truncated=summary.n_truncated if family_of(index.spec) is DENSE else None,
+            selection=(
+                f"{index.query_form}s, top {index.top}",
+                index.collection.drawn,
+                summary.sample,
+            ),
+            control="each document's sentences shuffled",
+            interval=summary.shares["original"],
         )
 
 

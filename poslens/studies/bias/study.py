@@ -18,6 +18,7 @@ from poslens.attribution.evaluation.bias_pairs import (
     unknown_files,
 )
 from poslens.attribution.evaluation.bias_tests import (
+    TEST_NAME,
     TESTS,
     DocumentPair,
     PairScores,
@@ -31,11 +32,11 @@ from poslens.cache.kinds import bias as bias_scores
 from poslens.cache.kinds.bias import BIAS_SCORES
 from poslens.cache.kinds.interventions import known_texts
 from poslens.cache.storage.results import Stored
-from poslens.compute import coverage, provenance
+from poslens.compute import coverage
 from poslens.compute.compute import Compute
 from poslens.compute.coverage import Report
 from poslens.compute.item_job import Batched, item_job
-from poslens.compute.provenance import ModelIdentity
+from poslens.compute.provenance import ModelIdentity, of_model
 from poslens.compute.runs import Job
 from poslens.parameters import Choice, Integer, Parameters, Settings, Several, Switch
 from poslens.studies.bias.figures import MEASURES, bar, bias_chart
@@ -356,13 +357,25 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
 
 
 def provenance_of(model: ModelIdentity, tests: Sequence[ScoredTest]) -> Provenance:
-    """Everything needed to compute some tests of one model again."""
-    return provenance.of_bias(
-        model,
-        BIAS_SCORES,
-        [test.result for test in tests],
-        tests[0].pairs.pairs[0].first.dataset,
+    """Everything needed to compute some tests of one model again; pairs and documents are those of
+    all tests together."""
+    results = [test.result for test in tests]
+    names, source = (
+        ", ".join(result.test for result in results),
         "; ".join(dict.fromkeys(test.pairs.source for test in tests)),
+    )
+    unread = sum(result.n_unread for result in results)
+    left_out = f"; {unread:,} pairs left out, their evidence not read whole" if unread else ""
+    has_interval = any(result.low is not None for result in results)
+    return of_model(
+        model,
+        f"{TEST_NAME}, of {BIAS_SCORES!r}",
+        tests[0].pairs.pairs[0].first.dataset,
+        n_pairs=sum(result.n for result in results),
+        n_documents=sum(result.n_documents for result in results),
+        truncated=sum(result.n_truncated for result in results),
+        selection=f"tests {names}; {source}{left_out}",
+        interval="95%, t interval of the mean difference over documents" if has_interval else "",
     )
 
 

@@ -17,8 +17,8 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, Provenance
 from poslens.cache.jobs.loop import Progress
 from poslens.cache.lru_cache import LRUCache
-from poslens.compute import provenance
 from poslens.compute.compute import Compute, run_key
+from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job, Report, Run, duration
 from poslens.parameters import Integer, Numbers, Parameters, Settings, Several
 from poslens.studies.audit.queries import known_pace, measured_pace
@@ -307,13 +307,13 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
         asked, held_out = summary.asked, summary.choice.held_out if summary.choice else ()
         settings = ", ".join(str(tried.setting) for tried in summary.tried)
         words = (f"top {asked.top}", f"judged on {len(held_out):,} held-out documents")
-        return provenance.of_chunk_plan(
+        return of_model(
             summary.model,
             f"chunk_plan({settings})",
             asked.collection.name,
-            len(summary.tried[0].documents),
-            ", ".join(filter(None, (*words, asked.collection.drawn))),
-            MEASURES["unretrieved"].share(summary.plan, held_out, asked.top),
+            n_documents=len(summary.tried[0].documents),
+            selection=(*words, asked.collection.drawn),
+            interval=MEASURES["unretrieved"].share(summary.plan, held_out, asked.top),
         )
 
 

@@ -27,7 +27,7 @@ from poslens.attribution.evaluation.recommendation import (
     on_quality_front,
     recommendation,
 )
-from poslens.attribution.retrievers.calibration import BLOCK, STRENGTH, Calibration
+from poslens.attribution.retrievers.calibration import BLOCK, STRENGTH, Calibration, decimals
 from poslens.attribution.retrievers.dense import FAMILY as DENSE
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.resolve import locate
@@ -39,8 +39,8 @@ from poslens.attribution.retrievers.specs import (
 from poslens.attribution.types import Provenance
 from poslens.cache.lru_cache import LRUCache
 from poslens.commands.answers import comparison_entry
-from poslens.compute import provenance
 from poslens.compute.compute import Compute
+from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job
 from poslens.studies.debias.answers import QualityEntry, RecommendationEntry
 from poslens.studies.ranking import service as ranking_service
@@ -192,16 +192,21 @@ class DebiasResult:
 
     def provenance(self) -> list[Provenance]:
         """Everything needed to compute the points again."""
-        plain = self.plain.ranked
+        plain, quality = self.plain.ranked, self.plain.quality
+        tried = [point.spec.calibration for point in self.points if point.spec.calibration]
+        strengths = ", ".join(decimals(value) for value in sorted({c.strength for c in tried}))
+        blocks = ", ".join(str(block) for block in sorted({c.block for c in tried}))
+        depths = ", ".join(sorted({"half" if c.layers is None else str(c.layers) for c in tried}))
+        grid = f"; calibrated: strength {strengths}, token block {blocks}, layers {depths}"
         return [
-            provenance.of_debias(
+            of_model(
                 plain.model,
-                plain.method,
-                self.plain.quality,
+                f"{plain.method!r}{grid if tried else ''}",
                 plain.setup.collection.name,
-                plain.setup.collection.survey.n,
-                [point.spec.calibration for point in self.points if point.spec.calibration],
-                plain.setup.selection,
+                n_queries=quality.n,
+                n_documents=plain.setup.collection.survey.n,
+                selection=plain.setup.selection,
+                interval=quality.harmonic,
             )
         ]
 

@@ -46,7 +46,7 @@ from poslens.cache.lru_cache import LRUCache, StampedCache
 from poslens.cache.storage.store import StoredCurves
 from poslens.compute.compute import Compute, Explained
 from poslens.compute.orders import apart
-from poslens.compute.provenance import of_controlled, of_curve, of_difference
+from poslens.compute.provenance import of_controlled, of_curve, of_model, resampling
 from poslens.figures.curves import Mean
 from poslens.heatmap import Rail
 from poslens.studies.cause import service as interventions
@@ -240,9 +240,16 @@ def difference(
         gap = difference_of(first, second, data)
         if gap is None:
             return None
-        said = (gap.n, gap.n_documents)
         provenance = [
-            of_difference(each, method, data.name, *said, against, gap.interval is not None)
+            of_model(
+                each,
+                method,
+                data.name,
+                n_pairs=gap.n,
+                n_documents=gap.n_documents,
+                selection=f"pairs that {against.spec.name} has too",
+                interval="" if gap.interval is None else resampling(gap.n_documents),
+            )
             for each, against in ((identity, other), (other, identity))
         ]
         return replace(gap, provenance=tuple(provenance))

@@ -19,8 +19,8 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance, TextPair
 from poslens.cache.jobs.loop import Progress
 from poslens.cache.lru_cache import LRUCache
-from poslens.compute import provenance
 from poslens.compute.compute import Compute, run_key
+from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job, Report, Run
 from poslens.parameters import Integer, Parameters, Settings
 from poslens.studies.hubs.figures import sorted_in_degrees
@@ -213,15 +213,18 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
     def provenance(self, summary: HubSummary) -> Provenance:
         """Everything needed to count the in-degrees again."""
         collection = summary.asked.corpus.collection
-        return provenance.of_hubs(
+        skewness = summary.original.skewness
+        return of_model(
             summary.model,
             summary.asked.method,
             collection.name,
-            summary.original.n_queries,
-            len(summary.ids),
-            collection.drawn,
-            CONTROL,
-            summary.original.skewness,
+            n_queries=summary.original.n_queries,
+            n_documents=len(summary.ids),
+            selection=collection.drawn,
+            control=CONTROL,
+            interval=f"95%, jackknife over {skewness.n_resampled:,} documents"
+            if skewness is not None and skewness.interval is not None
+            else "",
         )
 
 

@@ -28,9 +28,9 @@ from poslens.cache.kinds.interventions import causes
 from poslens.cache.kinds.position_ranks import position_ranks
 from poslens.cache.kinds.rankings import fingerprint
 from poslens.cache.lru_cache import LRUCache
-from poslens.compute import provenance
 from poslens.compute.compute import Compute
 from poslens.compute.item_job import stored_job
+from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job, Report, Run
 from poslens.parameters import Integer, Parameters, Settings, Switch
 from poslens.studies.cause.service import DEFAULT_PAIRS
@@ -301,22 +301,17 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
 
     def provenance(self, summary: PositionSummary) -> Provenance:
         """Everything needed to compute the effect again."""
-        return provenance.of_positions(
+        moved, effect = summary.asked.moved, summary.effect
+        return of_model(
             summary.model,
             position_ranks_method(summary.asked.positions),
-            summary.asked.moved.dataset,
-            summary.effect,
-            sum(not query.whole for query in summary.queries),
-            ", ".join(
-                filter(
-                    None,
-                    (
-                        summary.asked.moved.selection,
-                        f"among {summary.asked.moved.collection.survey.n:,} documents",
-                    ),
-                )
-            ),
-            has_null=summary.null is not None,
+            moved.dataset,
+            n_queries=effect.n,
+            n_documents=effect.n_documents,
+            truncated=sum(not query.whole for query in summary.queries),
+            selection=(moved.selection, f"among {moved.collection.survey.n:,} documents"),
+            control="another sentence moved" if summary.null is not None else "",
+            interval=effect.effect.difference,
         )
 
 

@@ -17,9 +17,9 @@ from poslens.cache.jobs.loop import Progress
 from poslens.cache.kinds.rankings import fingerprint
 from poslens.cache.kinds.why import WhyItem, explanations
 from poslens.cache.lru_cache import LRUCache
-from poslens.compute import provenance
 from poslens.compute.compute import Compute
 from poslens.compute.item_job import stored_job
+from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job, Report, Run
 from poslens.inputs import evidence_span
 from poslens.parameters import Integer, Parameters, Settings, Text
@@ -257,14 +257,15 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
         asked = summary.asked
         items = asked.corpus.items
         n_documents = next(iter(summary.explained.values())).n_documents
-        return provenance.of_why(
+        return of_model(
             summary.model,
             asked.method,
             asked.corpus.collection.name,
-            len({item.query for item in items}),
-            n_documents,
-            ", ".join(filter(None, (f"top {asked.top}", asked.corpus.selection))),
-            summary.missed,
+            n_queries=len({item.query for item in items}),
+            n_documents=n_documents,
+            selection=(f"top {asked.top}", asked.corpus.selection),
+            control="the same change made to something else",
+            interval=summary.missed,
         )
 
 
