@@ -248,7 +248,8 @@ class MeasuredRanking(Result):
         return rankings_figure([self], style or Style())
 
     def _repr_html_(self) -> str:
-        return str(tables.measures_text([self.ranked]).to_html(index=False, escape=True))
+        measures = tables.TABLES["measures"].text_frame([self.ranked])
+        return str(measures.to_html(index=False, escape=True))
 
     def __repr__(self) -> str:
         evaluation = self.ranked.evaluation
@@ -258,7 +259,7 @@ class MeasuredRanking(Result):
 
 def rankings_frame(rankings: Sequence[MeasuredRanking]) -> pd.DataFrame:
     """Each measure of each model with its interval."""
-    return tables.measures_frame([ranking.ranked for ranking in rankings])
+    return tables.TABLES["measures"].frame([ranking.ranked for ranking in rankings])
 
 
 def rankings_figure(rankings: Sequence[MeasuredRanking], style: Style) -> go.Figure:

@@ -10,18 +10,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Generic, TypedDict, TypeVar, get_args, get_type_hints
+from typing import Any, ClassVar, Generic, TypeVar
 
-import pandas as pd
 import plotly.graph_objects as go
 
 from poslens.attribution import datasets
-from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.datasets import SAMPLE, DataSet
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import Comparison, Verdict
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
 from poslens.compute.compute import Compute
@@ -29,149 +26,11 @@ from poslens.compute.coverage import Report
 from poslens.compute.runs import Job
 from poslens.figures.palettes import Style
 from poslens.parameters import Parameters, Settings
+from poslens.rows import Table
 
 Corpus = TypeVar("Corpus")
 Subject = TypeVar("Subject")
 Summary = TypeVar("Summary")
-
-LOW, HIGH = "Lower end of its 95% interval; null without one.", "Upper end; null without one."
-_COMPARED: dict[str, Any] = {
-    "verdict": Annotated[
-        Verdict | None, "higher, lower, equivalent (within the margin) or too few documents."
-    ],
-    "p_holm": Annotated[
-        float | None, "p of the difference, adjusted by Holm for all that are shown; null without."
-    ],
-    "margin": Annotated[float | None, "Difference up to which two values are equivalent."],
-    "documents_needed": Annotated[
-        int | None, "About how many documents would decide; null once decided, or unknown."
-    ],
-}
-"""What files have of a comparison besides its difference."""
-
-# -- rows ------------------------------------------------------------------------------------------
-
-
-def column(meaning: str, *, title: str = "", form: str = ".3f", shown: bool = True) -> Any:
-    """A field of a row: what it means in files, its heading on a page (by default its name), the
-    format of its number, and whether pages show it."""
-    return field(metadata={"meaning": meaning, "title": title, "form": form, "shown": shown})
-
-
-def entries(row: Any) -> dict[str, Any]:
-    """A row as files have it. An `Estimate` becomes three columns: value, low and high. A
-    `Comparison` has these of its difference, and verdict, p_holm, margin and documents_needed."""
-    found: dict[str, Any] = {}
-    for one in fields(row):
-        value = getattr(row, one.name)
-        compared = value if _has(type(row), one.name, Comparison) else None
-        if compared is not None:
-            value = compared.difference
-        if _is_estimate(type(row), one.name):
-            found[one.name] = value.value if value else None
-            found[f"{one.name}_low"] = value.low if value else None
-            found[f"{one.name}_high"] = value.high if value else None
-        else:
-            found[one.name] = value
-        if _has(type(row), one.name, Comparison):
-            found[f"{one.name}_verdict"] = compared.verdict if compared else None
-            found[f"{one.name}_p_holm"] = compared.p_holm if compared else None
-            found[f"{one.name}_margin"] = compared.margin if compared else None
-            found[f"{one.name}_documents_needed"] = compared.needed if compared else None
-    return found
-
-
-def shown(row: Any) -> dict[str, Any]:
-    """A row as pages show it: an estimate with its interval in one cell, a comparison with its
-    verdict too."""
-    found: dict[str, Any] = {}
-    for one in fields(row):
-        if not one.metadata.get("shown", True):
-            continue
-        value = getattr(row, one.name)
-        if _is_estimate(type(row), one.name):
-            value = value.text(one.metadata["form"]) if value else ""
-        found[_heading(one)] = value
-    return found
-
-
-def _heading(one: Field[Any]) -> str:
-    return str(one.metadata.get("title") or one.name.replace("_", " "))
-
-
-def answer_of(row: type) -> Any:
-    """The TypedDict of a row's JSON, with the meaning of each field: what docs and the schema are
-    made from."""
-    hints, shape = get_type_hints(row), {}
-    for one in fields(row):
-        meaning = one.metadata["meaning"]
-        if _is_estimate(row, one.name):
-            shape[one.name] = Annotated[float | None, meaning]
-            shape[f"{one.name}_low"] = Annotated[float | None, LOW]
-            shape[f"{one.name}_high"] = Annotated[float | None, HIGH]
-            if _has(row, one.name, Comparison):
-                shape |= {f"{one.name}_{key}": hint for key, hint in _COMPARED.items()}
-        else:
-            shape[one.name] = Annotated[hints[one.name], meaning]
-    made = TypedDict(row.__name__, shape)  # type: ignore[misc]
-    made.__doc__ = row.__doc__
-    return made
-
-
-def _is_estimate(row: type, name: str) -> bool:
-    return _has(row, name, Estimate) or _has(row, name, Comparison)
-
-
-def _has(row: type, name: str, kind: type) -> bool:
-    hint = get_type_hints(row)[name]
-    return kind in (get_args(hint) or (hint,))
-
-
-@dataclass(frozen=True, slots=True)
-class Table(Generic[Summary]):
-    """A table of a study: the dataclass of its rows, and the rows of one model's summary. With
-    `on_page` pages show it; its title stands above it there."""
-
-    row: type
-    rows: Callable[[Summary], Iterable[Any]]
-    title: str = ""
-    on_page: bool = True
-
-    def formats(self) -> dict[str, str]:
-        """The format of each number without an interval, by its heading on a page."""
-        hints = get_type_hints(self.row)
-        return {
-            _heading(field): field.metadata["form"]
-            for field in fields(self.row)
-            if float in (get_args(hints[field.name]) or (hints[field.name],))
-        }
-
-    def frame(self, summaries: Sequence[Summary]) -> pd.DataFrame:
-        """All rows, as files have them."""
-        names, hints = list(_names(self.row)), get_type_hints(self.row)
-        # Whole numbers stay whole where some are missing.
-        whole = {
-            name: "Int64"
-            for name in names
-            if hints.get(name) == int | None or name.endswith("_documents_needed")
-        }
-        return pd.DataFrame(
-            [entries(row) for summary in summaries for row in self.rows(summary)], columns=names
-        ).astype(whole)
-
-    def text_frame(self, summaries: Sequence[Summary]) -> pd.DataFrame:
-        """All rows, as pages show them."""
-        return pd.DataFrame([shown(row) for summary in summaries for row in self.rows(summary)])
-
-
-def _names(row: type) -> Iterable[str]:
-    for one in fields(row):
-        yield one.name
-        if _is_estimate(row, one.name):
-            yield from (f"{one.name}_low", f"{one.name}_high")
-        if _has(row, one.name, Comparison):
-            yield from (f"{one.name}_{key}" for key in _COMPARED)
-
 
 # -- studies ---------------------------------------------------------------------------------------
 

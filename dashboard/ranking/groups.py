@@ -36,7 +36,7 @@ def section(rankings: Sequence[Measured], groups: Groups | None, dataset: str) -
     st.markdown(f"**{panels.plain(groups.title)}: queries by {panels.plain(groups.by)}**")
     panels.show(draw(panels.screen_style(height_px=340)), "ranking.groups", "nDCG@10 by group")
     show_table(
-        tables.positions_text(rankings),
+        tables.TABLES["positions"].text_frame(rankings),
         column_config={
             name: st.column_config.NumberColumn(format="%.3f")
             for name in ("PSI", "PSI under permutation", "p")
@@ -54,5 +54,5 @@ def section(rankings: Sequence[Measured], groups: Groups | None, dataset: str) -
         [dataset, groups.name],
         provenance,
         figures={"Groups": draw},
-        frame=tables.groups_frame(rankings),
+        frame=tables.TABLES["groups"].frame(rankings),
     )

@@ -212,7 +212,7 @@ def progress(missing: list[str]) -> None:
 def measures_table(rankings: Sequence[Measured]) -> None:
     """Measures with their intervals, one row a model."""
     show_table(
-        tables.measures_text(rankings),
+        tables.TABLES["measures"].text_frame(rankings),
         column_config={
             "same language in top 10": st.column_config.TextColumn(
                 help="Share of the top 10 in the query's language."
@@ -236,7 +236,7 @@ def languages_table(rankings: Sequence[Measured]) -> None:
     """S@10 of pairs and of queries by the queries' language, where there are several."""
     if len(the_setup.collection.languages) < 2:
         return
-    frame = tables.languages_frame(rankings)
+    frame = tables.TABLES["languages"].frame(rankings)
     with st.expander("By the queries' language"):
         show_table(
             frame,
@@ -291,7 +291,7 @@ def profile_section(rankings: Sequence[Measured]) -> None:
             panels.show(draw_buckets(style), "ranking.buckets", "nDCG@10 in length buckets")
     with right:
         st.markdown("**Position sensitivity (PSI)**")
-        table = tables.psi_frame(rankings)
+        table = tables.TABLES["psi"].frame(rankings)
         show_table(
             table,
             height=350,
@@ -320,7 +320,7 @@ def profile_section(rankings: Sequence[Measured]) -> None:
         [data.name, "psi"],
         provenance(rankings),
         figures=drawings,
-        frame=tables.bins_frame(rankings),
+        frame=tables.TABLES["bins"].frame(rankings),
     )
 
 
@@ -413,7 +413,7 @@ def board() -> None:
             "ranking.measures",
             [data.name, "ranking"],
             provenance(rankings),
-            frame=tables.measures_frame(rankings),
+            frame=tables.TABLES["measures"].frame(rankings),
         )
         languages_table(rankings)
 

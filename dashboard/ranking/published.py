@@ -30,7 +30,7 @@ def section(rankings: Sequence[Measured], dataset: str) -> None:
             help="Languages of queries and documents.",
         )
         theirs = measures_frame([row for row in rows if row.setting == setting])
-        ours = tables.psi_frame(rankings).assign(setting=dataset)
+        ours = tables.TABLES["psi"].frame(rankings).assign(setting=dataset)
         both = pd.concat([ours[theirs.columns], theirs], ignore_index=True)
         lengths = list(dict.fromkeys(both["length"]))
         length = st.segmented_control(

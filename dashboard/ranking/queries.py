@@ -10,12 +10,7 @@ from poslens.attribution.evaluation.ranking_measures import NDCG, TOP
 from poslens.dashboard.widgets import links, panels
 from poslens.dashboard.widgets.tables import chosen_row
 from poslens.studies.ranking import tables
-from poslens.studies.ranking.runs import (
-    AGAINST,
-    DIFFERENCE,
-    difference_words,
-    differences_frame,
-)
+from poslens.studies.ranking.runs import difference_words
 from poslens.studies.ranking.service import Measured
 from poslens.studies.ranking.tables import FILTERS
 
@@ -44,7 +39,7 @@ def section(
     frame = tables.queries_frame(ranked)
     compared = by_name.get(against) if against else None
     if compared is not None:
-        frame = differences_frame(ranked, compared)
+        frame = tables.differences_frame(ranked, compared)
     frame = tables.filtered(frame, filters)
     st.caption(
         f"{len(frame):,} of {ranked.evaluation.n:,} queries; choose a row to see its top {TOP}."
@@ -66,7 +61,11 @@ def section(
             "query": st.column_config.TextColumn(width="large"),
             **{
                 column: st.column_config.NumberColumn(format=form)
-                for column, form in ((NDCG, "%.3f"), (AGAINST, "%.3f"), (DIFFERENCE, "%+.3f"))
+                for column, form in (
+                    (NDCG, "%.3f"),
+                    (f"{NDCG} against", "%.3f"),
+                    ("difference", "%+.3f"),
+                )
             },
             "rank": st.column_config.NumberColumn(help="Of the first relevant document."),
             "evidence": st.column_config.NumberColumn("evidence position", format="%.0f%%"),

@@ -1,8 +1,9 @@
 """What commands answer: the shapes of JSON that several share, how a command says its own, and how
 answers are printed.
 
-A shape is a TypedDict beside its command, in `answers.py` of its folder, in which each field says
-in a sentence what it is, with its unit. `python -m tools.docs` makes docs/json.md and
+A table's shape is derived from its rows (`poslens/rows.py`). Any other is a TypedDict beside its
+command, in `answers.py` of its folder, in which each field says in a sentence what it is, with its
+unit. `python -m tools.docs` makes docs/json.md and
 docs/json-schema.json of them.
 """
 
@@ -25,6 +26,7 @@ from typing import (
 from poslens.attribution.evaluation.comparison import Comparison, Verdict
 from poslens.commands.result_files import result_file
 from poslens.export.json_text import json_text
+from poslens.rows import answer_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,6 +73,11 @@ class TableAnswer(TypedDict, Generic[Row]):
 
     provenance: Annotated[list[ResultSource], "Provenance of the rows, one entry per model."]
     rows: Annotated[list[Row], "Rows of the table."]
+
+
+def table_answer(row: type) -> Any:
+    """The shape of a table whose rows are of this dataclass."""
+    return TableAnswer[answer_of(row)]  # type: ignore[misc]
 
 
 class Interval(TypedDict):

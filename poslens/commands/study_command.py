@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from poslens.attribution.errors import UserError
-from poslens.commands.answers import TableAnswer, answers, print_table
+from poslens.commands.answers import answers, print_table, table_answer
 from poslens.commands.command_options import (
     Dataset,
     data_name,
@@ -30,7 +30,7 @@ from poslens.commands.command_output import (
 )
 from poslens.commands.result_files import FigureFile, FigureOption
 from poslens.parameters import Integer, Numbers, Parameter, Several, Switch
-from poslens.study import Study, answer_of, plan
+from poslens.study import Study, plan
 
 if TYPE_CHECKING:
     from poslens.compute.runs import Job
@@ -39,10 +39,7 @@ if TYPE_CHECKING:
 def study_app(study: Study[Any, Any, Any]) -> typer.Typer:
     """A program that is the study's command alone."""
     tables = StrEnum("Table", {name: name for name in study.tables})  # type: ignore[misc]
-    shapes = {
-        f"--table {name}": TableAnswer[answer_of(table.row)]  # type: ignore[misc]
-        for name, table in study.tables.items()
-    }
+    shapes = {f"--table {name}": table_answer(table.row) for name, table in study.tables.items()}
 
     def command(**given: Any) -> None:
         _run(study, given)

@@ -34,7 +34,8 @@ from poslens.compute.provenance import ModelIdentity, of_model, resampling
 from poslens.compute.runs import Job
 from poslens.figures.needles import needle_heatmap
 from poslens.parameters import Integer, Numbers, Parameters, Settings
-from poslens.study import Figure, Study, Table, column, register
+from poslens.rows import Table, column
+from poslens.study import Figure, Study, register
 
 MAX_DOCUMENTS = 1000
 """Documents that texts are cut from: more than the longest text takes."""

@@ -12,8 +12,9 @@ from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import Comparison, paired
 from poslens.parameters import Choice, Integer, Numbers, Parameters, Several, Switch
+from poslens.rows import Table, answer_of, column, entries, shown
 from poslens.studies import declared
-from poslens.study import STUDIES, Table, answer_of, column, entries, shown
+from poslens.study import STUDIES
 
 PARAMETERS = Parameters(
     top=Integer(title="Top", default=10, low=1, high=1000, help="k."),

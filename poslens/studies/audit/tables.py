@@ -10,8 +10,8 @@ import numpy as np
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.evaluation.audit import N_BINS, groups
+from poslens.rows import Table, column
 from poslens.studies.audit.summary import AuditSummary
-from poslens.study import Table, column
 
 MODEL, CHUNKS = "Name of the model.", "How documents are chunked in the index."
 SEARCHED = "Sentences that were searched for."

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from poslens.attribution.errors import UserError
-from poslens.commands.answers import TableAnswer, answers, print_table
+from poslens.commands.answers import answers, print_table, table_answer
 from poslens.commands.command_options import (
     Dataset,
     Models,
@@ -19,7 +19,7 @@ from poslens.commands.command_options import (
 )
 from poslens.commands.command_output import TextFormat, cli_command, quiet
 from poslens.commands.result_files import FigureFile, FigureOption
-from poslens.studies.ranking.answers import GroupsRow, PositionsRow
+from poslens.studies.ranking.rows import GroupsRow, PositionsRow
 
 if TYPE_CHECKING:
     from poslens.attribution.datasets.types import Groups
@@ -56,8 +56,8 @@ Figure = Annotated[FigureFile | None, FigureOption("nDCG@10 by group of queries"
 Format = Annotated[TextFormat, typer.Option(help="csv or json.")]
 
 BY_GROUPS = {
-    "--table positions": TableAnswer[PositionsRow],
-    "--table groups": TableAnswer[GroupsRow],
+    "--table positions": table_answer(PositionsRow),
+    "--table groups": table_answer(GroupsRow),
 }
 
 
@@ -123,7 +123,7 @@ def _by_groups(
     """
     from poslens.studies.ranking import service as ranking_service
     from poslens.studies.ranking.command import ranked_by, ranking_figure
-    from poslens.studies.ranking.tables import groups_frame, positions_frame
+    from poslens.studies.ranking.tables import TABLES
 
     data, _ = pairs_of(source, False)
     collection = ranking_service.collection_of(data)
@@ -142,5 +142,4 @@ def _by_groups(
     provenance = ranking_service.group_provenance(ranked_models)
     if figure is not None:
         figure.draw(ranking_figure(ranked_models, figure.style), provenance)
-    frame = (groups_frame if table is BenchmarkTableName.groups else positions_frame)(ranked_models)
-    print_table(frame, format.value, provenance)
+    print_table(TABLES[table].frame(ranked_models), format.value, provenance)

@@ -39,6 +39,7 @@ from poslens.compute.item_job import Batched, item_job
 from poslens.compute.provenance import ModelIdentity, of_model
 from poslens.compute.runs import Job
 from poslens.parameters import Choice, Integer, Parameters, Settings, Several, Switch
+from poslens.rows import Table
 from poslens.studies.bias.figures import MEASURES, bar, bias_chart
 from poslens.studies.bias.tables import (
     Asked,
@@ -49,7 +50,7 @@ from poslens.studies.bias.tables import (
     pair_rows,
     test_rows,
 )
-from poslens.study import Figure, Study, Table, register
+from poslens.study import Figure, Study, register
 
 UNREADABLE = "A model cannot read one of the two documents."
 LEVEL = 0.05

@@ -11,7 +11,7 @@ from poslens.attribution.evaluation.bias_tests import TESTS, BiasResult, PairSco
 from poslens.attribution.retrievers import limits
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.compute.provenance import ModelIdentity
-from poslens.study import column
+from poslens.rows import column
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.evaluation.chunk_plan import MEASURES, Name, Tried
 from poslens.attribution.evaluation.comparison import Comparison
 from poslens.attribution.evaluation.recommendation import Wanted
+from poslens.rows import Table, column
 from poslens.studies.chunks.summary import ChunkSummary
-from poslens.study import Table, column
 
 MODEL = "Name of the model."
 SETTING = (

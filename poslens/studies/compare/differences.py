@@ -38,11 +38,12 @@ from poslens.figures.figure_base import (
 )
 from poslens.figures.palettes import Style
 from poslens.parameters import Integer, Parameters, Settings
+from poslens.rows import Table, column
 from poslens.studies.cause.service import DEFAULT_PAIRS
 from poslens.studies.passport import service as passports
 from poslens.studies.passport.service import ModelPassport
 from poslens.studies.passport.subject import MAX_PAIRS, Item, Subject
-from poslens.study import Figure, Study, Table, column, register
+from poslens.study import Figure, Study, register
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.evaluation.comparison import Comparison
+from poslens.rows import Table, column
 from poslens.studies.debias.summary import NO_CHANGES, DebiasSummary
-from poslens.study import Table, column
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.evaluation.comparison import Comparison
+from poslens.rows import Table, column
 from poslens.studies.hubs.summary import HubSummary
-from poslens.study import Table, column
 
 MODEL = "Name of the model."
 DOCUMENT = "Id of the document."

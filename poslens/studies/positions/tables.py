@@ -10,8 +10,8 @@ from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.curves.positions import length_bucket
 from poslens.attribution.evaluation.comparison import Comparison
 from poslens.attribution.evaluation.position_effect import PositionEffect
+from poslens.rows import Table, column
 from poslens.studies.positions.summary import PositionSummary
-from poslens.study import Table, column
 
 MODEL = "Name of the model."
 QUERIES, DOCUMENTS = "Queries that the numbers are over.", "Different documents of these queries."

@@ -68,7 +68,7 @@ def summary_rows(published: Sequence[PublishedCurves]) -> list[dict[str, object]
 
 def measures_frame(rows: Sequence[PublishedMeasures]) -> pd.DataFrame:
     """Published measures, a row for each model, setting and length, under the names of
-    `ranking.tables.psi_frame`."""
+    `rank --table psi`."""
     found = []
     for row in rows:
         at = {"model": row.model, "setting": row.setting}

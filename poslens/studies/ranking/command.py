@@ -11,7 +11,7 @@ import typer
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.commands.answers import TableAnswer, answers, print_table
+from poslens.commands.answers import TableAnswer, answers, print_table, table_answer
 from poslens.commands.command_options import (
     Dataset,
     Readable,
@@ -25,7 +25,7 @@ from poslens.commands.command_options import (
 )
 from poslens.commands.command_output import TextFormat, cli_command, quiet, watched
 from poslens.commands.result_files import FigureFile, FigureOption
-from poslens.studies.ranking.answers import (
+from poslens.studies.ranking.rows import (
     BinsRow,
     DifferencesRow,
     GroupsRow,
@@ -64,14 +64,14 @@ class RankingTableName(StrEnum):
 @cli_command
 @answers(
     {
-        "--table measures": TableAnswer[MeasuresRow],
-        "--table psi": TableAnswer[PsiRow],
-        "--table bins": TableAnswer[BinsRow],
-        "--table queries": TableAnswer[QueriesRow],
-        "--table languages": TableAnswer[LanguagesRow],
-        "--table groups": TableAnswer[GroupsRow],
-        "--table positions": TableAnswer[PositionsRow],
-        "--table differences": TableAnswer[DifferencesRow],
+        "--table measures": table_answer(MeasuresRow),
+        "--table psi": table_answer(PsiRow),
+        "--table bins": table_answer(BinsRow),
+        "--table queries": table_answer(QueriesRow),
+        "--table languages": table_answer(LanguagesRow),
+        "--table groups": table_answer(GroupsRow),
+        "--table positions": table_answer(PositionsRow),
+        "--table differences": table_answer(DifferencesRow),
     }
 )
 def rank(
@@ -139,7 +139,7 @@ def rank(
     from poslens.compute.protocols import posir_ranking_spec
     from poslens.studies.ranking import service as ranking_service
     from poslens.studies.ranking import tables
-    from poslens.studies.ranking.runs import difference_words, differences_frame, ranked_run
+    from poslens.studies.ranking.runs import difference_words, ranked_run
 
     def spec_of(name: str) -> RetrieverSpec:
         spec = resolve(name)
@@ -175,7 +175,7 @@ def rank(
             print(note, file=sys.stderr)
         rankings.append(measured)
     if table is RankingTableName.differences:
-        frame = differences_frame(*rankings)
+        frame = tables.differences_frame(*rankings)
         print(difference_words(*rankings), file=sys.stderr)
     else:
         frame = tables.ranking_frame(rankings, table)

@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import Comparison, compared
@@ -17,9 +16,6 @@ from poslens.attribution.types import Provenance
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute import provenance
 from poslens.studies.ranking.service import Measured, RankingSetup
-from poslens.studies.ranking.tables import queries_frame
-
-AGAINST, DIFFERENCE, RANK_AGAINST = f"{NDCG} against", "difference", "rank against"
 
 
 @dataclass(frozen=True)
@@ -98,25 +94,9 @@ def ranked_run(run: TrecRun, setup: RankingSetup) -> RankedRun:
     return _measured.get(key, measured)
 
 
-def differences_frame(measured: Measured, other: Measured) -> pd.DataFrame:
-    """A row a query, what sets the two rankings apart most first: nDCG@10 and the rank of the first
-    relevant document by each, and the first's measure less the other's.
-
-    Raises:
-        ValueError: they are not over the same queries.
-    """
-    mine, theirs = queries_frame(measured), queries_frame(other)
-    if mine["id"].tolist() != theirs["id"].tolist():
-        raise ValueError("rankings of different queries")
-    mine.insert(2, AGAINST, theirs[NDCG])
-    mine.insert(3, DIFFERENCE, mine[NDCG] - mine[AGAINST])
-    mine.insert(5, RANK_AGAINST, theirs["rank"])
-    order = mine[DIFFERENCE].abs().sort_values(ascending=False, kind="stable").index
-    return mine.loc[order].reset_index(drop=True)
-
-
 def mean_difference(measured: Measured, other: Measured) -> Comparison:
-    """The mean of that difference over queries, and its verdict; intervals resample documents."""
+    """The mean difference in nDCG@10 over queries, and its verdict; intervals resample
+    documents."""
     values = [
         np.asarray(each.evaluation.per_query[NDCG], dtype=np.float64) for each in (measured, other)
     ]

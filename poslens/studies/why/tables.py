@@ -9,8 +9,8 @@ from typing import Any
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.evaluation.document_index import NOT_FOUND
 from poslens.attribution.evaluation.why_causes import CAUSES, Step, Why
+from poslens.rows import Table, column
 from poslens.studies.why.summary import CHANGES, NULLS, WhySummary
-from poslens.study import Table, column
 
 MODEL = "Name of the model."
 RANK = "Rank after the change; null if the change is impossible or the document is not found."

@@ -22,11 +22,7 @@ from poslens.dashboard.__main__ import app
 from poslens.studies.ranking import service as ranking_service
 from poslens.studies.ranking import tables
 from poslens.studies.ranking.runs import (
-    AGAINST,
-    DIFFERENCE,
-    RANK_AGAINST,
     difference_words,
-    differences_frame,
     mean_difference,
     ranked_run,
 )
@@ -82,26 +78,26 @@ def test_a_models_own_rankings_as_a_run_are_worth_the_same(
 ) -> None:
     found = ranked_run(read_run("again", File("again.run", as_run(ranked).encode())), setup)
     assert found.by_query.keys() == ranked.by_query.keys()
-    theirs = tables.measures_frame([found]).drop(columns="model")
-    pd.testing.assert_frame_equal(theirs, tables.measures_frame([ranked]).drop(columns="model"))
+    ours, theirs = (tables.TABLES["measures"].frame([one]) for one in (ranked, found))
+    pd.testing.assert_frame_equal(theirs.drop(columns="model"), ours.drop(columns="model"))
     entry = found.provenance().entry()
     assert entry["model"] == "again" and str(entry["model_source"]).startswith("run again.run, ")
     assert entry["n_queries"] == 4 and "weights" not in entry
-    assert (differences_frame(ranked, found)[DIFFERENCE] == 0).all()
+    assert (tables.differences_frame(ranked, found)["difference"] == 0).all()
 
 
 def test_queries_stand_by_what_sets_two_apart(ranked: Ranked, setup: RankingSetup) -> None:
     run = ranked_run(read_run("bad", File("bad.run", BAD.encode())), setup)
-    frame = differences_frame(ranked, run)
+    frame = tables.differences_frame(ranked, run)
     # Found by the model alone: the two that the run lacks; then the one it has in second place.
     assert frame["id"].tolist() == ["row-4", "row-5", "row-3", "row-2"]
-    assert frame[DIFFERENCE].tolist() == pytest.approx([1, 1, 1 - 0.6309298, 0])
-    assert (frame[NDCG] - frame[AGAINST]).tolist() == frame[DIFFERENCE].tolist()
-    assert frame[RANK_AGAINST].isna().tolist() == [True, True, False, False]
+    assert frame["difference"].tolist() == pytest.approx([1, 1, 1 - 0.6309298, 0])
+    assert (frame[NDCG] - frame["nDCG@10 against"]).tolist() == frame["difference"].tolist()
+    assert frame["rank against"].isna().tolist() == [True, True, False, False]
     compared = mean_difference(ranked, run)
     mean = compared.difference
     assert compared.verdict == "too few documents" and mean.value == pytest.approx(
-        frame[DIFFERENCE].mean()
+        frame["difference"].mean()
     )
     # Four documents are too few for an interval.
     assert (mean.n, mean.n_resampled, mean.resampled, mean.interval) == (4, 4, "documents", None)
@@ -115,7 +111,7 @@ def test_queries_stand_by_what_sets_two_apart(ranked: Ranked, setup: RankingSetu
         "Q0, document, rank, score and tag.",
     )
     with pytest.raises(ValueError, match="different queries"):
-        differences_frame(ranked, ranked_run(run.run, narrowed(setup)))
+        tables.differences_frame(ranked, ranked_run(run.run, narrowed(setup)))
 
 
 def narrowed(setup: RankingSetup) -> RankingSetup:

@@ -92,15 +92,15 @@ def test_two_names_of_one_model_have_each_its_own(
 
 
 def test_tables(ranked: Ranked) -> None:
-    measures = tables.measures_frame([ranked])
+    measures = tables.TABLES["measures"].frame([ranked])
     assert measures.loc[0, "without a result"] == 1
     # Four queries are too few to resample; S@10 has a formula.
     assert pd.isna(measures.loc[0, f"{NDCG} low"]) and measures.loc[0, f"{SUCCESS} low"] < 0.75
-    assert tables.measures_text([ranked]).loc[0, NDCG] == "0.750"
-    psi = tables.psi_frame([ranked])
+    assert tables.TABLES["measures"].text_frame([ranked]).loc[0, NDCG] == "0.750"
+    psi = tables.TABLES["psi"].frame([ranked])
     assert psi["length"].tolist() == [tables.OVERALL, tables.READ_WHOLE]
     assert psi["PSI"].tolist() == [1.0, 1.0] and psi["evidence read"].tolist() == [1.0, 1.0]
-    bins = tables.bins_frame([ranked])
+    bins = tables.TABLES["bins"].frame([ranked])
     assert len(bins) == 40 and bins["queries"].sum() == 8
     assert (bins["evidence read"].dropna() == 1).all()
     queries = tables.queries_frame(ranked)
@@ -164,7 +164,7 @@ def test_published_measures_have_the_columns_of_ours(ranked: Ranked) -> None:
         [PublishedMeasures("bge-m3", "eng-eng", 0.5, 0.3, quarter, quarter)]
     )
     assert len(frame) == 5 and frame.loc[0, "PSI"] == 0.3 and pd.isna(frame.loc[1, NDCG])
-    assert set(frame.columns) - {"setting"} <= set(tables.psi_frame([ranked]).columns)
+    assert set(frame.columns) - {"setting"} <= set(tables.TABLES["psi"].frame([ranked]).columns)
 
 
 def run(*arguments: str):

@@ -1,0 +1,254 @@
+"""Rows of tables, each declared once as a dataclass. What files, JSON with its schema, and pages
+have of a field is derived from its declaration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields
+from functools import cache
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Generic,
+    NotRequired,
+    TypedDict,
+    TypeVar,
+    get_args,
+    get_type_hints,
+)
+
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.evaluation.comparison import Comparison, Verdict
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Summary = TypeVar("Summary")
+
+_ENDS: dict[str, Any] = {
+    "low": Annotated[float | None, "Lower end of the 95% interval; null if there is none."],
+    "high": Annotated[float | None, "Upper end of the 95% interval; null if there is none."],
+}
+_COMPARED: dict[str, Any] = {
+    "verdict": Annotated[
+        Verdict | None, "higher, lower, equivalent (within the margin) or too few documents."
+    ],
+    "p_holm": Annotated[
+        float | None, "p of the difference, adjusted by Holm for all that are shown; null without."
+    ],
+    "margin": Annotated[float | None, "Difference up to which two values are equivalent."],
+    "documents_needed": Annotated[
+        int | None, "About how many documents would decide; null once decided, or unknown."
+    ],
+}
+"""What files have of a comparison besides its difference."""
+
+_hints = cache(get_type_hints)
+
+
+def column(
+    meaning: str,
+    *,
+    key: str = "",
+    title: str = "",
+    form: str = ".3f",
+    shown: bool = True,
+    in_files: bool = True,
+) -> Any:
+    """A field of a row: what it means in files, its name there and its heading on a page (both by
+    default its own name), the format of its number, and whether pages and files have it."""
+    return field(
+        metadata={
+            "meaning": meaning,
+            "key": key,
+            "title": title,
+            "form": form,
+            "shown": shown,
+            "in_files": in_files,
+            "keys": {},
+        }
+    )
+
+
+def columns(
+    meanings: Mapping[str, str], *, required: bool = True, shown: bool = True, in_files: bool = True
+) -> Any:
+    """A field that is a mapping: a column for each of these keys, with its meaning. A row has all
+    of them if they are `required`, else some."""
+    return field(
+        metadata={
+            "keys": meanings,
+            "required": required,
+            "form": ".3f",
+            "shown": shown,
+            "in_files": in_files,
+        }
+    )
+
+
+def entries(row: Any) -> dict[str, Any]:
+    """A row as files have it. An `Estimate` becomes three columns: value, low and high. A
+    `Comparison` has these of its difference, and verdict, p_holm, margin and documents_needed."""
+    cells: dict[str, Any] = {}
+    for item in _of_files(type(row)):
+        for key, value, hint in _values(row, item, _key(item)):
+            cells |= _cells(key, value, hint)
+    return cells
+
+
+def _cells(key: str, value: Any, hint: Any) -> dict[str, Any]:
+    if not _is_estimate(hint):
+        return {key: value}
+    estimate = value.difference if isinstance(value, Comparison) else value
+    cells = {key: estimate.value if estimate else None}
+    for end in _ENDS:
+        cells[_suffixed(key, end)] = getattr(estimate, end) if estimate else None
+    if _has(hint, Comparison):
+        compared = (
+            (value.verdict, value.p_holm, value.margin, value.needed) if value else [None] * 4
+        )
+        cells |= {
+            _suffixed(key, name): part for name, part in zip(_COMPARED, compared, strict=True)
+        }
+    return cells
+
+
+def shown(row: Any) -> dict[str, Any]:
+    """A row as pages show it: an estimate with its interval in one cell, a comparison with its
+    verdict too."""
+    cells: dict[str, Any] = {}
+    for item in fields(row):
+        if item.metadata["shown"]:
+            for key, value, hint in _values(row, item, _heading(item)):
+                if _is_estimate(hint):
+                    value = value.text(item.metadata["form"]) if value else ""
+                cells[key] = value
+    return cells
+
+
+@cache
+def answer_of(row: type) -> Any:
+    """The TypedDict of a row's JSON, with the meaning of each field: what docs and the schema are
+    made from."""
+    shape: dict[str, Any] = {}
+    for item in _of_files(row):
+        for key, meaning, hint in _declared(row, item):
+            parts: dict[str, Any] = {key: hint}
+            if _is_estimate(hint):
+                parts[key] = float | None if _has(hint, type(None)) else float
+                extra = _ENDS | (_COMPARED if _has(hint, Comparison) else {})
+                parts |= {_suffixed(key, name): part for name, part in extra.items()}
+            parts[key] = Annotated[parts[key], meaning]
+            if not item.metadata.get("required", True):
+                parts = {name: NotRequired[part] for name, part in parts.items()}
+            shape |= parts
+    answer = TypedDict(row.__name__, shape)  # type: ignore[misc]
+    answer.__doc__ = row.__doc__
+    return answer
+
+
+def frame_of(row: type, rows: Iterable[Any]) -> pd.DataFrame:
+    """Rows of this kind, as files have them."""
+    import pandas as pd
+
+    records = [entries(each) for each in rows]
+    names = list(dict.fromkeys(name for record in records for name in record))
+    if not records:
+        names = list(answer_of(row).__annotations__)
+    # Whole numbers stay whole where some are missing.
+    whole = {
+        name: "Int64"
+        for item in _of_files(row)
+        for key, _, hint in _declared(row, item)
+        for name in (key if hint == int | None else "", _suffixed(key, "documents_needed"))
+        if name in names
+    }
+    return pd.DataFrame(records, columns=names).astype(whole)
+
+
+def text_frame_of(rows: Iterable[Any]) -> pd.DataFrame:
+    """Rows as pages show them."""
+    import pandas as pd
+
+    return pd.DataFrame([shown(row) for row in rows])
+
+
+def formats_of(row: type) -> dict[str, str]:
+    """The format of each number without an interval, by its heading on a page."""
+    return {
+        _heading(item): item.metadata["form"]
+        for item in fields(row)
+        if not item.metadata["keys"] and _has(_hints(row)[item.name], float)
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Table(Generic[Summary]):
+    """A table of a study: the dataclass of its rows, and the rows of one model's summary. With
+    `on_page` pages show it; its title stands above it there."""
+
+    row: type
+    rows: Callable[[Summary], Iterable[Any]]
+    title: str = ""
+    on_page: bool = True
+
+    def formats(self) -> dict[str, str]:
+        """See `formats_of`."""
+        return formats_of(self.row)
+
+    def frame(self, summaries: Sequence[Summary]) -> pd.DataFrame:
+        """All rows, as files have them."""
+        return frame_of(self.row, (row for summary in summaries for row in self.rows(summary)))
+
+    def text_frame(self, summaries: Sequence[Summary]) -> pd.DataFrame:
+        """All rows, as pages show them."""
+        return text_frame_of(row for summary in summaries for row in self.rows(summary))
+
+
+def _of_files(row: type) -> list[Field[Any]]:
+    return [item for item in fields(row) if item.metadata["in_files"]]
+
+
+def _values(row: Any, item: Field[Any], name: str) -> Iterator[tuple[str, Any, Any]]:
+    """The columns of a field, with their values and types."""
+    kind: Any = type(row)
+    value, hint = getattr(row, item.name), _hints(kind)[item.name]
+    if item.metadata["keys"]:
+        for key, part in value.items():
+            yield key, part, get_args(hint)[1]
+    else:
+        yield name, value, hint
+
+
+def _declared(row: type, item: Field[Any]) -> Iterator[tuple[str, str, Any]]:
+    """The columns that a field may have, with their meanings and types."""
+    hint = _hints(row)[item.name]
+    if item.metadata["keys"]:
+        for key, meaning in item.metadata["keys"].items():
+            yield key, meaning, get_args(hint)[1]
+    else:
+        yield _key(item), item.metadata["meaning"], hint
+
+
+def _key(item: Field[Any]) -> str:
+    return item.metadata.get("key") or item.name
+
+
+def _heading(item: Field[Any]) -> str:
+    return item.metadata.get("title") or _key(item).replace("_", " ")
+
+
+def _suffixed(key: str, part: str) -> str:
+    """The name of another column of the same estimate: in words where its own is in words."""
+    if key.isidentifier():
+        return f"{key}_{part}"
+    return f"{key} {'p (Holm)' if part == 'p_holm' else part.replace('_', ' ')}"
+
+
+def _is_estimate(hint: Any) -> bool:
+    return _has(hint, Estimate) or _has(hint, Comparison)
+
+
+def _has(hint: Any, kind: type) -> bool:
+    return kind in (get_args(hint) or (hint,))

@@ -1,0 +1,210 @@
+"""Rows of the tables of `rank` and of the benchmarks with groups of queries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, TypedDict
+
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.commands.answers import Model
+from poslens.rows import column, columns
+
+MODEL, QUERIES = "Name of the model.", "Number of queries."
+LENGTH = "Document lengths in tokens, or the queries."
+READ = "Mean share of the evidence within the context limit, 0 to 1; null if unknown."
+NDCG = "nDCG@10, 0 to 1."
+PSI = "Position sensitivity index, from 0 (no sensitivity) to 1."
+PERMUTED = "Mean PSI under permutation of the positions."
+P = "Share of permutations whose PSI is at least as high."
+SUCCESS = "Share of queries with a relevant document in the top 10."
+SUCCESS_OF_PAIRS = "Share of relevant pairs whose document is in the top 10."
+RANK = "Rank of the first relevant document, from 1; null if it wasn't retrieved."
+EVIDENCE = "Start of the evidence, in percent of the document."
+LANGUAGE = "Language of the query; null or empty if unknown."
+GROUP_NDCG = "nDCG@10 of this group; null if it has no query."
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuresRow:
+    """What a model's rankings are worth."""
+
+    model: str = column(MODEL)
+    queries: int = column(QUERIES, shown=False)
+    documents: int = column("Number of documents in the corpus.", shown=False)
+    resampled: int = column(
+        "Number of relevant documents; intervals other than those of S@10 resample these.",
+        key="documents resampled",
+        shown=False,
+    )
+    missing: int = column(
+        "Number of queries without results, which count as 0.",
+        key="without a result",
+        shown=False,
+    )
+    own_ids: int = column(
+        "Number of documents excluded from a query because they have the same id.",
+        key="own ids left out",
+        shown=False,
+    )
+    lost: int = column(
+        "Number of relevant documents that the corpus lacks.",
+        key="judged, not in corpus",
+        shown=False,
+    )
+    measures: Mapping[str, Estimate] = columns(
+        {
+            "nDCG@10": NDCG,
+            "MRR@10": "Mean reciprocal rank of the first relevant document in the top 10.",
+            "Recall@100": "Share of relevant documents in the top 100.",
+            "S@10 per query": SUCCESS,
+            "S@10 per pair": SUCCESS_OF_PAIRS,
+        }
+    )
+    share: float | None = column(
+        "Share of the top 10 in the query's language; null if there is only one language.",
+        key="same language in top 10",
+        shown=False,
+    )
+    language: Estimate | None = column("", title="same language in top 10", in_files=False)
+    expected: float | None = column(
+        "The same share in the corpus; null if there is only one language.",
+        key="same language in corpus",
+    )
+    unanswered: int = column("", title="without a result", in_files=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PsiRow:
+    """How much a ranking depends on the evidence's place, for one length."""
+
+    model: str = column(MODEL)
+    length: str | None = column(LENGTH)
+    psi: float | None = column(PSI, key="PSI")
+    permuted: float | None = column(PERMUTED, key="PSI under permutation")
+    p: float | None = column(P)
+    queries: int = column(QUERIES)
+    read: float | None = column(READ, key="evidence read", form="%")
+    empty: int = column("Number of the 20 bins without a query.", key="empty bins")
+    ndcg: float | None = column(NDCG, key="nDCG@10")
+    mean_of_bins: float = column(
+        "Mean nDCG@10 of the bins with queries, 0 to 1.", key="nDCG@10, mean of bins"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BinsRow:
+    """The queries whose evidence stands in one bin."""
+
+    model: str = column(MODEL)
+    length: str | None = column(LENGTH)
+    bin: int = column("Index of the bin, from 0.")
+    position: float = column("Center of the bin, 0 to 1 of the document.")
+    queries: int = column(QUERIES)
+    read: float | None = column(READ, key="evidence read")
+    ndcg: float | None = column("nDCG@10 of its queries; null if it has none.", key="nDCG@10")
+
+
+@dataclass(frozen=True, slots=True)
+class QueriesRow:
+    """A query under one model."""
+
+    query: str = column("Text of the query.")
+    ndcg: float = column(NDCG, key="nDCG@10")
+    rank: int | None = column(RANK)
+    evidence: float | None = column(EVIDENCE)
+    length: str | None = column(LENGTH)
+    language: str | None = column(LANGUAGE)
+    id: str = column("Id of the query.")
+    model: str = column(MODEL)
+
+
+@dataclass(frozen=True, slots=True)
+class DifferencesRow:
+    """A query under two models or runs."""
+
+    query: str = column("Text of the query.")
+    ndcg: float = column("nDCG@10 of the first model or run, 0 to 1.", key="nDCG@10")
+    against: float = column("nDCG@10 of the second, 0 to 1.", key="nDCG@10 against")
+    difference: float = column("The first minus the second, -1 to 1.")
+    rank: int | None = column(RANK)
+    rank_against: int | None = column(RANK, key="rank against")
+    evidence: float | None = column(EVIDENCE)
+    length: str | None = column(LENGTH)
+    language: str | None = column(LANGUAGE)
+    id: str = column("Id of the query.")
+
+
+@dataclass(frozen=True, slots=True)
+class LanguagesRow:
+    """The queries of one language."""
+
+    model: str = column(MODEL)
+    language: str = column("Language of the queries.")
+    queries: int = column(QUERIES)
+    pairs: int = column("Number of pairs of a query and a relevant document.")
+    of_pairs: Estimate = column(SUCCESS_OF_PAIRS, key="S@10 per pair")
+    of_queries: Estimate = column(SUCCESS, key="S@10 per query")
+    ndcg: float | None = column(NDCG, key="nDCG@10")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsRow:
+    """A group of queries under one model."""
+
+    model: str = column(MODEL)
+    group: str = column("Name of the group of queries.")
+    queries: int = column(QUERIES)
+    documents: int = column("Number of distinct relevant documents.")
+    read: float | None = column(READ, key="evidence read")
+    measures: Mapping[str, Estimate | None] = columns(
+        {
+            f"{measure}@{k}": f"{measure} at this cutoff, 0 to 1."
+            for measure in ("Recall", "nDCG")
+            for k in (5, 10, 20, 30, 50, 100)
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PositionsRow:
+    """A model over groups of queries; those of SQuAD are by the answer's first character, those of
+    FineWeb-PosQ by the third of the passage."""
+
+    model: str = column(MODEL)
+    queries: int = column(QUERIES, shown=False)
+    groups: Mapping[str, float | None] = columns(
+        dict.fromkeys(
+            (
+                *("[0,100)", "[100,200)", "[200,300)", "[300,400)", "[400,500)", "[500,3120]"),
+                *("beginning", "middle", "end"),
+            ),
+            GROUP_NDCG,
+        ),
+        required=False,
+        shown=False,
+    )
+    of_groups: Mapping[str, Estimate | None] = columns({"": GROUP_NDCG}, in_files=False)
+    psi: float | None = column(PSI, key="PSI")
+    permuted: float | None = column(PERMUTED, key="PSI under permutation")
+    p: float | None = column(P)
+    ndcg: float | None = column(NDCG, key="nDCG@10", shown=False)
+    harmonic: Estimate = column(
+        "Harmonic mean of the groups' nDCG@10, 0 to 1.", key="harmonic mean"
+    )
+    read: float | None = column("", title="evidence read", form="%", in_files=False)
+    outside: int = column(
+        "Number of queries that belong to no group and are excluded.",
+        key="in no group",
+        shown=False,
+    )
+
+
+class PublishedCurveRow(TypedDict):
+    """One position of a published mean curve."""
+
+    model: Model
+    position: Annotated[float, "Position in the text, 0 to 1."]
+    mean: Annotated[float, "Mean over the published curves."]
+    std: Annotated[float, "Standard deviation over the published curves."]
+    n: Annotated[int, "Curves averaged."]
