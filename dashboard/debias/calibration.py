@@ -48,7 +48,7 @@ def front_section(result: DebiasResult) -> None:
         panels.show(draw_harmonic(style), "debias.harmonic", "Harmonic mean against PSI")
     numbers = st.column_config.NumberColumn(format="%.3f")
     show_table(
-        tables.points_text(result),
+        tables.POINTS.text_frame([result]),
         column_config={"PSI": numbers, "PSI under permutation": numbers},
     )
     st.caption(
@@ -65,7 +65,7 @@ def front_section(result: DebiasResult) -> None:
         [result.setup.collection.name, "debias", result.plain.name],
         provenance,
         figures={"Mean": draw_mean, "Harmonic mean": draw_harmonic},
-        frame=tables.points_frame(result),
+        frame=tables.POINTS.frame([result]),
     )
 
 

@@ -135,12 +135,7 @@ Method = Annotated[str, "The method with its parameters."]
 DataSet = Annotated[str, "Name of the data set."]
 Low = Annotated[float | None, "Lower end of the 95% interval; null if there is none."]
 High = Annotated[float | None, "Upper end of the 95% interval; null if there is none."]
-Queries = Annotated[int, "Number of queries."]
 Documents = Annotated[int, "Number of distinct documents."]
-NDCG = Annotated[float | None, "nDCG@10, 0 to 1."]
-PSI = Annotated[float | None, "Position sensitivity index, from 0 (no sensitivity) to 1."]
-PSIUnderPermutation = Annotated[float | None, "Mean PSI under permutation of the positions."]
-P = Annotated[float | None, "Share of permutations whose PSI is at least as high."]
 
 
 def answers(shape: Any) -> Callable[[Command], Command]:

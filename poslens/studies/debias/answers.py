@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NotRequired, TypedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypeAlias, TypedDict
 
-from poslens.attribution.evaluation.comparison import Verdict
-from poslens.commands.answers import (
-    NDCG,
-    PSI,
-    ComparisonEntry,
-    Documents,
-    High,
-    Interval,
-    Low,
-    Model,
-    P,
-    PSIUnderPermutation,
-    Queries,
-    ResultSource,
-)
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.evaluation.comparison import Comparison
+from poslens.commands.answers import ComparisonEntry, Documents, Interval, Model, ResultSource
+from poslens.rows import answer_of, column
+from poslens.studies.ranking.rows import MODEL, NDCG, PERMUTED, PSI, QUERIES, P
 
-ChangeVerdict = Annotated[
-    Verdict | None, "higher, lower, equivalent (within the margin) or too few documents."
-]
-PHolm = Annotated[float | None, "p of the change, adjusted by Holm for all of the table."]
-Margin = Annotated[float | None, "Change up to which two settings are equivalent."]
-Needed = Annotated[
-    int | None, "About how many documents would decide; null once decided, or unknown."
-]
-Harmonic = Annotated[float | None, "Harmonic mean of nDCG@10 over positions, 0 to 1."]
+HARMONIC = "Harmonic mean of nDCG@10 over positions, 0 to 1."
+CHANGE = "Less the plain model's; null of itself."
 
 
 class QualityEntry(TypedDict):
     """What a model's rankings are worth."""
 
-    ndcg_at_10: NDCG
-    harmonic_mean: Harmonic
-    psi: PSI
-    psi_under_permutation: PSIUnderPermutation
+    ndcg_at_10: Annotated[float | None, NDCG]
+    harmonic_mean: Annotated[float | None, HARMONIC]
+    psi: Annotated[float | None, PSI]
+    psi_under_permutation: Annotated[float | None, PERMUTED]
 
 
 class ChangeEntry(TypedDict):
@@ -75,74 +59,62 @@ class RecommendationEntry(TypedDict):
     change: Annotated[ChangeEntry | None, "After less before; null where the plain one is tested."]
 
 
-PointRow = TypedDict(
-    "PointRow",
-    {
-        "model": Model,
-        "strength": Annotated[float, "Strength of the calibration, 0 (plain) to 1."],
-        "block": Annotated[int | None, "Tokens of a block; null for the plain model."],
-        "layers": Annotated[str | None, "half, or the last so many; null of the plain model."],
-        "queries": Queries,
-        "on the front": Annotated[bool, "Whether none is both better and more even."],
-        "recommended": Annotated[bool, "Whether it is the recommended one."],
-        "PSI": PSI,
-        "PSI under permutation": PSIUnderPermutation,
-        "p": P,
-        "nDCG@10": NDCG,
-        "nDCG@10 low": Low,
-        "nDCG@10 high": High,
-        "harmonic mean": Harmonic,
-        "harmonic mean low": Low,
-        "harmonic mean high": High,
-        "nDCG@10 change": Annotated[float | None, "Less the plain model's; null of itself."],
-        "nDCG@10 change low": Low,
-        "nDCG@10 change high": High,
-        "nDCG@10 change verdict": ChangeVerdict,
-        "nDCG@10 change p (Holm)": PHolm,
-        "nDCG@10 change margin": Margin,
-        "nDCG@10 change documents needed": Needed,
-        "harmonic mean change": Annotated[float | None, "Less the plain model's; null of itself."],
-        "harmonic mean change low": Low,
-        "harmonic mean change high": High,
-        "harmonic mean change verdict": ChangeVerdict,
-        "harmonic mean change p (Holm)": PHolm,
-        "harmonic mean change margin": Margin,
-        "harmonic mean change documents needed": Needed,
-        "PSI change": Annotated[float | None, "Less the plain model's; null of itself."],
-        "PSI change low": Low,
-        "PSI change high": High,
-        "PSI change verdict": ChangeVerdict,
-        "PSI change p (Holm)": PHolm,
-        "PSI change margin": Margin,
-        "PSI change documents needed": Needed,
-    },
-)
-"""A setting of the calibration."""
+@dataclass(frozen=True, slots=True)
+class PointRow:
+    """A setting of the calibration."""
 
-ChangedQueryRow = TypedDict(
-    "ChangedQueryRow",
-    {
-        "query": Annotated[str, "The query."],
-        "before": Annotated[float, "nDCG@10 by the plain model, 0 to 1."],
-        "after": Annotated[float, "nDCG@10 by the tested setting, 0 to 1."],
-        "change": Annotated[float, "After less before, -1 to 1."],
-        "rank before": Annotated[int | None, "Rank of the first relevant document; null if none."],
-        "rank after": Annotated[int | None, "The same by the tested setting."],
-        "evidence": Annotated[float, "Where the evidence begins, in percent of the document."],
-        "half": Annotated[str, "selection or held out."],
-        "id": Annotated[str, "Id of the query."],
-        "pair": Annotated[str, "Id of a pair of it, for explain; empty without one."],
-    },
-)
-"""A query before and after."""
+    model: str = column(MODEL)
+    strength: float = column("Strength of the calibration, 0 (plain) to 1.", shown=False)
+    block: int | None = column("Tokens of a block; null for the plain model.", shown=False)
+    layers: str | None = column("half, or the last so many; null of the plain model.", shown=False)
+    queries: int = column(QUERIES, shown=False)
+    front: bool = column(
+        "Whether none is both better and more even.", key="on the front", shown=False
+    )
+    recommended: bool = column("Whether it is the recommended one.", shown=False)
+    psi: float | None = column(PSI, key="PSI")
+    permuted: float | None = column(PERMUTED, key="PSI under permutation")
+    p: float | None = column(P, shown=False)
+    mean: Estimate = column(NDCG, key="nDCG@10")
+    harmonic: Estimate = column(HARMONIC, key="harmonic mean")
+    mean_change: Comparison | None = column(CHANGE, key="nDCG@10 change", form="+.3f")
+    harmonic_change: Comparison | None = column(CHANGE, key="harmonic mean change", form="+.3f")
+    psi_change: Comparison | None = column(CHANGE, key="PSI change", form="+.3f")
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedQueryRow:
+    """A query before and after."""
+
+    query: str = column("The query.")
+    before: float = column("nDCG@10 by the plain model, 0 to 1.")
+    after: float = column("nDCG@10 by the tested setting, 0 to 1.")
+    change: float = column("After less before, -1 to 1.")
+    rank_before: int | None = column(
+        "Rank of the first relevant document; null if none.", key="rank before"
+    )
+    rank_after: int | None = column("The same by the tested setting.", key="rank after")
+    evidence: float = column("Where the evidence begins, in percent of the document.")
+    half: str = column("selection or held out.")
+    id: str = column("Id of the query.")
+    pair: str = column("Id of a pair of it, for explain; empty without one.")
+
+
+if TYPE_CHECKING:
+    PointAnswer: TypeAlias = dict[str, Any]
+    ChangedQueryAnswer: TypeAlias = dict[str, Any]
+else:
+    PointAnswer, ChangedQueryAnswer = answer_of(PointRow), answer_of(ChangedQueryRow)
 
 
 class CalibrationTable(TypedDict):
     """The table that was asked for."""
 
-    points: NotRequired[Annotated[list[PointRow], "With --table points: a row for each setting."]]
+    points: NotRequired[
+        Annotated[list[PointAnswer], "With --table points: a row for each setting."]
+    ]
     queries: NotRequired[
-        Annotated[list[ChangedQueryRow], "With --table queries: those that changed most first."]
+        Annotated[list[ChangedQueryAnswer], "With --table queries: those that changed most first."]
     ]
 
 

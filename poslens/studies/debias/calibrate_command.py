@@ -122,7 +122,7 @@ def calibrate(
 
         figure.draw(front(result, "harmonic", figure.style, provenance=origin), origin)
     frame = (
-        tables.points_frame(result)
+        tables.POINTS.frame([result])
         if table is CalibrationTableName.points
         else tables.queries_frame(result, result.judgement.point)
     )

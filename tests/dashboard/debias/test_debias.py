@@ -154,7 +154,7 @@ def test_a_setting_that_wins_on_one_half_and_loses_on_the_other_is_not_recommend
     assert debiasing.verdict(other).startswith("No change recommended.")
     assert "On held-out documents, " in debiasing.verdict(other)
     assert "nDCG@10 is lower" in debiasing.verdict(other)
-    assert tables.points_frame(other)["recommended"].tolist() == [True, False, False]
+    assert tables.POINTS.frame([other])["recommended"].tolist() == [True, False, False]
     assert debiasing.summary(other, other.judgement)["recommended"] == "MiniLM"
 
     none = planted(found, plain, plain - 0.1, plain - 0.2)
@@ -168,7 +168,7 @@ def test_a_setting_that_is_better_on_the_held_out_half_is_ringed(found: DebiasRe
     better = planted(found, plain, plain - 0.1, np.full(len(places), 0.9))
     assert better.recommended is better.points[2] and ringed(better)
     assert debiasing.verdict(better).startswith("Recommended: MiniLM@calibrated(strength=1")
-    frame = tables.points_frame(better)
+    frame = tables.POINTS.frame([better])
     assert frame["nDCG@10 change verdict"].tolist()[1:] == ["lower", "higher"]
     assert frame["PSI change verdict"].tolist()[2] == "lower"
     assert better.judgement is not None
@@ -195,10 +195,10 @@ def test_nothing_is_recommended_that_is_worse_on_both_axes_over_all_queries(
 
 
 def test_tables_and_the_front_show_every_setting(found: DebiasResult) -> None:
-    frame = tables.points_frame(found)
+    frame = tables.POINTS.frame([found])
     assert frame["strength"].tolist() == [0, 0.5, 1] and frame["block"].tolist()[1:] == [16, 16]
     assert frame["recommended"].sum() == 1
-    assert tables.points_text(found)["model"].tolist() == frame["model"].tolist()
+    assert tables.POINTS.text_frame([found])["model"].tolist() == frame["model"].tolist()
     queries = tables.queries_frame(found, found.points[2])
     assert len(queries) == len(WORDS)
     assert (queries["change"].abs().diff().dropna() <= 0).all()
