@@ -1,0 +1,37 @@
+"""PosLens on a simulated device that is not the CPU (`tests/support/simulated_device.py`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.forked import Forked
+
+CHECKS = (
+    "mixed_devices_fail()",
+    "misplaced_weight_fails()",
+    "methods_agree('bert')",
+    "methods_agree('qwen3-left')",
+    "methods_agree('t5')",
+    "methods_agree('late interaction (BERT)')",
+    "methods_agree('sparse (BERT)')",
+    "methods_agree('cross-encoder (BERT)')",
+    "methods_agree('bert', 'bfloat16')",
+    "interventions_agree()",
+    "rankings_agree('dense')",
+    "rankings_agree('late')",
+    "rankings_agree('sparse')",
+    "audits_agree()",
+    "debiasing_agrees()",
+    "batches_are_halved()",
+    "studies_in_bfloat16()",
+    "spread_models_agree('bert')",
+)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_on_a_simulated_device(check: str, forked: Forked, tmp_path: Path) -> None:
+    code = f"from tests.device import checks; checks.prepare(); checks.{check}"
+    status, _, errors = forked.run(code=code, env={"TMPDIR": str(tmp_path)})
+    assert status == 0, errors[-3000:]

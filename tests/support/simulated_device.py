@@ -1,0 +1,334 @@
+"""A device that is not the CPU, for tests on machines without a GPU.
+
+Kernels run on the CPU, but a tensor on the device `simulated:0` or `simulated:1` has no memory that
+the CPU can read, and an operation whose tensors are on different devices fails, as under CUDA. Code
+that passes here puts no tensor on the wrong device. The device has memory that can be limited, and
+then runs out with CUDA's error. It shows nothing about speed, about kernels that exist only for
+CUDA, or about their rounding.
+
+`install()` changes torch for the whole process and can't be undone: call it in a process of its
+own, before a model is loaded. It uses PyTorch's interface for backends in Python, which is
+experimental; written for 2.13.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.utils import _device as default_device
+from torch.utils._pytree import tree_leaves
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+NAME = "simulated"
+DEVICES = 2
+CPU = torch.device("cpu")
+COPIES = frozenset({"_to_copy", "copy_", "_copy_from", "_copy_from_and_resize"})
+"""Operations that move numbers between devices."""
+INDEXING = frozenset({"index", "index_put", "index_put_", "_index_put_impl_"})
+"""Operations that accept indices on the CPU for a tensor on a device."""
+
+
+class Memory:
+    """Bytes of the tensors on both devices: views share theirs, as they share a storage."""
+
+    def __init__(self) -> None:
+        self.used = self.peak = 0
+        self.limit: int | None = None
+        self._owners: Counter[int] = Counter()
+
+    def take(self, owner: OnDevice, raw: torch.Tensor) -> None:
+        """Count the storage of `raw` until the last tensor that uses it is gone.
+
+        Raises:
+            torch.OutOfMemoryError: more than `limit` bytes would be in use.
+        """
+        storage = raw.untyped_storage()
+        address, size = storage.data_ptr(), storage.nbytes()
+        if not self._owners[address]:
+            if self.limit is not None and self.used + size > self.limit:
+                raise torch.OutOfMemoryError(f"{NAME} out of memory: tried to allocate {size}.")
+            self.used += size
+            self.peak = max(self.peak, self.used)
+        self._owners[address] += 1
+        weakref.finalize(owner, self._release, address, size)
+
+    def _release(self, address: int, size: int) -> None:
+        self._owners[address] -= 1
+        if not self._owners[address]:
+            del self._owners[address]
+            self.used -= size
+
+    @contextmanager
+    def limited(self, n_bytes: int) -> Iterator[None]:
+        """No more than `n_bytes` can be used while this is open."""
+        self.limit = n_bytes
+        try:
+            yield
+        finally:
+            self.limit = None
+
+    def of(self, run: Callable[[], object]) -> tuple[int, int]:
+        """Bytes in use before `run` and at its peak."""
+        before = self.peak = self.used
+        run()
+        return before, self.peak
+
+
+memory = Memory()
+
+
+class OnDevice(torch.Tensor):
+    """A tensor on one of the devices; `raw` holds its numbers, on the CPU.
+
+    torch's autograd engine knows a single device of a backend in Python, so to torch all are on
+    number 0; `number` is the one that this module and Python code see. Gradients therefore can't
+    move between the devices.
+    """
+
+    raw: torch.Tensor
+    number: int
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, raw: torch.Tensor, number: int = 0) -> OnDevice:
+        tensor: OnDevice = torch.Tensor._make_wrapper_subclass(
+            cls,
+            raw.shape,
+            strides=raw.stride(),
+            storage_offset=raw.storage_offset(),
+            dtype=raw.dtype,
+            device=torch.device(NAME, 0),
+            requires_grad=raw.requires_grad,
+        )
+        tensor.raw, tensor.number = raw, number
+        memory.take(tensor, raw)
+        return tensor
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, operation: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        return _run(operation, *args, **(kwargs or {}))
+
+    def __repr__(self, **_: Any) -> str:
+        return f"OnDevice({self.raw}, {NAME}:{self.number})"
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device(NAME, self.number)
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        # torch thinks that `simulated:1` is `simulated:0` and would return the tensor itself.
+        target, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
+        if target is None or target.type != NAME or (target.index or 0) == self.number:
+            return super().to(*args, **kwargs)
+        if self.requires_grad and torch.is_grad_enabled():
+            raise NotImplementedError("Gradients between simulated devices are not supported.")
+        return torch.ops.aten._to_copy.default(self, dtype=dtype, device=target)
+
+    # What these three write in C++ needs memory that the CPU can read.
+    def __getitem__(self, index: Any) -> Any:
+        return super().__getitem__(_indices(index))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        super().__setitem__(_indices(index), value)
+
+    def tolist(self) -> Any:
+        return self.cpu().tolist()
+
+    def new_tensor(self, data: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
+        return torch.tensor(data, dtype=dtype or self.dtype).to(device or self.device)
+
+
+def _indices(index: Any) -> Any:
+    """Lists and arrays in an index as tensors."""
+    if isinstance(index, tuple):
+        return tuple(map(_indices, index))
+    return torch.as_tensor(index) if isinstance(index, list) or _is_array(index) else index
+
+
+def _is_array(value: Any) -> bool:
+    return type(value).__module__ == "numpy" and getattr(value, "ndim", 0) > 0
+
+
+def _unwrapped(value: Any) -> Any:
+    if isinstance(value, OnDevice):
+        return value.raw
+    if isinstance(value, list | tuple):
+        return type(value)(map(_unwrapped, value))
+    return CPU if isinstance(value, torch.device) and value.type == NAME else value
+
+
+def _wrapped(value: Any, number: int) -> Any:
+    if isinstance(value, list | tuple):
+        return type(value)(_wrapped(one, number) for one in value)
+    return OnDevice(value, number) if isinstance(value, torch.Tensor) else value
+
+
+def _run(operation: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run an operation on the CPU and put its result on the device of its tensors.
+
+    Raises:
+        RuntimeError: its tensors are on different devices.
+    """
+    name = operation._schema.name.split("::")[1]
+    tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+    here = [one for one in tensors if isinstance(one, OnDevice)]
+    # torch creates numbers alone on device 0, where it thinks that all tensors are.
+    number = next((one.number for one in sorted(here, key=lambda t: t.dim() == 0)), None)
+    if name not in COPIES:
+        # A number alone may be on the CPU, and so may indices.
+        checked = tree_leaves((args[0], args[2:])) if name in INDEXING else tensors
+        places = {one.device for one in checked if isinstance(one, torch.Tensor) and one.dim()}
+        if name in INDEXING:
+            indices = [one for one in tree_leaves(args[1]) if isinstance(one, OnDevice)]
+            places |= {one.device for one in indices}
+        if len(places) > 1:
+            first, second, *_ = sorted(map(str, places))
+            raise RuntimeError(
+                "Expected all tensors to be on the same device, but found at least two devices, "
+                f"{first} and {second}! ({operation})"
+            )
+    target = kwargs.get("device")
+    if target is not None:
+        number = (target.index or 0) if target.type == NAME else None
+    raw_args, raw_kwargs = _unwrapped(args), {k: _unwrapped(v) for k, v in kwargs.items()}
+    result = operation(*raw_args, **raw_kwargs)
+    if name == "_to_copy" and result.data_ptr() == raw_args[0].data_ptr():
+        result = result.clone()
+    if number is None:
+        return result
+    schema = operation._schema
+    if not schema.is_mutable:
+        return _wrapped(result, number)
+    written = [
+        kwargs.get(argument.name, args[place] if place < len(args) else None)
+        for place, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    if len(schema.returns) != len(written):
+        return _wrapped(result, number) if schema.returns else None
+    return written[0] if len(written) == 1 else tuple(written)
+
+
+class _Backend:
+    """What torch and libraries ask of a backend's module."""
+
+    class device:
+        def __init__(self, *_: Any) -> None: ...
+        def __enter__(self) -> None: ...
+        def __exit__(self, *_: Any) -> None: ...
+
+    def device_count(self) -> int:
+        return DEVICES
+
+    def current_device(self) -> int:
+        return 0
+
+    def is_available(self) -> bool:
+        return True
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.float16, torch.bfloat16]
+
+    # Random numbers are those of the CPU.
+    def get_rng_state(self, *_: Any) -> torch.Tensor:
+        return torch.get_rng_state()
+
+    def set_rng_state(self, state: torch.Tensor, *_: Any) -> None:
+        torch.set_rng_state(state)
+
+    def manual_seed(self, _: int) -> None: ...
+    def manual_seed_all(self, _: int) -> None: ...
+    def synchronize(self, *_: Any) -> None: ...
+    def empty_cache(self) -> None: ...
+
+
+def _placed(create: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """`torch.tensor` and `torch.as_tensor` write numbers in C++, which no device in Python sees:
+    create them on the CPU and move them."""
+
+    def create_and_move(*args: Any, device: Any = None, **kwargs: Any) -> torch.Tensor:
+        place = torch.empty(0).device if device is None else torch.device(device)
+        if place.type != NAME:
+            return create(*args, device=device, **kwargs)
+        return create(*args, device="cpu", **kwargs).to(place)
+
+    return create_and_move
+
+
+_apply = torch.nn.Module._apply
+
+
+def _apply_with_attributes(module: torch.nn.Module, change: Any, recurse: bool = True) -> Any:
+    """`Module.to` creates new parameters here; keep the attributes that libraries set on them."""
+    attributes = {n: dict(p.__dict__) for n, p in module._parameters.items() if p is not None}
+    result = _apply(module, change, recurse)
+    for name, values in attributes.items():
+        parameter = module._parameters[name]
+        for key, value in values.items():
+            if key not in ("grad", "raw", "number"):
+                setattr(parameter, key, value)
+    return result
+
+
+def _enter(mode: torch.inference_mode) -> None:
+    mode._without_gradients = torch.set_grad_enabled(not mode.mode)  # type: ignore[attr-defined]
+    mode._without_gradients.__enter__()
+
+
+def _exit(mode: torch.inference_mode, *error: Any) -> None:
+    mode._without_gradients.__exit__(*error)  # type: ignore[attr-defined]
+
+
+def _one_by_one(function: Callable[..., Any], *_: Any, **__: Any) -> Callable[..., Any]:
+    """`torch.func.vmap` as a loop."""
+
+    def call(many: torch.Tensor) -> Any:
+        # Every backward pass but vmap's single one needs the graph again.
+        again = partial(torch.autograd.grad)
+
+        def grad(*args: Any, **kwargs: Any) -> Any:
+            return again(*args, **{**kwargs, "retain_graph": True})
+
+        with patch("torch.autograd.grad", grad):
+            results = [function(one) for one in many]
+        if isinstance(results[0], tuple):
+            return tuple(torch.stack(parts) for parts in zip(*results, strict=True))
+        return torch.stack(results)
+
+    return call
+
+
+_library: Any = None
+
+
+def install() -> None:
+    """Register the devices, and replace what torch can't do with a device in Python: inference
+    tensors, and several gradients in one pass."""
+    global _library
+    _setup_privateuseone_for_python_backend(NAME, backend_module=_Backend())
+    _library = torch.library.Library("_", "IMPL")
+    _library.fallback(
+        lambda operation, *args, **kwargs: _run(operation, *args, **kwargs),
+        dispatch_key="PrivateUse1",
+    )
+    torch.nn.Module._apply = _apply_with_attributes
+    default_device._device_constructors()  # remembers the original constructors
+    torch.tensor, torch.as_tensor = _placed(torch.tensor), _placed(torch.as_tensor)
+    # Libraries have decorated their functions with this class when they were imported.
+    torch.inference_mode.__enter__, torch.inference_mode.__exit__ = _enter, _exit
+    torch.func.vmap = _one_by_one
