@@ -9,6 +9,7 @@ import streamlit as st
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.dashboard.passport import cohort
 from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.widgets import choices, panels
 from poslens.dashboard.widgets.guard import fragment
@@ -32,6 +33,11 @@ st.markdown(
 if chosen is None or not names:
     st.stop()
 data = chosen
+cards_tab, all_tab = st.tabs(("Cards", "All models"), key="tab", bind="query-params")
+if all_tab.open:
+    with all_tab, panels.guarded():
+        cohort.section(service_for(data.name), data)
+    st.stop()
 compute = service_for(data.name)
 specs: list[RetrieverSpec] = []
 for name in names:
@@ -118,4 +124,5 @@ def board() -> None:
     st.caption(panels.plain(passports.LIMITS))
 
 
-board()
+with cards_tab:
+    board()

@@ -30,6 +30,13 @@ class PassportFormat(StrEnum):
 @answers(list[PassportEntry])
 def passport(
     model: Models = None,
+    all_models: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            help="Every model that is installed or has stored results, instead of --model.",
+        ),
+    ] = False,
     dataset: Dataset = "sample",
     pairs: Annotated[
         int,
@@ -54,7 +61,12 @@ def passport(
     ] = False,
     figure: Annotated[
         FigureFile | None,
-        FigureOption("the cards", ("html", "pdf", "svg", "png"), styled=False),
+        FigureOption(
+            "the cards; with several models, .html begins with a chart and a table of all of them, "
+            "and with --all, the other formats have this chart alone",
+            ("html", "pdf", "svg", "png"),
+            styled=False,
+        ),
     ] = None,
     format: Annotated[
         PassportFormat,
@@ -64,25 +76,35 @@ def passport(
     """Show the results of all studies of a model's position bias on one card; stop with Ctrl-C,
     resume by running again."""
     data, _ = pairs_of(dataset, False)
-    specs = specs_of(model or ["MiniLM"], data.name)
     quiet()
     from poslens.compute.compute import service
+    from poslens.studies.passport import cohort
     from poslens.studies.passport import service as passports
     from poslens.studies.passport.document import document_bytes
     from poslens.studies.passport.parts import KEYS
 
     if unknown := next((one for one in part or [] if one not in KEYS), None):
         raise UserError(f"A passport has no part {unknown!r}: choose from {', '.join(KEYS)}.")
+    if all_models and model:
+        raise UserError("--all selects every model: leave out --model.")
     compute = service()
+    names = cohort.names(compute) if all_models else model or ["MiniLM"]
+    specs = specs_of(names, data.name)
     cards = []
     for spec in specs:
         card = passports.passport(compute, spec, data, pairs, part, moved)
-        if card.missing and not stored:
+        absent = all_models and card.model.stored_only
+        if card.missing and not stored and not absent:
             watched(spec.name, passports.job(compute, card), unit="computation")
             card = passports.passport(compute, spec, data, pairs, part, moved)
         cards.append(card)
     if figure is not None:
-        figure.write(document_bytes(cards, figure.format))  # type: ignore[arg-type]
+        if all_models and figure.format != "html":
+            if not (provenance := cohort.provenance(cards)):
+                raise UserError("No model has stored results to draw: leave out --stored.")
+            figure.draw(cohort.chart(cards, figure.style), provenance)
+        else:
+            figure.write(document_bytes(cards, figure.format))  # type: ignore[arg-type]
     if format is PassportFormat.yaml:
         print(passports.model_card(cards), end="")
         return

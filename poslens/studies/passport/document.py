@@ -16,6 +16,8 @@ from poslens.export.inscription import inscribed
 from poslens.export.json_text import json_text
 from poslens.figures.figure_base import caption_text, provenance_entries
 from poslens.figures.palettes import PRESETS, Style, printable, wrap
+from poslens.studies.passport.cohort import CSS as COHORT_CSS
+from poslens.studies.passport.cohort import overview_html
 from poslens.studies.passport.service import LIMITS, ModelPassport, entry, model_card
 from poslens.studies.passport.subject import Part
 
@@ -108,21 +110,25 @@ def _html(passports: Sequence[ModelPassport]) -> bytes:
         if part.draw is None:
             return ""
         drawn += 1
-        return figure_div(part.draw(STYLE), f"figure{drawn}", library=drawn == 1)
+        first = drawn == 1 and not overview
+        return figure_div(part.draw(STYLE), f"figure{drawn}", library=first)
 
+    overview = overview_html(passports, PRESETS["double column"]) if len(passports) > 1 else ""
     articles = "\n".join(
-        _article(passport, [figure(part) for part in passport.parts]) for passport in passports
+        _article(passport, number, [figure(part) for part in passport.parts])
+        for number, passport in enumerate(passports)
     )
     entries = provenance_entries(_provenance(passports))
-    return page_bytes(_title(passports), entries, f"<main>\n{articles}\n</main>", _PAGE_CSS)
+    body = f"{overview}\n<main>\n{articles}\n</main>"
+    return page_bytes(_title(passports), entries, body, _PAGE_CSS + COHORT_CSS)
 
 
-def _article(passport: ModelPassport, figures: Sequence[str]) -> str:
+def _article(passport: ModelPassport, number: int, figures: Sequence[str]) -> str:
     sections = "\n".join(
         _section(part, figure) for part, figure in zip(passport.parts, figures, strict=True)
     )
     return (
-        f"<article>\n<h1>{_text(passport.name)}</h1>\n"
+        f'<article id="card{number}">\n<h1>{_text(passport.name)}</h1>\n'
         f'<p class="quiet">{_text(passport.heading)}</p>\n{sections}\n'
         f'<p class="quiet">{_text(LIMITS)}</p>\n</article>'
     )

@@ -1,0 +1,230 @@
+"""All models on one page: position effect against quality, and a table with a row per model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from html import escape
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.retrievers import resolve
+from poslens.attribution.types import Provenance
+from poslens.compute.compute import Compute
+from poslens.export.files import figure_div
+from poslens.figures.figure_base import canvas, faint, intervals, legend_name, with_legend
+from poslens.figures.palettes import Style, printable
+from poslens.rows import Table, column
+from poslens.studies.passport.service import ModelPassport
+
+QUALITY = "ndcg_at_10"
+
+
+@dataclass(frozen=True)
+class CohortRow:
+    """One model: its quality, and its measures of position bias in the order of the card."""
+
+    model: str = column("Name of the model.")
+    family: str = column("Family of the model.")
+    max_length: int | None = column(
+        "Context limit in tokens; null if unlimited.", title="context limit"
+    )
+    ndcg_at_10: Estimate | None = column("nDCG@10 over all queries, 0 to 1.", title="nDCG@10")
+    position_effect: Estimate | None = column(
+        "nDCG@10 with the evidence first minus last, -1 to 1; positive is primacy.",
+        title="nDCG@10, evidence first minus last",
+        form="+.3f",
+    )
+    relocation: Estimate | None = column(
+        "Score with the evidence in the last third minus first third; negative is primacy.",
+        title="score, evidence last minus first third",
+        form="+.3f",
+    )
+    segments: Estimate | None = column(
+        "Similarity of shuffled segments to the text, last minus first third; negative is primacy.",
+        title="shuffled segments, last minus first third",
+        form="+.3f",
+    )
+    psi: Estimate | None = column(
+        "PSI minus its mean under permutation; no interval.", title="PSI minus permutation",
+        form="+.3f",
+    )  # fmt: skip
+    needles: Estimate | None = column(
+        "Share of needles found late minus early; negative is primacy.",
+        title="needles, late minus early",
+        form="+.3f",
+    )
+    unretrieved: Estimate | None = column(
+        "Share of unretrieved sentences in random order, last minus first third; positive is "
+        "primacy.",
+        title="unretrieved sentences, last minus first third",
+        form="+.3f",
+    )
+
+
+_NUMBERS = {
+    QUALITY: ("ranking", "ndcg_at_10"),
+    "position_effect": ("position_effect", "first_minus_last"),
+    "relocation": ("relocation", "last_minus_first"),
+    "segments": ("segments", "shuffled"),
+    "psi": ("ranking", "psi_minus_permutation"),
+    "needles": ("needles", "late_minus_early"),
+    "unretrieved": ("audit", "last_minus_first_random_order"),
+}
+"""Part and key of each estimate of a row."""
+
+TITLES = {f.name: f.metadata["title"] for f in fields(CohortRow) if f.name in _NUMBERS}
+"""Title of each measure by its column."""
+
+EFFECTS = tuple(name for name in _NUMBERS if name != QUALITY)
+"""Columns that a chart can set against quality."""
+
+
+def row(card: ModelPassport) -> CohortRow:
+    """A card's row; None for each measure that the card doesn't have."""
+    numbers = {(part.key, one.key): one.estimate for part in card.parts for one in part.numbers}
+    spec = card.model.spec
+    estimates = {name: numbers.get(where) for name, where in _NUMBERS.items()}
+    return CohortRow(card.name, spec.family, spec.max_length, **estimates)
+
+
+TABLE: Table[ModelPassport] = Table(CohortRow, lambda card: [row(card)])
+
+
+def names(compute: Compute) -> list[str]:
+    """The models that are installed or have stored results, presets first."""
+    installed = [name for name, spec in resolve.known().items() if resolve.installed(spec)]
+    return list(dict.fromkeys((*installed, *compute.stored_only())))
+
+
+def chart(cards: Sequence[ModelPassport], style: Style, effect: str = "") -> go.Figure:
+    """nDCG@10 against the measure of the column `effect`, a point per model with both 95%
+    intervals. By default the first of `EFFECTS` that any card has. A model that lacks one of the
+    two numbers has an empty trace, so that traces and cards correspond."""
+    rows = [row(card) for card in cards]
+    effect = effect or default_effect(rows)
+    title = next(f.metadata["meaning"] for f in fields(CohortRow) if f.name == effect)
+    figure = canvas("cohort", style, title.rstrip("."), "nDCG@10", provenance(cards))
+    for number, each in enumerate(rows):
+        x, y = getattr(each, effect), each.ndcg_at_10
+        drawn = [(x, y)] if x is not None and y is not None else []
+        color = str(style.line(number)["color"])
+        figure.add_trace(
+            go.Scatter(
+                x=[x.value for x, _ in drawn],
+                y=[y.value for _, y in drawn],
+                mode="markers",
+                name=legend_name(each.model, style),
+                showlegend=bool(drawn),
+                marker={
+                    "color": color,
+                    "symbol": style.symbol(number),
+                    "size": 0.7 * style.font_size,
+                },
+                error_x=intervals([x for x, _ in drawn], faint(color, 0.6)),
+                error_y=intervals([y for _, y in drawn], faint(color, 0.6)),
+                customdata=[[escape(each.model), x.text("+.3f"), str(y)] for x, y in drawn],
+                hovertemplate="%{customdata[0]}<br>%{customdata[1]}<br>nDCG@10 %{customdata[2]}"
+                "<extra></extra>",
+            )
+        )
+    figure.add_vline(x=0, line={"color": style.colours.muted, "width": 1, "dash": "dot"})
+    return with_legend(figure, style)
+
+
+def default_effect(rows: Sequence[CohortRow]) -> str:
+    """The first measure of position bias that any row has."""
+    return next(
+        (name for name in EFFECTS if any(getattr(one, name) for one in rows)), EFFECTS[0]
+    )  # fmt: skip
+
+
+def provenance(cards: Sequence[ModelPassport]) -> list[Provenance]:
+    """Provenance of the parts that the rows come from."""
+    used = {part for part, _ in _NUMBERS.values()}
+    return [one for card in cards for part in card.parts if part.key in used
+            for one in part.provenance]  # fmt: skip
+
+
+def page_frame(cards: Sequence[ModelPassport]) -> pd.DataFrame:
+    """The table as pages show it: each value as a number, so that it sorts, and its interval in a
+    column of its own."""
+    files = TABLE.frame(cards)
+    shown: dict[str, Any] = {
+        one.metadata["title"] or one.name: files[one.name]
+        for one in fields(CohortRow)
+        if one.name not in _NUMBERS
+    }
+    for name, title in TITLES.items():
+        ends = zip(files[f"{name}_low"], files[f"{name}_high"], strict=True)
+        shown[title] = files[name].astype(float)
+        shown[f"{title}: 95% interval"] = [
+            "" if pd.isna(low) else f"[{low:.3f}, {high:.3f}]" for low, high in ends
+        ]
+    return pd.DataFrame(shown)
+
+
+CSS = """
+#cohort th button { all: unset; cursor: pointer; font-weight: bold; }
+#cohort th button:focus-visible { outline: 2px solid; }
+#cohort th { text-align: left; vertical-align: bottom; padding: 2px 8px 2px 0; }
+#cohort [aria-sort=ascending] button::after { content: " \25B2" / ""; }
+#cohort [aria-sort=descending] button::after { content: " \25BC" / ""; }
+[hidden] { display: none !important; }
+"""
+
+_SCRIPT = r"""
+const table = document.getElementById("cohort"), rows = [...table.tBodies[0].rows];
+const heads = [...table.tHead.rows[0].cells];
+heads.forEach((head, column) => head.firstChild.onclick = () => {
+  const sign = head.ariaSort === "ascending" ? -1 : 1;
+  heads.forEach((other) => other.removeAttribute("aria-sort"));
+  head.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
+  const value = (row) => row.cells[column].dataset.value;
+  const compare = (a, b) => column < 2 ? a.localeCompare(b) : a - b;
+  // Models without the number stay last in both directions.
+  rows.sort((a, b) => (value(a) === "") - (value(b) === "") || sign * compare(value(a), value(b)));
+  table.tBodies[0].append(...rows);
+});
+document.getElementById("filter").oninput = (event) => {
+  const words = event.target.value.toLowerCase().split(/\s+/);
+  for (const row of rows) {
+    const text = row.cells[0].textContent + " " + row.cells[1].textContent;
+    row.hidden = !words.every((word) => text.toLowerCase().includes(word));
+    document.getElementById("card" + row.dataset.card).hidden = row.hidden;
+    window.Plotly.restyle?.("cohort-chart", {visible: !row.hidden}, [Number(row.dataset.card)]);
+  }
+};
+"""
+
+
+def overview_html(cards: Sequence[ModelPassport], style: Style) -> str:
+    """Chart and table as markup of a page that has each card as an element `card0`, `card1`, ...:
+    a click on a heading sorts, and the filter hides models in chart, table and cards."""
+    heads = [one.metadata["title"] or one.name for one in fields(CohortRow)]
+    body = "".join(
+        f'<tr data-card="{number}">{"".join(_cells(row(card), number))}</tr>'
+        for number, card in enumerate(cards)
+    )
+    return (
+        f"<section>\n<h1>Position effect against quality</h1>\n"
+        f"{figure_div(chart(cards, style), 'cohort-chart')}\n"
+        '<p><label>Filter by model or family <input id="filter" type="search"></label></p>\n'
+        f'<table id="cohort"><thead><tr>'
+        + "".join(f'<th scope="col"><button>{escape(head)}</button></th>' for head in heads)
+        + f"</tr></thead><tbody>{body}</tbody></table>\n<script>{_SCRIPT}</script>\n</section>"
+    )
+
+
+def _cells(each: CohortRow, number: int) -> Iterator[str]:
+    for one in fields(CohortRow):
+        value = getattr(each, one.name)
+        if isinstance(value, Estimate):
+            yield f'<td data-value="{value.value}">{value.text(one.metadata["form"])}</td>'
+            continue
+        text = "" if value is None else escape(printable(str(value)))
+        linked = f'<a href="#card{number}">{text}</a>' if one.name == "model" else text
+        yield f'<td data-value="{text}">{linked}</td>'
