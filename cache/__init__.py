@@ -1,1 +1,1 @@
-"""What was computed stays computed."""
+"""Persistent cache of computed results, so that nothing is computed twice."""

@@ -1,5 +1,5 @@
-"""Pairs as columns: what the store compares of many pairs at once, made once for those of a data
-set or of a choice of its pairs."""
+"""Text pairs as columns, for vectorized lookups in the store; built once per data set or selection
+of pairs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from poslens.cache.keys import text_numbers
 
 
 class PairColumns:
-    """n pairs by columns, each made when it is first asked for. A value: nobody may change one."""
+    """The attributes of n pairs as columns, each built on first access. Immutable: callers must not
+    modify the arrays."""
 
     def __init__(self, pairs: Sequence[TextPair], *, kept: bool = False) -> None:
-        """`kept` says that who asks keeps the columns: texts need not be remembered one by one."""
+        """With `kept`, the caller keeps this object, so text fingerprints are not also cached per
+        pair."""
         self.pairs, self._kept = pairs, kept
 
     def __len__(self) -> int:
@@ -27,12 +29,12 @@ class PairColumns:
 
     @cached_property
     def ids(self) -> NDArray[np.object_]:
-        """Their ids [n]."""
+        """Pair ids [n]."""
         return np.array([pair.pair_id for pair in self.pairs], dtype=object)
 
     @cached_property
     def places(self) -> dict[str, NDArray[np.int64]]:
-        """Where the pairs of each data set stand."""
+        """Indices of the pairs of each data set, by data set name."""
         names = [pair.dataset for pair in self.pairs]
         if len(distinct := dict.fromkeys(names)) == 1:
             return {names[0]: np.arange(len(names))}
@@ -41,23 +43,25 @@ class PairColumns:
 
     @cached_property
     def texts(self) -> NDArray[np.int64]:
-        """Fingerprints of their texts as the store's numbers [n]."""
+        """Text fingerprints of the pairs as signed 64-bit integers [n], as the store indexes
+        them."""
         return text_numbers(self.pairs, remembered=not self._kept)
 
     @cached_property
     def documents(self) -> NDArray[np.int64]:
-        """Which of the different documents each has [n], numbered as they first come."""
+        """Index of each pair's document among the distinct documents [n], numbered in order of
+        first occurrence."""
         return numbered([pair.document for pair in self.pairs])
 
     @property
     def once(self) -> PairColumns:
-        """Each pair once, in its first place and with its last texts."""
+        """The pairs without duplicate ids: each at its first position, with its last texts."""
         return self if self._once is None else self._once
 
     @cached_property
     def _once(self) -> PairColumns | None:
-        # None and not this one: what holds itself stays until garbage is searched for.
-        # Names alone where that is enough: a million tuples take 70 MB.
+        # None instead of `self`: a reference cycle would survive until the next garbage collection.
+        # Comparing names is enough in the common case; a million tuples would take 70 MB.
         pairs: tuple[TextPair, ...]
         if len(self.places) < 2:
             pairs = tuple({pair.pair_id: pair for pair in self.pairs}.values())
@@ -67,10 +71,11 @@ class PairColumns:
 
 
 def columns_of(pairs: Sequence[TextPair]) -> PairColumns:
-    """The pairs as columns; `Pairs` keep theirs."""
+    """The pairs as columns; a `Pairs` object caches its columns."""
     if not isinstance(pairs, Pairs):
         return PairColumns(pairs)
     if pairs.made is None:
-        # Of a plain tuple: what holds itself stays until garbage is searched for.
+        # Built from a plain tuple: a reference cycle would survive until the next garbage
+        # collection.
         pairs.made = PairColumns(tuple(pairs), kept=True)
     return cast(PairColumns, pairs.made)

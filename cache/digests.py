@@ -1,8 +1,8 @@
-"""Digests of model files, remembered on disk: weights of many gigabytes are not read at each start.
+"""Digests of model files, cached on disk so that gigabytes of weights are not read at each start.
 
-What is remembered holds for a path with the very size, modification time, change time and inode of
-when it was read. No program sets the change time, so a file swapped for one of the same name, size
-and date is another.
+A cached digest is valid for a path with the size, modification time, change time and inode that the
+file had when it was read. Programs can't set the change time, so a file replaced by one of the same
+name, size and modification time is detected.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ _guard = threading.Lock()
 
 
 def key_of(path: Path) -> Key:
-    """What a digest of this file depends on."""
+    """The file attributes that a cached digest is valid for."""
     stat = path.stat()
     return str(path.absolute()), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
 
 class Digests:
-    """Digests in one JSON file beside the cache; a file that cannot be read or written, or was
-    damaged, is as good as none."""
+    """Digests in one JSON file next to the cache. A file that is damaged or can't be read or
+    written counts as empty."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
 
     def get(self, key: Key) -> str | None:
-        """The digest of a file that has not changed since."""
+        """The cached digest, or None if there is none or the file has changed since."""
         found = self._read().get(key[0])
         return found[4] if found and tuple(found[:4]) == key[1:] else None
 
     def put(self, key: Key, digest: str) -> None:
-        """Remember a digest. The file is replaced as a whole; of two processes that do so at once
-        one is forgotten and reads its file again."""
+        """Store a digest. The JSON file is replaced atomically; if two processes write at the same
+        time, one digest is lost and its model file is read again."""
         with _guard, suppress(OSError):
             known = self._read()
             known.pop(key[0], None)

@@ -1,8 +1,8 @@
-"""What a stored number depends on, as short hashes.
+"""Short hashes of everything a stored result depends on.
 
-A model's fingerprint covers the contents of its weight, tokenizer and configuration files and
-the settings it is used with (prompts, lengths, similarity, precision): a model changed on disk
-under the same name is another model.
+A model's fingerprint covers the contents of its weight, tokenizer and configuration files and the
+settings it is used with (prompts, lengths, similarity, precision): a model that changes on disk
+under the same name counts as another model.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from poslens.cache.digests import Digests, Key, key_of
 _digests: dict[Key, str] = {}
 _lock = threading.Lock()
 _WORTH_KEEPING = 1 << 20
-"""Smaller files are read faster than remembered."""
+"""Minimum size in bytes of a file whose digest is cached on disk; hashing a smaller one is faster
+than a lookup."""
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file's contents, remembered while its inode does not change: by this process,
-    and on disk where it is large."""
+    """SHA-256 of a file's contents, cached until the file changes: in this process, and on disk if
+    the file is large."""
     key = key_of(path)
     with _lock:
         if found := _digests.get(key):
@@ -41,8 +42,8 @@ def file_digest(path: Path) -> str:
     if digest is None:
         with open_regular(path) as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        # Changed while it was read, or so lately that it could change again within the file
-        # system's clock tick: not to be remembered.
+        # Changed while it was read, or so recently that a second change within the file system's
+        # clock resolution would go unnoticed: not cached.
         if key_of(path) != key or time.time_ns() - key[3] <= 2_000_000_000:
             return digest
         if large:
@@ -53,7 +54,7 @@ def file_digest(path: Path) -> str:
 
 
 def files_fingerprint(files: ModelFiles) -> str:
-    """16 hexadecimal digits over names and contents of all of a model's files."""
+    """16 hexadecimal digits that hash the names and contents of all of a model's files."""
     total = hashlib.sha256()
     for place, path in files.places():
         total.update(f"{place}\0{file_digest(path)}\n".encode())
@@ -61,17 +62,18 @@ def files_fingerprint(files: ModelFiles) -> str:
 
 
 def model_fingerprint(weights: str, settings: str) -> str:
-    """16 hexadecimal digits over a files' fingerprint and the settings of use."""
+    """16 hexadecimal digits that hash the files' fingerprint and the settings of use."""
     return hashlib.sha256(f"{weights}\0{settings}".encode()).hexdigest()[:16]
 
 
 def method_fingerprint(method: Method) -> str:
-    """16 hexadecimal digits over what a method's results depend on, its curve settings left out."""
+    """16 hexadecimal digits that hash what a method's results depend on, excluding its curve
+    settings."""
     return hashlib.sha256(method.core.encode()).hexdigest()[:16]
 
 
 def text_digest(text: str) -> str:
-    """32 hexadecimal digits over one text."""
+    """32 hexadecimal digits that hash one text."""
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:32]
 
 
@@ -80,9 +82,9 @@ _MAX_TEXTS = 500_000
 
 
 def text_fingerprint(pair: TextPair) -> str:
-    """16 hexadecimal digits over the two texts."""
-    # A string keeps its own (keyed, 64-bit) hash, so the same pair asked for again costs nothing
-    # and no text is held here.
+    """16 hexadecimal digits that hash the two texts of a pair."""
+    # Strings cache their own (keyed, 64-bit) hash, so looking up the same pair again is cheap, and
+    # this cache keeps no texts.
     key = (hash(pair.query), hash(pair.document))
     found = _texts.get(key)
     if found is None:
@@ -99,23 +101,24 @@ def _digest(pair: TextPair) -> bytes:
 
 
 def signed(fingerprint: str) -> int:
-    """16 hexadecimal digits as a signed 64-bit integer, which is SQLite's."""
+    """16 hexadecimal digits as a signed 64-bit integer, SQLite's integer type."""
     return int.from_bytes(bytes.fromhex(fingerprint), "big", signed=True)
 
 
 def unsigned(number: int) -> str:
-    """And back."""
+    """The 16 hexadecimal digits of a signed 64-bit integer; inverse of `signed`."""
     return int(number).to_bytes(8, "big", signed=True).hex()
 
 
 def text_number(pair: TextPair) -> int:
-    """The pair's text fingerprint as such a number."""
+    """The pair's text fingerprint as a signed 64-bit integer."""
     return signed(text_fingerprint(pair))
 
 
 def text_numbers(pairs: Sequence[TextPair], *, remembered: bool = True) -> NDArray[np.int64]:
-    """That of each pair [n]. What whoever asks keeps need not be `remembered` pair by pair, which
-    takes longer and as much memory as the names of the pairs."""
+    """The text fingerprint of each pair as signed 64-bit integers [n]. A caller that keeps the
+    result can turn off `remembered`: caching per pair takes longer, and as much memory as the
+    ids."""
     if remembered:
         return np.fromiter((text_number(pair) for pair in pairs), np.int64, len(pairs))
     heads = b"".join([_digest(pair)[:8] for pair in pairs])
@@ -124,7 +127,8 @@ def text_numbers(pairs: Sequence[TextPair], *, remembered: bool = True) -> NDArr
 
 @dataclass(frozen=True, slots=True)
 class UsedModel:
-    """A model as it would be used here: `fingerprint` is the store's key, `weights` the files'."""
+    """A model as it would be used here: `fingerprint` is its key in the store, `weights` that of
+    its files."""
 
     spec: RetrieverSpec
     fingerprint: str
@@ -134,11 +138,11 @@ class UsedModel:
 
 
 def used_model(spec: RetrieverSpec, device: str, precision: str) -> UsedModel:
-    """The model as its files are now, on the device and in the precision that would be chosen;
-    cheap, loads nothing. Of what has no files, the model that answered its probe.
+    """The model with its current files, on the device and in the precision that would be chosen.
+    Fast: loads no weights. A model without files is identified by its answer to a probe.
 
     Raises:
-        UserError: its files are not here, or the endpoint does not answer.
+        UserError: its files are not on this machine, or the endpoint doesn't answer.
     """
     from poslens.attribution.retrievers import detect, lexical
     from poslens.attribution.retrievers.load import plan
@@ -147,7 +151,7 @@ def used_model(spec: RetrieverSpec, device: str, precision: str) -> UsedModel:
         from poslens.cache.probes import exact_weights, probed_weights
 
         values = probe(spec)
-        # What is in this process repeats its answers, and a server does only nearly.
+        # Models in this process reproduce their answers exactly; servers only approximately.
         weights = (
             probed_weights(spec.name, spec.source, values)
             if spec.remote

@@ -1,4 +1,4 @@
-"""Values made recently, kept for the next caller that asks for the same."""
+"""In-memory caches of recently computed values."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ _all: weakref.WeakSet[LRUCache[Any]] = weakref.WeakSet()
 
 
 class LRUCache(Generic[V]):
-    """The values used last, by keys that say all they depend on, as long as they weigh `limit`
-    together at most. Any thread may ask; values are shared, so nobody may change one."""
+    """A thread-safe cache that evicts the least recently used values once their total weight
+    exceeds `limit`. Keys must cover everything a value depends on. Values are shared, so callers
+    must not modify them."""
 
     def __init__(
         self, limit: int, made_again: bool = True, weigh: Callable[[V], int] = lambda value: 1
     ) -> None:
-        """`made_again` is False of what holds no text and takes long to make, or cannot be made
-        again. Without `weigh` each value weighs 1."""
+        """`made_again` is False for values that contain no text and are expensive or impossible to
+        compute again. `weigh` returns a value's weight; by default each weighs 1."""
         self._limit, self._weigh = limit, weigh
         self.made_again = made_again
         self._values: OrderedDict[Hashable, V] = OrderedDict()
@@ -32,7 +33,7 @@ class LRUCache(Generic[V]):
         _all.add(self)
 
     def find(self, key: Hashable) -> V | None:
-        """The value kept under `key`."""
+        """The cached value of `key`; None if there is none."""
         with self._lock:
             if key not in self._values:
                 return None
@@ -40,7 +41,7 @@ class LRUCache(Generic[V]):
             return self._values[key]
 
     def keep(self, key: Hashable, value: V) -> V:
-        """Keep `value`, in the place of those used least lately."""
+        """Cache `value`, evicting the least recently used ones, and return it."""
         with self._lock:
             if key in self._values:
                 self._weight -= self._weigh(self._values.pop(key))
@@ -51,25 +52,27 @@ class LRUCache(Generic[V]):
         return value
 
     def get(self, key: Hashable, make: Callable[[], V]) -> V:
-        """The value kept under `key`, else what `make` gives (twice where two ask at once)."""
+        """The cached value of `key`, computed by `make` if missing (twice if two threads ask at
+        once)."""
         found = self.find(key)
         return self.keep(key, make()) if found is None else found
 
     def clear(self) -> None:
-        """Keep nothing."""
+        """Remove all values."""
         with self._lock:
             self._values.clear()
             self._weight = 0
 
     @property
     def weight(self) -> int:
-        """What the kept values weigh together."""
+        """Total weight of the cached values."""
         return self._weight
 
 
 SLOW_S = 3.0
 WAIT = 10
-"""What took `SLOW_S` or more to make is made anew no sooner than after `WAIT` times that."""
+"""A value that took at least `SLOW_S` seconds to compute is not recomputed until `WAIT` times that
+duration has passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +83,17 @@ class _Made(Generic[V]):
 
 
 class StampedCache(Generic[V]):
-    """Values made of what changes, kept while its stamp is the same. What takes seconds to make
-    (the mean of 421,000 curves) is given a while longer: each new result would ask for it again."""
+    """Values derived from changing data, reused while the data's stamp is the same. A value that
+    takes seconds to compute (the mean of 421,000 curves) is reused for a while longer: each new
+    result would otherwise trigger a recomputation."""
 
     def __init__(self, limit: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._kept: LRUCache[_Made[V]] = LRUCache(limit)
         self._clock = clock
 
     def get(self, key: Hashable, stamp: object, make: Callable[[], V]) -> V:
-        """The value of `key`; `stamp` is what it would be made of now."""
+        """The value of `key`; `stamp` identifies the current state of the data it is computed
+        from."""
         known = self._kept.find(key)
         if known is None or (known.stamp != stamp and self._clock() >= known.holds_until):
             began = self._clock()
@@ -102,7 +107,7 @@ class StampedCache(Generic[V]):
 
 
 def forget_made() -> None:
-    """Clear every `LRUCache` of values that can be made again: results, figures, averages."""
+    """Clear every `LRUCache` of values that can be computed again: results, figures, averages."""
     for cache in list(_all):
         if cache.made_again:
             cache.clear()

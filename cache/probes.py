@@ -1,8 +1,8 @@
-"""What stood behind each endpoint when its results were computed, remembered on disk.
+"""Identities of the models behind endpoints, cached on disk.
 
-Where weights are elsewhere, the answer to a fixed text tells one model from another. Servers repeat
-an answer only nearly, so it is no fingerprint by itself: an answer near one that is remembered gets
-that one's fingerprint, and any other a new one, under which no result is stored yet.
+Where weights are remote, the answer to a fixed text distinguishes models. Servers reproduce an
+answer only approximately, so it can't be hashed directly: an answer close to a cached one gets that
+one's fingerprint, and any other a new one, under which no results are stored yet.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from poslens.attribution.types import Array
 from poslens.cache.exchange.atomic_file import replacing
 
 _MAX_MODELS = 50
-"""Models remembered of one address; the one seen first goes first."""
+"""Maximum number of models stored per endpoint; the oldest is dropped first."""
 _MAX_BYTES = 64 << 20
 _WAIT_S = 10
 
@@ -34,8 +34,8 @@ _known: dict[tuple[Path, str, bytes], str] = {}
 
 
 def probed_weights(name: str, source: str, values: Array) -> str:
-    """16 hexadecimal digits that stand for the weights behind `source`, which answered its probe
-    by `values` [H]. Says in the log where another model answered before."""
+    """16 hexadecimal digits that identify the weights behind `source`, whose answer to the probe is
+    `values` [H]. Logs a message if another model answered before."""
     place = data_folder() / "cache" / "endpoints.json"
     key = (place, source, values.tobytes())
     with _guard:
@@ -45,8 +45,8 @@ def probed_weights(name: str, source: str, values: Array) -> str:
 
 
 def _looked_up(place: Path, name: str, source: str, values: Array) -> str:
-    # What cannot be locked or written is not remembered: a later start then knows this model only
-    # by the very same answer.
+    # If the file can't be locked or written, nothing is cached: a later start then recognizes this
+    # model only by an identical answer.
     with suppress(OSError, Timeout, UserError):
         place.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{place}.lock", timeout=_WAIT_S):
@@ -78,12 +78,12 @@ def _remembered(place: Path, name: str, source: str, values: Array) -> str:
 
 
 def exact_weights(source: str, values: Array) -> str:
-    """16 hexadecimal digits that stand for what answered by just these numbers [H]."""
+    """16 hexadecimal digits that identify a model by an exact answer [H]."""
     return hashlib.sha256(source.encode() + b"\0" + values.tobytes()).hexdigest()[:16]
 
 
 def _read(place: Path) -> dict[str, list[tuple[str, Array]]]:
-    """What is remembered by source; what is damaged is as good as none."""
+    """The cached answers by source; a damaged file counts as empty."""
     try:
         if place.stat().st_size > _MAX_BYTES:
             return {}

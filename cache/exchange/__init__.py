@@ -1,1 +1,1 @@
-"""Parquet in and out: export, import, merge, part files."""
+"""Results as Parquet: export, import, merging of caches, part files."""

@@ -1,4 +1,4 @@
-"""Files that are written anew without losing what was there."""
+"""Files that are replaced atomically."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from poslens.attribution.errors import UserError
 
 @contextmanager
 def replacing(target: Path) -> Iterator[BinaryIO]:
-    """A file that takes its name once it is whole and on disk; until then, and where it cannot be
-    written, the earlier file of that name stays. A link is followed; a pipe is written to.
+    """Open a file for writing that replaces `target` once it is complete and synced to disk. If
+    writing fails, an existing file stays as it was. Symbolic links are followed; pipes are written
+    directly.
 
     Raises:
-        UserError: it cannot be written.
+        UserError: the file can't be written.
     """
     try:
         target = target.resolve()

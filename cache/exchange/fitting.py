@@ -1,6 +1,7 @@
-"""Which rows of a file are results of their kind: what strangers made up may break no page.
+"""Which rows of a file are valid results of their kind: invalid rows from third parties must not
+break a page.
 
-Its imports load torch, so files without rows beside attributions are read without it.
+This module imports torch, so files that contain only attributions are read without it.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ _NAMES = ("kind", "dataset", "pair_id", "text")
 
 
 def fitting(data: bytes, name: str, path: str) -> Iterator[bytes]:
-    """One bit for each row of the file in `data`, or at `path`: whether it is a result of its kind.
-    What a child does after `incoming.checked`.
+    """Yield one bit for each row of the file in `data`, or at `path`: whether it is a valid result
+    of its kind. Runs in the child process, after `incoming.checked`.
 
     Raises:
         UserError: the file is damaged.
@@ -41,8 +42,8 @@ def fitting(data: bytes, name: str, path: str) -> Iterator[bytes]:
 
 
 def fits(source: RowSource, rows: pa.RecordBatch) -> NDArray[np.bool_]:
-    """Which of these rows (schema `parquet_file.ROW`) are results of their kind [N]. Attributions
-    are: `incoming.require_whole` looks at them."""
+    """Which of these rows (schema `parquet_file.ROW`) are valid results of their kind [N].
+    Attributions always are: `incoming.require_whole` validates them."""
     columns = [*_NAMES, "payload", "reason"]
     return np.array(
         [_fits(source, row) for row in rows.select(columns).to_pylist()], dtype=np.bool_

@@ -1,8 +1,9 @@
-"""What strangers' files of results must be before anything of them is stored.
+"""Validation of result files from third parties before any of their rows are stored.
 
-A child reads each file to its end first (attribution/isolated.py) and decodes every result in it.
-A file with a damaged row is refused as a whole. Rows beside attributions that are whole but no
-results of their kind are left out and counted: no page meets them later.
+A child process (attribution/isolated.py) first reads each file to its end and decodes every result
+in it. A file with a damaged row is rejected as a whole. Other rows than attributions that are
+intact but not valid results of their kind are skipped and counted, so that no page reads them
+later.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from poslens.cache.storage.codec import DamagedPayload, decode, identity, is_who
 
 LIMITS = Limits(memory=3 << 30, seconds=None)
 UPLOAD = Limits(memory=1 << 30, seconds=120)
-"""For a file that came from a browser."""
+"""Limits for a file uploaded from a browser."""
 
 _MAX_NAME, _MAX_REASON = 4000, 5000
 _AT_ONCE = 1000
@@ -58,11 +59,11 @@ _METHOD = Method("imported")
 
 
 def require_readable(reader: Reader, content: Path | bytes, name: str) -> NDArray[np.bool_] | None:
-    """Read a file of results to its end in a child, all its rows and checksums: which of its rows
-    [N] are results of their kind, or None where all of them are attributions.
+    """Read a result file to its end in a child process, including all rows and checksums. Returns
+    which of its rows [N] are valid results of their kind, or None if all of them are attributions.
 
     Raises:
-        UserError: it is damaged, foreign, or the child did not survive it.
+        UserError: the file is damaged, of another program, or crashed the child process.
     """
     arguments = [name, str(content.absolute()) if isinstance(content, Path) else ""]
     data = b"" if isinstance(content, Path) else content
@@ -70,9 +71,9 @@ def require_readable(reader: Reader, content: Path | bytes, name: str) -> NDArra
     answer = reader.call(checked, arguments, data, damaged=damaged)
     if not answer:
         return None
-    from poslens.cache.exchange.fitting import fitting  # loads torch, as adding these rows does
+    from poslens.cache.exchange.fitting import fitting  # imports torch, as adding these rows does
 
-    # A child of its own: its limits begin after its imports.
+    # A separate child process: its resource limits apply after its imports.
     with Reader(reader.limits) as other:
         bits = other.call(fitting, arguments, data, damaged=damaged)
     n = int.from_bytes(answer, "big")
@@ -80,8 +81,8 @@ def require_readable(reader: Reader, content: Path | bytes, name: str) -> NDArra
 
 
 def checked(data: bytes, name: str, path: str) -> Iterator[bytes]:
-    """Read the file in `data`, or at `path`, and answer with the number of its rows (8 bytes) where
-    some are no attributions, else with nothing; what the child does.
+    """Read the file in `data`, or at `path`. Yields the number of its rows (8 bytes) if some are
+    not attributions, else nothing. Runs in the child process.
 
     Raises:
         UserError: as `require_readable`.
@@ -102,11 +103,12 @@ def checked(data: bytes, name: str, path: str) -> Iterator[bytes]:
 
 
 def require_whole(rows: pa.RecordBatch, name: str, *, decoded: bool = False) -> None:
-    """Check each row (schema `parquet_file.ROW`): its payload against the checksum that its owner
-    gave it, and that an attribution's numbers are numbers; with `decoded` also that it opens.
+    """Check each row (schema `parquet_file.ROW`): the payload must match the checksum computed by
+    its producer, and an attribution's numbers must be finite. With `decoded`, the payload must also
+    decode.
 
     Raises:
-        UserError: one is not what was stored.
+        UserError: a row is not what was stored.
     """
     is_entry = _is_attribution(rows)
     beside, own = rows.filter(pc.invert(is_entry)), rows.filter(is_entry).select(_CHECKED)
@@ -141,7 +143,7 @@ def _is_entry(row: dict[str, Any], decoded: bool) -> bool:
     for values in (row["curve"], row["magnitudes"]):
         if values is not None and not np.isfinite(np.array(values, np.float32)).all():
             return False
-    # What tokens bring has no sign: a negative one would break every index that is made of it.
+    # Magnitudes are unsigned; a negative one would break every index computed from them.
     if row["magnitudes"] is not None and min(row["magnitudes"]) < 0:
         return False
     if row["variant"] is not None and not _is_variant(row["variant"]):
@@ -161,7 +163,7 @@ def _is_entry(row: dict[str, Any], decoded: bool) -> bool:
 
 
 def _is_variant(text: str) -> bool:
-    """Whether these are parameters of a curve, as JSON."""
+    """Whether `text` contains curve parameters as JSON."""
     try:
         found = json.loads(text) if len(text) <= _MAX_NAME else None
     except (ValueError, RecursionError):

@@ -1,6 +1,6 @@
-"""What a file keeps beside attributions (embeddings, maps, results of tests) as rows to share.
+"""Export and import of results other than attributions (embeddings, maps, test results) as rows.
 
-Payloads travel as they are, each with the checksum that its owner gave it.
+Payloads are copied unchanged, each with the checksum computed by its producer.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from poslens.cache.storage.codec import has_whole_fields, unpack_floats
 from poslens.cache.storage.files import Files, ModelKey
 
 OTHER, EMBEDDING, MAP = "other: ", "embedding: ", "map"
-"""Kinds of rows: the first two are followed by what the owner calls the kind, or the side."""
+"""Values of the column `kind`. The first two are prefixes, followed by the kind's name or by the
+side (query or document)."""
 
 
 def _text(column: str) -> str:
-    """SQL of a column as text: SQLite keeps any type in any column."""
+    """SQL that casts a column to text: SQLite stores any type in any column."""
     return f"CAST({column} AS TEXT)"
 
 
@@ -43,7 +44,7 @@ _COLUMNS = ("kind", "dataset", "pair_id", "text", "payload", "reason")
 def rows(
     store: Files, model: ModelKey, method: Method, size: int = 1000
 ) -> Iterator[pa.RecordBatch]:
-    """Everything in the file but attributions and their failures, as rows (schema ROW)."""
+    """Everything in the file except attributions and their failures, as rows (schema ROW)."""
     with store.reading(model, method) as db:
         if db is None:
             return
@@ -68,7 +69,8 @@ def _batch(found: list[tuple[Any, ...]]) -> pa.RecordBatch:
 
 
 def damaged(batch: pa.RecordBatch) -> str:
-    """The first row whose payload is not what its checksum says; empty where all are whole."""
+    """A description of the first row whose payload does not match its checksum; empty if all
+    match."""
     for row in batch.select(list(_COLUMNS)).to_pylist():
         if not _is_whole(row):
             names = (str(row[name] or "")[:80] for name in ("kind", "dataset", "pair_id"))
@@ -86,10 +88,11 @@ def _is_whole(row: dict[str, Any]) -> bool:
 
 
 def add(db: sqlite3.Connection, batch: pa.RecordBatch) -> tuple[int, int]:
-    """Add rows that the file lacks, inside a transaction: how many, and how many were left out
-    because the file has a result of the same item with another text."""
+    """Add the rows that the file lacks, within the caller's transaction. Returns the number of rows
+    added, and the number skipped because the file has a result of the same item for another
+    text."""
     from poslens.cache.kinds import embeddings
-    from poslens.cache.storage import results  # both load torch, which reading a file needs not
+    from poslens.cache.storage import results  # both import torch, not needed for reading
 
     added = conflicts = 0
     db.execute(results.SCHEMA)
@@ -102,7 +105,7 @@ def add(db: sqlite3.Connection, batch: pa.RecordBatch) -> tuple[int, int]:
             db.execute("INSERT OR IGNORE INTO map VALUES (?, ?)", (row["pair_id"], payload))
         elif kind.startswith(EMBEDDING):
             key = (kind.removeprefix(EMBEDDING), row["pair_id"], payload)
-            # A model's vectors are all of one length.
+            # All vectors of a model have the same length.
             known = db.execute("SELECT length(vector) FROM embedding LIMIT 1").fetchone()
             if known is not None and known[0] != len(payload):
                 conflicts += 1
@@ -115,14 +118,15 @@ def add(db: sqlite3.Connection, batch: pa.RecordBatch) -> tuple[int, int]:
 
 
 def _add_other(db: sqlite3.Connection, kind: str, row: dict[str, Any]) -> bool:
-    """Whether the row was left out for its text."""
+    """Insert one row. Returns True if it was skipped because its text differs from the stored
+    one."""
     item = (kind, row["dataset"], row["pair_id"])
     found = db.execute(
         "SELECT text, payload IS NULL FROM other WHERE kind = ? AND dataset = ? AND item = ?", item
     ).fetchone()
     if found is not None and found[0] != row["text"]:
         return True
-    # A failure gives way to a result.
+    # A result replaces a failure.
     if found is None or (found[1] and row["payload"] is not None):
         db.execute(
             "INSERT OR REPLACE INTO other VALUES (?, ?, ?, ?, ?, ?)",

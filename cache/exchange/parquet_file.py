@@ -1,9 +1,10 @@
-"""Parquet files of results that say what they are and can tell whether they are whole.
+"""Self-describing Parquet files of results with checksums.
 
-A file holds rows of one or several models and methods. Its schema metadata names them, under
-`poslens`, with where each model came from; `poslens.seal` in the footer has the checksums of that
-text and of all bytes before the footer, and every page has its own. Any Parquet reader opens it:
-the columns hold what an analysis needs, `payload` what an import restores bit for bit.
+A file contains rows of one or several models and methods. Its schema metadata lists them under
+`poslens`, with the source of each model. `poslens.seal` in the footer contains the checksums of
+that text and of all bytes before the footer, and every page has its own checksum. Any Parquet
+reader opens the file: the columns contain what an analysis needs, and `payload` restores each
+result bit for bit.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from poslens.cache.exchange.rows import ENTRY
 from poslens.cache.storage.files import ModelKey
 
 FORMAT = 2
-"""1 had no magnitudes of curves."""
+"""Version of the file format; version 1 had no magnitudes of curves."""
 ATTRIBUTION = "attribution"
 ROW = pa.schema([pa.field("kind", pa.string()), *ENTRY])
-"""A row without what it belongs to: `kind` is `attribution`, or what else is kept of a model (see
-poslens.cache.exchange.other_rows)."""
+"""The schema of a row, without its model and method. `kind` is `attribution`, or the kind of
+another result (see poslens.cache.exchange.other_rows)."""
 
 FILE = pa.schema(
     [
@@ -51,7 +52,7 @@ _MAX_NAME = 200
 _MAX_TEXT = 5000
 _MAX_VALUES = 100
 _MAX_ROWS = 100_000
-# Results are packed already; only a file that lies unpacks to many times its size.
+# Results are compressed already, so only a malicious file expands to many times its size.
 _FLOOR, _MAX_RATIO = 64 << 20, 20
 _GROUP = 64 << 20
 _SMALL_LEVEL = 19
@@ -59,19 +60,19 @@ _SMALL_LEVEL = 19
 
 @dataclass(frozen=True, slots=True)
 class RowSource:
-    """What a row belongs to; the method has no curve parameters."""
+    """The model and method that a row belongs to; the method has no curve parameters."""
 
     model: ModelKey
     method: Method
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells one from another within a file."""
+        """Identifies the source within a file."""
         return self.model.fingerprint, self.method.core
 
 
 class _Hashing:
-    """A binary stream that knows the checksum of what went through it."""
+    """A binary stream that computes a checksum of the bytes written to it."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -87,14 +88,14 @@ class _Hashing:
         return len(data)
 
     def abandon(self) -> None:
-        """Write nothing any more."""
+        """Discard everything written from now on."""
         self._abandoned = True
 
     def tell(self) -> int:
         return self.n
 
     def flush(self) -> None:
-        """Nothing is held back here."""
+        """Does nothing: this stream has no buffer."""
 
     def close(self) -> None:
         self.closed = True
@@ -110,9 +111,9 @@ class _Hashing:
 
 
 class SealedWriter:
-    """Writes rows to `stream`, which stays open; leaving it as a context ends the file with its
-    checksums. `poslens` is this program's version. With `small` the rows of a group are compressed
-    together and with more effort."""
+    """Writes rows to `stream`, which stays open; leaving the context appends the footer with the
+    checksums. `poslens` is the version of this program. With `small`, the rows of a group are
+    compressed together at a higher compression level."""
 
     def __init__(
         self, stream: BinaryIO, sources: Sequence[RowSource], poslens: str, *, small: bool = False
@@ -140,13 +141,13 @@ class SealedWriter:
         self.rows = 0
 
     def write(self, source: RowSource, rows: pa.RecordBatch) -> None:
-        """Add rows (schema ROW) of one of the sources as a row group."""
+        """Add rows (schema ROW) of one source as a row group."""
         if not rows.num_rows:
             return
         said = (source.model.name, source.model.fingerprint, source.method.core)
         columns = [pa.repeat(pa.scalar(value), rows.num_rows) for value in said]
         table = pa.Table.from_arrays([*columns, *rows.columns], schema=self._writer.schema)
-        # Row groups are read whole: matrices make large ones.
+        # Row groups are read whole, and matrices would make them large.
         size = max(1, rows.num_rows * _GROUP // max(rows.nbytes, 1))
         self._writer.write_table(table, row_group_size=min(size, _MAX_ROWS))
         self.rows += rows.num_rows
@@ -156,7 +157,7 @@ class SealedWriter:
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if error is not None:
-            # The Parquet writer ends its file whatever happened; that goes nowhere now.
+            # The Parquet writer completes its file even after an error; discard what it writes.
             self._hashing.abandon()
             self._writer.close()
             return
@@ -188,7 +189,7 @@ def attributions(entries: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class Sealed:
-    """An open file of `size` bytes: what it holds, and its rows."""
+    """An open file of `size` bytes: its sources and its rows."""
 
     def __init__(
         self, file: pq.ParquetFile, says: dict[str, Any], rows: int, size: int, name: str
@@ -199,7 +200,7 @@ class Sealed:
         self.sources = tuple(_source(each) for each in says["sources"])
 
     def batches(self) -> Iterator[tuple[RowSource, pa.RecordBatch]]:
-        """Rows (schema ROW) of one source at a time.
+        """Yield rows (schema ROW) of one source at a time.
 
         Raises:
             UserError: a part of the file is damaged.
@@ -232,10 +233,10 @@ class Sealed:
 
 @contextmanager
 def opened(stream: BinaryIO, name: str) -> Iterator[Sealed]:
-    """The file that `stream` (seekable) holds; `name` is what sentences call it.
+    """Open the file in `stream` (seekable); `name` is its name in error messages.
 
     Raises:
-        UserError: it is damaged, of another program, or of a newer version.
+        UserError: the file is damaged, of another program, or of a newer version.
     """
     with _explained(name):
         file = pq.ParquetFile(pa.PythonFile(stream, mode="r"), page_checksum_verification=True)
@@ -264,7 +265,7 @@ def opened(stream: BinaryIO, name: str) -> Iterator[Sealed]:
 
 
 def _of_today(table: pa.Table) -> pa.Table:
-    """Rows of any format with the columns of this one."""
+    """Rows of an older format, converted to the current columns."""
     if "magnitudes" not in table.column_names:
         kind = FILE.field("magnitudes").type
         table = table.append_column("magnitudes", pa.nulls(table.num_rows, kind))
@@ -287,7 +288,7 @@ def _source(answer: dict[str, Any]) -> RowSource:
     name, params = answer["method"]
     method = Method(name, params)
     model, fingerprint = answer["model"], answer["fingerprint"]
-    # Both become names of files.
+    # Both are used as file names.
     if not _METHOD.fullmatch(name) or not _FINGERPRINT.fullmatch(fingerprint):
         raise ValueError("not a name that PosLens gives")
     if not isinstance(model, str) or not 0 < len(model) <= _MAX_NAME or not model.isprintable():
@@ -301,8 +302,8 @@ def _source(answer: dict[str, Any]) -> RowSource:
 
 
 def are_plain(found: object, *, nested: bool = False) -> bool:
-    """Whether these are a few named values, each a text, a finite number, yes or no, or nothing;
-    with `nested` also such values by name once more."""
+    """Whether these are a few named values, each a string, a finite number, a Boolean or null; with
+    `nested`, values may also be such objects, one level deep."""
     if not isinstance(found, dict) or len(found) > _MAX_VALUES:
         return False
     return all(
@@ -325,7 +326,7 @@ def _damaged(name: str) -> UserError:
 
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """Whatever a changed byte can make of a reader, in one sentence."""
+    """Turn any error that a corrupted byte can cause in a reader into a UserError."""
     try:
         yield
     except UserError:

@@ -1,10 +1,10 @@
-"""Parts: results that any number of hosts publish to a folder or a bucket with no coordination.
+"""Part files: results that any number of hosts publish to a folder or bucket without coordination.
 
 `FOLDER/<model fingerprint>/<method>-<hash>/<hash of its pairs>.parquet`, each a sealed file of one
-append. A part never changes once it has its name: it is written under another one, brought to
-disk and renamed, or is one PUT where the folder is an object store. One host ingests them into
-its cache and keeps a manifest of their checksums. Nobody opens SQLite over a network. Other hosts'
-parts are strangers' files: a child reads each before this process does.
+append. A published part is immutable: it is written under a temporary name, synced to disk and
+renamed, or uploaded by a single PUT if the folder is an object store. One host ingests the parts
+into its cache and maintains a manifest of their checksums. SQLite is never opened over a network.
+Parts of other hosts are untrusted: a child process reads each one first.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ Key = tuple[str, str, str]
 
 
 class PartFolder:
-    """A folder of parts: a path, or the address of an object store such as `s3://bucket/folder`.
+    """A folder of parts: a path, or the URL of an object store such as `s3://bucket/folder`.
 
     Raises:
-        UserError: there is no such kind of place.
+        UserError: the kind of storage is not supported.
     """
 
     def __init__(self, folder: str | Path, system: fs.FileSystem | None = None) -> None:
@@ -71,14 +71,14 @@ class PartFolder:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a folder of this machine's file system."""
+        """Whether the folder is on this machine's file system."""
         return isinstance(self._fs, fs.LocalFileSystem)
 
     def _at(self, name: str) -> str:
         return str(PurePosixPath(self._root) / name)
 
     def parts(self, below: str = "") -> list[str]:
-        """Names of the parts, sorted; in one folder of them where `below` is given."""
+        """Sorted names of the parts; only those below the folder `below` if given."""
         selector = fs.FileSelector(self._at(below), allow_not_found=True, recursive=True)
         with _explained(self.name):
             found = [info.path for info in self._fs.get_file_info(selector) if info.is_file]
@@ -87,7 +87,7 @@ class PartFolder:
         return sorted(n for n in names if n.endswith(_SUFFIX) and not _hidden(n))
 
     def read(self, name: str) -> bytes | None:
-        """All of a file; None where there is none."""
+        """The contents of a file; None if it doesn't exist."""
         with _explained(self.name):
             try:
                 with self._fs.open_input_stream(self._at(name)) as stream:
@@ -97,12 +97,13 @@ class PartFolder:
                 return None
 
     def write(self, name: str, data: bytes, *, replace: bool = True) -> None:
-        """Publish a file: whole or not at all, and on disk when this returns. Without `replace`,
-        a file of that name that came meanwhile stays (an object store takes the last one)."""
+        """Publish a file atomically; it is synced to disk when this returns. Without `replace`, a
+        file of that name that another host published in the meantime is not replaced (in an object
+        store, the last upload wins)."""
         with _explained(self.name):
             self._fs.create_dir(str(PurePosixPath(self._at(name)).parent), recursive=True)
             if not self.is_local:
-                # An object store shows nothing before the end of the PUT.
+                # An object store shows nothing before the PUT completes.
                 with self._fs.open_output_stream(self._at(name)) as stream:
                     stream.write(data)
                 return
@@ -121,7 +122,7 @@ class PartFolder:
 
 
 def _linked(part: Path, target: Path) -> bool:
-    """Give the file a second name unless that is taken; False where links cannot be made."""
+    """Create a hard link to the file unless the name exists; False if links are not supported."""
     try:
         os.link(part, target)
     except FileExistsError:
@@ -136,7 +137,7 @@ def _hidden(name: str) -> bool:
 
 
 def _sync(folder: Path) -> None:
-    """Bring a folder's names to disk, where the system can."""
+    """Sync a folder's entries to disk, where the system supports it."""
     if os.name != "posix":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -148,7 +149,7 @@ def _sync(folder: Path) -> None:
 
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
-    """What a disk or a network can do wrong, in one sentence."""
+    """Turn disk and network errors into a UserError of one sentence."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:
@@ -160,15 +161,16 @@ def _explained(name: str) -> Iterator[None]:
 
 
 def folder_of(model: ModelKey, method: Method) -> str:
-    """Where the parts of a model and a method's core lie within the folder."""
+    """Path, within the folder, of the parts of a model and a method's core."""
     return f"{model.fingerprint}/{method.name}-{method_fingerprint(method)}"
 
 
 class PartWriter:
-    """Publishes results as parts, in the place of a `Store`: the same methods, and what `put` has
-    returned from is there whole.
+    """Publishes results as parts, with the same methods as a `Store`: once `put` returns, the part
+    is complete and durable.
 
-    `root` is a folder of this host alone; jobs on it share work through it as through a store's.
+    `root` is a local folder of this host; jobs that use it share work through it, as they do
+    through a store's folder.
     """
 
     def __init__(self, place: PartFolder, root: Path, poslens: str) -> None:
@@ -182,10 +184,10 @@ class PartWriter:
         results: Sequence[tuple[TextPair, Attribution]],
         failures: Sequence[tuple[TextPair, str]] = (),
     ) -> None:
-        """Publish results with their curves, and why other pairs have none, as one part.
+        """Publish results with their curves, and the reasons why other pairs failed, as one part.
 
         Raises:
-            UserError: the place cannot be written.
+            UserError: the folder can't be written.
         """
         done = latest(results)
         self.put_encoded(model, method, [p for p, _ in done], encoded(done, method), failures)
@@ -198,10 +200,10 @@ class PartWriter:
         results: EncodedResults,
         failures: Sequence[tuple[TextPair, str]] = (),
     ) -> None:
-        """The same of results [n] of `pairs` [n] that are encoded already.
+        """Publish results [n] of `pairs` [n] that are already encoded, and failures, as one part.
 
         Raises:
-            UserError: the place cannot be written.
+            UserError: the folder can't be written.
         """
         done = latest(list(zip(pairs, range(len(pairs)), strict=True)))
         failed = latest(failures)
@@ -221,16 +223,16 @@ class PartWriter:
     def put_failures(
         self, model: ModelKey, method: Method, failures: Sequence[tuple[TextPair, str]]
     ) -> None:
-        """Publish why pairs have no result."""
+        """Publish the reasons why pairs failed."""
         self.put(model, method, [], failures)
 
     def missing(
         self, model: ModelKey, method: Method, pairs: Sequence[TextPair], *, retry: bool = False
     ) -> list[TextPair]:
-        """The pairs of which no host has published a result nor, unless `retry`, a failure.
+        """The pairs for which no host has published a result or, unless `retry`, a failure.
 
         Raises:
-            UserError: the place cannot be read.
+            UserError: the folder can't be read.
         """
         stored: dict[Key, bool] = {}
         with Reader(LIMITS) as reader:
@@ -241,8 +243,8 @@ class PartWriter:
         return [p for p in pairs if (p.dataset, p.pair_id, text_fingerprint(p)) not in known]
 
     def _keys(self, name: str, reader: Reader) -> dict[Key, bool]:
-        """Which pairs a part is about, and whether it has their result. A damaged part is about
-        none, so that it is published again."""
+        """The pairs that a part contains, and whether each has a result. A damaged part contains
+        none, so that its pairs are computed and published again."""
         if name not in self._seen:
             keys: dict[Key, bool] = {}
             try:
@@ -259,7 +261,7 @@ class PartWriter:
         source = RowSource(model, Method(method.name, method.params))
         rows = attributions(pa.RecordBatch.from_pylist(entries, schema=ENTRY))
         name = f"{folder_of(model, method)}/{part_name(rows)}{_SUFFIX}"
-        # A part is never replaced by another of the same pairs, unless it is damaged.
+        # A part is replaced by another of the same pairs only if it is damaged.
         there = self.place.read(name) is not None
         with Reader(LIMITS) as reader:
             if there and self._keys(name, reader):
@@ -300,7 +302,8 @@ def _entry(pair: TextPair, method: Method) -> dict[str, object]:
 
 
 def part_name(rows: pa.RecordBatch) -> str:
-    """32 hexadecimal digits over the pairs of a part, their texts, and which of them failed."""
+    """Part name: 32 hexadecimal digits that hash the pairs, their texts, and which of them
+    failed."""
     keys = sorted(
         f"{row['dataset']}\0{row['pair_id']}\0{row['text']}\0{row['reason'] is not None}"
         for row in rows.select(_KEYS).to_pylist()
@@ -309,7 +312,7 @@ def part_name(rows: pa.RecordBatch) -> str:
 
 
 Fits = NDArray[np.bool_] | None
-"""Which of some rows are results of their kind [N]; None where all are attributions."""
+"""A mask of the rows that are valid results of their kind [N]; None if all are attributions."""
 
 
 def _rows(
@@ -330,8 +333,8 @@ def _rows(
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """What became of a folder of parts: how many were new, what their rows were, and the sentences
-    of those that are damaged."""
+    """Outcome of ingesting a folder of parts: the number of new parts, the outcome for their rows,
+    and one error message for each damaged part."""
 
     parts: int
     new: int
@@ -346,12 +349,12 @@ def ingest(
     report: Report = lambda done, total: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Ingested:
-    """Add the parts that the store has not seen; each in one transaction with its name, so that
-    this may be ended and run again at any time. Writes the manifest.
+    """Add the parts that the store has not ingested, each in one transaction together with its
+    name, so that this can be interrupted and repeated at any time. Writes the manifest.
 
     Raises:
-        UserError: the place cannot be read, or the store cannot be written.
-        Stopped: as asked; what was added stays.
+        UserError: the folder can't be read, or the store can't be written.
+        Stopped: cancelled by `should_stop`; parts added before remain.
     """
     names = place.parts()
     manifest = read_manifest(place)
@@ -399,7 +402,7 @@ def ingest(
 
 
 def read_manifest(place: PartFolder) -> dict[str, dict[str, object]]:
-    """The parts that were seen, by name: sha256, bytes, rows, model, method."""
+    """The ingested parts by name: sha256, bytes, rows, model, method."""
     try:
         return dict(json.loads(place.read(MANIFEST) or b'{"parts": {}}')["parts"])
     except (ValueError, KeyError, TypeError):
@@ -407,11 +410,11 @@ def read_manifest(place: PartFolder) -> dict[str, dict[str, object]]:
 
 
 def verify(place: PartFolder, report: Report = lambda done, total: None) -> tuple[int, list[str]]:
-    """Read every part against the manifest, its own checksums and its name: how many there are,
-    and a sentence for each that is damaged or gone.
+    """Check every part against the manifest, its own checksums and its name. Returns the number of
+    parts, and one sentence for each that is damaged or missing.
 
     Raises:
-        UserError: the place cannot be read.
+        UserError: the folder can't be read.
     """
     names, manifest, problems = place.parts(), read_manifest(place), []
     with Reader(LIMITS) as reader:

@@ -1,7 +1,7 @@
-"""Results as Arrow record batches, for export, import and merging caches.
+"""Attributions as Arrow record batches, for export, import and merging of caches.
 
-An entry is a summary with its curve and the result's own bytes, which travel as they are: their
-checksum covers the pair and its texts, not the file they lie in.
+An entry consists of a summary with its curve and the encoded result, which is copied unchanged: its
+checksum covers the pair and its texts, not the file that contains it.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ ENTRY = pa.schema(
     ]
 )
 """`text` is the texts' fingerprint (16 hexadecimal digits), `variant` the curve's parameters as
-JSON; a failure has a `reason` and neither score, curve nor payload. `magnitudes` is null where
-the curve has no signs and is its own."""
+JSON. A failure has a `reason` and neither score, curve nor payload. `magnitudes` is null if the
+curve has no signs and so equals its magnitudes."""
 
 _SAME = {"pair": "pair_id", "start": "evidence_start", "end": "evidence_end"}
 
@@ -54,13 +54,15 @@ _SAME = {"pair": "pair_id", "start": "evidence_start", "end": "evidence_end"}
 def entries(
     store: Files, model: ModelKey, method: Method, rows: int = 1000
 ) -> Iterator[pa.RecordBatch]:
-    """All that is stored under a model and a method's core, in batches of about `rows` entries,
-    with the curve under the method's curve parameters, made from the result where none is stored.
+    """Yield everything stored under a model and a method's core, in batches of about `rows`
+    entries, with the curve for the method's curve parameters; a curve that is not stored is derived
+    from the result.
 
-    Each batch is read by itself: what is written meanwhile may or may not be among them.
+    Each batch is read in its own transaction: results written in the meantime may or may not be
+    included.
 
     Raises:
-        UserError: the file cannot be read.
+        UserError: the file can't be read.
     """
     index = index_of(store.path(model, method))
 
@@ -113,7 +115,8 @@ def curve_columns(method: Method, curve: Array, magnitudes: Array) -> dict[str, 
 
 
 def _made(entry: dict[str, Any], method: Method) -> dict[str, Any]:
-    """The columns of a curve that is not stored; none of a result that is damaged."""
+    """Columns of a curve that is not stored, derived from the result; empty if the result is
+    damaged."""
     key = identity(entry["dataset"], entry["pair_id"], entry["text"])
     with suppress(DamagedPayload):
         result = decode(entry["payload"], "", method, entry["pair_id"], key)
@@ -130,16 +133,17 @@ def add(
     *,
     part: str = "",
 ) -> int:
-    """Store what the file lacks of these entries, all or none; how many were added.
+    """Store the entries that the file lacks, in one transaction. Returns the number of entries
+    added.
 
-    What is there of the same pair and texts stays, except that a failure gives way to a result.
-    With `part`, that name is written down with them, and a part that is known already adds nothing.
-    Whoever calls this has checked the entries (`incoming.require_whole`).
+    A stored result of the same pair and texts is kept; a failure is replaced by a result. With
+    `part`, that name is recorded in the same transaction, and a part that is already recorded adds
+    nothing. The caller must have checked the entries with `incoming.require_whole`.
 
     Raises:
-        UserError: the file cannot be written.
+        UserError: the file can't be written.
     """
-    # As Python values before the lock is taken.
+    # Converted before the lock is taken.
     offered = [batch.to_pylist() for batch in batches]
     with store.writing(model, method) as db:
         if part:
@@ -150,13 +154,13 @@ def add(
 
 
 def ingested(store: Files, model: ModelKey, method: Method) -> set[str]:
-    """The names of the parts that were added."""
+    """The names of the parts that were ingested."""
     with store.reading(model, method) as db:
         return set() if db is None else {row[0] for row in db.execute("SELECT part FROM ingested")}
 
 
 def _insert(db: sqlite3.Connection, rows: list[dict[str, Any]]) -> int:
-    """Add those of the entries that are not there; within the caller's transaction."""
+    """Insert the entries that are missing, within the caller's transaction; the number inserted."""
     fresh: dict[tuple[int, str], dict[str, Any]] = {}
     dead: dict[tuple[int, str], int] = {}
     for row in rows:
@@ -191,7 +195,7 @@ def _insert(db: sqlite3.Connection, rows: list[dict[str, Any]]) -> int:
     blocks.append(db, first, blocks.batch_of(summaries), list(dead.values()))
     by_variant: dict[str, list[tuple[int, list[float], list[float]]]] = {}
     for k, row in enumerate(fresh.values()):
-        # A curve of another version, or with signs alone, is made anew when it is asked for.
+        # A curve of another version, or one that has only signs, is derived again on demand.
         if row["curve"] is not None and row["variant"] and blocks.is_current(row["variant"]):
             magnitudes = row["curve"] if row["magnitudes"] is None else row["magnitudes"]
             if min(magnitudes) >= 0:

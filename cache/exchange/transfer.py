@@ -1,7 +1,7 @@
-"""Results leave a cache as Parquet and enter another one; two caches become one.
+"""Export of results to Parquet, import from it, and merging of two caches.
 
-Nothing is decoded or computed on the way: what is restored is what was stored, bit for bit. What
-a cache already has is never replaced.
+Results are copied without being decoded or recomputed, so they are restored bit for bit. Results
+that a cache already has are never replaced.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _STOPPED = "Stopped as asked; what was added stays."
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What became of rows that were offered to a cache. `added` counts rows that are new to it;
-    `conflicts` those left out because it holds another text under the same data set and pair;
-    `rejected` those that are no results of their kind."""
+    """Outcome of an import. `added` counts rows that are new to the cache, `conflicts` rows skipped
+    because the cache has another text under the same data set and pair, and `rejected` rows that
+    are not valid results of their kind."""
 
     rows: int = 0
     added: int = 0
@@ -62,7 +62,7 @@ class Taken:
         )
 
     def sentence(self) -> str:
-        """In words."""
+        """The counts as a sentence."""
         known = self.rows - self.added - self.conflicts - self.rejected
         text = f"{self.added:,} of {self.rows:,} rows are new and were added"
         if known:
@@ -78,8 +78,9 @@ class Taken:
 
 
 def method_of(file: StoredFile) -> Method:
-    """The file's method with the first of the curve parameters that it has curves under, or with
-    the default ones. Curves over whole texts do not travel: they are made of the results."""
+    """The file's method with the first set of curve parameters for which it stores curves, or else
+    with the defaults. Curves over whole texts are not exported: they are derived from the
+    results."""
     given = (Method(file.method.name, file.method.params, variant) for variant in file.variants)
     usual = Method(file.method.name, file.method.params, curve_params())
     return next((method for method in given if not is_over_text(method)), usual)
@@ -88,7 +89,7 @@ def method_of(file: StoredFile) -> Method:
 def rows_of(
     store: Store, file: StoredFile, datasets: Sequence[str] = ()
 ) -> Iterator[tuple[RowSource, pa.RecordBatch]]:
-    """Everything in one file of the store, or what it has of some data sets."""
+    """All rows of one file of the store, or only those of the given data sets."""
     source = RowSource(file.model, file.method)
     for batch in entries(store, file.model, method_of(file), _ROWS):
         yield source, _of_datasets(attributions(batch), datasets)
@@ -112,12 +113,12 @@ def export(
     report: Report = lambda done, total: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Write the results of `files`, or of some data sets in them, to one Parquet file; the number
-    of its rows. The file appears whole or not at all. `poslens` is this program's version.
+    """Write the results of `files`, or only those of some data sets, to one Parquet file. Returns
+    the number of rows. The file is written atomically. `poslens` is the version of this program.
 
     Raises:
-        UserError: there is nothing to write, or the file cannot be written.
-        Stopped: as asked.
+        UserError: there is nothing to write, or the file can't be written.
+        Stopped: cancelled by `should_stop`.
     """
     total = sum(file.results + file.failed for file in files)
     sources = [RowSource(file.model, file.method) for file in files]
@@ -145,12 +146,12 @@ def take(
     *,
     fits: NDArray[np.bool_] | None = None,
 ) -> Taken:
-    """Add rows (schema `parquet_file.ROW`, checked by `require_whole`) that the store lacks, and of
-    them only those [N] that are results of their kind, where `fits` says which; with `part`,
-    attributions all at once and only once under that name.
+    """Add the rows (schema `parquet_file.ROW`, checked by `require_whole`) that the store lacks. If
+    `fits` [N] is given, only the rows marked in it are added. With `part`, attributions are added
+    in one transaction, and only once under that name.
 
     Raises:
-        UserError: the store cannot be written.
+        UserError: the store can't be written.
     """
     rows = offered if fits is None else offered.filter(pa.array(fits))
     kinds = rows.column("kind")
@@ -183,7 +184,7 @@ def _keys(rows: pa.RecordBatch) -> Iterator[tuple[str, str, str]]:
 def _known_texts(
     store: Store, source: RowSource, rows: pa.RecordBatch
 ) -> dict[tuple[str, str], str]:
-    """The texts that the store has of these rows' pairs."""
+    """The text fingerprints that the store has for the pairs of these rows."""
     from poslens.cache.keys import unsigned
 
     found: dict[tuple[str, str], str] = {}
@@ -209,13 +210,13 @@ def take_stream(
     report: Report = lambda done, total: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Taken:
-    """Add what the store lacks of an exported file, open as `stream`; `name` is what sentences
-    call it, `fits` what `require_readable` found.
+    """Add what the store lacks from an exported file, open as `stream`. `name` is its name in error
+    messages; `fits` is the result of `require_readable`.
 
     Raises:
-        UserError: the file is damaged or foreign (nothing was added, unless a single row was
-            changed on purpose), or the store cannot be written.
-        Stopped: as asked; what was added stays.
+        UserError: the file is damaged or of another program (in which case nothing was added,
+            unless a single row was tampered with), or the store can't be written.
+        Stopped: cancelled by `should_stop`; rows added before remain.
     """
     taken = Taken()
     with opened(stream, name) as sealed:
@@ -230,11 +231,11 @@ def take_stream(
 
 
 def import_file(store: Store, path: Path, **options: Callable[..., None]) -> Taken:
-    """The same from a path; read to its end in a process of its own first, since a damaged Parquet
-    file can end the process that reads it.
+    """Add what the store lacks from an exported file at `path`. A child process reads the file to
+    its end first, because a damaged Parquet file can crash the process that reads it.
 
     Raises:
-        UserError: as `take_stream`; or the file cannot be opened.
+        UserError: as `take_stream`; or the file can't be opened.
     """
     with Reader(LIMITS) as reader:
         fits = require_readable(reader, path, path.name)
@@ -252,12 +253,13 @@ def merge(
     report: Report = lambda done, total: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> tuple[Taken, list[str]]:
-    """Add what `store` lacks of another cache, which stays as it is; also the sentences of files
-    that cannot be read.
+    """Add what `store` lacks of another cache, which is not changed. Also returns an error message
+    for each file that can't be read.
 
     Raises:
-        UserError: the other is no cache or the same one, or the store cannot be written.
-        Stopped: as asked; what was added stays.
+        UserError: the other folder is not a cache or is the same one, or the store can't be
+            written.
+        Stopped: cancelled by `should_stop`; rows added before remain.
     """
     if store.root.resolve() == other.root.resolve():
         raise UserError("That is this cache itself: name another one.")
@@ -283,9 +285,9 @@ def merge(
 def _fitting(
     source: RowSource, rows: pa.RecordBatch, own: pa.BooleanArray
 ) -> NDArray[np.bool_] | None:
-    """Which rows are results of their kind [N]; None where all are attributions."""
+    """Which rows are valid results of their kind [N]; None if all are attributions."""
     if pc.all(own).as_py():
         return None
-    from poslens.cache.exchange.fitting import fits  # loads torch, as adding these rows does
+    from poslens.cache.exchange.fitting import fits  # imports torch, as adding these rows does
 
     return fits(source, rows)

@@ -1,1 +1,1 @@
-"""Work over a data set: claimed, computed, stored and resumed; on this machine or on Ray."""
+"""Jobs over a data set: claim, compute, store and resume, on this machine or on Ray."""

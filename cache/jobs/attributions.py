@@ -1,6 +1,6 @@
-"""Attribute a whole data set.
+"""Compute attributions of a whole data set.
 
-Where batches are computed is an executor's matter: one device of this process (`OneDevice`) or
+An executor decides where batches are computed: on one device of this process (`OneDevice`) or in
 actors elsewhere (`poslens.cache.jobs.ray_executor`).
 """
 
@@ -22,15 +22,15 @@ from poslens.cache.storage.encoded import EncodedResults, encoded, joined
 from poslens.cache.storage.store import ModelKey
 
 if TYPE_CHECKING:
-    # Both load torch, which only a device in this process needs.
+    # Both import torch, which only a device in this process needs.
     from poslens.attribution.methods import Outcome
     from poslens.attribution.retrievers.base import Retriever
 
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """What batches gave, ready to be stored: the pairs that have a result, those results, and the
-    other pairs with why they have none."""
+    """The outcome of batches, ready to be stored: the pairs with a result, those results, and the
+    other pairs with the reasons why they failed."""
 
     pairs: list[TextPair]
     results: EncodedResults
@@ -38,8 +38,8 @@ class Computed:
 
 
 def computed(outcomes: Sequence[Outcome], method: Method) -> Computed:
-    """Outcomes of `method`, encoded by whoever computed them. A result with more bytes than the
-    store keeps is its pair's failure."""
+    """The outcomes of `method`, encoded where they were computed. A result larger than the store's
+    limit becomes a failure of its pair."""
     done = [(o.pair, o.attribution) for o in outcomes if o.attribution is not None]
     failures = [(o.pair, o.reason) for o in outcomes if o.attribution is None]
     try:
@@ -59,18 +59,18 @@ class Executor(Protocol):
     """Where a model computes batches."""
 
     def batches(self, pairs: Sequence[TextPair]) -> Iterator[list[TextPair]]:
-        """Pairs in the portions that it computes at a time."""
+        """The pairs, split into the batches that are computed at a time."""
         ...
 
     def compute(self, batches: Iterator[list[TextPair]]) -> Iterator[Computed]:
-        """What batches gave, one or several at a time and in any order. A batch is taken from the
-        iterator only when there is a device free for it, so that it is claimed no earlier."""
+        """Yield the outcomes of batches, one or several at a time and in any order. A batch is
+        taken from the iterator only when a device is free, so that it is not claimed too early."""
         ...
 
 
 class Destination(Protocol):
-    """Where results go: a `Store`, or a `part_files.PartWriter`. `root` is a folder of this host,
-    where its jobs say what they are computing."""
+    """Where results are stored: a `Store`, or a `part_files.PartWriter`. `root` is a local folder
+    of this host in which its jobs record their claims."""
 
     root: Path
 
@@ -88,13 +88,13 @@ class Destination(Protocol):
         results: EncodedResults,
         failures: Sequence[tuple[TextPair, str]] = (),
     ) -> None:
-        """Keep results of `pairs` and failures: all or nothing, and durable when this returns."""
+        """Store results of `pairs` and failures in one transaction; durable when this returns."""
         ...
 
 
 class OneDevice:
     """A model loaded in this process. `device_slot` is entered for each batch: a server passes its
-    device's queue there."""
+    device queue."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class OneDevice:
         self._max_tokens = max_tokens
 
     def batches(self, pairs: Sequence[TextPair]) -> Iterator[list[TextPair]]:
-        """Of like length, longest first."""
+        """Batches of pairs of similar length, longest first."""
         from poslens.attribution.methods import pair_batches
         from poslens.attribution.retrievers.base import reads_jointly
 
@@ -121,7 +121,8 @@ class OneDevice:
         )
 
     def compute(self, batches: Iterator[list[TextPair]]) -> Iterator[Computed]:
-        """One after the other; taking turns batch by batch lets others in."""
+        """Compute batches one after the other; the device slot is released between batches, so that
+        other requests get a turn."""
         from poslens.attribution.batching import Halving
         from poslens.attribution.methods import attribute_batch
 
@@ -141,21 +142,23 @@ def precompute(
     *,
     options: RunOptions = RunOptions(),
 ) -> Progress:
-    """Compute and store what the store lacks of `pairs`; stops between batches, resumes anywhere.
+    """Compute and store the results that the store lacks of `pairs`. Stops between batches and can
+    be resumed at any point.
 
-    Other jobs of this host on the same model and method share the work: what one of them is
-    computing is left to it, and taken over if it dies. Turns are the executor's matter.
+    Jobs of this host on the same model and method share the work: pairs claimed by another job are
+    left to it, and taken over if it dies. The executor handles device slots.
 
     Raises:
-        UserError: the store cannot be written; what was stored before stays.
+        UserError: the store can't be written; results stored before remain.
     """
     work = _Attributions(executor, model, method, store, options.retry_failed)
     return loop.run(work, pairs, options=options)
 
 
 def shard(pairs: Sequence[TextPair], number: int, of: int) -> list[TextPair]:
-    """The pairs of one of `of` shards, counted from 1: each pair is in one of them on every host.
-    Pairs that share a document are in the same, so that its passes are done once.
+    """The pairs of shard `number` (counted from 1) of `of` shards. The assignment is the same on
+    every host. Pairs that share a document are in the same shard, so that the document is computed
+    once.
 
     Raises:
         UserError: there is no such shard.
@@ -174,12 +177,12 @@ def shard(pairs: Sequence[TextPair], number: int, of: int) -> list[TextPair]:
 
 
 def claims_folder(store: Destination, model: ModelKey, method: Method) -> Path:
-    """Where jobs on a model and a method's core say what they are computing."""
+    """The folder in which jobs on a model and a method's core record their claims."""
     return store.root / "claims" / f"{model.fingerprint}-{method_fingerprint(method)}"
 
 
 class _Attributions:
-    """Batches that an executor computes: what the loop stores at once is what it gives at once."""
+    """Batches computed by an executor: each portion it yields is stored in one transaction."""
 
     def __init__(
         self,

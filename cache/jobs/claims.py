@@ -1,11 +1,11 @@
-"""Who is computing what on this host, so that two jobs on the same items share them.
+"""Claims on items, so that several jobs on one host share the work without duplicating it.
 
-A job holds a lock file while it lives, and beside it a file for each portion that it claimed and
-has not released: a job that feeds many devices holds thousands of items, too many to write down
-anew with every batch. The lock is the
-operating system's (flock): it goes with the process however that ends, so the claims of a killed
-job are free at once and no clock decides about it. A job that claims an item, and only then looks
-whether it is stored, never computes what another has: the other stores before it releases.
+While it runs, a job holds a lock file and writes a file for each portion of items that it has
+claimed but not released: a job that feeds many devices holds claims on thousands of items, too many
+to rewrite with every batch. The lock is the operating system's (flock): it is released when the
+process ends for any reason, so the claims of a killed job are free at once, without timeouts. A job
+claims an item before it checks whether the item is stored, and other jobs store before they
+release, so no item is computed twice.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _TIMEOUT_S = 60
 
 
 class Claims:
-    """One job's claims on keys within `folder`, which all jobs of a kind share. A context manager:
-    leaving it releases everything. Any number of threads and processes of one host."""
+    """One job's claims on keys within `folder`, which all jobs of a kind share. A context manager
+    that releases all claims on exit. Safe for any number of threads and processes of one host."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._mutex = FileLock(folder / "claims.lock", timeout=_TIMEOUT_S)
         self._name = uuid.uuid4().hex
-        # Not at once: who asks whether it is held holds it for an instant.
+        # With a timeout: a process that tests whether the lock is held acquires it for an instant.
         self._alive = FileLock(folder / f"{self._name}.alive", timeout=_TIMEOUT_S)
         self._portions: dict[str, set[str]] = {}
         self._place: dict[str, str] = {}
-        """The file of each key that is held."""
+        """The file that records each claimed key."""
         self._taken = 0
         self._joined = 0
         self._contended = False
@@ -58,22 +58,22 @@ class Claims:
 
     @property
     def contended(self) -> bool:
-        """Whether another job was at work since this one began, as of the last `take`: what this
-        one knows to be missing may then be stored by now."""
+        """Whether another job ran since this one began, as of the last `take`. If so, items that
+        were missing before may be stored by now."""
         return self._contended
 
     def take(self, keys: Sequence[str]) -> set[str]:
-        """Claim those of `keys` that no other living job holds, and give them.
+        """Claim those of `keys` that no other running job has claimed, and return them.
 
         Raises:
-            UserError: the folder cannot be written.
+            UserError: the folder can't be written.
         """
         with _explained(self._folder), self._mutex:
             held: set[str] = set()
             for claimed in self._others():
                 self._contended = True
                 held |= claimed
-            # One that came and went in between is not among the living.
+            # A job that started and ended in between is no longer listed among the running ones.
             self._contended |= self._jobs() != self._joined
             free = set(keys) - held
             if fresh := free - self._place.keys():
@@ -85,7 +85,7 @@ class Claims:
         return free
 
     def release(self, keys: Iterable[str]) -> None:
-        """Give up claims on `keys`: they are stored, or will not be computed."""
+        """Release claims on `keys`, which are stored or will not be computed."""
         touched: set[str] = set()
         for key in keys:
             if (name := self._place.pop(key, None)) is not None:
@@ -100,7 +100,8 @@ class Claims:
                     (self._folder / name).unlink(missing_ok=True)
 
     def _others(self) -> Iterator[set[str]]:
-        """What each other living job holds; the files of dead ones are removed. Under the mutex."""
+        """Yield the claims of each other running job and remove the files of dead jobs. The mutex
+        must be held."""
         for path in list(self._folder.glob("*.alive")):
             if path.stem == self._name:
                 continue
@@ -110,7 +111,7 @@ class Claims:
             except Timeout:
                 held: set[str] = set()
                 for portion in self._folder.glob(f"{path.stem}.*.json"):
-                    with suppress(FileNotFoundError):  # released meanwhile
+                    with suppress(FileNotFoundError):  # released in the meantime
                         held |= set(json.loads(portion.read_text()))
                 yield held
                 continue
@@ -125,7 +126,7 @@ class Claims:
         self._replace(name, json.dumps(sorted(self._portions[name])))
 
     def _replace(self, name: str, text: str) -> None:
-        # Whole or not at all, for whoever reads it meanwhile.
+        # Written atomically, because other jobs read it concurrently.
         part = self._folder / f"{self._name}.part"
         part.write_text(text)
         part.replace(self._folder / name)
@@ -136,7 +137,8 @@ class Claims:
 
 
 def at_work(folder: Path) -> int:
-    """How many living jobs, of this process and others, have claims in `folder`; writes nothing."""
+    """The number of running jobs, of this process and others, with claims in `folder`; writes
+    nothing."""
     found = 0
     for path in folder.glob("*.alive"):
         lock = FileLock(path, blocking=False)

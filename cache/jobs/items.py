@@ -1,4 +1,4 @@
-"""Compute results of any kind item by item, and store each at once."""
+"""Compute results of any kind item by item, storing each one immediately."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ def compute_missing(
     portion: int = 1,
     prepare: Callable[[Sequence[Item]], None] = lambda items: None,
 ) -> Progress:
-    """Compute and store what `results` lacks of `items`, one by one; stops between them (or within
-    one whose `compute` raises Stopped), resumes anywhere. Each item takes a device slot.
+    """Compute and store the results that `results` lacks of `items`, one by one. Stops between
+    items (or within one whose `compute` raises Stopped) and can be resumed at any point. A device
+    slot is taken for each item.
 
-    Items are claimed by the `portion`; `prepare` is told which, before the first of them is
-    computed. A UserError of `compute` is that item's failure.
+    Items are claimed in groups of `portion`; `prepare` is called with each group before its first
+    item is computed. A UserError raised by `compute` is stored as that item's failure.
 
     Raises:
-        UserError: the store cannot be written; what was stored before stays.
+        UserError: the store can't be written; results stored before remain.
     """
     work = _Items(results, model, method, compute, options, portion, prepare)
     return loop.run(work, items, options=options)
 
 
 class _Items(Generic[Item, T]):
-    """Items one by one: what the loop computes is an item with its result, or with why it has
-    none."""
+    """Single items: the loop gets an item with its result, or with the reason why it failed."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class _Items(Generic[Item, T]):
         for batch in batches:
             self._prepare(batch)
             for number, item in enumerate(batch):
-                if number and self._options.should_stop():  # the loop has asked before the first
+                if number and self._options.should_stop():  # the loop has checked before the first
                     raise Stopped("Stopped between two items.")
                 yield item, self._result(item)
 
@@ -99,7 +99,7 @@ class _Items(Generic[Item, T]):
 
 
 def claims_folder(results: Results[Item, T], model: ModelKey, method: Method) -> Path:
-    """Where runs on these results say what they are computing: apart from runs of attributions by
-    the same method, which pages count."""
+    """The folder in which runs on these results record their claims, separate from attribution runs
+    by the same method, which pages count."""
     name = hashlib.sha256(f"{results.kind}\0{method.core}".encode()).hexdigest()[:16]
     return results.root / "claims" / f"{model.fingerprint}-{name}"

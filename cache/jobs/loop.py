@@ -1,8 +1,8 @@
-"""The loop of every run over many items: claim, check, compute, store, release.
+"""The loop shared by all runs over many items: claim, check, compute, store, release.
 
-Only what is missing is computed, and each batch is durable before the next one. Runs of one host on
-the same results share the work: what one of them is computing is left to it, and taken over if it
-dies. What an item is, where it is computed and where it is stored is the matter of a `Work`.
+Only missing items are computed, and each batch is durable before the next one starts. Runs of one
+host on the same results share the work: items claimed by another run are left to it, and taken over
+if it dies. A `Work` defines what an item is, and where it is computed and stored.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from poslens.cache.jobs.claims import Claims
 Item = TypeVar("Item")
 Computed = TypeVar("Computed")
 
-_WAIT_S = 0.5  # between looks at what another run is computing
+_WAIT_S = 0.5  # between checks of items that another run is computing
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is. `done` counts what was stored already; `computed` and `seconds` are of
-    this run alone, so that rate and estimate are not flattered by the cache."""
+    """Progress of a run. `done` includes items that were already stored; `computed` and `seconds`
+    count this run alone, so that cached items don't inflate the rate or the estimate."""
 
     total: int
     done: int
@@ -37,21 +37,21 @@ class Progress:
 
     @property
     def rate(self) -> float | None:
-        """Items per second of this run."""
+        """Items per second of this run; None if unknown."""
         return self.computed / self.seconds if self.computed and self.seconds else None
 
     @property
     def remaining_seconds(self) -> float | None:
-        """Estimate for the rest."""
+        """Estimated seconds until the run ends; None if unknown."""
         rate = self.rate
         return (self.total - self.done) / rate if rate else None
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What a run is told from outside, and whom it tells how far it is: it stops between batches
-    once `should_stop` says so, enters `device_slot` for each batch (a server passes its device's
-    queue), and with `retry_failed` tries once more what failed before."""
+    """Options of a run: it stops between batches once `should_stop` returns True, enters
+    `device_slot` for each batch (a server passes its device queue), and with `retry_failed` retries
+    earlier failures."""
 
     should_stop: Callable[[], bool] = lambda: False
     on_progress: Callable[[Progress], None] = lambda progress: None
@@ -60,38 +60,38 @@ class RunOptions:
 
 
 class Work(Protocol[Item, Computed]):
-    """What a run is over. `claims` is the folder where runs on the same results say what they are
-    computing."""
+    """What a run computes and stores. `claims` is the folder in which runs on the same results
+    record their claims."""
 
     claims: Path
 
     def key(self, item: Item) -> str:
-        """What names the item, with all that its result depends on, to other runs."""
+        """Identifies the item, including everything its result depends on, to other runs."""
         ...
 
     def missing(self, items: Sequence[Item]) -> list[Item]:
-        """Those of `items` that are still to be computed."""
+        """Those of `items` that still have to be computed."""
         ...
 
     def batches(self, items: Sequence[Item]) -> Iterator[list[Item]]:
-        """The items in the batches that are claimed together."""
+        """The items, split into the batches that are claimed together."""
         ...
 
     def compute(self, batches: Iterator[list[Item]]) -> Iterator[Computed]:
-        """What the batches give, in portions to be stored at once and in any order. A batch is
-        taken only when it can be computed, so that it is claimed no earlier.
+        """Yield computed portions, each stored in one transaction, in any order. A batch is taken
+        only when it can be computed, so that it is not claimed too early.
 
         Raises:
-            Stopped: it was stopped within a batch.
+            Stopped: the run was cancelled within a batch.
         """
         ...
 
     def store(self, computed: Computed) -> tuple[list[Item], list[Item]]:
-        """Keep one portion, all or nothing and durable when this returns; give the items that have
-        a result now, and those that failed.
+        """Store one portion in one transaction; durable when this returns. Returns the items that
+        now have a result, and those that failed.
 
         Raises:
-            UserError: it cannot be written.
+            UserError: the portion can't be written.
         """
         ...
 
@@ -99,20 +99,20 @@ class Work(Protocol[Item, Computed]):
 def run(
     work: Work[Item, Computed], items: Sequence[Item], *, options: RunOptions = RunOptions()
 ) -> Progress:
-    """Compute and store what is missing of `items`. Stops between batches, resumes anywhere; an
-    item that fails is not tried again by this run. Turns and failures of earlier runs are the
-    matter of `work`.
+    """Compute and store the missing results of `items`. Stops between batches and can be resumed at
+    any point. An item that fails is not retried by this run. `work` handles device slots and
+    failures of earlier runs.
 
     Raises:
-        UserError: the store cannot be written, or what computes is not there any more; what was
-            stored before stays.
+        UserError: the store can't be written, or the executor is no longer available; results
+            stored before remain.
     """
     loop = _Loop(work, len(items), options)
     todo = loop.missing(items)
     loop.count_stored(len(items) - len(todo))
     if todo:
         with Claims(work.claims) as claims:
-            # Listed again: from here on, others that finish in between are noticed.
+            # Listed again: from here on, jobs that finish in the meantime are detected.
             listed = loop.missing(todo)
             if len(listed) < len(todo):
                 loop.count_stored(len(todo) - len(listed))
@@ -121,7 +121,7 @@ def run(
 
 
 class _Loop(Generic[Item, Computed]):
-    """One run's bookkeeping."""
+    """The state of one run."""
 
     def __init__(self, work: Work[Item, Computed], total: int, options: RunOptions) -> None:
         self._work, self._total, self._options = work, total, options
@@ -131,7 +131,7 @@ class _Loop(Generic[Item, Computed]):
         self._started = time.perf_counter()
 
     def progress(self) -> Progress:
-        """As of now."""
+        """The current progress."""
         return Progress(
             total=self._total,
             done=self._elsewhere + self._computed,
@@ -142,25 +142,25 @@ class _Loop(Generic[Item, Computed]):
         )
 
     def missing(self, items: Sequence[Item]) -> list[Item]:
-        """What of `items` this run still has to see done."""
+        """Those of `items` that this run still has to compute or wait for."""
         missing = self._work.missing(items)
         return [item for item in missing if self._work.key(item) not in self._tried]
 
     def count_stored(self, n: int) -> None:
-        """So many were computed by others, before or meanwhile."""
+        """Count `n` items that other runs have stored, before or during this run."""
         self._elsewhere += n
         self._options.on_progress(self.progress())
 
     def run(self, todo: list[Item], claims: Claims) -> None:
-        """Compute `todo`, leaving to other runs what they claim."""
+        """Compute `todo`, except items that other runs have claimed."""
         while todo and not self._stopped:
             left: list[Item] = []
             stored: set[str] = set()
             before = self._computed
             try:
                 for computed in self._work.compute(self._claimed(todo, claims, left, stored)):
-                    # At once: a resumed run then cuts the rest into the very batches of an
-                    # uninterrupted one, and its numbers are the same bit for bit.
+                    # Stored at once: a resumed run then splits the rest into the same batches as an
+                    # uninterrupted one, so its numbers are identical bit for bit.
                     done, failed = self._work.store(computed)
                     failed_keys = {self._work.key(item) for item in failed}
                     self._tried |= failed_keys
@@ -182,8 +182,8 @@ class _Loop(Generic[Item, Computed]):
     def _claimed(
         self, todo: Sequence[Item], claims: Claims, left: list[Item], stored: set[str]
     ) -> Iterator[list[Item]]:
-        """Batches without what other runs have or had; what they are computing goes to `left`.
-        Claims on what is `stored` by now are released."""
+        """Yield batches without items that other runs have claimed or stored; claimed ones are
+        appended to `left`. Claims on items that are `stored` by now are released."""
         key = self._work.key
         for batch in self._work.batches(todo):
             if self._options.should_stop():

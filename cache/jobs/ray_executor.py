@@ -1,11 +1,10 @@
-"""The same job on a Ray cluster, or on the cores of this machine: an actor for each device.
+"""Executor on a Ray cluster, or on the cores of this machine: one actor for each device.
 
-An actor holds the model, computes batches and encodes what they give; that goes back to this
-process, which alone claims and stores. Texts lie in Ray's object store, once on each machine, and
-workers read them there: a pair names them by number. A batch whose worker dies is given to another;
-it was stored by nobody, so nothing is stored twice. Ray moves objects with pickle between processes
-that it started itself; on one machine it is bound to the loopback address and asks for a token
-drawn for this run.
+An actor loads the model, computes batches and encodes the results. Only this process claims and
+stores. Texts are in Ray's object store, once on each machine, and pairs refer to them by index. A
+batch whose worker dies is given to another worker; because nothing of it was stored, nothing is
+stored twice. Ray uses pickle to pass objects between processes that it started itself; on one
+machine it is bound to the loopback address and requires a token generated for this run.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ from poslens.cache.jobs.attributions import Computed, computed
 from poslens.cache.keys import used_model
 from poslens.cache.storage.encoded import EncodedResults, encoded, joined
 
-IN_FLIGHT = 2  # batches given to a worker: one to compute, one for when that is done
-LOADS = 3  # times in a row, for each worker, that none may come up
-# A process is started again in seconds and a machine of a cluster in a minute or two: what Ray says
-# for longer that it cannot reach yet is counted as one that did not come up.
+IN_FLIGHT = 2  # batches per worker: one being computed, one queued
+LOADS = 3  # consecutive failed model loads per worker before giving up
+# Restarting a process takes seconds, and a machine of a cluster a minute or two: an actor that is
+# unavailable for longer counts as failed.
 UNAVAILABLE_S = 120.0
 _PAUSE_S = 0.2
-ATTEMPTS = 3  # workers that one batch may cost before its pairs are tried alone, and each of those
+ATTEMPTS = 3  # worker crashes after which a batch's pairs are tried alone; also per such pair
 
 _LOCAL_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    # Ray's own switch between a machine's address and loopback, whatever its name says.
+    # Ray's switch between the machine's address and loopback, despite its name.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_AUTH_MODE": "token",
 }
@@ -58,8 +57,8 @@ class _Loaded:
 
 
 class _Worker:
-    """What runs in an actor's process. Its model is loaded at the first need, so that one which
-    Ray started again has it too."""
+    """Runs in an actor's process. The model is loaded on first use, so that an actor that Ray
+    restarted loads it too."""
 
     def __init__(self, spec: RetrieverSpec, method: Method, device: str, precision: str) -> None:
         self._spec, self._method = spec, method
@@ -68,7 +67,7 @@ class _Worker:
         self._halving = Halving()
 
     def load(self) -> _Loaded:
-        """Load the model, and say which one it is."""
+        """Load the model and return its identity."""
         retriever = self._loaded()
         model = used_model(self._spec, self._device, self._precision)
         return _Loaded(
@@ -86,7 +85,7 @@ class _Worker:
 
         if self._retriever is None:
             if not torch.cuda.is_available():
-                torch.set_num_threads(1)  # a worker is a core
+                torch.set_num_threads(1)  # one worker per core
             retriever = load(self._spec, self._device, self._precision)
             if reason := check_retriever(retriever).unfit.get(self._method.name, ""):
                 raise UserError(f"{self._method.name} does not fit {self._spec.name}: {reason}")
@@ -94,7 +93,7 @@ class _Worker:
         return self._retriever
 
     def compute(self, texts: pa.Array, rows: list[_Row]) -> _Answer:
-        """What a batch gives, by the places of its rows."""
+        """Compute a batch; the answer refers to rows by index."""
         batch = [row.pair(texts) for row in rows]
         outcomes = attribute_batch(self._loaded(), self._method, batch, self._halving)
         done = [n for n, outcome in enumerate(outcomes) if outcome.attribution is not None]
@@ -106,15 +105,15 @@ class _Worker:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A pair whose texts are elsewhere: the numbers of its query and its document there, and
-    everything else."""
+    """A pair whose texts are in the object store: the indices of its query and document, and all
+    other fields."""
 
     query: int
     document: int
     bare: dict[str, Any]
 
     def pair(self, texts: pa.Array) -> TextPair:
-        """The pair with its texts, UTF-8 [n]."""
+        """The pair with its texts; `texts` are UTF-8 [n]."""
         query, document = (
             texts[number].as_py().decode("utf-8", "surrogatepass")
             for number in (self.query, self.document)
@@ -124,7 +123,8 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What a batch gave: which of its rows have a result, those results, and why others failed."""
+    """The outcome of a batch: which of its rows have a result, those results, and why the others
+    failed."""
 
     done: list[int]
     results: EncodedResults
@@ -139,9 +139,8 @@ class _Batch:
 
 @dataclass(slots=True)
 class _Work:
-    """Who is at what: workers that are free, once for each batch they may be given; batches to be
-    tried again; and by Ray's reference to what will come of it, who computes which batch and who
-    loads the model."""
+    """Scheduling state: free workers, listed once for each batch they may be given; batches to
+    retry; and, by Ray object reference, the workers that compute a batch or load the model."""
 
     free: deque[Any]
     again: deque[_Batch] = field(default_factory=deque)
@@ -149,16 +148,18 @@ class _Work:
     loading: dict[Any, Any] = field(default_factory=dict)
     unavailable_since: dict[Any, float] = field(default_factory=dict)
     lost: int = 0
-    """Times in a row that a worker did not come up."""
+    """Consecutive failures of workers to load the model."""
 
 
 class RayExecutor:
-    """Actors on a cluster, one for each GPU of it, or else one for each core. A context manager:
-    entering starts Ray and loads the model everywhere, leaving ends what it started.
+    """Actors on a cluster, one for each GPU, or one for each core if there are none. A context
+    manager: entering it starts Ray and loads the model in every actor; leaving it ends what it
+    started.
 
-    `address` is a running cluster's ("auto" finds the one this machine belongs to); without it,
-    Ray is started on this machine alone. `fingerprint` is the model's here: a worker whose files
-    or precision differ would store other numbers under the same key, and is refused.
+    `address` is that of a running cluster ("auto" finds the one that this machine belongs to);
+    without it, Ray is started on this machine alone. `fingerprint` is the model's fingerprint here:
+    a worker whose files or precision differ would store other numbers under the same key, and is
+    rejected.
     """
 
     def __init__(
@@ -190,7 +191,7 @@ class RayExecutor:
     def __enter__(self) -> RayExecutor:
         if self._address is None:
             os.environ.update(_LOCAL_ENVIRONMENT)
-            # Ray reads it once in a process's life.
+            # Ray reads it once per process.
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         import ray
@@ -225,7 +226,8 @@ class RayExecutor:
         ray.shutdown()
 
     def batches(self, pairs: Sequence[TextPair]) -> Iterator[list[TextPair]]:
-        """Of like length, longest first: the last ones are short, so that workers end together."""
+        """Batches of pairs of similar length, longest first: the short ones at the end let workers
+        finish at about the same time."""
         import ray
 
         assert self._loaded is not None
@@ -234,7 +236,7 @@ class RayExecutor:
             for text in (pair.query, pair.document):
                 self._number.setdefault(text, len(self._number))
         data = (text.encode("utf-8", "surrogatepass") for text in self._number)
-        # Arrow's buffers are read where they lie, in memory that a machine's workers share.
+        # Arrow buffers are read without a copy from memory shared by the workers of a machine.
         self._texts = ray.put(pa.array(data, pa.large_binary()))
         loaded = self._loaded
         return pair_batches(pairs, loaded.device, loaded.max_length, jointly=loaded.jointly)
@@ -244,8 +246,8 @@ class RayExecutor:
         return _Row(self._number[pair.query], self._number[pair.document], bare)
 
     def compute(self, batches: Iterator[list[TextPair]]) -> Iterator[Computed]:
-        """As workers finish them, all that are ready at a time: the more there are, the fewer
-        commits. A worker's death costs what it was at, which others do again.
+        """Yield outcomes as workers finish, all that are ready at a time, which reduces the number
+        of commits. The batches of a worker that dies are given to other workers.
 
         Raises:
             UserError: no worker can load the model any more.
@@ -259,7 +261,7 @@ class RayExecutor:
                 return
             waited = [*work.running, *work.loading]
             ray.wait(waited, num_returns=1)
-            # Those that came together are stored together.
+            # Outcomes that are ready together are stored together.
             ended, _ = ray.wait(waited, num_returns=len(waited), timeout=0)
             found: list[Computed] = []
             for ready in ended:
@@ -275,7 +277,7 @@ class RayExecutor:
                 )
 
     def _give(self, work: _Work, batches: Iterator[list[TextPair]]) -> None:
-        """A batch to each worker that is free, as long as there are any."""
+        """Give a batch to each free worker, as long as there are batches."""
         while work.free:
             if work.again:
                 batch = work.again.popleft()
@@ -288,10 +290,10 @@ class RayExecutor:
             work.running[worker.compute.remote(self._texts, rows)] = (worker, batch)
 
     def _welcome(self, work: _Work, ready: Any) -> None:
-        """A worker that was started again has its model, or has not come up once more.
+        """Handle a restarted worker, which has either loaded its model or failed again.
 
         Raises:
-            UserError: none comes up any more.
+            UserError: no worker can be started any more.
         """
         from ray.exceptions import ActorUnavailableError
 
@@ -300,7 +302,7 @@ class RayExecutor:
             self._accept(_result(ready))
         except _lost() as error:
             waiting = False
-            # One that Ray is just starting again answers at once that it cannot.
+            # A call to an actor that is still restarting fails at once.
             if isinstance(error, ActorUnavailableError):
                 time.sleep(_PAUSE_S)
                 began = work.unavailable_since.setdefault(worker, time.monotonic())
@@ -318,12 +320,14 @@ class RayExecutor:
         work.free += [worker] * (IN_FLIGHT - busy)
 
     def _collect(self, work: _Work, ready: Any) -> Computed | None:
-        """What a worker made of its batch; None where it died, and the batch is for another."""
+        """The outcome of a worker's batch; None if the worker died and the batch is queued for
+        another."""
         worker, batch = work.running.pop(ready)
         try:
             found = _computed(batch.pairs, _result(ready))
         except _lost():
-            # Ray starts it again, maybe elsewhere; until it has its model, others go on.
+            # Ray restarts it, possibly on another machine; until its model is loaded, other workers
+            # continue.
             work.free = deque(other for other in work.free if other is not worker)
             if worker not in work.loading.values():
                 work.loading[worker.load.remote()] = worker
@@ -385,7 +389,7 @@ def _computed(pairs: list[TextPair], answer: _Answer) -> Computed:
 
 
 def _result(reference: Any) -> Any:
-    """What a task gave; its UserError is raised as itself."""
+    """The result of a task; a UserError raised in it is raised here."""
     import ray
     from ray.exceptions import RayTaskError
 
@@ -398,7 +402,7 @@ def _result(reference: Any) -> Any:
 
 
 def _lost() -> tuple[type[Exception], ...]:
-    """What a result ends in where its worker, or its worker's machine, went away."""
+    """Exceptions that Ray raises for a result whose worker, or its machine, died."""
     from ray.exceptions import ObjectLostError, OutOfMemoryError, RayActorError
 
     return RayActorError, ObjectLostError, OutOfMemoryError

@@ -1,1 +1,1 @@
-"""One module for each kind of result that is kept beside attributions."""
+"""Kinds of results other than attributions, one module each."""

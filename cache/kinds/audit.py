@@ -1,4 +1,4 @@
-"""Stored results of audits: a row for each document, so that an interrupted audit resumes."""
+"""Stored audit results: one row per document, so that an interrupted audit can be resumed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from poslens.cache.storage.schema import Schema
 from poslens.cache.storage.store import ModelKey
 
 N_PROBED = 3
-"""Texts on which the point of truncation is measured: the longest ones."""
+"""Number of texts, the longest ones, for which the truncation point is measured."""
 
 SENTENCE_RANKS = Schema(
     SentenceRanks,
@@ -40,30 +40,30 @@ class AuditStore:
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
-        """Every document's key, in the order of the corpus."""
+        """Every document's key, in corpus order."""
         return tuple(document.key for document in self.collection.documents())
 
     @property
     def items(self) -> list[Key]:
-        """What ranks are stored under, by document."""
+        """The keys of stored ranks, by document."""
         return [Key(self.collection.name, key, self.fingerprint) for key in self.keys]
 
     @property
     def probed_items(self) -> list[Key]:
-        """What truncations are stored under, by text."""
+        """The keys of stored truncations, by text."""
         return [
             Key(self.collection.name, f"text {number}", self.fingerprint)
             for number in range(1, N_PROBED + 1)
         ]
 
     def select(self, model: ModelKey, chunks: Chunks) -> Stored[SentenceRanks]:
-        """Stored ranks in the order of the corpus, and documents that failed, with reasons."""
+        """Stored ranks in corpus order, and the documents that failed, with reasons."""
         return self.ranks.select(model, audit_method(chunks), self.items)
 
     def missing(self, model: ModelKey, chunks: Chunks) -> int:
-        """How many documents have neither a result nor a reason."""
+        """The number of documents with neither a result nor a failure."""
         return len(self.ranks.missing(model, audit_method(chunks), self.items))
 
     def truncations(self, model: ModelKey) -> list[Truncation]:
-        """Where the model truncates each text on which that was measured."""
+        """Where the model truncates each text for which this was measured."""
         return list(self.probed.select(model, TRUNCATION, self.probed_items).results.values())

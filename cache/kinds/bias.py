@@ -1,4 +1,4 @@
-"""Scores of the bias tests' pairs of documents, computed once and kept."""
+"""Stored scores of the document pairs of bias tests."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from poslens.cache.storage.results import Key, Results
 from poslens.cache.storage.schema import Schema
 
 BIAS_SCORES = Method("bias_scores", {"version": 2})
-"""What the scores are kept under: raise the version when they change."""
+"""The store's key for these scores; increment the version when the scores change."""
 
 SCHEMA = Schema(PairScores)
 
 CPU_AHEAD, GPU_AHEAD = 4, 64
-"""Pairs of documents that are scored together: on a CPU a larger batch gains nothing and makes
-the estimate of what is left jump."""
+"""Document pairs that are scored together, on a CPU and on a GPU: on a CPU a larger batch is no
+faster and makes the time estimate jump."""
 
 
 def store(root: Path) -> Results[DocumentPair, PairScores]:
-    """The scores kept below a cache's folder."""
+    """The scores stored below a cache's folder."""
     return Results(
         root,
         "bias_scores",
@@ -45,12 +45,12 @@ def score(
     should_stop: Callable[[], bool] = lambda: False,
     cached: Known | None = None,
 ) -> list[PairScores]:
-    """Both scores of each of `items`, and how much of the evidence was read for them. What is
-    `cached` of their texts is not computed again.
+    """Both scores of each of `items`, and how much of the evidence was read for them.
+    Representations of texts in `cached` are not computed again.
 
     Raises:
-        Stopped: `should_stop` said so.
-        UserError: a text cannot be scored.
+        Stopped: cancelled by `should_stop`.
+        UserError: a text can't be scored.
     """
     texts = [pair for item in items for pair in (item.first, item.second)]
     asked = [(text.query, text.document) for text in texts]
@@ -73,5 +73,5 @@ def score(
 
 
 def ahead(retriever: Retriever) -> int:
-    """Pairs of documents that are scored together."""
+    """The number of document pairs that are scored together."""
     return CPU_AHEAD if retriever.device.type == "cpu" else GPU_AHEAD

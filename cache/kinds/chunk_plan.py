@@ -1,4 +1,4 @@
-"""Stored results of chunk plans: a row for each setting and document, so that a run resumes."""
+"""Stored results of chunk plans: one row per setting and document, so that a run can be resumed."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ class ChunkPlanStore:
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
-        """Every document's key, in the order of the corpus."""
+        """Every document's key, in corpus order."""
         return tuple(document.key for document in self.collection.documents())
 
     @cached_property
     def items(self) -> list[Key]:
-        """What results are stored under, by document."""
+        """The keys of stored results, by document."""
         return [Key(self.collection.name, key, self.fingerprint) for key in self.keys]
 
     @cached_property
     def queries(self) -> dict[str, list[tuple[Query, tuple[int, ...]]]]:
-        """The queries of each document that answers them, by its key, with the numbers of all
-        documents that do: the one with the evidence, else the relevant ones. Queries whose own
-        document is left out of their ranking are not among them."""
+        """The queries that each document answers, by document key, each with the numbers of all
+        documents that answer it: the one with the evidence if known, else the relevant ones.
+        Queries whose own document is excluded from their ranking are omitted."""
         number_of = {key: number for number, key in enumerate(self.keys)}
         answered: dict[str, list[tuple[Query, tuple[int, ...]]]] = {}
         for query in self.collection.queries:
@@ -67,17 +67,17 @@ class ChunkPlanStore:
         return answered
 
     def missing(self, model: ModelKey, setting: IndexSetting, *, retry: bool = False) -> list[Key]:
-        """Documents that have neither a result nor a reason."""
+        """Documents with neither a result nor, unless `retry`, a failure."""
         return self.documents.missing(model, setting.method, self.items, retry=retry)
 
     def timed_item(self, device: str) -> Key:
-        """What the times of encoding on a device are stored under."""
+        """The key of stored encoding times on a device."""
         return Key(self.collection.name, device, self.fingerprint)
 
     def tried(
         self, model: ModelKey, settings: Sequence[IndexSetting], device: str
     ) -> tuple[list[Tried], dict[str, str]]:
-        """The results of each setting, and why others have none."""
+        """The result of each setting that has one, and the reasons why others failed."""
         results, left_out = [], {}
         for setting in settings:
             stored = self.documents.select(model, setting.method, self.items)

@@ -1,4 +1,4 @@
-"""Embeddings of texts and the maps made of them, kept beside a model's attributions."""
+"""Stored embeddings of texts, and two-dimensional maps of them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from poslens.cache.storage.codec import pack_floats, unpack_floats
 from poslens.cache.storage.store import ModelKey, Store
 
 EMBEDDING = Method("embedding")
-"""Embeddings are no method's own; the store keeps them under this name."""
+"""The name under which the store keeps embeddings, which don't depend on a method."""
 
 OnTexts = Callable[[int, int], None]
-"""Told how many more texts were found in the store, and how many were computed."""
+"""Called with the numbers of further texts found in the store and of further texts computed."""
 
 _AT_ONCE = 500
 SCHEMA = (
@@ -37,8 +37,8 @@ SCHEMA = (
 
 
 class EmbeddingStore:
-    """Vectors and maps below one folder, in a `Store`'s files. Any number of processes may use
-    it; what is damaged counts as missing."""
+    """Vectors and maps below one folder, in the files of a `Store`. Any number of processes may use
+    it; damaged entries count as missing."""
 
     def __init__(self, root: Path) -> None:
         self._files = Store(root)
@@ -46,8 +46,9 @@ class EmbeddingStore:
     def select(
         self, model: ModelKey, side: Side, texts: Sequence[str], width: int | None = None
     ) -> dict[str, Array]:
-        """The stored vector [H] of each of `texts` that has one. All have the same H: `width`, or
-        else that of most vectors. Others are of another model and count as missing."""
+        """The stored vector [H] of each of `texts` that has one. All have the same H: `width` if
+        given, else that of most vectors. Vectors of another width belong to another model and count
+        as missing."""
         arrays = _vectors(self._files, model, side, texts)
         if lacking := [text for text in texts if text not in arrays]:
             fallback = self._files.read_fallback(
@@ -59,17 +60,17 @@ class EmbeddingStore:
         return {text: vector for text, vector in arrays.items() if len(vector) == width}
 
     def put(self, model: ModelKey, side: Side, vectors: Iterable[tuple[str, Array]]) -> None:
-        """Store vectors [H] of texts, all or none.
+        """Store vectors [H] of texts in one transaction.
 
         Raises:
-            UserError: the folder cannot be written.
+            UserError: the folder can't be written.
         """
         rows = [(side, text_digest(text), pack_floats(vector)) for text, vector in vectors]
         with self._writing(model) as db:
             db.executemany("INSERT OR REPLACE INTO embedding VALUES (?, ?, ?)", rows)
 
     def get_map(self, model: ModelKey, key: str) -> Array | None:
-        """The stored map [n, 2] of this key."""
+        """The stored map [n, 2] of this key; None if there is none."""
         values = _map(self._files, model, key)
         if values is None:
             values = self._files.read_fallback(
@@ -81,7 +82,7 @@ class EmbeddingStore:
         """Store a map [n, 2].
 
         Raises:
-            UserError: the folder cannot be written.
+            UserError: the folder can't be written.
         """
         with self._writing(model) as db:
             db.execute("INSERT OR REPLACE INTO map VALUES (?, ?)", (key, pack_floats(points)))
@@ -112,8 +113,8 @@ def _vectors(files: Store, model: ModelKey, side: Side, texts: Sequence[str]) ->
     arrays: dict[str, Array] = {}
     asked = list(names)
     with _reading(files, model) as db:
-        # By name, some at a time: a corpus is asked for block by block, each of which would
-        # otherwise read every vector there is.
+        # Queried by key in chunks: a corpus is processed block by block, and each block would
+        # otherwise read all stored vectors.
         for start in range(0, len(asked), _AT_ONCE):
             some = asked[start : start + _AT_ONCE]
             rows = db.execute(
@@ -143,11 +144,12 @@ def embed(
     *,
     options: RunOptions = RunOptions(),
 ) -> Progress:
-    """Embed and store what the store lacks of `texts`; stops between batches, resumes anywhere.
+    """Embed and store those of `texts` that the store lacks. Stops between batches and can be
+    resumed at any point.
 
     Raises:
-        UserError: a text cannot be embedded, or the store cannot be written; what was stored
-            before stays.
+        UserError: a text can't be embedded, or the store can't be written; vectors stored before
+            remain.
     """
     arrays = store.select(model, side, texts, retriever.width)
     todo = [text for text in dict.fromkeys(texts) if text not in arrays]
@@ -187,11 +189,11 @@ def embedded(
     options: RunOptions,
     on_texts: OnTexts = lambda stored, computed: None,
 ) -> tuple[dict[str, Array], int]:
-    """The vector [H] of each of `texts`, and how many were computed because the store lacked
-    them. Reports to `on_texts` and no progress.
+    """The vector [H] of each of `texts`, and how many of them were computed because the store
+    lacked them. Reports progress through `on_texts` only.
 
     Raises:
-        Stopped: `options` said so; vectors that were made are kept.
+        Stopped: cancelled by `options`; computed vectors are stored.
         UserError: as `embed`.
     """
     arrays = store.select(model, side, texts, retriever.width)
@@ -214,7 +216,7 @@ def embedded(
 
 
 def map_key(layout: Layout, vectors: Array) -> str:
-    """What a stored map depends on: how it is made and every vector [n, H] of it."""
+    """Key of a stored map: a hash of the layout and of all vectors [n, H]."""
     digest = hashlib.sha256(repr(layout).encode())
     digest.update(np.ascontiguousarray(vectors, dtype="<f4").tobytes())
     return digest.hexdigest()[:32]
@@ -227,10 +229,10 @@ def make_map(
     store: EmbeddingStore,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> Array:
-    """The map [n, 2] of vectors [n, H], from the store or fitted and kept.
+    """The map [n, 2] of vectors [n, H], read from the store or else fitted and stored.
 
     Raises:
-        UserError: too few vectors, vectors that are not finite, or a store that cannot be written.
+        UserError: there are too few vectors, some are not finite, or the store can't be written.
     """
     key = map_key(layout, vectors)
     values = store.get_map(model, key)

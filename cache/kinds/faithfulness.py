@@ -1,8 +1,9 @@
-"""Faithfulness results, kept in the same files as the attributions they test.
+"""Stored faithfulness results, in the same files as the attributions that they test.
 
-A file of the store is one model's fingerprint and one method's core; here it gets one more table,
-keyed by the test's parameters and the pair, with a fingerprint of the texts and the evidence. So
-a result is there whole or not at all, and a changed text, model or parameter is a miss.
+A file of the store belongs to one model fingerprint and one method's core. Faithfulness adds a
+table to it, keyed by the test's parameters and the pair, with a fingerprint of the texts and the
+evidence. A result is stored completely or not at all, and a changed text, model or parameter is a
+cache miss.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from poslens.cache.storage.schema import Owner, Schema
 from poslens.cache.storage.store import ModelKey, Store
 
 RANDOM_ORDER = Method("random_order")
-"""Random orders are no method's own; their scores are kept under this one for all to share."""
+"""The name under which random orders' scores are stored: they are shared by all methods."""
 
 
 FAITHFULNESS = "faithfulness "
-"""What the kind of these results begins with; the parameters follow."""
+"""Prefix of the kind of these results; the parameters follow it."""
 
 RANDOM_ORDERS = Schema(RandomOrders)
 
 
 def schema_of(parameters: ErasureParameters) -> Schema[Faithfulness]:
-    """How tests with these parameters are stored."""
+    """The schema of tests with these parameters."""
 
     def given(owner: Owner) -> dict[str, object]:
         return {
@@ -57,14 +58,14 @@ def schema_of(parameters: ErasureParameters) -> Schema[Faithfulness]:
 
 
 class FaithfulnessStore:
-    """Results below one folder, beside the attributions of a `Store` of the same folder. Any
-    number of threads and processes may use it."""
+    """Results below one folder, in the same files as the attributions of a `Store`. Any number of
+    threads and processes may use it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def tests(self, parameters: ErasureParameters) -> Results[TextPair, Faithfulness]:
-        """Results of one set of parameters."""
+        """Results for one set of parameters."""
         kind = f"{FAITHFULNESS}{parameters!r}"
         return Results(self.root, kind, key=pair_key, schema=schema_of(parameters))
 
@@ -79,7 +80,8 @@ class FaithfulnessStore:
     def random_orders(
         self, model: ModelKey, parameters: ErasureParameters, pair: TextPair
     ) -> RandomOrders | None:
-        """The random orders' scores that another method's test left."""
+        """Scores of the random orders, stored by the test of another method; None if there are
+        none."""
         random_orders = self._random_orders(parameters).get(model, RANDOM_ORDER, pair)
         shape = (parameters.n_random, len(parameters.fractions))
         return (
@@ -95,7 +97,7 @@ class FaithfulnessStore:
         pair: TextPair,
         random_orders: RandomOrders,
     ) -> None:
-        """Keep the random orders' scores for other methods."""
+        """Store the random orders' scores for tests of other methods."""
         self._random_orders(parameters).put(model, RANDOM_ORDER, [(pair, random_orders)])
 
 
@@ -110,14 +112,14 @@ def run(
     parameters: ErasureParameters | None = None,
     options: RunOptions = RunOptions(),
 ) -> Progress:
-    """Test the method on what `fstore` lacks of `pairs`; stops between batches of a pair, resumes
-    at any pair.
+    """Test the method on those of `pairs` that `fstore` lacks. Stops between batches of a pair and
+    resumes at any pair.
 
-    Attributions come from `store`, which gets those it lacks; random orders that another method
-    was tested against are not scored again. Each pair takes a device slot.
+    Attributions are read from `store`; missing ones are computed and stored there. Random orders
+    scored in another method's test are reused. A device slot is taken for each pair.
 
     Raises:
-        UserError: a store cannot be written; what was stored before stays.
+        UserError: a store can't be written; results stored before remain.
     """
     settings = parameters or ErasureParameters()
 
@@ -128,7 +130,7 @@ def run(
             if attribution is None:
                 store.put_failures(model, method, [(pair, reason)])
                 raise UserError(reason)
-            # Kept whatever becomes of the test: it is whole, and its cost is paid.
+            # Stored even if the test fails: the attribution is complete, and expensive to compute.
             store.put(model, method, [(pair, attribution)])
         random_orders = fstore.random_orders(model, settings, pair)
         result = deletion_insertion(

@@ -1,4 +1,4 @@
-"""Results of interventions on pairs, kept beside a model's attributions."""
+"""Stored results of interventions on pairs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ ShouldStop = Callable[[], bool]
 
 
 def cause_key(pair: TextPair) -> Key:
-    """A pair with its texts, its evidence and its language, which decides where sentences end."""
+    """Key of a pair with its texts, its evidence, and its language, which affects sentence
+    splitting."""
     key = pair_key(pair)
     return key._replace(fingerprint=f"{key.fingerprint}:{pair.language or ''}")
 
@@ -83,10 +84,10 @@ SCHEMAS: dict[str, Schema[Any]] = {
 
 
 def causes(root: Path, method: Method) -> Results[TextPair, Any]:
-    """What is kept of one kind of intervention.
+    """The stored results of one kind of intervention.
 
     Raises:
-        ValueError: `method` is none of them.
+        ValueError: `method` is not an intervention.
     """
     schema = SCHEMAS.get(method.name)
     if schema is None:
@@ -98,8 +99,8 @@ KNOWN_BYTES = 2**26
 
 
 def known_texts() -> LRUCache[Representation]:
-    """What a run knows of the texts that it read last, as one model made it: up to 64 MiB, which is
-    40,000 vectors of 384 numbers."""
+    """A cache of the representations of recently read texts by one model: up to 64 MiB, or 40,000
+    vectors of 384 numbers."""
     return LRUCache(KNOWN_BYTES, weigh=size)
 
 
@@ -112,11 +113,11 @@ def intervene_all(
     *,
     options: RunOptions = RunOptions(),
 ) -> Progress:
-    """Carry out the intervention on those of `pairs` that lack it below `root`; stops within a
-    pair, resumes at any. Texts that several pairs share are read once.
+    """Compute the intervention for those of `pairs` that lack it below `root`. Stops within a pair
+    and resumes at any pair. Texts shared by several pairs are encoded once.
 
     Raises:
-        UserError: the store cannot be written; what was stored before stays.
+        UserError: the store can't be written; results stored before remain.
     """
     cache = known_texts()
     return compute_missing(
@@ -136,12 +137,12 @@ def intervene(
     should_stop: ShouldStop = lambda: False,
     cached: Known | None = None,
 ) -> Cause:
-    """Carry out the intervention that `method` names. What is `cached` of texts that were read for
-    other pairs is not computed again.
+    """Compute the intervention that `method` names. Representations in `cached`, of texts encoded
+    for other pairs, are not computed again.
 
     Raises:
-        UserError: it does not work on this pair or this model.
-        Stopped: `should_stop` said so.
+        UserError: the intervention doesn't apply to this pair or model.
+        Stopped: cancelled by `should_stop`.
     """
     params = method.params
     given: dict[str, Any] = {"should_stop": should_stop, "cached": cached}
@@ -163,11 +164,12 @@ def intervene(
     raise ValueError(f"{method.name} is no intervention")
 
 
-# -- the other documents ---------------------------------------------------------------------------
+# -- scores of other documents --------------------------------------------------------------------
 
 
 OTHERS = Method("others", {"version": 2})
-"""One for all pairs, though hardly two have the same other documents: each method has a file."""
+"""One method for all pairs, although the other documents usually differ by pair: each method has
+its own file."""
 
 
 class AmongOthers(NamedTuple):
@@ -186,7 +188,7 @@ def _among_key(item: AmongOthers) -> Key:
 
 @dataclass(frozen=True, slots=True)
 class OtherScores:
-    """Scores [n] of a query with other documents, in the order in which they were given."""
+    """Scores [n] of a query with other documents, in the given order."""
 
     scores: Array
 
@@ -198,7 +200,8 @@ OTHER_SCORES = Schema(OtherScores)
 
 
 def others(root: Path) -> Results[AmongOthers, OtherScores]:
-    """Scores [n] of a pair's query with other documents; of each pair with the latest ones."""
+    """Stored scores [n] of a pair's query with other documents; only the latest documents of each
+    pair."""
     return Results(
         root,
         "others",
@@ -215,12 +218,12 @@ def score_others(
     root: Path,
     options: RunOptions = RunOptions(),
 ) -> Array:
-    """The query's scores [n] with other documents, whose vectors are kept below `root` for the
-    pairs that come next where texts become one vector.
+    """The query's scores [n] with other documents. If the model encodes a text as one vector, the
+    documents' vectors are stored below `root` for later pairs.
 
     Raises:
-        UserError: there are none.
-        Stopped: `should_stop` said so.
+        UserError: there are no documents.
+        Stopped: cancelled by `should_stop`.
     """
     if not documents:
         raise UserError("The data set has no other document in this language to rank among.")

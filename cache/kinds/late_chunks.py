@@ -1,4 +1,4 @@
-"""Stored vectors of late chunks, by the digest of their text."""
+"""Stored vectors of late chunks, by text digest."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CHUNK_VECTORS = Schema(ChunkVectors)
 
 
 def late_chunks(root: Path) -> Results[str, ChunkVectors]:
-    """The stored vectors below a folder."""
+    """The vectors stored below a folder."""
     return Results(
         root, "late_chunks", key=lambda digest: Key("", digest, ""), schema=CHUNK_VECTORS
     )

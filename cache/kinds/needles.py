@@ -1,4 +1,4 @@
-"""Cells of needle grids, kept beside a model's other results."""
+"""Stored cells of needle grids."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCHEMA = Schema(NeedleCell, names={"n_repeated": "repeated"})
 
 @dataclass(frozen=True, slots=True)
 class CellItem:
-    """A length and depth over a corpus; `corpus` is the fingerprint of its documents."""
+    """A length and a depth over a corpus; `corpus` is the fingerprint of its documents."""
 
     dataset: str
     length: int
@@ -23,12 +23,12 @@ class CellItem:
 
 
 def needle_cells(root: Path) -> Results[CellItem, NeedleCell]:
-    """What is kept of needle grids below one folder."""
+    """The cells stored below a folder."""
     return Results(root, "needle", key=_key, schema=SCHEMA)
 
 
 def item_id(length: int, depth: float) -> str:
-    """What a cell is called among the results of its grid."""
+    """The item id of a cell among the results of its grid."""
     return f"{length} tokens, depth {depth:g}%"
 
 

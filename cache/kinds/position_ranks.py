@@ -1,4 +1,4 @@
-"""Ranks of relocated documents, kept beside a model's other results."""
+"""Stored ranks of documents whose evidence was relocated."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RankedPair:
 
 
 def position_ranks(root: Path) -> Results[RankedPair, PositionRanks]:
-    """What is kept of such ranks below one folder."""
+    """The ranks stored below a folder."""
     return Results(root, "position_ranks", key=_key, schema=SCHEMA)
 
 

@@ -1,7 +1,7 @@
-"""Rankings of a collection's queries, kept beside a model's other results.
+"""Stored rankings of a collection's queries.
 
-A search over a corpus is kept while it is under way too: its best so far and how many documents it
-has seen, so that a stopped one goes on where it was.
+The state of a search over a corpus is stored while it runs: the best documents so far and how many
+documents were searched, so that a stopped search can be resumed.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ from poslens.cache.storage.store import ModelKey
 
 _CHECKPOINT_SECONDS, _REPORT_SECONDS = 20.0, 0.1
 _MAX_SEARCH = 512 << 20
-"""Bytes of a search under way: of 600,000 queries."""
+"""Maximum size in bytes of a stored search state, which is enough for 600,000 queries."""
 
 
 def ranking_method(own_corpus: bool, first_stage: str = "") -> Method:
-    """How rankings are made: each query over the whole collection or over its own corpus; from
-    scratch or by reranking the best 100 of `first_stage`."""
+    """The method of a ranking: each query over the whole collection or over its own corpus; either
+    a full search or a reranking of the top 100 of `first_stage`."""
     params: dict[str, Any] = {"corpus": "own" if own_corpus else "whole", "depth": DEPTH}
     if first_stage:
         params["first_stage"] = first_stage
@@ -65,7 +65,7 @@ def ranking_method(own_corpus: bool, first_stage: str = "") -> Method:
 
 
 EVIDENCE_READ = Method("evidence_read", {"version": 1})
-"""What shares of the evidence that a model read are kept under."""
+"""The store's key for the shares of evidence read."""
 
 _TEXTS_AT_ONCE = 2000
 
@@ -82,8 +82,8 @@ class EvidenceRead:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A search under way: the best `k` of each of n queries, `keys` [n, k] as in `TopK`, of the
-    first `seen` documents."""
+    """The state of an unfinished search: the best `k` of each of n queries, `keys` [n, k] as in
+    `TopK`, among the first `seen` documents."""
 
     seen: int
     k: int
@@ -96,11 +96,11 @@ class Search:
 
     @classmethod
     def of(cls, best: TopK) -> Search:
-        """What is stored of it."""
+        """The stored form of a top k."""
         return cls(best.seen, best.keys.shape[1], best.keys.numpy())
 
     def top(self) -> TopK:
-        """The same to go on with."""
+        """The top k from which the search is resumed."""
         best = TopK(*self.keys.shape)
         best.keys = torch.from_numpy(self.keys.copy())
         best.seen = self.seen
@@ -113,33 +113,34 @@ SEARCHES = Schema(Search)
 
 
 class _Texts:
-    """How many of a search's `total` texts were encoded, `before` of them by an earlier run. Texts
-    from the store count as done and not as computed: they would flatter the estimate."""
+    """The number of a search's `total` texts that were encoded, `before` of them by an earlier run.
+    Texts found in the store count as done but not as computed, since they would inflate the
+    rate."""
 
     def __init__(self, total: int, before: int, report: Callable[[Progress], None]) -> None:
         self._total, self._done, self._computed = total, before, 0
         self._report, self._started, self._reported = report, time.perf_counter(), 0.0
 
     def add(self, stored: int, computed: int) -> None:
-        """So many more were found in the store, and so many encoded."""
+        """Count texts that were found in the store, and texts that were encoded."""
         self._done += stored + computed
         self._computed += computed
         self._reported = time.perf_counter()
         self._report(self.progress())
 
     def count(self) -> None:
-        """One more was read without a model: reported with others, every 0.1 seconds."""
+        """Count one text that was read without a model; reported at most every 0.1 seconds."""
         self._done += 1
         self._computed += 1
         if time.perf_counter() - self._reported >= _REPORT_SECONDS:
             self.add(0, 0)
 
     def reach(self, done: int) -> None:
-        """So many are done: texts that the corpus has twice are encoded once."""
+        """Set the number of finished texts: duplicates in the corpus are encoded once."""
         self.add(max(0, done - self._done), 0)
 
     def progress(self, stopped: bool = False) -> Progress:
-        """As of now."""
+        """The current progress."""
         seconds = time.perf_counter() - self._started
         done = min(self._done, self._total)
         return Progress(self._total, done, self._computed, 0, seconds, stopped)
@@ -167,7 +168,7 @@ class RankingStore:
         return {query_id: evidence.share for query_id, evidence in found.items()}
 
     def evidence_missing(self, model: ModelKey) -> bool:
-        """Whether a query with evidence lacks that share."""
+        """Whether a query with evidence lacks its share of evidence read."""
         items = [self._evidence(query) for query in self._placed]
         return bool(self._reads.missing(model, EVIDENCE_READ, items))
 
@@ -178,11 +179,11 @@ class RankingStore:
         *,
         options: RunOptions = RunOptions(),
     ) -> Progress:
-        """Store how much of each query's evidence the model reads of its document; progress counts
+        """Store how much of each query's evidence in its document the model reads. Progress counts
         queries with evidence.
 
         Raises:
-            UserError: the corpus cannot be read, or the store cannot be written.
+            UserError: the corpus can't be read, or the store can't be written.
         """
         queries = {query.query_id: query for query in self._placed}
         texts: dict[str, str] = {}
@@ -196,7 +197,7 @@ class RankingStore:
             query = queries[item.item]
             key, span = query.evidence_document, query.span
             if key not in texts or span is None:
-                return EvidenceRead(0.0)  # a document that the corpus lacks is not read
+                return EvidenceRead(0.0)  # the corpus lacks the document, so nothing is read
             tokens = tokens_of(retriever, query.text, texts[key])
             return EvidenceRead(evidence_read(tokens, span))
 
@@ -212,7 +213,8 @@ class RankingStore:
         )
 
     def _evidence(self, query: Query) -> Key:
-        """The query's evidence: the collection's fingerprint knows the document, not the place."""
+        """Key of the query's evidence: the collection's fingerprint covers the document but not the
+        evidence span."""
         span = query.span
         where = f"{span.start}-{span.end}" if span else ""
         return Key(self.collection.name, query.query_id, f"{self.fingerprint}:{where}")
@@ -224,31 +226,32 @@ class RankingStore:
     def select(
         self, model: ModelKey, method: Method, queries: Sequence[Query] | None = None
     ) -> list[Ranking]:
-        """The stored rankings of these queries (by default all), in their order; one that names a
+        """The stored rankings of these queries (all by default), in their order. A ranking with a
         document that the corpus lacks counts as missing.
 
         Raises:
-            UserError: the corpus cannot be read.
+            UserError: the corpus can't be read.
         """
         items = [self._item(query) for query in queries or self.collection.queries]
         ranked = self._rankings.select(model, method, items).results
         return list(ranked.values())
 
     def search_of(self, model: ModelKey, method: Method) -> TopK | None:
-        """A search that was stopped; None where there is none for this very collection."""
+        """The state of a stopped search; None if there is none for this exact collection."""
         found = self._searches.get(model, method, self._whole)
         if found is None or found.keys.shape != (len(self.collection.queries), DEPTH):
             return None
         best = found.top()
         for row in range(len(self.collection.queries)):
             places, scores = best.found(row)
-            # Only documents that were seen, and only numbers: somebody may have made it up.
+            # Only documents already searched, and only finite scores: the file may have been
+            # tampered with.
             if max(places, default=-1) >= best.seen or not bool(scores.isfinite().all()):
                 return None
         return best if best.seen <= self.collection.survey.n else None
 
     def _names_documents(self, ranking: Ranking) -> bool:
-        """Whether the corpus has every document of a ranking."""
+        """Whether the corpus contains every document of a ranking."""
         named = np.fromiter(map(hash, ranking.document_ids), np.int64)
         return bool(np.isin(named, self._document_hashes).all())
 
@@ -273,12 +276,12 @@ class RankingStore:
         *,
         options: RunOptions = RunOptions(),
     ) -> Progress:
-        """Rank the corpus for every query and store that; progress counts queries and documents as
-        they are encoded.
+        """Rank the corpus for every query and store the rankings. Progress counts queries and
+        documents as they are encoded.
 
         Raises:
-            UserError: the corpus cannot be read, a score is not a number, or the store cannot be
-                written; what was stored before stays.
+            UserError: the corpus can't be read, a score is not finite, or the store can't be
+                written; what was stored before remains.
         """
         total, saved = self.collection.survey.n, time.perf_counter()
         own_corpus = method.params["corpus"] == "own"
@@ -345,7 +348,7 @@ class RankingStore:
     def _vectors(
         self, retriever: Pooled, model: ModelKey, options: RunOptions, on_texts: OnTexts
     ) -> Callable[[Sequence[str], Side], Tensor]:
-        """A dense model's vectors [n, H], computed once and stored."""
+        """A function that returns a dense model's vectors [n, H], computed once and stored."""
 
         def vectorise(texts: Sequence[str], side: Side) -> Tensor:
             arrays, _ = embedded(retriever, model, side, texts, self.embeddings, options, on_texts)
@@ -362,11 +365,11 @@ class RankingStore:
         *,
         options: RunOptions = RunOptions(),
     ) -> Progress:
-        """Reorder a first stage's rankings by a cross-encoder and store that; progress counts
-        queries.
+        """Rerank a first stage's rankings with a cross-encoder and store the result. Progress
+        counts queries.
 
         Raises:
-            UserError: the corpus cannot be read or the store cannot be written.
+            UserError: the corpus can't be read or the store can't be written.
         """
         candidates = {ranking.query_id: ranking for ranking in first}
         queries = {query.query_id: query for query in self.collection.queries}
@@ -392,7 +395,7 @@ class RankingStore:
 
 
 def fingerprint(collection: Collection) -> str:
-    """16 hexadecimal digits over queries, judgements and every document."""
+    """16 hexadecimal digits that hash the queries, relevance judgments and every document."""
     total = hashlib.sha256(collection.queries_digest().encode())
     for path in collection.files:
         total.update(f"{file_digest(path)}\n".encode())

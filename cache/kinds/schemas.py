@@ -1,4 +1,4 @@
-"""The schema of each kind of result, by the name under which files keep it."""
+"""The schema of each kind of result, by its name in the store's files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SCHEMAS: dict[str, Schema[Any]] = {
 
 
 def schema_for(kind: str, method: Method) -> Schema[Any] | None:
-    """How results of a kind are stored under a method; None where this version reads no such
+    """The schema of a kind of results under a method; None if this version doesn't support the
     kind."""
     if not kind.startswith(FAITHFULNESS):
         return _SCHEMAS.get(kind)

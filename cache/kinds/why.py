@@ -17,7 +17,7 @@ SCHEMA = Schema(Why)
 @dataclass(frozen=True, slots=True)
 class WhyItem:
     """A query and a document that it should retrieve; `corpus` is the fingerprint of all documents
-    and judgements. `query_id` is empty for a query that the data set lacks."""
+    and judgments. `query_id` is empty if the query is not part of the data set."""
 
     dataset: str
     query_id: str
@@ -30,13 +30,13 @@ class WhyItem:
 
     @property
     def name(self) -> str:
-        """What it is called among the results of a data set."""
+        """The item id among the results of a data set."""
         digest = hashlib.sha256(f"{self.query}\0{self.document_id}".encode("utf-8", "replace"))
         return f"{self.query_id[:200]} {digest.hexdigest()[:16]}".strip()
 
 
 def explanations(root: Path) -> Results[WhyItem, Why]:
-    """The stored explanations below one folder."""
+    """The explanations stored below one folder."""
     return Results(root, "why", key=_key, schema=SCHEMA)
 
 

@@ -1,5 +1,5 @@
-"""Unpack all that ships below a cache's folder, at the lowest priority, so that no page has to:
-`python -m poslens.cache.shipped FOLDER`, which the dashboard starts beside its first page."""
+"""Unpack all shipped results below a cache's folder at the lowest priority, so that no page has to:
+`python -m poslens.cache.shipped FOLDER`. The dashboard starts this along with its first page."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The results that ship, read where the user's cache has none of its own.
+"""Shipped results, read where the user's cache has none of its own.
 
-A Parquet file is unpacked into a database of the store's own layout when something in it is first
-asked for: below the cache's folder, under the file's checksum. That copy can be deleted at any
-time; deletion, export and upkeep of the cache know nothing of it.
+A Parquet file is unpacked into a database with the store's layout when a result in it is first
+requested: below the cache's folder, under the file's checksum. That copy can be deleted at any
+time; deleting, exporting and maintaining the cache ignore it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Shipped:
-    """What ships in `source`, unpacked below the cache's folder `root`."""
+    """The shipped results in `source`, unpacked below the cache's folder `root`."""
 
     def __init__(self, root: Path, source: Path = FOLDER) -> None:
         self._place, self._source = root / UNPACKED, source
@@ -40,13 +40,13 @@ class Shipped:
         self._lock = threading.Lock()
 
     def folder(self, model: ModelKey, method: Method) -> Path | None:
-        """Where the results of this model and method are; None where none ship, or they are
+        """The folder with the results of this model and method; None if none ship or they are
         damaged."""
         file = self._files.get((model.fingerprint, method.core))
         return None if file is None else self._unpacked(file)
 
     def unpack(self) -> None:
-        """Unpack all that is not yet, for whoever asks first."""
+        """Unpack all files that aren't unpacked yet, ahead of the first request."""
         for file in self._files.values():
             self._unpacked(file)
 
@@ -64,7 +64,8 @@ class Shipped:
         return None if file.name in self._refused else folder
 
     def refuse(self, model: ModelKey, method: Method, reason: UserError) -> None:
-        """Do without the results of this model and method; the next start unpacks them anew."""
+        """Ignore the results of this model and method from now on; the next start unpacks them
+        again."""
         file = self._files[model.fingerprint, method.core]
         self._refuse(file, reason)
         shutil.rmtree(self._place / _folder_name(file), ignore_errors=True)
@@ -75,8 +76,9 @@ class Shipped:
             _LOG.warning("%s, which ships with PosLens, is left out: %s", file.name, reason)
 
     def _unpack(self, file: ShippedFile, folder: Path) -> None:
-        """Fill a folder beside it, which takes its name once it is whole."""
-        # Here: it takes pyarrow's reader of Parquet, which a page of other results needs not.
+        """Unpack into a temporary folder, which is renamed to `folder` once complete."""
+        # Imported here: it imports pyarrow's Parquet reader, which pages with other results don't
+        # need.
         from poslens.cache.exchange.transfer import take_stream
 
         data = _content(self._source, file)
@@ -88,7 +90,7 @@ class Shipped:
             store.release()
             index.forget_below(part)
             self._remove_former()
-            with suppress(OSError):  # another process has just done the same
+            with suppress(OSError):  # another process has unpacked it at the same time
                 part.rename(folder)
             if not folder.is_dir():
                 raise UserError("Its folder below the cache cannot be written.")
@@ -96,8 +98,8 @@ class Shipped:
             shutil.rmtree(part, ignore_errors=True)
 
     def _remove_former(self) -> None:
-        """Remove what was unpacked of an earlier version's files, and what a process left that was
-        killed in the middle."""
+        """Remove results unpacked from an earlier version's files, and incomplete folders of killed
+        processes."""
         for old in self._place.iterdir():
             unfinished = old.name.startswith(".")
             if (unfinished and _age(old) > _ABANDONED_S) or not (
@@ -107,7 +109,7 @@ class Shipped:
 
 
 def _age(path: Path) -> float:
-    """Seconds since a folder was last written to; 0 where it is gone."""
+    """Seconds since a folder was last modified; 0 if it no longer exists."""
     try:
         return time.time() - path.stat().st_mtime
     except OSError:
@@ -119,7 +121,7 @@ def _folder_name(file: ShippedFile) -> str:
 
 
 def _content(source: Path, file: ShippedFile) -> bytes:
-    """The file's bytes, checked before anything reads them: a damaged Parquet file can end the
+    """The file's bytes, verified before they are parsed: a damaged Parquet file can crash the
     process that opens it."""
     try:
         data = (source / file.name).read_bytes()

@@ -1,8 +1,8 @@
-"""What ships: a manifest beside the Parquet files, which names each and what it must be.
+"""The manifest of shipped results, next to their Parquet files: the name and checksum of each.
 
-A file holds one model's results under one method, as `cache export` writes them. The manifest knows
-each by the model's fingerprint and the method with its version, which are the store's own keys:
-results of another model, or of another version of a method, are found by nobody.
+A file contains one model's results under one method, as `cache export` writes them. The manifest
+identifies them by the model's fingerprint and the method with its version, which are the store's
+keys, so results of another model or method version are never used.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ShippedFile:
-    """One Parquet file: its `rows` are results of `model` under `method` (with its version), made
-    by this `poslens`. `datasets` are those of its results; of embeddings and maps there are none.
-    """
+    """One Parquet file: `rows` results of `model` under `method` (with its version), computed by
+    version `poslens`. `datasets` are the data sets of its results; empty for embeddings and
+    maps."""
 
     name: str
     model: str
@@ -47,7 +47,8 @@ class ShippedFile:
 
 
 def shipped_files(folder: Path = FOLDER) -> tuple[ShippedFile, ...]:
-    """What the manifest of `folder` lists; nothing where it is damaged, and the log says so."""
+    """The files listed in the manifest of `folder`. Empty, with a log message, if the manifest is
+    damaged."""
     try:
         listed = json.loads((folder / NAME).read_text(encoding="utf-8"))["files"]
         return tuple(
@@ -59,6 +60,6 @@ def shipped_files(folder: Path = FOLDER) -> tuple[ShippedFile, ...]:
 
 
 def write_manifest(files: tuple[ShippedFile, ...], folder: Path = FOLDER) -> None:
-    """Write the manifest of `folder` anew."""
+    """Write the manifest of `folder`."""
     text = json.dumps({"files": [asdict(file) for file in files]}, indent=1, ensure_ascii=False)
     (folder / NAME).write_text(text + "\n", encoding="utf-8")

@@ -1,12 +1,12 @@
-"""Summaries of results as blocks: what aggregates and lists need, without the results themselves.
+"""Summaries of results as blocks, so that aggregates and lists don't read the results themselves.
 
-Each append to a file adds one block of rows (an Arrow record batch) and one of curves. A result
-has a serial number that is never used again; a block lists the serials that it supersedes
-(`dead`), so that a replaced or removed result drops out of every aggregate, whatever block still
-holds its row or curve. Blocks carry checksums over everything they say.
+Each append to a file adds one block of rows (an Arrow record batch) and one of curves. A result has
+a serial number that is never reused. A block lists the serials that it supersedes (`dead`), so that
+a replaced or removed result is excluded from every aggregate, even if a block still contains its
+row or curve. Blocks have checksums over all their contents.
 
-A curve has its magnitudes (`positions.document_magnitudes`) beside it in the same row. A block
-whose curves have no signs holds them once: they are their own magnitudes.
+The magnitudes of a curve (`positions.document_magnitudes`) are stored in the same row. A block of
+curves without signs stores one array for both, since they equal their magnitudes.
 """
 
 from __future__ import annotations
@@ -45,15 +45,16 @@ ROW = pa.schema(
         ("reason", pa.string()),
     ]
 )
-"""A result's or a failure's summary. Its serial is the block's `first` + `offset`;
-`document_tokens` is the data set's count, `tokens` the model's; `start` and `end` are the
-evidence's characters of the document's `characters`; a failure has a `reason` and no score."""
+"""The summary of a result or a failure. Its serial is the block's `first` + `offset`;
+`document_tokens` is the data set's token count, `tokens` the model's; `start` and `end` delimit the
+evidence in characters, out of the document's `characters`. A failure has a `reason` and no
+score."""
 
 SMALL = 1024
-"""Blocks of fewer rows are merged now and then."""
+"""Blocks with fewer rows than this are merged from time to time."""
 
 LARGE = 1 << 16
-"""And no merged block has more."""
+"""Maximum number of rows of a merged block."""
 
 MERGE_EVERY = 64
 T = TypeVar("T")
@@ -62,7 +63,7 @@ Serials = NDArray[np.int64]
 
 
 class DamagedBlock(Exception):
-    """The bytes are not what was stored."""
+    """A block's bytes don't match its checksum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,8 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class CurveRows:
-    """Curves and magnitudes [n, 100] of results by their serials [n]. `magnitudes` is `curves`
-    itself where those have no signs."""
+    """Curves and magnitudes [n, 100] of results, by serial [n]. `magnitudes` is the same array as
+    `curves` if these have no signs."""
 
     serials: Serials
     curves: Array
@@ -87,7 +88,7 @@ class CurveRows:
         return len(self.serials)
 
     def at(self, places: slice | NDArray[Any]) -> CurveRows:
-        """Some of them."""
+        """The rows at these indices."""
         curves = self.curves[places]
         same = self.magnitudes is self.curves
         return CurveRows(self.serials[places], curves, curves if same else self.magnitudes[places])
@@ -98,7 +99,7 @@ def curve_rows(
     curves: Sequence[Array] | Array,
     magnitudes: Sequence[Array] | Array,
 ) -> CurveRows:
-    """Rows of as many curves [100] and magnitudes [100] as there are serials."""
+    """Rows for serials [n] with their curves [100] and magnitudes [100]."""
     values = np.asarray(curves, dtype=np.float32).reshape(-1, N_BINS)
     sizes = np.asarray(magnitudes, dtype=np.float32).reshape(-1, N_BINS)
     same = curves is magnitudes or np.array_equal(values, sizes, equal_nan=True)
@@ -106,7 +107,8 @@ def curve_rows(
 
 
 def pair_columns(pairs: Sequence[TextPair]) -> dict[str, list[Any]]:
-    """What a row of `ROW` says of its pair, by column; of a pair that failed all but the reason."""
+    """The columns of `ROW` that describe a pair; for a failed pair, all columns except the
+    reason."""
     spans = [pair.evidence for pair in pairs]
     nothing = [None] * len(pairs)
     return {
@@ -127,12 +129,12 @@ def pair_columns(pairs: Sequence[TextPair]) -> dict[str, list[Any]]:
 
 
 def batch_of(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
-    """Rows as a record batch, offsets counted from 0."""
+    """Rows as a record batch, with offsets counted from 0."""
     return batch_of_columns({name: [row[name] for row in rows] for name in ROW.names[1:]})
 
 
 def batch_of_columns(columns: Mapping[str, Sequence[Any]]) -> pa.RecordBatch:
-    """Columns of `ROW` but the offsets as a record batch, offsets counted from 0."""
+    """Columns of `ROW` other than the offsets as a record batch, with offsets counted from 0."""
     n = len(columns["pair"])
     arrays = [pa.array(columns[name], ROW.field(name).type) for name in ROW.names[1:]]
     return pa.RecordBatch.from_arrays([pa.array(range(n), pa.int64()), *arrays], schema=ROW)
@@ -142,7 +144,7 @@ def batch_of_columns(columns: Mapping[str, Sequence[Any]]) -> pa.RecordBatch:
 
 
 def next_serial(db: sqlite3.Connection) -> int:
-    """The first serial that was never used."""
+    """The first unused serial."""
     used = db.execute("SELECT max(id) FROM payload").fetchone()[0] or 0
     row = db.execute("SELECT next FROM block ORDER BY id DESC LIMIT 1").fetchone()
     return max(used + 1, row[0] if row else 1)
@@ -151,7 +153,7 @@ def next_serial(db: sqlite3.Connection) -> int:
 def append(
     db: sqlite3.Connection, first: int, rows: pa.RecordBatch, dead: Sequence[int] | Serials
 ) -> None:
-    """Add a block of `rows`, whose serials count from `first`, in the place of `dead`."""
+    """Add a block of `rows`, with serials counted from `first`, that supersedes `dead`."""
     offsets = _numbers(rows.column(0), np.int64)
     past = first + int(offsets.max()) + 1 if len(offsets) else first
     if _write(db, rows, np.asarray(dead, np.int64), first, past) % MERGE_EVERY == 0:
@@ -159,37 +161,37 @@ def append(
 
 
 def append_curves(db: sqlite3.Connection, variant: int, rows: CurveRows) -> None:
-    """Add the curves of results under a variant."""
+    """Add curves of results under a variant."""
     if len(rows) and _write_curves(db, variant, rows) % MERGE_EVERY == 0:
         merge_curves(db)
 
 
 def _next_id(db: sqlite3.Connection, table: str) -> int:
-    """An id above all others. Blocks that replace others are inserted before those are deleted, so
-    no id is used twice and a reader that knows one needs only what is above it."""
+    """An id greater than all others. Blocks are inserted before the blocks they replace are
+    deleted, so no id is reused, and a reader needs only the ids above the last one it has read."""
     return (db.execute(f"SELECT max(id) FROM {table}").fetchone()[0] or 0) + 1
 
 
 def remove(db: sqlite3.Connection, serials: Sequence[int]) -> None:
-    """Take results out, so that they are missing again."""
+    """Remove results, so that they count as missing again."""
     if serials:
         db.executemany("DELETE FROM payload WHERE id = ?", [(serial,) for serial in serials])
         append(db, next_serial(db), batch_of([]), serials)
 
 
 def merge(db: sqlite3.Connection) -> None:
-    """Make one block of all small ones; damaged ones are left alone."""
+    """Merge all small blocks into one; damaged blocks are not touched."""
     blocks = _whole(read_blocks(db, where=f"n < {SMALL}"))
     if len(blocks) > 1:
         dead = np.unique(np.concatenate([block.dead for block in blocks.values()]))
-        # What they supersede may lie in other blocks, so it stays on record.
+        # Superseded rows may be in other blocks, so the list is kept.
         _write(db, _rows(blocks.values(), dead), dead)
         db.executemany("DELETE FROM block WHERE id = ?", [(block,) for block in blocks])
 
 
 def merge_all(db: sqlite3.Connection) -> None:
-    """Write all blocks anew without anything superseded, curves of another version among that.
-    Give the file another epoch after."""
+    """Rewrite all blocks without superseded rows and without curves of other versions. The caller
+    must then give the file a new epoch."""
     blocks = _whole(read_blocks(db))
     if not blocks:
         return
@@ -217,7 +219,7 @@ def _whole(found: Iterable[tuple[int, T | None]]) -> dict[int, T]:
 
 
 def _rows(blocks: Iterable[Block], dead: Serials) -> pa.RecordBatch:
-    """The rows of blocks that are not dead, their offsets being their serials."""
+    """The rows of blocks that are not superseded, with their serials as offsets."""
     parts = [with_offsets(block.rows, block.serials) for block in blocks]
     rows = pa.Table.from_batches(parts, ROW).combine_chunks().to_batches()
     joined = rows[0] if rows else batch_of([])
@@ -253,7 +255,8 @@ def _write(
 
 
 def _joined(parts: Iterable[CurveRows]) -> CurveRows:
-    """Curves of several blocks by serial; one that two processes derived at once is there once."""
+    """Curves of several blocks, sorted by serial; a curve that two processes derived at once is
+    included once."""
     listed = list(parts)
     serials, places = np.unique(
         np.concatenate([np.zeros(0, np.int64), *(part.serials for part in listed)]),
@@ -282,7 +285,7 @@ def _write_curves(db: sqlite3.Connection, variant: int, rows: CurveRows) -> int:
 
 
 def merge_curves(db: sqlite3.Connection) -> None:
-    """Make one block of a variant's small ones."""
+    """Merge a variant's small curve blocks into one."""
     for variant in variants(db).values():
         curve_rows = _whole(read_curves(db, variant, where=f"n < {SMALL}"))
         if len(curve_rows) > 1:
@@ -298,7 +301,8 @@ def merge_curves(db: sqlite3.Connection) -> None:
 def read_blocks(
     db: sqlite3.Connection, after: int = 0, where: str = "1"
 ) -> Iterator[tuple[int, Block | None]]:
-    """Id and content of each block above `after`, oldest first; None where it is damaged."""
+    """Yield id and content of each block with an id above `after`, oldest first; None if it is
+    damaged."""
     rows = db.execute(
         "SELECT id, first, n, checksum, dead, data FROM block "
         f"WHERE id > ? AND {where} ORDER BY id",
@@ -326,7 +330,8 @@ def _block(first: int, n: int, checksum: int, dead: bytes, data: bytes) -> Block
 def read_curves(
     db: sqlite3.Connection, variant: int, after: int = 0, where: str = "1"
 ) -> Iterator[tuple[int, CurveRows | None]]:
-    """Id and rows of each curve block of a variant above `after`; None where it is damaged."""
+    """Yield id and rows of each curve block of a variant with an id above `after`; None if it is
+    damaged."""
     for known, n, checksum, data in db.execute(
         f"SELECT id, n, checksum, data FROM curve WHERE id > ? AND variant = ? AND {where} "
         "ORDER BY id",
@@ -341,14 +346,14 @@ def read_curves(
             yield known, None
             continue
         values = np.frombuffer(data, "<f4", offset=8 * n).reshape(-1, n, N_BINS)
-        # The same array where the block holds one kind.
+        # One array for both if the block stores only one.
         curves = values[0]
         magnitudes = values[1] if len(values) == 2 else curves
         yield known, CurveRows(np.frombuffer(data, "<i8", n), curves, magnitudes)
 
 
 def _numbers(column: pa.Array, dtype: type) -> NDArray[Any]:
-    """A column without nulls as numpy, copying nothing."""
+    """A column without nulls as a numpy array, without a copy."""
     if not len(column):
         return np.zeros(0, dtype)
     buffer = column.buffers()[1]
@@ -356,7 +361,7 @@ def _numbers(column: pa.Array, dtype: type) -> NDArray[Any]:
 
 
 def numbers(column: pa.Array, missing: float) -> NDArray[Any]:
-    """A column of numbers or flags as numpy, `missing` in the place of nulls."""
+    """A column of numbers or flags as a numpy array, with `missing` in place of nulls."""
     filled = column.fill_null(missing) if column.null_count else column
     values: NDArray[Any] = filled.to_numpy(zero_copy_only=False)
     return values
@@ -371,9 +376,9 @@ _WIDTH = 512
 
 
 def _curves_checksum(variant: int, data: bytes) -> int:
-    """Sums along rows and columns of the bytes as a table of 64-bit words, and the CRC of those:
-    as sure to see a changed byte as a CRC of it all (one changed word changes two sums), at a
-    third of its time, which is most of what reading curves takes."""
+    """A checksum of the bytes as a table of 64-bit words: the CRC of the sums of its rows and
+    columns. It detects a changed byte as reliably as a CRC of all bytes (one changed word changes
+    two sums) in a third of the time, which dominates the reading of curves."""
     whole = len(data) // (8 * _WIDTH) * (8 * _WIDTH)
     words = np.frombuffer(data, np.uint64, whole // 8).reshape(-1, _WIDTH)
     check = zlib.crc32(data[whole:], variant)
@@ -381,18 +386,18 @@ def _curves_checksum(variant: int, data: bytes) -> int:
 
 
 def variants(db: sqlite3.Connection) -> dict[str, int]:
-    """The kinds of curve that the file may hold, by their parameters as JSON."""
+    """Curve variants in the file: their numbers by their parameters as JSON."""
     return {params: known for known, params in db.execute("SELECT id, params FROM variant")}
 
 
 def variant_params(method: Method) -> str:
-    """The parameters that shape the method's curve, as JSON."""
+    """The parameters that determine the method's curve, as JSON."""
     return json.dumps(dict(method.curve_params))
 
 
 def is_current(params: str) -> bool:
-    """Whether curves under a variant's parameters are what would be made now. What an import or an
-    earlier version calls otherwise is nothing that anyone will ask for."""
+    """Whether a variant's parameters are those of the current version. Other variants, from an
+    import or an earlier version, are never requested."""
     methods = (
         Method("", {}, positions.curve_params(normalization, resampling))
         for normalization in positions.NORMALIZATIONS
@@ -404,7 +409,7 @@ def is_current(params: str) -> bool:
 
 
 def variant_number(db: sqlite3.Connection, params: str) -> int:
-    """The number of a kind of curve, given where it has none."""
+    """The number of a curve variant, assigned if it has none."""
     known = variants(db).get(params)
     if known is None:
         known = db.execute("INSERT INTO variant (params) VALUES (?)", (params,)).lastrowid
@@ -412,7 +417,7 @@ def variant_number(db: sqlite3.Connection, params: str) -> int:
 
 
 def dataset_number(db: sqlite3.Connection, name: str) -> int:
-    """The data set's number, given where it has none."""
+    """The data set's number, assigned if it has none."""
     row = db.execute("SELECT id FROM dataset WHERE name = ?", (name,)).fetchone()
     if row is None:
         return db.execute("INSERT INTO dataset (name) VALUES (?)", (name,)).lastrowid or 0
@@ -421,5 +426,5 @@ def dataset_number(db: sqlite3.Connection, name: str) -> int:
 
 
 def covered(blocks: Iterable[Block]) -> set[int]:
-    """The serials that some block has a row of."""
+    """The serials that have a row in any of the blocks."""
     return {int(serial) for block in blocks for serial in block.serials}

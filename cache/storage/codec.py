@@ -1,8 +1,8 @@
-"""An attribution as bytes and back: safetensors with its metadata, compressed, with a checksum.
+"""Serialization of attributions: safetensors with metadata, compressed, with a checksum.
 
-Safetensors holds arrays and strings and nothing that could run, and reads back bit for bit. All
-arrays are float32, matrices too: rows and columns of a matrix are shown beside the score with what
-is missing to it, down to 1e-6, and float16 would put rounding of 1e-3 there.
+Safetensors contains only arrays and strings, no executable code, and is restored bit for bit. All
+arrays are float32, including matrices: the sums of a matrix's rows and columns are shown next to
+the score with their difference from it, down to 1e-6, and float16 would round at 1e-3.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from poslens.cache.keys import text_fingerprint
 
 FORMAT = 2
 MAX_RAW = 64 << 20
-"""Bytes of one result before it is compressed: a matrix of 512 x 32,000 tokens fits. A few
-kilobytes that come from elsewhere may claim to unpack to gigabytes."""
+"""Maximum size in bytes of an uncompressed result: a matrix of 512 x 32,000 tokens fits. Without a
+limit, a few kilobytes from a third party could expand to gigabytes."""
 
 _CODEC = pa.Codec("zstd")
 _BLOCK = 128 << 10
-_PLAIN = bytes(code for code in range(32, 127) if code not in b'"\\')  # as it is in JSON
+_PLAIN = bytes(code for code in range(32, 127) if code not in b'"\\')  # not escaped in JSON
 
 
 Fields = dict[str, Any]
-"""Named values, as JSON has them."""
+"""Named values of JSON types."""
 
 
 class DamagedPayload(Exception):
-    """The bytes are not what was stored."""
+    """The bytes don't match the checksum or can't be decoded."""
 
 
 class PackedText(NamedTuple):
-    """A tokenized text as it lies in a payload: JSON of what is no number, and start, end and
-    is_special of each token as int32 [T, 3]."""
+    """A serialized tokenized text: its strings as JSON, and start, end and is_special of each token
+    as int32 [T, 3]."""
 
     said: str
     spans: bytes
 
 
 def pack_text(text: TokenizedText) -> PackedText:
-    """The text as bytes. Many results share a text: pack it once."""
+    """Serialize the text. Many results share a text, so pack it only once."""
     spans = np.empty((len(text), 3), "<i4")
     spans[:, 0], spans[:, 1], spans[:, 2] = text.starts, text.ends, text.special
     words = (
@@ -60,8 +60,8 @@ def pack_text(text: TokenizedText) -> PackedText:
 
 
 def _listed(tokens: Sequence[str]) -> str:
-    """JSON of the strings, as `json.dumps` writes it; where nothing has to be escaped, in a quarter
-    of its time."""
+    """JSON of the strings, identical to that of `json.dumps`; four times as fast if nothing has to
+    be escaped."""
     joined = '", "'.join(tokens)
     between = b'"' * (2 * len(tokens) - 2)
     if tokens and joined.isascii() and joined.encode().translate(None, _PLAIN) == between:
@@ -87,13 +87,13 @@ def _unpack_text(header: dict[str, Any], spans: np.ndarray) -> TokenizedText:
 
 
 def identity(dataset: str, pair_id: str, text: str) -> bytes:
-    """What a checksum covers besides the bytes: a payload that turns up under another pair or
-    other texts (16 hexadecimal digits) is damaged."""
+    """Bytes that a checksum covers in addition to the payload, so that a payload stored under
+    another pair or other texts (16 hexadecimal digits) is detected as damaged."""
     return f"{dataset}\0{pair_id}\0{text}".encode("utf-8", "surrogatepass")
 
 
 def identity_of(pair: TextPair) -> bytes:
-    """The same, of a pair."""
+    """The identity of a pair; see `identity`."""
     return identity(pair.dataset, pair.pair_id, text_fingerprint(pair))
 
 
@@ -103,11 +103,11 @@ def encode(
     query: PackedText | None = None,
     document: PackedText | None = None,
 ) -> bytes:
-    """Checksum (4 bytes), length (8 bytes), then the compressed safetensors. Texts that were packed
-    before can be given along.
+    """Checksum (4 bytes), length (8 bytes), then the compressed safetensors. `query` and `document`
+    are the packed texts, if already available.
 
     Raises:
-        UserError: it has more than MAX_RAW bytes.
+        UserError: the result is larger than MAX_RAW bytes.
     """
     query = query or pack_text(attribution.query)
     document = document or pack_text(attribution.document)
@@ -119,7 +119,7 @@ def encode(
         "bias_share": attribution.bias_share,
         "completeness_error": attribution.completeness_error,
         "standard_error": attribution.standard_error,
-        # What a summary says of the pair, so that it can be made again.
+        # The pair's fields in a summary, so that the summary can be rebuilt.
         "pair": {
             "language": pair.language,
             "domain": pair.domain,
@@ -144,11 +144,11 @@ def encode(
 def _safetensors(
     attribution: Attribution, query: PackedText, document: PackedText, header: bytes
 ) -> bytes:
-    """What `safetensors.numpy.save` writes of these arrays, byte for byte, in a twentieth of its
-    time: wider types first, then by name, each after the other.
+    """The bytes that `safetensors.numpy.save` would write for these arrays, but 20 times as fast:
+    wider types first, then by name.
 
-    The JSON is an array beside the others: safetensors' own metadata comes back without reading
-    the file a second time only from a file, not from bytes.
+    The JSON is stored as one of the arrays: from bytes, unlike from a file, safetensors' own
+    metadata can't be read without parsing everything a second time.
     """
     floats = {"document_scores": attribution.document_scores}
     if attribution.matrix is not None:
@@ -185,7 +185,7 @@ def recompress(data: bytes, identity: bytes) -> bytes:
     """Repack a result without compression, for a file that compresses many results together.
 
     Raises:
-        DamagedPayload: the bytes were changed or cut, or belong to another pair.
+        DamagedPayload: the bytes were modified or truncated, or belong to another pair.
     """
     try:
         raw = _raw(data, identity)
@@ -206,7 +206,7 @@ def _stored(raw: bytes) -> bytes:
 
 
 def is_whole(data: object, identity: bytes) -> bool:
-    """Whether these bytes are what was stored under this identity."""
+    """Whether these bytes are intact and were stored under this identity."""
     if not isinstance(data, bytes) or len(data) < 12:
         return False
     return zlib.crc32(data[4:], zlib.crc32(identity)) == int.from_bytes(data[:4], "big")
@@ -227,7 +227,7 @@ def _unpack(data: bytes, identity: bytes) -> tuple[dict[str, np.ndarray], dict[s
     return arrays, json.loads(arrays["header"].tobytes())
 
 
-# Who imports a file may have made up all of it: any value may be of any type.
+# An imported file may be malicious: any value may have any type.
 _DAMAGE = (
     pa.ArrowException,
     OSError,
@@ -243,10 +243,10 @@ _DAMAGE = (
 
 
 def decode(data: bytes, model: str, method: Method, pair_id: str, identity: bytes) -> Attribution:
-    """The attribution that `encode` packed.
+    """The attribution that `encode` serialized.
 
     Raises:
-        DamagedPayload: the bytes were changed or cut, or belong to another pair.
+        DamagedPayload: the bytes were modified or truncated, or belong to another pair.
     """
     try:
         arrays, header = _unpack(data, identity)
@@ -262,7 +262,7 @@ def decode(data: bytes, model: str, method: Method, pair_id: str, identity: byte
             matrix=arrays.get("matrix"),
             bias_share=_number(header["bias_share"]),
             completeness_error=_number(header["completeness_error"]),
-            standard_error=_number(header.get("standard_error")),  # older results have none
+            standard_error=_number(header.get("standard_error")),  # missing in older results
             seconds=_number(header["seconds"]) or 0.0,
         )
     except _DAMAGE as error:
@@ -270,10 +270,10 @@ def decode(data: bytes, model: str, method: Method, pair_id: str, identity: byte
 
 
 def pair_fields(data: bytes, identity: bytes) -> dict[str, Any]:
-    """What the payload says of its pair: language, domain, document_tokens, start, end, characters.
+    """The pair's fields in the payload: language, domain, document_tokens, start, end, characters.
 
     Raises:
-        DamagedPayload: the bytes were changed or cut, or belong to another pair.
+        DamagedPayload: the bytes were modified or truncated, or belong to another pair.
     """
     try:
         found = _unpack(data, identity)[1]["pair"]
@@ -293,7 +293,7 @@ _PAIR: dict[str, type] = {
 
 
 def _of(kind: type, value: Any) -> Any:
-    """`value`, which is None or of this type and not absurdly large."""
+    """`value`, if it is None or of this type and within the size limit."""
     fits = not isinstance(value, int) or 0 <= value < 2**31
     if value is None or (isinstance(value, kind) and fits):
         return value
@@ -313,8 +313,8 @@ def pack_floats(values: Array) -> bytes:
 
 
 def unpack_floats(data: object) -> np.ndarray | None:
-    """The values [n] of `pack_floats`; None where they are damaged."""
-    if not isinstance(data, bytes):  # SQLite keeps text in a column of bytes, too
+    """The values [n] that `pack_floats` serialized; None if they are damaged."""
+    if not isinstance(data, bytes):  # SQLite can store text in a blob column
         return None
     values = data[:-4]
     if len(values) % 4 or zlib.crc32(values) != int.from_bytes(data[-4:], "big"):
@@ -323,14 +323,14 @@ def unpack_floats(data: object) -> np.ndarray | None:
 
 
 def pack_fields(fields: Fields) -> bytes:
-    """JSON of `fields` behind its CRC-32."""
-    # A float32 written as the float64 it equals reads back bit for bit.
+    """JSON of `fields`, preceded by its CRC-32."""
+    # A float32 converted to float64 and written as JSON is restored bit for bit.
     text = json.dumps(fields).encode()
     return zlib.crc32(text).to_bytes(4, "big") + text
 
 
 def unpack_fields(payload: object) -> Fields | None:
-    """The fields; None where nothing is stored or it is not what was stored."""
+    """The fields; None if nothing is stored or it is damaged."""
     if not isinstance(payload, bytes) or not has_whole_fields(payload):
         return None
     try:
@@ -341,5 +341,5 @@ def unpack_fields(payload: object) -> Fields | None:
 
 
 def has_whole_fields(payload: bytes) -> bool:
-    """Whether it is what `pack_fields` made."""
+    """Whether the payload is intact output of `pack_fields`."""
     return zlib.crc32(payload[4:]).to_bytes(4, "big") == payload[:4]

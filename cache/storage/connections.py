@@ -1,11 +1,10 @@
-"""Connections to the store's databases: who has one open, which lock is held when, and what
-becomes of connections to a database that was removed.
+"""Connections to the store's databases: pooling, locking, and handling of removed databases.
 
-SQLite keeps writers apart by itself, but before 3.51.3 (3.50.7, 3.44.6) a checkpoint and another
-connection's commit can meet such that the write-ahead log is reset too early and the database is
-damaged ("WAL-reset bug", sqlite.org/wal.html). Python often links an older one. So checkpoints
-are ours (`wal_autocheckpoint = 0`), and one lock file for each database is held around open,
-commit, checkpoint and close, in every process. Reading takes no lock.
+SQLite serializes writers, but before 3.51.3 (3.50.7, 3.44.6) a checkpoint and a commit of another
+connection can race so that the write-ahead log is reset too early and the database is corrupted
+("WAL-reset bug", sqlite.org/wal.html). Python is often linked against an older version. Therefore
+this module does its own checkpoints (`wal_autocheckpoint = 0`), and every process holds one lock
+file per database during open, commit, checkpoint and close. Reading takes no lock.
 """
 
 from __future__ import annotations
@@ -34,9 +33,8 @@ _POLL_S = 0.001
 _CHECKPOINT_BYTES = 16 << 20
 _IDLE_PER_FILE = 4
 _MAX_IDLE = 16
-"""Connections of all files together that are kept open while nobody uses them. Each has the
-database and its log open, each file the log's index: at most 48 descriptors. Each may also hold
-2 MB of the database's pages."""
+"""Maximum number of idle connections to all files. Each keeps the database and its log open, and
+each file the log's index: at most 48 descriptors. Each may also cache 2 MB of database pages."""
 _IDLE_LOCKS = 64
 
 _SCHEMA = """
@@ -57,7 +55,7 @@ CREATE TABLE ingested (part TEXT PRIMARY KEY) WITHOUT ROWID;
 
 
 class Foreign(sqlite3.DatabaseError):
-    """A database of another program."""
+    """The database belongs to another program."""
 
 
 # -- locks -----------------------------------------------------------------------------------------
@@ -65,7 +63,7 @@ class Foreign(sqlite3.DatabaseError):
 
 @dataclass(slots=True)
 class _Lock:
-    """A lock of this process's and how many are between asking for it and giving it back."""
+    """A lock of this process, and the number of threads that hold it or wait for it."""
 
     lock: FileLock
     users: int = 0
@@ -76,13 +74,12 @@ _locks: OrderedDict[Path, _Lock] = OrderedDict()
 
 @contextmanager
 def locked(path: Path, timeout: float | None = None) -> Iterator[None]:
-    """Hold the lock of the database at `path`: one thread of one process at a time, which may
-    take it again.
+    """Hold the lock of the database at `path`: one thread of one process at a time; reentrant.
 
     Raises:
         UserError: another process holds it for longer than a minute.
     """
-    # Outside the model's folder: a folder can be removed while its locks are held.
+    # Outside the model's folder, which can be removed while its locks are held.
     place = path.parents[1] / LOCKS / path.parent.name / f"{path.stem}.lock"
     place.parent.mkdir(parents=True, exist_ok=True)
     with _guard:
@@ -115,8 +112,9 @@ def locked(path: Path, timeout: float | None = None) -> Iterator[None]:
 
 @dataclass(slots=True, eq=False)
 class _File:
-    """A database that this process has open. SQLite itself sees when the file was unlinked: closing
-    the last connection to it then leaves the log at its path, another database's by now, alone."""
+    """A database that this process has open. SQLite detects that the file was unlinked: closing the
+    last connection to it then leaves the log at its path alone, which belongs to another database
+    by now."""
 
     path: Path
     inode: tuple[int, int]
@@ -125,8 +123,8 @@ class _File:
     written: int = 0
     stale: bool = False
     shared: int = 0
-    """Bytes of the log's index, the -shm file, when it was last used here; it never shrinks while
-    somebody has it open."""
+    """Size in bytes of the log's index, the -shm file, when this process last used it; it never
+    shrinks while a process has it open."""
 
 
 _guard = threading.RLock()
@@ -135,7 +133,7 @@ _files: OrderedDict[Path, _File] = OrderedDict()
 
 @contextmanager
 def connection(path: Path, create: bool) -> Iterator[sqlite3.Connection | None]:
-    """An open connection from the pool; None if there is no database and `create` is off."""
+    """An open connection from the pool; None if there is no database and `create` is False."""
     if not create and not (os.access(path.parent, os.W_OK) and os.access(path, os.W_OK)):
         with _frozen(path) as db:
             yield db
@@ -198,7 +196,7 @@ def _give_back(file: _File, db: sqlite3.Connection, usable: bool = True) -> None
         else:
             unwanted = db
         surplus = sum(max(1, len(each.idle)) for each in _files.values()) - _MAX_IDLE
-        for each in _files.values():  # the least recently used first
+        for each in _files.values():  # least recently used first
             if surplus <= 0:
                 break
             if not each.taken:
@@ -212,7 +210,7 @@ def _give_back(file: _File, db: sqlite3.Connection, usable: bool = True) -> None
 
 
 def retire(path: Path) -> None:
-    """Let go of the file at `path`, which is about to be removed; its lock is held."""
+    """Close the file at `path`, which is about to be removed. Its lock must be held."""
     with _guard:
         if (file := _files.get(path)) is not None:
             _retire(file)
@@ -227,8 +225,8 @@ def release(folder: Path) -> None:
 
 
 def _retire(file: _File) -> None:
-    """Let go of a file that is no longer the one at its path, or about to be; its lock and `_guard`
-    are held."""
+    """Close a file that is no longer the one at its path, or soon won't be. Its lock and `_guard`
+    must be held."""
     file.stale = True
     _files.pop(file.path, None)
     _mend_index(file)
@@ -237,9 +235,9 @@ def _retire(file: _File) -> None:
 
 
 def _shut(file: _File) -> None:
-    """Close a file that nobody uses; the last of all processes moves its log into the database."""
+    """Close a file without users; the last process to close it checkpoints its log."""
     if _inode(file.path) is None:
-        # Its folder is gone, and is not to be made again for a lock.
+        # Its folder was removed, and must not be recreated for a lock file.
         with _guard:
             _retire(file)
         return
@@ -256,12 +254,12 @@ def _index_bytes(file: _File) -> int:
 
 
 def _mend_index(file: _File) -> None:
-    """Give a -shm file that was cut off its length back.
+    """Restore the length of a truncated -shm file.
 
-    SQLite has mapped it into memory: to read what is no longer there ends the process with SIGBUS.
-    Only zeros are put there, and where any of it was left that goes too: SQLite then makes the
-    index anew from the log, as after a crash. By path, since to open and close the file would drop
-    this process's locks on it.
+    SQLite has mapped it into memory, and reading beyond its end would kill the process with SIGBUS.
+    The file is padded with zeros; if part of it was left, that is overwritten as well, so that
+    SQLite rebuilds the index from the log, as after a crash. Done by path, because opening and
+    closing the file would drop this process's locks on it.
     """
     place = file.path.with_name(file.path.name + "-shm")
     if 0 < file.shared > _index_bytes(file) and place.exists():
@@ -289,8 +287,8 @@ def _open(path: Path, mode: str, extra: str = "") -> sqlite3.Connection:
 
 
 def _connect(path: Path, create: bool) -> sqlite3.Connection | None:
-    """Open a database under its lock. It may lack tables (see `create_schema`); None if it is
-    missing and `create` is off."""
+    """Open a database under its lock. It may lack tables (see `create_schema`). None if it doesn't
+    exist and `create` is False."""
     db = _open(path, "rwc" if create else "rw")
     try:
         if not _ours(db):
@@ -300,8 +298,8 @@ def _connect(path: Path, create: bool) -> sqlite3.Connection | None:
             db.execute("PRAGMA page_size = 65536")
             if db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
                 raise sqlite3.OperationalError("no write-ahead log here")
-        # FULL, not NORMAL: what was told to be stored survives a power cut too. Beside computing
-        # the batch it does not show (bench.store).
+        # FULL, not NORMAL: results reported as stored must survive a power failure. The cost is
+        # negligible next to computing the batch (bench.store).
         db.execute("PRAGMA synchronous = FULL")
         db.execute("PRAGMA wal_autocheckpoint = 0")
     except BaseException:
@@ -311,8 +309,8 @@ def _connect(path: Path, create: bool) -> sqlite3.Connection | None:
 
 
 def create_schema(db: sqlite3.Connection) -> bool:
-    """Create the tables of an empty database within the caller's transaction, so that they never
-    exist without the rows written next. False if the tables exist already."""
+    """Create the tables of an empty database within the caller's transaction, so that they are
+    committed together with the first rows. False if the tables exist already."""
     if _ours(db):
         return False
     for statement in filter(str.strip, _SCHEMA.split(";")):
@@ -324,7 +322,7 @@ def create_schema(db: sqlite3.Connection) -> bool:
 
 
 def _ours(db: sqlite3.Connection) -> bool:
-    """Whether the database has our tables; False of an empty one."""
+    """Whether the database has the store's tables; False if it is empty."""
     application = db.execute("PRAGMA application_id").fetchone()[0]
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if application == APPLICATION:
@@ -347,7 +345,7 @@ def _ours(db: sqlite3.Connection) -> bool:
 
 @contextmanager
 def _frozen(path: Path) -> Iterator[sqlite3.Connection | None]:
-    """A database that cannot be written here, read without locks."""
+    """A read-only connection, without locks, to a database that can't be written here."""
     log = path.with_name(path.name + "-wal")
     if log.is_file() and log.stat().st_size:
         raise UserError(
@@ -372,7 +370,7 @@ _inherited: list[object] = []
 
 
 def _after_fork() -> None:
-    # A connection must not be used, nor closed, by a child that inherited it.
+    # A child process must neither use nor close a connection that it inherited.
     global _guard
     _guard = threading.RLock()
     _inherited.append((dict(_files), dict(_locks)))
@@ -386,8 +384,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def checkpoint(path: Path, db: sqlite3.Connection, written: int) -> None:
-    """Move the log into the database once enough was written: by bytes written, since the log's
-    file does not shrink when it starts over."""
+    """Checkpoint the log once enough was written. This counts written bytes, because the log's file
+    doesn't shrink when it is reset."""
     with _guard:
         file = _files.get(path)
         if file is None:
@@ -396,6 +394,6 @@ def checkpoint(path: Path, db: sqlite3.Connection, written: int) -> None:
         if file.written < _CHECKPOINT_BYTES:
             return
         file.written = 0
-    # What was committed is safe in the log; a disk that is full now says so at the next commit.
+    # Committed data is safe in the log; if the disk is full, the next commit reports it.
     with suppress(sqlite3.Error):
         db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()

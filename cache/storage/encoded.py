@@ -1,5 +1,5 @@
-"""Results by columns, as the store keeps them. Whatever computes them encodes them too, on whatever
-machine that is, so that who writes has only bytes to copy."""
+"""Encoded results as columns, as the store writes them. The process that computes results also
+encodes them, on any machine, so that the writer only copies bytes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from poslens.cache.storage.codec import PackedText, encode, pack_text
 
 @dataclass(frozen=True, slots=True)
 class EncodedResults:
-    """Results [N]: their payloads, scores, how many tokens their documents have, whether those were
-    truncated, curves [N, 100] and magnitudes [N, 100]. `magnitudes` is `curves` itself where those
+    """Results [N]: payloads, scores, document token counts, whether documents were truncated,
+    curves [N, 100] and magnitudes [N, 100]. `magnitudes` is the same array as `curves` if these
     have no signs."""
 
     payloads: list[bytes]
@@ -39,7 +39,7 @@ class EncodedResults:
         return len(self.payloads)
 
     def at(self, places: Sequence[int]) -> EncodedResults:
-        """Some of them."""
+        """The results at these indices."""
         curves, same = self.curves[places], self.magnitudes is self.curves
         return EncodedResults(
             [self.payloads[place] for place in places],
@@ -52,12 +52,13 @@ class EncodedResults:
 
 
 def encoded(results: Sequence[tuple[TextPair, Attribution]], method: Method) -> EncodedResults:
-    """Results of `method` by columns.
+    """Results of `method`, encoded as columns.
 
     Raises:
-        UserError: one has more bytes than the store keeps.
+        UserError: a result is larger than the store's limit.
     """
-    # Results of one document share its text; by identity, and they are alive until the end.
+    # Results of one document share its text. Keyed by object identity, which is safe because the
+    # results outlive this function.
     texts: dict[int, PackedText] = {}
 
     def packed(text: TokenizedText) -> PackedText:
@@ -78,7 +79,7 @@ def encoded(results: Sequence[tuple[TextPair, Attribution]], method: Method) -> 
 
 
 def joined(parts: Sequence[EncodedResults]) -> EncodedResults:
-    """Results of several at once."""
+    """Several sets of results, concatenated."""
     if len(parts) == 1:
         return parts[0]
     columns = {
@@ -95,8 +96,7 @@ def joined(parts: Sequence[EncodedResults]) -> EncodedResults:
 def curve_columns(
     results: Sequence[tuple[TextPair, Attribution]], method: Method
 ) -> tuple[Array, Array]:
-    """Curves [N, 100] and magnitudes [N, 100] of results, the same array where there are no
-    signs."""
+    """Curves [N, 100] and magnitudes [N, 100] of results; the same array if there are no signs."""
     if not results:
         nothing = np.zeros((0, N_BINS), np.float32)
         return nothing, nothing

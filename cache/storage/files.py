@@ -1,5 +1,5 @@
 """The store's files: one SQLite database for each model fingerprint and method core, read and
-written in transactions; what a disk can do wrong becomes one sentence."""
+written in transactions. Disk errors become UserErrors of one sentence."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ModelKey:
-    """A model as the store knows it; the name is for people, the fingerprint is the key.
+    """A model's identity in the store: the fingerprint is the key, the name is for display.
 
-    `about` is JSON of where the model came from and how it is used, or empty: files keep it, so
-    that results can be opened and captioned where the model itself is not.
+    `about` is JSON that describes where the model came from and how it is used, or empty. It is
+    stored in files, so that results can be opened and captioned where the model isn't installed.
     """
 
     name: str
@@ -49,11 +49,11 @@ class Layer(Protocol):
     """A fallback for the results of a folder: read where the folder has none of its own."""
 
     def folder(self, model: ModelKey, method: Method) -> Path | None:
-        """The folder of their databases, laid out as any other; None where there are none."""
+        """The folder of their databases, with the store's layout; None if there are none."""
         ...
 
     def refuse(self, model: ModelKey, method: Method, reason: UserError) -> None:
-        """They could not be read: say so once, and do without."""
+        """Report once that these results can't be read, and ignore them from now on."""
         ...
 
 
@@ -90,17 +90,17 @@ class Files:
 
     @property
     def folder(self) -> Path:
-        """Where the models' folders are."""
+        """The parent of the models' folders."""
         return self.root / LAYOUT
 
     def path(self, model: ModelKey, method: Method) -> Path:
-        """The file of a model and a method's core."""
+        """The path of the database of a model and a method's core."""
         name = f"{method.name}-{method_fingerprint(method)}.db"
         return self.folder / model.fingerprint / name
 
     def stamp(self, model: ModelKey, method: Method) -> tuple[tuple[int, int], ...]:
-        """Sizes and times of the file and of its log of late writes: the same as before only where
-        nothing was written since."""
+        """Sizes and modification times of the file and its write-ahead log; equal to an earlier
+        stamp only if nothing was written in between."""
         path = self.path(model, method)
         found = []
         for part in (path, path.with_name(path.name + "-wal")):
@@ -111,21 +111,21 @@ class Files:
 
     @contextmanager
     def reading(self, model: ModelKey, method: Method) -> Iterator[sqlite3.Connection | None]:
-        """The file as it is now, inside one read transaction; None where there is none yet.
+        """Open the file in one read transaction; None if it doesn't exist.
 
         Raises:
-            UserError: it cannot be read.
+            UserError: it can't be read.
         """
         with open_for_reading(self.path(model, method)) as db:
             yield db
 
     @contextmanager
     def writing(self, model: ModelKey, method: Method) -> Iterator[sqlite3.Connection]:
-        """The file, inside a transaction that is committed at the end and on disk when this
-        returns, or rolled back on any exception. One writer at a time.
+        """Open the file in a write transaction, which is committed to disk on exit, or rolled back
+        on any exception. One writer at a time.
 
         Raises:
-            UserError: it cannot be written (rights, a full disk, a network share).
+            UserError: it can't be written (permissions, a full disk, a network share).
         """
         with open_for_writing(self.path(model, method)) as db:
             assert db is not None
@@ -140,8 +140,8 @@ class Files:
 
     @contextmanager
     def changing(self, model: ModelKey, method: Method) -> Iterator[sqlite3.Connection | None]:
-        """The same, of a file that is there: None where it is not, so that one which somebody has
-        just deleted is not made again for nothing."""
+        """Like `writing`, but for an existing file: None if it doesn't exist, so that a file that
+        was just deleted isn't recreated."""
         with open_for_writing(self.path(model, method), create=False) as db:
             yield db
 
@@ -151,7 +151,7 @@ class Files:
 
 
 def describe(model: ModelKey, method: Method) -> dict[str, str]:
-    """What a file says of itself, so that it can be listed without the model being here."""
+    """A file's description of its model and method, so that it can be listed without the model."""
     return {
         "model": model.name,
         "fingerprint": model.fingerprint,
@@ -162,7 +162,7 @@ def describe(model: ModelKey, method: Method) -> dict[str, str]:
 
 @contextmanager
 def open_for_reading(path: Path) -> Iterator[sqlite3.Connection | None]:
-    """A read transaction on the database at `path`; None where there is nothing yet."""
+    """A read transaction on the database at `path`; None if it doesn't exist or is empty."""
     with explained(path):
         stat = path.stat() if path.is_file() else None
         if stat is None or stat.st_size == 0:
@@ -173,7 +173,8 @@ def open_for_reading(path: Path) -> Iterator[sqlite3.Connection | None]:
                 yield None
                 return
             if time.time() - stat.st_atime > _TOUCH_S:
-                # "Last use" of the cache page: the access time, which mounts often don't keep.
+                # For "last use" on the Storage page: the access time, which many mounts don't
+                # update.
                 with suppress(OSError):
                     os.utime(path, ns=(time.time_ns(), stat.st_mtime_ns))
             db.execute("BEGIN")
@@ -186,15 +187,15 @@ def open_for_reading(path: Path) -> Iterator[sqlite3.Connection | None]:
 
 @contextmanager
 def open_for_writing(path: Path, create: bool = True) -> Iterator[sqlite3.Connection | None]:
-    """A write transaction on the database at `path`; with `create` one that is missing is made, as
-    a whole or not at all, else there is None."""
+    """A write transaction on the database at `path`. With `create`, a missing database is created
+    atomically; otherwise None is given."""
     with explained(path):
         if not create and not path.is_file():
             yield None
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        # The lock is held from before the file is opened until after its checkpoint: the file at
-        # this path cannot be unlinked or checkpointed by another process in between.
+        # The lock is held from before the file is opened until after its checkpoint, so that no
+        # other process can unlink or checkpoint the file at this path in between.
         with locked(path), connection(path, create=create) as db:
             if db is None:
                 yield None
@@ -208,7 +209,7 @@ def open_for_writing(path: Path, create: bool = True) -> Iterator[sqlite3.Connec
                 written = (_pages(db) - pages + 4) * _page_size(db)
                 db.execute("COMMIT")
             except BaseException:
-                # SQLite itself rolls back where the disk is full or fails.
+                # SQLite rolls back by itself if the disk is full or fails.
                 if db.in_transaction:
                     db.execute("ROLLBACK")
                 if fresh:
@@ -229,20 +230,21 @@ def _page_size(db: sqlite3.Connection) -> int:
 
 
 def unlink(path: Path) -> None:
-    """Remove a database. Whoever has it open finds another inode, or none, at its next write."""
+    """Remove a database. Processes that have it open notice at their next write that the file was
+    replaced or removed."""
     with explained(path), locked(path):
         _remove(path)
 
 
 def _remove(path: Path) -> None:
-    """The same, while its lock is held."""
+    """Remove a database whose lock is held."""
     retire(path)
     for suffix in ("", "-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
 
 def vacuum(path: Path) -> None:
-    """Write the database anew without its free space. Needs room for a second copy."""
+    """Rewrite the database without its free space. Needs disk space for a second copy."""
     with explained(path), locked(path), connection(path, create=False) as db:
         if db is not None:
             db.execute("VACUUM")
@@ -258,7 +260,7 @@ def _free_bytes(path: Path) -> int:
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turn what a disk can do wrong into one sentence."""
+    """Turn disk errors into a UserError of one sentence."""
     try:
         yield
     except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
@@ -267,7 +269,7 @@ def explained(path: Path) -> Iterator[None]:
         if (
             "full" in text
             or number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-            # SQLite says "disk I/O error" where the log's index finds no room.
+            # SQLite reports "disk I/O error" if there is no space for the log's index.
             or ("disk i/o" in text and _free_bytes(path) < 1 << 20)
         ):
             reason = "the disk is full: free some space"

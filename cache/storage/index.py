@@ -1,5 +1,5 @@
-"""What the blocks of one file say, kept in memory and brought up to date by reading only the
-blocks that came since: so a curve on screen follows a run at the price of what is new."""
+"""In-memory index of the blocks of one file. A refresh reads only the blocks added since the last
+one, so that updating a displayed curve during a run costs only as much as the new results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from poslens.cache.storage.blocks import (
 )
 
 KEPT_BYTES = 512 << 20
-"""How much of all files together a process remembers; the least recently used are dropped."""
+"""Memory limit in bytes for the indices of all files; the least recently used ones are dropped."""
 
 ABSENT, RESULT, FAILED = 0, 1, 2
 
@@ -46,8 +46,8 @@ _NAMES = ("dataset", "pair", "language", "domain")
 
 @dataclass(slots=True)
 class _Curves:
-    """Curves and magnitudes of one variant by serial, [capacity, 100], and which are there. Both
-    are one array until a curve with signs comes."""
+    """Curves and magnitudes of one variant by serial, [capacity, 100], and a mask of those present.
+    Both are one array until a curve with signs is added."""
 
     values: Array
     magnitudes: Array
@@ -56,7 +56,7 @@ class _Curves:
 
     @property
     def nbytes(self) -> int:
-        """How much memory it takes."""
+        """Memory use in bytes."""
         return self.values.nbytes * (1 if self.magnitudes is self.values else 2)
 
     def grow(self, capacity: int) -> None:
@@ -67,7 +67,7 @@ class _Curves:
         self.magnitudes = self.values if same else _larger(self.magnitudes, capacity)
 
     def take(self, rows: CurveRows) -> None:
-        """Add curves; there is room for them."""
+        """Add curves; there must be room for them."""
         if rows.magnitudes is not rows.curves and self.magnitudes is self.values:
             self.magnitudes = self.values.copy()
         places = _places(rows.serials)
@@ -79,7 +79,7 @@ class _Curves:
 
 @dataclass(slots=True)
 class BlockIndex:
-    """One file's summaries by serial number. Use it while holding `lock`."""
+    """One file's summaries by serial number. Use it only while holding `lock`."""
 
     epoch: str = ""
     last: int = 0
@@ -111,10 +111,10 @@ class BlockIndex:
     # -- keeping up ----------------------------------------------------------------------------
 
     def refresh(self, db: sqlite3.Connection) -> None:
-        """Read the blocks of rows that came since."""
+        """Read the blocks that were added since the last refresh."""
         (epoch,) = db.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
         if epoch != self.epoch:
-            # Another file in its place, or one whose serials were given anew.
+            # Another file in its place, or one whose serials were reassigned.
             fresh = BlockIndex(epoch=epoch, lock=self.lock)
             for name in self.__slots__:
                 setattr(self, name, getattr(fresh, name))
@@ -145,7 +145,7 @@ class BlockIndex:
                 self.state[serials[place]] = FAILED
                 self.reasons[int(serials[place])] = reasons[place].as_py()
         self.state[serials[self.dead[serials]]] = ABSENT
-        # Most questions are about one or two columns.
+        # Most queries need one or two columns.
         for name, unread in self._unread.items():
             unread.append((serials, rows.column(name)))
         for name, unnamed in self._unnamed.items():
@@ -161,7 +161,7 @@ class BlockIndex:
         self.dead = _larger(self.dead, capacity)
 
     def _column(self, name: str) -> NDArray[Any]:
-        """One of the columns of numbers by serial, brought up to date."""
+        """One of the numeric columns by serial, up to date."""
         column = self._columns[name] = _larger(self._columns[name], len(self.state))
         for serials, values in self._unread[name]:
             column[_places(serials)] = numbers(values, _COLUMNS[name][1])
@@ -202,12 +202,12 @@ class BlockIndex:
         return there, CurveRows(values, curves, curves if same else kept.magnitudes[places])
 
     def column(self, name: str, serials: Serials) -> NDArray[Any]:
-        """Values of one of the columns of numbers [n]."""
+        """Values of one of the numeric columns [n]."""
         return self._column(name)[_places(serials)]
 
     def serials(self, pairs: PairColumns) -> Serials:
-        """The latest serial of each pair [n]; 0 where there is none. Pairs that are asked for again
-        are not looked up again until there is another block."""
+        """The latest serial of each pair [n]; 0 if there is none. Repeated lookups of the same
+        pairs are cached until a block is added."""
         known = self._joined.get(pairs)
         if known is None or known[0] != self.last:
             self._join()
@@ -225,14 +225,14 @@ class BlockIndex:
         listed, known = self._named.setdefault(name, []), self._strings
         listed.extend([None] * (len(self.state) - len(listed)))
         for places, column in self._unnamed[name]:
-            # One string for all that are equal; pairs have names of their own.
+            # Equal values share one string, except for pair ids, which are distinct.
             for place, value in zip(places.tolist(), column.to_pylist(), strict=True):
                 listed[place] = value if name == "pair" else known.setdefault(value, value)
         self._unnamed[name].clear()
         return [listed[serial] for serial in serials.tolist()]
 
     def rows(self, serials: Serials) -> list[dict[str, Any]]:
-        """All that is known of each [n], missing values as None."""
+        """The full row of each serial [n], with None for missing values."""
         columns: dict[str, list[Any]] = {name: self.names(name, serials) for name in _NAMES}
         for name, (_, missing) in _COLUMNS.items():
             values = self.column(name, serials).tolist()
@@ -243,7 +243,8 @@ class BlockIndex:
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def _join(self) -> None:
-        """Bring the serials by pair up to date; apart, since many questions are not about pairs."""
+        """Update the map from pairs to serials; done separately, since many queries don't need
+        it."""
         for serials, names in self._unjoined:
             live = ~self.dead[serials]
             if not live.all():
@@ -260,14 +261,14 @@ class BlockIndex:
 
     @property
     def bytes(self) -> int:
-        """About how much memory it takes; another thread may hold the lock and add curves."""
+        """Approximate memory use in bytes; another thread may hold the lock and add curves."""
         curves = sum(curve.nbytes for curve in list(self._curves.values()))
         return curves + 400 * len(self.state)
 
 
 def _places(serials: Serials) -> slice | Serials:
-    """`serials` [n] as what indexes an array by serial: a slice where they count up by one, which
-    is written in less than half the time, and read without a copy."""
+    """`serials` [n] as an index into arrays by serial: a slice if they are consecutive, which
+    halves the time of a write and avoids the copy of a read."""
     n = len(serials)
     if n and serials[-1] - serials[0] == n - 1 and (np.diff(serials) == 1).all():
         return slice(int(serials[0]), int(serials[-1]) + 1)
@@ -275,7 +276,7 @@ def _places(serials: Serials) -> slice | Serials:
 
 
 def _keep_latest(rows: dict[str, int], ids: list[str], places: list[int]) -> None:
-    """Add serials by pair, of several of one pair the latest."""
+    """Add serials by pair; the latest one wins."""
     if rows.keys().isdisjoint(ids):
         expected = len(rows) + len(ids)
         rows.update(zip(ids, places, strict=True))
@@ -288,7 +289,7 @@ def _keep_latest(rows: dict[str, int], ids: list[str], places: list[int]) -> Non
 def _larger(array: NDArray[Any], size: int) -> NDArray[Any]:
     if size <= len(array):
         return array
-    # Zeros that were never written take no memory.
+    # Zero pages that are never written take no memory.
     grown = np.zeros((size, *array.shape[1:]), array.dtype)
     grown[: len(array)] = array
     return grown
@@ -311,19 +312,19 @@ def index_of(path: Path) -> BlockIndex:
 
 
 def forget(path: Path) -> None:
-    """Drop what is remembered of a file."""
+    """Drop the cached index of a file."""
     with _guard:
         _kept.pop(path, None)
 
 
 def forget_below(folder: Path) -> None:
-    """Drop what is remembered of all files below `folder`."""
+    """Drop the cached indices of all files below `folder`."""
     with _guard:
         for path in [path for path in _kept if path.is_relative_to(folder)]:
             del _kept[path]
 
 
 def forget_all() -> None:
-    """Drop what is remembered of all files."""
+    """Drop all cached indices."""
     with _guard:
         _kept.clear()

@@ -1,4 +1,4 @@
-"""What is done to the store's files as a whole: listed, dropped, checked, mended, compacted."""
+"""Maintenance of the store's files: list, delete, verify, repair, compact."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from poslens.cache.storage.index import forget
 
 _ROWS = 256
 _NONSENSE = (sqlite3.Error, pa.ArrowException, ValueError, TypeError, LookupError, RecursionError)
-"""What reading a file may raise that somebody else wrote."""
+"""Exceptions that reading a malformed or malicious file may raise."""
 
 
 _BESIDE: Mapping[str, tuple[tuple[str, ...], str, Callable[[object], object]]] = MappingProxyType(
@@ -44,16 +44,16 @@ _BESIDE: Mapping[str, tuple[tuple[str, ...], str, Callable[[object], object]]] =
         "map": (("key",), "points", unpack_floats),
     }
 )
-"""Tables beside attributions: what names a row, the column that has a checksum, and what reads it,
-None where it is damaged."""
+"""Tables of results other than attributions: the columns that identify a row, the column with a
+checksum, and a function that reads it and returns None if it is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
     """One model's results under one method. `method` has no curve parameters; `variants` are those
-    that curves are stored of. `results` and `failed` count what lies beside attributions too:
-    tests, interventions, embeddings. `bytes` includes the log; `last_used` is in seconds since
-    1970. `problem` is empty, or one sentence where the file cannot be read."""
+    for which curves are stored. `results` and `failed` also count tests, interventions and
+    embeddings. `bytes` includes the log; `last_used` is in seconds since 1970. `problem` is empty,
+    or one sentence if the file can't be read."""
 
     path: Path
     model: ModelKey
@@ -68,8 +68,8 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """Results that were read against their checksums; the items whose results were damaged and are
-    missing again; and how many blocks of summaries were made again."""
+    """Outcome of a verification: the number of results checked, the items whose damaged results
+    were removed, and the number of summary blocks that were rebuilt."""
 
     checked: int
     damaged: tuple[str, ...]
@@ -77,7 +77,7 @@ class Verified:
 
 
 def listing(store: Files) -> list[StoredFile]:
-    """Every file of the store, whatever state it is in."""
+    """Every file of the store, including damaged ones."""
     if not store.folder.is_dir():
         return []
     places = (
@@ -90,10 +90,11 @@ def listing(store: Files) -> list[StoredFile]:
 
 
 def _stored_file(path: Path) -> StoredFile | None:
-    """None of an empty one, as a first write leaves it that was killed or has not ended."""
+    """None if the file is empty, as it is while the first write is running or after it was
+    killed."""
     stats = []
     for part in (path, path.with_name(path.name + "-wal")):
-        with suppress(OSError):  # there is none, or somebody has just removed it
+        with suppress(OSError):  # missing, or just removed by another process
             stats.append(part.stat())
     size = sum(stat.st_size for stat in stats)
     used = max((max(stat.st_mtime, stat.st_atime) for stat in stats), default=0.0)
@@ -124,8 +125,8 @@ def _stored_file(path: Path) -> StoredFile | None:
 
 
 def older_layouts(store: Files) -> str:
-    """One sentence on what lies beside the store's folder in another layout, which nothing here
-    reads; empty where there is none."""
+    """One sentence about folders with an older layout next to the store's folder, which this
+    version doesn't read; empty if there are none."""
     found = store.root.glob("v*") if store.root.is_dir() else ()
     names = sorted(
         f"{store.root.name}/{path.name}"
@@ -142,8 +143,8 @@ def older_layouts(store: Files) -> str:
 
 
 def models(store: Files) -> list[ModelKey]:
-    """The models that the store's files are of, from the first file of each that says so. What
-    cannot be read is left out: `listing` says why."""
+    """The models of the store's files, each from its first readable file. Unreadable files are
+    skipped; `listing` reports them."""
     model_keys = []
     for folder in sorted(store.folder.iterdir()) if store.folder.is_dir() else ():
         for path in sorted(folder.glob("*.db")) if folder.name != LOCKS else ():
@@ -157,8 +158,8 @@ def models(store: Files) -> list[ModelKey]:
 
 
 class Failure(NamedTuple):
-    """An item that gave no result, and why. `kind` is the first word of what was asked of it
-    beside an attribution, such as faithfulness; empty of an attribution."""
+    """An item without a result, and the reason. `kind` is the kind of result, such as faithfulness;
+    empty for an attribution."""
 
     kind: str
     dataset: str
@@ -167,10 +168,10 @@ class Failure(NamedTuple):
 
 
 def failures(store: Files, model: ModelKey, method: Method) -> list[Failure]:
-    """Everything that failed, attributions first.
+    """All failures, attributions first.
 
     Raises:
-        UserError: the file cannot be read.
+        UserError: the file can't be read.
     """
     with store.reading(model, method) as db:
         if db is None:
@@ -188,7 +189,7 @@ def failures(store: Files, model: ModelKey, method: Method) -> list[Failure]:
 
 
 def _counts(db: sqlite3.Connection) -> tuple[int, int]:
-    """Results and failures, from the blocks alone."""
+    """Numbers of attributions and their failures, read from the blocks alone."""
     found = [block for _, block in blocks.read_blocks(db) if block is not None]
     dead = np.concatenate([np.zeros(0, np.int64), *(block.dead for block in found)])
     results = failed = 0
@@ -201,7 +202,8 @@ def _counts(db: sqlite3.Connection) -> tuple[int, int]:
 
 
 def _counts_beside(db: sqlite3.Connection) -> tuple[int, int]:
-    """Results and failures of tests and interventions, and embeddings."""
+    """Numbers of results other than attributions (tests, interventions, embeddings) and of
+    failures."""
     tables = _tables(db)
     results = failed = 0
     if "other" in tables:
@@ -216,14 +218,14 @@ def _tables(db: sqlite3.Connection) -> set[str]:
 
 
 def drop_file(file: StoredFile) -> int:
-    """Remove one file, also one that cannot be read; the bytes that were freed.
+    """Remove one file, even if it can't be read. Returns the number of bytes freed.
 
     Raises:
-        UserError: it cannot be removed.
+        UserError: it can't be removed.
     """
     unlink(file.path)
     forget(file.path)
-    with suppress(OSError):  # others are left, or somebody has just written to it
+    with suppress(OSError):  # not empty, or another process has just written to it
         file.path.parent.rmdir()
     return file.bytes
 
@@ -234,11 +236,11 @@ def verify(
     method: Method,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> Verified:
-    """Read every result and every block against its checksum. A damaged result is removed, so that
-    it is missing again; a damaged block is made again from the results.
+    """Check every result and every block against its checksum. Damaged results are removed, so that
+    they count as missing; damaged blocks are rebuilt from the results.
 
     Raises:
-        UserError: the file itself cannot be read.
+        UserError: the file itself can't be read.
     """
     with store.reading(model, method) as db:
         if db is None:
@@ -280,8 +282,8 @@ def verify(
 def _verified_beside(
     store: Files, model: ModelKey, method: Method
 ) -> Iterator[tuple[int, list[str]]]:
-    """Tests and interventions, embeddings and maps, some at a time: how many were read, and
-    which of them were damaged and are removed."""
+    """Check tests, interventions, embeddings and maps in portions. Yields how many were checked,
+    and which of them were damaged and removed."""
     for table, (columns, stored, opened) in _BESIDE.items():
         names = ", ".join(columns)
         after = ("",) * len(columns)
@@ -299,7 +301,8 @@ def _verified_beside(
             bad = [row for row in part if row[0] is not None and opened(row[0]) is None]
             removed: list[str] = []
             if bad:
-                # What another writer has put into its place meanwhile is no longer what was read.
+                # A row that another writer has replaced in the meantime is not the one that was
+                # checked.
                 where = " AND ".join(f"{column} IS ?" for column in (stored, *columns))
                 delete = f"DELETE FROM {table} WHERE {where}"
                 with store.changing(model, method) as db:
@@ -319,11 +322,11 @@ def _payloads(db: sqlite3.Connection, after: int) -> Iterator[tuple[int, str, by
 
 
 def mend(store: Files, model: ModelKey, method: Method) -> None:
-    """Replace damaged blocks by what the results say; results that no longer say anything are
-    removed. Curves are derived when they are next asked for.
+    """Rebuild damaged blocks from the results; results that can't be decoded are removed. Curves
+    are derived on demand.
 
     Raises:
-        UserError: the file cannot be written.
+        UserError: the file can't be written.
     """
     path = store.path(model, method)
     with locked(path):
@@ -344,8 +347,9 @@ def mend(store: Files, model: ModelKey, method: Method) -> None:
 
 
 def _restore(db: sqlite3.Connection, method: Method, whole: Sequence[Block]) -> None:
-    """Add a block with the rows of all results that none of the `whole` blocks has. It supersedes
-    the rows whose results are gone: the block that said so is damaged."""
+    """Add a block with the rows of all results that none of the intact blocks (`whole`) has. It
+    supersedes the rows whose results were removed, because the block that recorded this is
+    damaged."""
     rows, serials, lost = [], [], []
     live = {row[0] for row in db.execute("SELECT id FROM payload")}
     known = blocks.covered(whole)
@@ -384,10 +388,11 @@ def _restore(db: sqlite3.Connection, method: Method, whole: Sequence[Block]) -> 
 
 
 def compact(store: Files, model: ModelKey, method: Method) -> int:
-    """Merge all blocks, forget what was superseded and give free space back; the bytes freed.
+    """Merge all blocks, drop superseded rows and release free space. Returns the number of bytes
+    freed.
 
     Raises:
-        UserError: the file cannot be written, or the disk has no room for a second copy of it.
+        UserError: the file can't be written, or there is no disk space for a second copy.
     """
     path = store.path(model, method)
     mend(store, model, method)

@@ -1,4 +1,4 @@
-"""Whether a folder lies on a network share, where SQLite's write-ahead log must not be used."""
+"""Detection of network shares, on which SQLite's write-ahead log must not be used."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ _SHARED = {
 
 
 def refuse_network_share(folder: Path) -> None:
-    """Raise where `folder`, which exists, lies on a file system that several hosts share.
+    """Raise an error if `folder`, which must exist, is on a file system shared by several hosts.
 
-    The log's index is memory shared by the processes of one host; writers on two hosts would
-    damage the database. Where the file system is not known, nothing is refused.
+    The log's index is in memory shared by the processes of one host, so writers on two hosts would
+    corrupt the database. An unknown file system is accepted.
 
     Raises:
-        UserError: it does; the sentence says what to do instead.
+        UserError: the folder is on a network share; the message says what to do instead.
     """
     kind = _kind(str(folder.resolve()))
     if kind in _SHARED:
@@ -60,14 +60,14 @@ def refuse_network_share(folder: Path) -> None:
 
 @lru_cache(maxsize=256)
 def _kind(folder: str) -> str:
-    """File system type of the mount that `folder` lies on; empty where it is not known."""
+    """File system type of the mount that contains `folder`; empty if unknown."""
     try:
         mounts = psutil.disk_partitions(all=True)
     except (OSError, psutil.Error):
         return ""
     longest, kind = -1, ""
     for mount in mounts:
-        # Of two mounts at one point the later one is on top.
+        # Of two mounts at the same mount point, the later one is visible.
         if Path(folder).is_relative_to(mount.mountpoint) and len(mount.mountpoint) >= longest:
             longest, kind = len(mount.mountpoint), mount.fstype
     return kind

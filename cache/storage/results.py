@@ -1,8 +1,9 @@
-"""Results of any kind, kept in the store's files: tests and interventions beside attributions.
+"""Results of any kind other than attributions, such as tests and interventions, in the store's
+files.
 
-A result belongs to a kind, a model, a method and an item (a pair, a triple of texts). What it
-depends on besides is in the item's fingerprint, so that a changed text is a miss; a result is
-there whole or not at all, and a damaged one counts as missing.
+A result belongs to a kind, a model, a method and an item (a pair, a triple of texts). Everything
+else it depends on is in the item's fingerprint, so that a changed text is a cache miss. A result is
+stored completely or not at all, and a damaged one counts as missing.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ T = TypeVar("T")
 
 _AT_ONCE = 500
 
-# Results with the bytes they were decoded from. A page that refreshes itself reads the same ones
-# again and again; they are taken from here only where what is stored is still those very bytes, so
-# that a result that was replaced, deleted or damaged is seen at once.
+# Decoded results with the bytes they were decoded from, because a page that refreshes itself reads
+# the same ones repeatedly. An entry is used only if the stored bytes are still the same, so that a
+# replaced, deleted or damaged result is noticed at once.
 _DECODED: LRUCache[tuple[bytes, Any]] = LRUCache(32 << 20, weigh=lambda kept: len(kept[0]))
 
 SCHEMA = """
@@ -39,7 +40,8 @@ CREATE TABLE IF NOT EXISTS other (
 
 
 class Key(NamedTuple):
-    """What names an item: data set, id in it, fingerprint of all that its result depends on."""
+    """Identifies an item: data set, id within it, and fingerprint of everything its result depends
+    on."""
 
     dataset: str
     item: str
@@ -47,12 +49,12 @@ class Key(NamedTuple):
 
 
 def itself(key: Key) -> Key:
-    """The key of an item that is nothing but its key."""
+    """The key itself, for items that consist of nothing but their key."""
     return key
 
 
 def pair_key(pair: TextPair) -> Key:
-    """Data set, pair, and a fingerprint of its texts and its evidence."""
+    """Data set, pair id, and a fingerprint of the pair's texts and evidence."""
     span = pair.evidence
     evidence = f"{span.start}-{span.end}" if span else ""
     return Key(pair.dataset, pair.pair_id, f"{text_fingerprint(pair)}:{evidence}")
@@ -60,7 +62,7 @@ def pair_key(pair: TextPair) -> Key:
 
 @dataclass(frozen=True, slots=True)
 class Stored(Generic[T]):
-    """What is stored of a set of items: results by item id, in the order asked for, and why
+    """Stored results of a set of items by item id, in the order of the items, and the reasons why
     others failed."""
 
     results: dict[str, T]
@@ -70,9 +72,9 @@ class Stored(Generic[T]):
 class Results(Generic[Item, T]):
     """Results of one kind below one folder. Any number of threads and processes may use it.
 
-    `key` names an item; `schema` says how a result is stored, `fits` whether it can be one of these
-    items at all. Other rows count as missing: somebody else may have written them, all checksums
-    right.
+    `key` returns an item's key; `schema` defines how a result is stored, and `fits` whether a
+    result is valid for its item. Invalid rows count as missing: they may have been forged, with
+    correct checksums.
     """
 
     def __init__(
@@ -84,21 +86,21 @@ class Results(Generic[Item, T]):
         schema: Schema[T],
         fits: Callable[[T], bool] = lambda result: True,
     ) -> None:
-        # Files, locks and sentences for what a disk can do wrong are the store's.
+        # The store provides files, locks and error messages for disk errors.
         self._files = Store(root)
         self.kind = kind
         self.root = root
         self.key, self._schema, self._fits = key, schema, fits
 
     def get(self, model: ModelKey, method: Method, item: Item) -> T | None:
-        """The stored result, or None where there is none for this very item."""
+        """The stored result; None if there is none for this item with its current fingerprint."""
         key = self.key(item)
         payload, _ = self._rows(model, method, [key]).get(key, (None, None))
         return self._read(payload, Owner(model, method, key.item))
 
     def select(self, model: ModelKey, method: Method, items: Sequence[Item]) -> Stored[T]:
-        """All that is stored of `items`. Only what this process has not read before is decoded, so
-        results must be values."""
+        """All stored results of `items`. Only results that this process has not read before are
+        decoded, so results must be immutable."""
         keys = [self.key(item) for item in items]
         rows = self._rows(model, method, keys)
         results: dict[str, T] = {}
@@ -114,10 +116,10 @@ class Results(Generic[Item, T]):
         return Stored(results, failed)
 
     def put(self, model: ModelKey, method: Method, results: Sequence[tuple[Item, T]]) -> None:
-        """Store results, all or none; what was there of an item is replaced.
+        """Store results in one transaction, replacing earlier results of the same items.
 
         Raises:
-            UserError: the folder cannot be written (rights, a full disk).
+            UserError: the folder can't be written (permissions, a full disk).
         """
         rows = [(item, pack_fields(self._schema.pack(result)), None) for item, result in results]
         self._put(model, method, rows)
@@ -125,7 +127,7 @@ class Results(Generic[Item, T]):
     def put_failures(
         self, model: ModelKey, method: Method, failures: Sequence[tuple[Item, str]]
     ) -> None:
-        """Store why items have no result, so that a resumed run does not try them again."""
+        """Store why items have no result, so that a resumed run doesn't retry them."""
         self._put(model, method, [(item, None, reason) for item, reason in failures])
 
     def missing(
@@ -144,8 +146,8 @@ class Results(Generic[Item, T]):
     # -- rows ----------------------------------------------------------------------------------
 
     def _decoded(self, model: ModelKey, method: Method, key: Key, payload: bytes) -> T | None:
-        """What `payload` says, decoded unless this process did that before; None where it is
-        damaged or doesn't fit."""
+        """The decoded `payload`, from memory if this process has decoded it before; None if it is
+        damaged or invalid."""
         place = str(self._files.root), self.kind, model, repr(method), key
         known = _DECODED.find(place)
         if known is not None and known[0] == payload:
@@ -167,7 +169,8 @@ class Results(Generic[Item, T]):
     def _rows(
         self, model: ModelKey, method: Method, keys: Sequence[Key]
     ) -> dict[Key, tuple[bytes | None, str | None]]:
-        """Payload and reason of those of `keys` that have a row, here or in the fallback."""
+        """Payload and failure reason of those of `keys` that have a row, here or in the
+        fallback."""
         found = self._rows_of(self._files, model, method, keys)
         lacking = [key for key in keys if found.get(key, (None, None))[0] is None]
         if lacking:
@@ -213,7 +216,7 @@ class Results(Generic[Item, T]):
 
 @contextmanager
 def _reading(files: Store, model: ModelKey, method: Method) -> Iterator[sqlite3.Connection | None]:
-    """The file, or None where it has no table of these yet."""
+    """The file, or None if it has no table for such results yet."""
     with files.reading(model, method) as db:
         known = (
             db is not None

@@ -1,7 +1,7 @@
-"""How results of a dataclass are stored as JSON, derived from the annotations of its fields.
+"""Storage of dataclass results as JSON, with a schema derived from the annotations of their fields.
 
-Stored results may come from strangers: a value of another type, a number that is not finite, a
-missing or an unknown field doesn't fit, and neither does what the dataclass itself refuses.
+Stored results may come from third parties: a value of the wrong type, a number that is not finite,
+a missing or an unknown field is rejected, and so is anything that the dataclass itself rejects.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MAX_INT = 2**31 - 1
 _MAX_FLOAT = float(np.finfo(np.float32).max)
 _MAX_TEXT = 5000
 
-# What made-up values can raise on the way through the constructor of their dataclass.
+# Exceptions that forged values can raise in the constructor of a dataclass.
 _REFUSED = (
     UserError,
     ValueError,
@@ -52,7 +52,7 @@ _REFUSED = (
 
 
 class Misfit(ValueError):
-    """The fields are not a result of this kind."""
+    """The fields are not a valid result of this kind."""
 
 
 class Owner(NamedTuple):
@@ -65,8 +65,8 @@ class Owner(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Marks an array that is stored as base 85 of its little-endian values, flat; with `limit`,
-    compressed by zlib, up to that many bytes."""
+    """Marks an array that is stored flat, as base 85 of its little-endian values; with `limit`,
+    compressed by zlib, with at most that many bytes uncompressed."""
 
     limit: int = 0
 
@@ -79,7 +79,7 @@ class Packed:
         """The values [n].
 
         Raises:
-            Misfit, ValueError, zlib.error: it is no such text.
+            Misfit, ValueError, zlib.error: the text is not a valid packed array.
         """
         if not isinstance(text, str):
             raise Misfit("no packed array")
@@ -93,10 +93,10 @@ class Packed:
 
 
 class Schema(Generic[T]):
-    """Packs results of the dataclass `kind` as JSON values and reads them back.
+    """Converts results of the dataclass `kind` to JSON values and back.
 
-    `given` are fields that the owner of a result decides, whatever the stored fields say; those in
-    `unstored` are not stored at all. `names` are stored names that differ from the field's.
+    `given` are fields whose values come from the owner of a result and override stored ones; fields
+    in `unstored` are not stored. `names` maps fields to stored names that differ.
     """
 
     def __init__(
@@ -128,10 +128,10 @@ class Schema(Generic[T]):
         }
 
     def unpack(self, found: Fields, owner: Owner) -> T:
-        """The result that these fields say.
+        """The result with these fields.
 
         Raises:
-            Misfit: they are none of this kind.
+            Misfit: the fields are not a valid result of this kind.
         """
         if not self._required <= found.keys() <= self._stored.keys():
             raise Misfit("other fields")
@@ -146,7 +146,7 @@ class Schema(Generic[T]):
 
 
 def _reader(hint: Any) -> Read:
-    """What checks a JSON value against an annotation and converts it."""
+    """A function that validates a JSON value against an annotation and converts it."""
     if hint in _PLAIN:
         return _PLAIN[hint]
     origin, arguments = get_origin(hint), get_args(hint)
@@ -168,7 +168,7 @@ def _reader(hint: Any) -> Read:
 
 
 def _packer(hint: Any) -> Read:
-    """What turns a value of this annotation into JSON values."""
+    """A function that converts a value of this annotation to JSON values."""
     if get_origin(hint) is Annotated:
         packed: Packed = get_args(hint)[1]
         return packed.pack
@@ -204,7 +204,7 @@ def _int(value: Any) -> int:
 
 
 def _float(value: Any) -> float:
-    # The comparison is false for NaN.
+    # The comparison is False for NaN.
     if type(value) not in (int, float) or not abs(value) <= _MAX_FLOAT:
         raise Misfit("no finite number")
     return float(value)
@@ -213,7 +213,7 @@ def _float(value: Any) -> float:
 def _str(value: Any) -> str:
     if type(value) is not str or len(value) > _MAX_TEXT:
         raise Misfit("no text")
-    value.encode()  # not half a character
+    value.encode()  # rejects lone surrogates
     return value
 
 
@@ -232,7 +232,7 @@ _PLAIN: dict[Any, Read] = {
 
 
 def _dtype(hint: Any) -> np.dtype[Any]:
-    """The type of the values of `NDArray[...]`."""
+    """The dtype of `NDArray[...]`."""
     dtype: np.dtype[Any] = np.dtype(get_args(get_args(hint)[1])[0])
     return dtype
 

@@ -1,9 +1,10 @@
-"""The store of results: one SQLite file for each model fingerprint and method.
+"""The store of attributions: one SQLite file for each model fingerprint and method.
 
-Each put is one transaction, so a result is there whole or not at all, whatever process dies.
-Per-token results are stored once under the method's `core` as compressed rows; beside them lie
-blocks of summaries and curves (blocks.py), so that lists and aggregates never touch the results.
-Curves of another normalization, resampling or axis are derived from the results and kept.
+Each put is one transaction, so a result is stored completely or not at all, even if a process dies.
+Per-token results are stored once under the method's `core` as compressed rows. The same file
+contains blocks of summaries and curves (blocks.py), so that lists and aggregates never read the
+results. Curves with another normalization, resampling or axis are derived from the results and
+stored.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StoredCurves:
-    """What is stored of a set of pairs: curves [n, 100], their magnitudes [n, 100] (what tokens
-    bring, whatever its sign), scores [n] and whether the document was truncated [n], in the order
-    of `pair_ids`; the positions [100] of the curves' points; and the pairs that failed. Curves over
-    whole texts are NaN where nothing was read."""
+    """Stored data of a set of pairs: curves [n, 100], their magnitudes [n, 100] (token
+    contributions regardless of sign), scores [n] and whether the document was truncated [n], in the
+    order of `pair_ids`; the positions [100] of the curves' points; and the pairs that failed.
+    Curves over whole texts are NaN where the model read nothing."""
 
     pair_ids: tuple[str, ...]
     curves: Array
@@ -54,26 +55,27 @@ class StoredCurves:
 
     @property
     def n_truncated(self) -> int:
-        """How many documents were longer than the model reads."""
+        """The number of documents longer than the model's context limit."""
         return int(self.truncated.sum())
 
 
 class Store(Files):
-    """Results below one folder. Any number of threads and processes may use the same folder."""
+    """Attributions below one folder. Any number of threads and processes may use the same
+    folder."""
 
     # -- one result ----------------------------------------------------------------------------
 
     def get(self, model: ModelKey, method: Method, pair: TextPair) -> Attribution | None:
-        """The stored result, or None where there is none for these very texts.
+        """The stored result, or None if there is none for exactly these texts.
 
-        A damaged one counts as none; it is computed and written again.
+        A damaged result counts as missing; it is computed and stored again.
         """
         return self.get_many(model, method, [pair])[0]
 
     def get_many(
         self, model: ModelKey, method: Method, pairs: Sequence[TextPair]
     ) -> list[Attribution | None]:
-        """The stored result of each pair [n], of one moment."""
+        """The stored result of each pair [n], read in one transaction."""
         attributions = self._get_own(model, method, pairs)
         if None in attributions:
             lacking = [
@@ -114,12 +116,12 @@ class Store(Files):
         results: Sequence[tuple[TextPair, Attribution]],
         failures: Sequence[tuple[TextPair, str]] = (),
     ) -> None:
-        """Store results with their curves, and why other pairs have none, so that a resumed run
-        does not try those again: all or nothing, and on disk when this returns. What was there of
-        a pair is replaced.
+        """Store results with their curves, and the reasons why other pairs failed, so that a
+        resumed run doesn't retry those. One transaction, durable when this returns. Earlier results
+        of the same pairs are replaced.
 
         Raises:
-            UserError: the folder cannot be written (rights, a full disk).
+            UserError: the folder can't be written (permissions, a full disk).
         """
         done = latest(results)
         self.put_encoded(model, method, [p for p, _ in done], encoded(done, method), failures)
@@ -132,13 +134,14 @@ class Store(Files):
         results: EncodedResults,
         failures: Sequence[tuple[TextPair, str]] = (),
     ) -> None:
-        """The same of results [n] of `pairs` [n] that are encoded already.
+        """Store results [n] of `pairs` [n] that are already encoded, and failures, in one
+        transaction; durable when this returns.
 
         Raises:
-            UserError: the folder cannot be written (rights, a full disk).
+            UserError: the folder can't be written (permissions, a full disk).
         """
-        # Made before the lock is taken, so that others wait for the disk alone (and not for
-        # pyarrow's first conversion, which imports pandas).
+        # Built before the lock is taken, so that others wait only for the disk, not for pyarrow's
+        # first conversion, which imports pandas.
         done = latest(list(zip(pairs, range(len(pairs)), strict=True)))
         if len(done) < len(pairs):
             results = results.at([place for _, place in done])
@@ -160,7 +163,7 @@ class Store(Files):
     def put_failures(
         self, model: ModelKey, method: Method, failures: Sequence[tuple[TextPair, str]]
     ) -> None:
-        """Store why pairs have no result."""
+        """Store the reasons why pairs failed."""
         self.put(model, method, [], failures)
 
     # -- many ----------------------------------------------------------------------------------
@@ -182,9 +185,10 @@ class Store(Files):
         return missing if left is None else left
 
     def curves(self, model: ModelKey, method: Method, pairs: Sequence[TextPair]) -> StoredCurves:
-        """Curves of those of `pairs` that have a result, under the method's normalization and
-        resampling; curves of another choice are derived from the stored results, not computed. The
-        pairs are of one data set: own results and those of the fallback are joined by their ids."""
+        """Curves of those of `pairs` that have a result, with the method's normalization and
+        resampling. Curves with other settings are derived from the stored results; no model is run.
+        All pairs must belong to one data set: own results and those of the fallback are joined by
+        pair id."""
         asked = columns_of(pairs).once
         own = self._own_curves(model, method, asked)
         if len(own.pair_ids) == len(asked):
@@ -226,9 +230,9 @@ class Store(Files):
     def _asked(
         self, model: ModelKey, method: Method, ask: Callable[[sqlite3.Connection, BlockIndex], T]
     ) -> T | None:
-        """What `ask` says of the file and its index, brought up to date; None without a file."""
+        """What `ask` returns for the file and its refreshed index; None if there is no file."""
         index = index_of(self.path(model, method))
-        # The lock first: transactions then begin in the order in which the index is refreshed.
+        # The lock first, so that transactions begin in the order in which the index is refreshed.
         with index.lock:
             with self.reading(model, method) as db:
                 if db is None:
@@ -237,7 +241,7 @@ class Store(Files):
                 answer = ask(db, index)
             if not (index.damaged or index.damaged_curves):
                 return answer
-        # Flipped bytes in a block: its summaries are made again from the results.
+        # A block is corrupted: rebuild its summaries from the results.
         from poslens.cache.storage.maintenance import mend
 
         mend(self, model, method)
@@ -250,7 +254,8 @@ class Store(Files):
             return ask(db, index)
 
     def _derive(self, model: ModelKey, method: Method, pairs: Sequence[TextPair]) -> None:
-        """Make curves from stored results; a part at a time, so that an end keeps what it had."""
+        """Derive curves from stored results in portions, so that an interruption loses only the
+        last one."""
         for start in range(0, len(pairs), _DERIVE_ROWS):
             part = pairs[start : start + _DERIVE_ROWS]
             derived: list[tuple[TextPair, Attribution]] = []
@@ -262,13 +267,14 @@ class Store(Files):
                     derived.append((pair, result))
             curves = curve_columns(derived, method)
             with self.changing(model, method) as db:
-                if db is None:  # somebody has just deleted it
+                if db is None:  # another process has just deleted it
                     return
-                # What cannot be read any more is missing again, so that the next run computes it.
+                # Unreadable results count as missing, so that the next run computes them.
                 blocks.remove(
                     db, [serial for p in damaged if (serial := serial_of(db, p)) is not None]
                 )
-                # 0 is nobody's: of what somebody has just replaced or removed.
+                # Serial 0, which is never assigned, stands for a result that was just replaced or
+                # removed.
                 serials = np.array([serial_of(db, pair) or 0 for pair, _ in derived], np.int64)
                 curve_rows = blocks.curve_rows(serials, *curves)
                 number = blocks.variant_number(db, variant_params(method))
@@ -282,8 +288,8 @@ def _nothing(method: Method) -> StoredCurves:
 
 
 def _joined(asked: PairColumns, own: StoredCurves, fallback: StoredCurves) -> StoredCurves:
-    """Own results and those of the fallback, in the order of `asked`; a result of the fallback
-    replaces a failure."""
+    """Own results and those of the fallback, in the order of `asked`. A result of the fallback
+    takes precedence over an own failure."""
     if not fallback.pair_ids and not fallback.failed:
         return own
     places = {pair_id: place for place, pair_id in enumerate(asked.ids.tolist())}
@@ -318,8 +324,8 @@ def _insert(
     batch: pa.RecordBatch,
     data: Sequence[bytes | None],
 ) -> Serials:
-    """Add payloads (None of failures) and their block in the place of what was there of the pairs;
-    their serials [n]."""
+    """Insert payloads (None for failures) and their block, replacing what was stored of the pairs.
+    Returns their serials [n]."""
     first = blocks.next_serial(db)
     numbers = {name: blocks.dataset_number(db, name) for name in set(columns["dataset"])}
     keys = [
@@ -341,12 +347,12 @@ def _insert(
 
 
 def latest(rows: Sequence[tuple[TextPair, T]]) -> list[tuple[TextPair, T]]:
-    """The last row of each pair, which counts."""
+    """The last row of each pair; earlier ones are superseded."""
     return list({(pair.dataset, pair.pair_id): (pair, row) for pair, row in rows}.values())
 
 
 def serial_of(db: sqlite3.Connection, pair: TextPair) -> int | None:
-    """The serial of what is stored of these very texts."""
+    """The serial of what is stored for exactly these texts; None if there is nothing."""
     row = db.execute(
         "SELECT id FROM payload WHERE ds = (SELECT id FROM dataset WHERE name = ?) AND pair = ? "
         "AND text = ?",
@@ -359,8 +365,8 @@ def serial_of(db: sqlite3.Connection, pair: TextPair) -> int | None:
 
 
 def _states(index: BlockIndex, pairs: PairColumns) -> tuple[Serials, NDArray[np.int8]]:
-    """The latest serial of each pair [n], 0 for none, and absent, result or failed [n]; what is
-    stored of other texts is absent."""
+    """The latest serial of each pair [n], 0 for none, and its state [n]: absent, result or failed.
+    What is stored of other texts counts as absent."""
     serials = index.serials(pairs)
     same = index.column("text", serials) == pairs.texts
     return serials, np.where(same, index.state[serials], 0).astype(np.int8)
