@@ -1,4 +1,5 @@
-"""`python -m dashboard`: the dashboard, and everything it does without a browser."""
+"""The command line, `python -m dashboard`: starts the dashboard, or runs a command without a
+browser."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 if __name__ == "__main__":
-    # Until `main` is reached, Ctrl-C ends the process without a traceback of half-done imports.
+    # Until `main` runs, Ctrl-C ends the process without a traceback from an unfinished import.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 import typer
@@ -73,8 +74,8 @@ def with_version(
 
 
 def main() -> None:
-    """Run the command line as a program: results are UTF-8 whatever the terminal says, SIGTERM ends
-    a command as Ctrl-C does, and a result that could not be written whole is an error."""
+    """Run the command line as a program: output is UTF-8 regardless of the terminal's encoding,
+    SIGTERM ends a command as Ctrl-C does, and incomplete output is an error."""
     _open_streams()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
@@ -89,30 +90,30 @@ def main() -> None:
 
 
 def _open_streams() -> None:
-    """Where the caller closed a stream, an empty one; what cannot be encoded is written as its
-    escape instead of failing."""
+    """Replace streams that the caller closed by null devices, and write characters that can't be
+    encoded as escapes instead of failing."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
-            # Open for as long as the program runs.
+            # Open for the lifetime of the program.
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
         elif mode == "w" and hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 def _written() -> int:
-    """0 where all of stdout is written, else the exit code."""
+    """Flush stdout; 0 if everything was written, else the exit code."""
     try:
         sys.stdout.flush()
         return 0
     except BrokenPipeError:
-        code = 1  # whoever read it has had enough
+        code = 1  # the reading end of the pipe was closed
     except OSError as error:
         print(
             f"The result could not be written ({error.strerror}): free some space.", file=sys.stderr
         )
         code = 2
-    # What is left in the buffer would be tried again, and complained about, at the very end.
+    # Otherwise Python would try to write the rest of the buffer at exit, and complain again.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return code
 

@@ -1,4 +1,4 @@
-"""Entry point that Streamlit runs: pages and what they share."""
+"""Entry point that Streamlit runs: navigation and elements shared by all pages."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from poslens.dashboard.widgets.run_board import run_strip
 
 SIDEBAR_PX = 240
 
-# Not in a folder named `pages`: Streamlit would run a file of it by itself, without this script,
-# when the first visitor's address names it.
+# Not in a folder named `pages`: if the first visitor's address named a file in it, Streamlit would
+# run that file directly, without this script.
 st.set_page_config(
     page_title="PosLens", page_icon="🔎", layout="wide", initial_sidebar_state=SIDEBAR_PX
 )
 
-# Nothing of a page runs for anybody else.
+# Users who may not enter run no page code.
 if not login.entered():
     st.stop()
 
-# Streamlit gives its default page no address but the root. Explain answers to both; of the two the
-# navigation shows the one that is open.
+# Streamlit gives its default page no address but the root. Explain has both addresses; the
+# navigation lists the one that is open.
 at_root = urlsplit(st.context.url or "").path.strip("/") in ("", access.current().base_path)
 explain = [
     st.Page(
@@ -65,19 +65,19 @@ page = st.navigation(
 )
 
 other_page = st.session_state.get("app.page") != page.url_path
-# A link to another page may ask for what a widget shows by default; Streamlit would then let stand
-# what the session remembers of that widget.
+# A link to another page may request a widget's default value. Streamlit would then use the
+# session's value of that widget instead.
 if other_page:
     st.session_state["app.page"] = page.url_path
-    # Keys of widgets that the address holds are plain words; what else the session keeps has a dot
-    # or a space in its name, which no link can drop.
+    # Keys of widgets bound to the address are identifiers. Other session keys contain a dot or a
+    # space, so no link can delete them.
     for name in filter(str.isidentifier, st.query_params):
         st.session_state.pop(name, None)
 links.arrive()
 
 
 def runs_at_work() -> list[Run]:
-    """The runs that this reader may see and stop."""
+    """The active runs that this user may see and stop."""
     runs = service().runs.active(own_texts.owners(), upkeep=rights.may_change())
     return [run for run in runs if people.may_stop(run)]
 

@@ -1,1 +1,1 @@
-"""Audit: what an index cannot retrieve, and how to chunk its documents."""
+"""Audit: what an index can't retrieve, and how to chunk its documents."""

@@ -1,4 +1,4 @@
-"""Audit: what an index cannot retrieve, and how to chunk its documents, a tab each."""
+"""The Audit page: one tab for what an index can't retrieve, one for how to chunk its documents."""
 
 from __future__ import annotations
 

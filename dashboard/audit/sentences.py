@@ -1,4 +1,4 @@
-"""The Audit page's first tab: unretrieved sentences, and below them documents with theirs."""
+"""The Audit page's first tab: unretrieved sentences, and the documents that contain them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from poslens.studies.audit.study import AUDIT
 from poslens.studies.audit.summary import AuditSummary
 
 MOST_ROWS = 200
-"""Documents listed at most."""
+"""Maximum number of documents listed."""
 
 
 def pair_of(data: DataSet, collection: Collection, document: str) -> str:
-    """A pair of the data set that holds the document; empty if there is none."""
+    """The id of a pair of the data set that contains the document; empty if there is none."""
     for query in collection.queries:
         if document in query.pairs:
             return query.pairs[document]
@@ -28,7 +28,8 @@ def pair_of(data: DataSet, collection: Collection, document: str) -> str:
 
 
 def documents_section(summaries: Sequence[AuditSummary], data: DataSet) -> None:
-    """Documents with most unretrieved sentences, and the sentences of the selected one."""
+    """The documents with the most unretrieved sentences, and the sentences of the selected
+    document."""
     by_name = {summary.name: summary for summary in summaries}
     left, _ = st.columns([1, 2])
     name = left.selectbox("Least retrievable documents for", list(by_name), key="audit.worst")
@@ -44,7 +45,7 @@ def documents_section(summaries: Sequence[AuditSummary], data: DataSet) -> None:
 
 
 def document_section(summary: AuditSummary, document: SentenceRanks, data: DataSet) -> None:
-    """The sentences of a document, with the rank at which each retrieves it."""
+    """The sentences of a document, each with the rank at which it retrieves the document."""
     collection, key = summary.index.collection, document.document_id
     text = collection.texts([key]).get(key, "")
     ranks = document.ranks
@@ -60,7 +61,8 @@ def document_section(summary: AuditSummary, document: SentenceRanks, data: DataS
     )
     largest = len(summary.documents) + len(summary.failed)
     for name in ("rank", "rank of its question", "rank, shuffled"):
-        # Empty queries have rank 0, documents without a shared word a rank past the last one.
+        # Empty queries have rank 0; documents that share no word with the query have a rank past
+        # the last.
         ranked = table[name].between(1, largest)
         table[name] = table[name].astype("Int64").where(ranked)
     percent = st.column_config.NumberColumn(format="%.0f%%")
@@ -79,7 +81,7 @@ def document_section(summary: AuditSummary, document: SentenceRanks, data: DataS
 
 
 def section() -> None:
-    """The study's page without its heading, and below it documents with their sentences."""
+    """The study's page without its heading, followed by documents with their sentences."""
     opened = study_page(AUDIT, heading=False)
     if opened is not None and opened.summaries:
         with panels.guarded():

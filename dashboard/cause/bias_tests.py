@@ -1,5 +1,5 @@
-"""The Cause page's third tab, bias tests: which of two documents does a model prefer, all else
-equal?"""
+"""The Cause page's third tab, bias tests: which of two documents a model prefers, all else being
+equal."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from poslens.studies.bias.tables import BiasSummary, ScoredTest
 
 
 def choose(point: Any) -> None:
-    """Show the pairs behind the bar that was clicked."""
+    """Show the pairs that the clicked bar summarizes."""
     st.session_state["under"], st.session_state["test"] = point
 
 
 def section() -> None:
-    """The study's page without its heading, and below it the pairs of one test."""
+    """The study's page without its heading, followed by the pairs of one test."""
     opened = study_page(BIAS_STUDY, on_click=choose, heading=False)
     if opened is not None and opened.summaries:
         behind(opened)
@@ -31,7 +31,7 @@ def section() -> None:
 
 @fragment()
 def behind(page: Opened) -> None:
-    """The pairs of one test under one model, and one of them with both documents."""
+    """The pairs of one test under one model, and both documents of the selected pair."""
     st.markdown("**Pairs of one test**")
     left, right = st.columns(2)
     summaries: tuple[BiasSummary, ...] = page.summaries
@@ -80,7 +80,7 @@ def behind(page: Opened) -> None:
 
 
 def contrast(page: Opened, summary: BiasSummary, tested: ScoredTest, pair: DocumentPair) -> None:
-    """Both documents side by side: how much each token contributes to s(d1) - s(d2)."""
+    """Both documents side by side: the contribution of each token to s(d1) - s(d2)."""
     spec = summary.model.spec
     both = tested.scores[pair.item_id]
     scores = (both.first, both.second)

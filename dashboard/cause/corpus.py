@@ -38,7 +38,7 @@ MEASURES: dict[str, tuple[Method, ...]] = {
     "thirds": (segments_method("thirds"),),
     **{by: (edits_method(by),) for by in EDITS},
 }
-"""Measures of documents alone, by their names in the address."""
+"""Interventions without a query, by their names in the address."""
 
 WORDS = {
     "segments": "Cosine between each segment's embedding and the whole text's, with segments in "
@@ -76,7 +76,7 @@ def section(measure: str, models: Sequence[str], data: DataSet) -> None:
 
     @fragment(run_every=2.0 if ticking else None)
     def board() -> None:
-        """Progress and results; refreshed while something runs."""
+        """Progress and results, refreshed while a run is active."""
         active = any_active(jobs())
         figure = st.container()
         done = run_board(jobs(), "corpus.", unit="results")
@@ -107,7 +107,7 @@ def _selection(chosen: Sequence[TextPair], data: DataSet) -> str:
 def _segments(
     specs: Sequence[RetrieverSpec], measure: str, chosen: Sequence[TextPair], data: DataSet
 ) -> None:
-    """Mean segment curves, a line for each model and order."""
+    """Mean segment curves, one line for each model and order."""
     compute = service_for(data.name)
     results: list[DataSetCause] = []
     for spec in specs:
@@ -149,7 +149,8 @@ def _segments(
 def _edits(
     specs: Sequence[RetrieverSpec], what: Method, chosen: Sequence[TextPair], data: DataSet
 ) -> None:
-    """Mean cosines by how much was inserted or removed, a line for each model and position."""
+    """Mean cosine similarities by amount of text inserted or removed, one line for each model and
+    position."""
     compute = service_for(data.name)
     results: list[MeanEdits] = []
     for spec in specs:

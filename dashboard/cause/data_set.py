@@ -56,7 +56,7 @@ def _evidence(choice: MovablePairs) -> None:
 
     @fragment(run_every=2.0 if ticking else None)
     def board() -> None:
-        """Progress and causal curves; refreshed while something runs."""
+        """Progress and causal curves, refreshed while a run is active."""
         figures = st.container()
         done = run_board(choice.jobs(), "cause.", unit="results")
         if any_active(choice.jobs()) != ticking:
@@ -72,7 +72,7 @@ def _evidence(choice: MovablePairs) -> None:
 
 
 def _curves(choice: MovablePairs) -> None:
-    """Mean causal curves, a figure for each intervention and a line for each model."""
+    """Mean causal curves, one figure for each intervention and one line for each model."""
     results: list[DataSetCause] = []
     figures: dict[str, panels.Draw] = {}
     columns = panels.side_by_side("cause.set")
@@ -107,7 +107,7 @@ def _curves(choice: MovablePairs) -> None:
 
 
 def _results(choice: MovablePairs, what: Method) -> list[DataSetCause]:
-    """What is stored of an intervention under each model, where there is enough of it."""
+    """Stored results of an intervention, for each model that has enough of them."""
     results = []
     for spec in choice.specs:
         stored = interventions.stored(choice.compute, spec, what, choice.pairs)

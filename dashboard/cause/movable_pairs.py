@@ -1,4 +1,4 @@
-"""Pairs of a data set whose evidence can be moved: Cause and Methods choose from them alike."""
+"""Selection of pairs whose evidence can be moved, shared by the Cause and Methods pages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from poslens.studies.cause import service as interventions
 @dataclass(frozen=True, slots=True)
 class MovablePairs:
     """Selected pairs, the models, and both interventions on them by name. `words` describes the
-    selection."""
+    selection in words."""
 
     data: DataSet
     specs: tuple[RetrieverSpec, ...]
@@ -32,7 +32,7 @@ class MovablePairs:
 
     @property
     def compute(self) -> Compute:
-        """Where their results are stored."""
+        """The service that stores their results."""
         return service_for(self.data.name)
 
     @property
@@ -41,7 +41,7 @@ class MovablePairs:
         return f"{self.data.name}: cause, {self.words}"
 
     def jobs(self) -> list[Job]:
-        """Every intervention under each model."""
+        """A job for each intervention and model."""
         return [
             interventions.job(self.compute, spec, what, self.pairs, self.scope)
             for spec in self.specs
@@ -52,8 +52,8 @@ class MovablePairs:
 def choose_movable(
     data: DataSet, models: Sequence[str], ablation: Method, key: str
 ) -> MovablePairs | None:
-    """Choose how many pairs, spread evenly; None, with the reason on the page, if fewer than two
-    are left.
+    """Choose how many pairs to use, spread evenly over the data set. Returns None, with the reason
+    on the page, if fewer than two are left.
 
     Raises:
         UserError: a model is unknown.

@@ -1,4 +1,5 @@
-"""Cause: interventions on one pair, interventions on a data set, and bias tests, a tab each."""
+"""The Cause page: interventions on one pair, interventions on a data set, and bias tests, one tab
+each."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from poslens.dashboard.widgets import choices, panels
 
 TABS = ("One pair", "Data set", "Bias tests")
 
-# Links of version 0.1 to measures of documents alone.
+# Links from version 0.1 to interventions without a query.
 if st.query_params.get("documents") == "true" and "tab" not in st.query_params:
     st.session_state["tab"] = st.query_params["tab"] = TABS[1]
     del st.query_params["documents"]

@@ -1,5 +1,5 @@
-"""The Cause page's first tab: one pair, with its evidence moved, parts removed and the text
-shifted."""
+"""The Cause page's first tab: interventions on one pair that move its evidence, remove parts, or
+shift the text."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ def section(offered: DataSet, models: Sequence[str], method: Method, ablation: M
 
 @dataclass(frozen=True)
 class CausePair:
-    """The selected pair, its data set (None for typed texts), and what is done with it."""
+    """The selected pair, its data set (None for typed texts), and the settings of its
+    interventions."""
 
     pair: TextPair
     data: DataSet | None
@@ -80,14 +81,14 @@ class CausePair:
 
     @property
     def compute(self) -> Compute:
-        """Where the pair's results are stored."""
+        """The service that stores the pair's results."""
         return service_for(self.pair.dataset)
 
     def spec(self, name: str) -> RetrieverSpec:
-        """The retriever of that name.
+        """The retriever with this name.
 
         Raises:
-            UserError: there is none.
+            UserError: there is no such retriever.
         """
         return choices.spec(name, self.pair.dataset)
 
@@ -95,10 +96,10 @@ class CausePair:
         self, name: str, what: str, *methods: Method, explain: Method | None = None
     ) -> bool:
         """Whether interventions on this pair, and its attribution by `explain`, may be computed.
-        For an endpoint this asks first.
+        Asks the user first if the model is an endpoint.
 
         Raises:
-            UserError: the endpoint does not answer, or the method does not fit.
+            UserError: the endpoint doesn't answer, or the method doesn't fit the model.
         """
         compute, spec = self.compute, self.spec(name)
         if not spec.remote or (model := compute.identify(spec)).stored_only:
@@ -115,10 +116,10 @@ class CausePair:
         return False
 
     def intervened(self, name: str, what: Method) -> Any:
-        """An intervention on this pair under one model; waits for its turn.
+        """The result of an intervention on this pair under one model; waits in the device queue.
 
         Raises:
-            UserError: it cannot be computed.
+            UserError: it can't be computed.
         """
         return wait(interventions.ask(self.compute, self.pair, self.spec(name), what))
 
@@ -129,7 +130,7 @@ class CausePair:
 
 
 def _relocated(subject: CausePair) -> dict[str, Relocation]:
-    """Scores with the evidence at each position, by model; drawn where there are any."""
+    """Scores with the evidence at each position, by model; drawn if there are any."""
     moved: dict[str, Relocation] = {}
     with panels.guarded():
         positions = relocated(subject.pair, N_POSITIONS)
@@ -150,7 +151,7 @@ def _relocated(subject: CausePair) -> dict[str, Relocation]:
 
 @fragment()
 def _mover(subject: CausePair, moved: dict[str, Relocation], variants: tuple[Variant, ...]) -> None:
-    """Move the evidence through the document; all scores are computed."""
+    """Controls that move the evidence through the document; all scores are computed beforehand."""
     figure = st.container()
     unknown = [name for name in moved if limits.unknown(subject.spec(name))]
     others = _others(subject, moved)
@@ -204,7 +205,7 @@ def _mover(subject: CausePair, moved: dict[str, Relocation], variants: tuple[Var
 
 
 def _others(subject: CausePair, moved: dict[str, Relocation]) -> dict[str, Array]:
-    """Scores of the data set's other documents by model, if the reader asks for the rank."""
+    """Scores of the data set's other documents by model, if the user requests the rank."""
     others: dict[str, Array] = {}
     if subject.data is None or not st.toggle(
         "Rank among the data set's other documents",
@@ -225,7 +226,7 @@ def _others(subject: CausePair, moved: dict[str, Relocation]) -> dict[str, Array
 
 
 def _may_rank(subject: CausePair, spec: RetrieverSpec, documents: Sequence[str]) -> bool:
-    """Whether other documents may be scored; for an endpoint this asks first."""
+    """Whether other documents may be scored; asks the user first if the model is an endpoint."""
     compute = subject.compute
     if not spec.remote or compute.identify(spec).stored_only:
         return True
@@ -239,7 +240,7 @@ def _may_rank(subject: CausePair, spec: RetrieverSpec, documents: Sequence[str])
 
 
 def _position(variants: Sequence[Variant]) -> int:
-    """The number of the selected position of the evidence."""
+    """The index of the selected evidence position."""
 
     def step(by: int) -> None:
         to = int(st.session_state.get("cause.place", 0)) + by
@@ -278,7 +279,7 @@ def _scores(
     """Each model's score, rank and share of evidence read at the selected position."""
     with st.container(horizontal=True, gap="medium"):
         for name, relocation in moved.items():
-            # Numbers of one model stay in one line.
+            # Keep the numbers of one model on one line.
             with st.container(horizontal=True, gap="medium", wrap=False, width="content"):
                 change = float(relocation.scores[at]) - relocation.original
                 st.metric(
@@ -325,7 +326,7 @@ def _text(variant: Variant) -> None:
 
 
 def _against_the_method(subject: CausePair, moved: dict[str, Relocation]) -> None:
-    """The method's curve under each model, with both interventions over it."""
+    """The attribution curve under each model, overlaid with both interventions."""
     title, ablation = METHODS[subject.method.name].title, subject.ablation
     st.markdown(f"**{panels.plain(title)} vs. intervention**")
     explained: dict[str, Explained] = {}
@@ -363,7 +364,7 @@ def _against_the_method(subject: CausePair, moved: dict[str, Relocation]) -> Non
             sources(name),
         )
 
-    # Two beside each other, in as many rows as the models need.
+    # Two figures per row.
     columns = [
         column
         for row in range((len(removed) + 1) // 2)
@@ -404,7 +405,7 @@ def _against_the_method(subject: CausePair, moved: dict[str, Relocation]) -> Non
 
 
 def _displaced(subject: CausePair) -> None:
-    """Scores of the whole text behind neutral text, and with shifted position numbers."""
+    """Scores of the whole text preceded by neutral text, and with shifted position ids."""
     if not st.toggle(
         "Move the whole text, to separate position from content",
         key="displace",

@@ -24,7 +24,8 @@ def one_pair(
     method: Method,
     published: Sequence[PublishedCurves],
 ) -> None:
-    """A fragment: another pair doesn't rerun the sidebar."""
+    """One pair under both models. A fragment, so that selecting another pair doesn't rerun the
+    sidebar."""
     pair = choose_pair(data, names, method)
     if pair is not None and (results := explained([pair], names, method)):
         pair_view(results, method, "compare", comparing=True, published=published)

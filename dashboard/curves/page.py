@@ -61,7 +61,7 @@ data, selection, method = chosen_data, picked, chosen
 
 
 def specs() -> list[RetrieverSpec]:
-    """The chosen models that there are."""
+    """The selected models that exist."""
     specs = []
     for name in names:
         with suppress(UserError):
@@ -126,13 +126,13 @@ scope = f"{data.name}: {selection.words}"
 
 
 def job_of(name: str) -> Job:
-    """The model's attributions of this selection."""
+    """The job that computes a model's attributions of this selection."""
     spec = choices.spec(name, data.name, posir=posir)
     return service_for(data.name).attribution_job(spec, method, selection.pairs, scope)
 
 
 def curve_of(name: str) -> DataSetCurve | None:
-    """One model's curve, where enough is stored; what failed is listed."""
+    """One model's curve, if enough results are stored; failures are listed on the page."""
     spec = choices.spec(name, data.name, posir=posir)
     job = job_of(name)
     if not job.n_done():
@@ -143,7 +143,7 @@ def curve_of(name: str) -> DataSetCurve | None:
             spec, method, selection.pairs, data.name, selection.words
         )
         failed = curve.stored.failed
-    except UserError:  # whatever was tried failed
+    except UserError:  # every attempted pair failed
         failed = dict(job.failures())
     failed_items([(job, failed)])
     if curve is None:
@@ -154,18 +154,18 @@ def curve_of(name: str) -> DataSetCurve | None:
     return curve
 
 
-# Where a curve's positions are counted.
+# The position axes that a user can choose.
 AXES = ("tokens read", "whole text")
 
 
 def axis_choice(curves: list[DataSetCurve]) -> str:
-    """The axis that the reader chose; until then the whole text where the models read other parts
-    of it. PosIR's protocol has one."""
+    """The axis that the user selected. The default is the whole text if the models have different
+    context limits. PosIR's protocol fixes the axis."""
     if posir:
         return AXES[0]
     unlike = read_unlike([curve.summary.curve for curve in curves], limits(curves))
     usual = AXES[1] if unlike else AXES[0]
-    # Results that come in may change it; a reader who has chosen otherwise keeps the choice.
+    # New results may change the default; a user's own selection is kept.
     former = st.session_state.get("curves.usual_axis", usual)
     if usual != former and st.session_state.get("axis") == former:
         st.session_state["axis"] = usual
@@ -189,12 +189,12 @@ def axis_choice(curves: list[DataSetCurve]) -> str:
 
 
 def limits(curves: list[DataSetCurve]) -> list[int | None]:
-    """How many tokens the curves' models read at most."""
+    """The context limit of each curve's model in tokens."""
     return [curve.model.spec.max_length for curve in curves]
 
 
 def on_axis(curves: list[DataSetCurve], axis: str) -> list[DataSetCurve]:
-    """The same models' curves on the axis."""
+    """The same models' curves on the given axis."""
     if axis == AXES[0]:
         return curves
     return [
@@ -206,7 +206,7 @@ def on_axis(curves: list[DataSetCurve], axis: str) -> list[DataSetCurve]:
 
 
 def jobs() -> list[Job]:
-    """A job for each model that there is."""
+    """A job for each selected model that exists."""
     jobs = []
     for name in names:
         with suppress(UserError):
@@ -215,7 +215,7 @@ def jobs() -> list[Job]:
 
 
 def draw(curves: list[DataSetCurve], theirs: Sequence[PublishedCurves], style: Style) -> go.Figure:
-    """Mean curves with their bands, and the published ones among them."""
+    """Mean curves with their bands, and the published curves."""
     kind = st.session_state.get("band") or BANDS[0]
     return mean_curves(
         [curve.summary.curve for curve in curves],
@@ -227,12 +227,12 @@ def draw(curves: list[DataSetCurve], theirs: Sequence[PublishedCurves], style: S
 
 
 def provenance(curves: list[DataSetCurve], theirs: Sequence[PublishedCurves]) -> list[Provenance]:
-    """Where the curves of a figure come from."""
+    """The provenance of a figure's curves."""
     return [*(curve.provenance() for curve in curves), *map(of_published, theirs)]
 
 
 def summary_frame(curves: list[DataSetCurve], theirs: Sequence[PublishedCurves]) -> pd.DataFrame:
-    """A row for each model: n, center of mass and primacy-recency index with their intervals."""
+    """One row for each model: n, center of mass and primacy-recency index with their intervals."""
     rows = []
     for mean_curve in curves:
         curve, summary = mean_curve.summary.curve, mean_curve.summary
@@ -252,7 +252,7 @@ def summary_frame(curves: list[DataSetCurve], theirs: Sequence[PublishedCurves])
 
 
 def is_active() -> bool:
-    """Whether any of the chosen models is being run, here or by another process."""
+    """Whether any of the selected models is being run, in this process or another."""
     for name in names:
         with suppress(UserError):
             job = job_of(name)
@@ -268,14 +268,14 @@ with st.sidebar:
         control = null_controls.switch(method)
     published = published_files.curves()
 
-# Whether the board refreshes itself is settled when the whole page runs; the board asks for that
-# when a run has begun or ended since.
+# The refresh interval is fixed when the whole page runs; the board reruns the page if a run has
+# started or ended since.
 ticking = is_active()
 
 
 @fragment(run_every=1.0 if ticking else None)
 def board() -> None:
-    """Progress and curves; refreshed by itself while a run is active."""
+    """Progress and curves, refreshed automatically while a run is active."""
     curves: list[DataSetCurve] = []
     progress = st.container()
     for name in names:
@@ -374,7 +374,7 @@ def board() -> None:
 
 
 def pairs_behind_bin(curves: list[DataSetCurve]) -> None:
-    """The pairs that weigh most in one bin, with the way back to Explain."""
+    """The pairs with the most weight in one bin, with links back to Explain."""
     with st.expander("List the pairs at a position", expanded="curves.clicked" in st.session_state):
         left, right = st.columns(2)
         bin_index = left.number_input(
@@ -384,7 +384,7 @@ def pairs_behind_bin(curves: list[DataSetCurve]) -> None:
         name = right.selectbox("Model", list(by_name), key="curves.bin_model")
         stored = by_name[name or names[0]].stored
         values = stored.curves[:, int(bin_index)]
-        # Of whole texts only those that were read there.
+        # For curves over whole texts, only pairs that the model read at that position.
         order = [k for k in np.argsort(-values).tolist() if np.isfinite(values[k])][:50]
         frame = pd.DataFrame(
             {
@@ -404,7 +404,7 @@ board()
 
 @fragment(run_every=None if ticking else WATCH_S)
 def watch() -> None:
-    """See when another process begins to compute what is shown here."""
+    """Rerun the page when another process starts to compute what is shown here."""
     if not ticking and is_active():
         st.rerun()
 

@@ -28,7 +28,7 @@ BLOCKS = [16, 32, 64, 128, 256]
 
 
 def front_section(result: DebiasResult) -> None:
-    """What is recommended, the front, and every setting's numbers."""
+    """The recommended setting, the Pareto front, and every setting's numbers."""
     st.markdown(panels.plain(debiasing.verdict(result)))
     provenance = result.provenance()
 
@@ -70,7 +70,7 @@ def front_section(result: DebiasResult) -> None:
 
 
 def queries_section(result: DebiasResult, point: Point) -> None:
-    """Which queries the setting helps and which it harms."""
+    """The queries that the setting helps, and those that it harms."""
     st.markdown(f"**Which queries {panels.plain(point.name)} helps, and which it harms**")
     frame = tables.queries_frame(result, point)
     helped, harmed = int((frame["change"] > 0).sum()), int((frame["change"] < 0).sum())
@@ -108,7 +108,7 @@ def queries_section(result: DebiasResult, point: Point) -> None:
 
 
 def curves_section(choice: CurveChoice) -> None:
-    """Relocation and saliency before and after."""
+    """Relocation and saliency curves before and after calibration."""
     moved, seen = choice.relocations(), choice.saliencies()
     left, right = panels.side_by_side("debias.curves")
     style = panels.screen_style(width_px=panels.BESIDE_PX, height_px=340)
@@ -116,7 +116,7 @@ def curves_section(choice: CurveChoice) -> None:
         provenance = [cause.provenance() for cause in moved]
 
         def draw_moved(style: Style) -> go.Figure:
-            """Score by the position of the evidence."""
+            """Score by evidence position."""
             curves = [cause.summary.curve for cause in moved]
             title = "Score by position, minus its mean"
             return mean_curves(curves, style, y_title=title, provenance=provenance)
@@ -164,7 +164,7 @@ def curves_section(choice: CurveChoice) -> None:
 
 
 def section() -> None:
-    """Settings in the sidebar; progress, the front, queries and curves below."""
+    """Settings in the sidebar; progress, the Pareto front, queries and curves on the page."""
     chosen: tuple[RetrieverSpec, list[RetrieverSpec], RankingSetup] | None = None
     with st.sidebar, panels.guarded():
         data = choices.data_set()
@@ -210,7 +210,7 @@ def section() -> None:
 
     @fragment(run_every=2.0 if ticking else None)
     def board() -> None:
-        """Progress and the front; refreshed by itself while settings are ranked."""
+        """Progress and the Pareto front, refreshed automatically while settings are ranked."""
         with panels.guarded():
             job = debiasing.job(compute, plain, points, the_setup)
             result = debiasing.debias_result(compute, plain, points, the_setup)
@@ -251,7 +251,7 @@ def section() -> None:
 
             @fragment(run_every=2.0 if curves_active else None)
             def curves_board() -> None:
-                """Refreshed by itself while curves are computed."""
+                """Progress and curves, refreshed automatically while curves are computed."""
                 with panels.guarded():
                     active = any_active(choice.jobs())
                     run_board(choice.jobs(), "debias.curves.", unit="results")

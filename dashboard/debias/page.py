@@ -1,4 +1,5 @@
-"""Debias: train a model's position bias away, or calibrate its attention, a tab each."""
+"""The Debias page: one tab for training a model's position bias away, one for attention
+calibration."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from poslens.studies.debias.study import DEBIAS
 
 TABS = ("Self-distillation", "Attention calibration")
 
-# Links to a setting of the calibration that name no tab.
+# Links to a calibration setting that don't name a tab.
 if "model" in st.query_params and "tab" not in st.query_params:
     st.session_state["tab"] = st.query_params["tab"] = TABS[1]
 

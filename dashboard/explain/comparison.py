@@ -1,5 +1,5 @@
-"""What only two models have: how they differ in this pair and over the data set, how alike they
-order the words, and in which pairs they differ most."""
+"""Elements of the pair view that need exactly two models: their difference for this pair and over
+the data set, the rank agreement of their words, and the pairs in which they differ most."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OPENED = "just opened of the furthest"
 def minus(
     subject: ExplainedSubject, rails: Sequence[Rail], gap: Difference | None
 ) -> Sequence[Pane]:
-    """A minus B painted on the text, with a rail and a head of the difference."""
+    """Heatmap panes of A minus B, with a rail and a heading for the difference."""
     a, b = subject.results
     bins = tuple(x - y for x, y in zip(rails[0].bins, rails[1].bins, strict=True))
     rail = Rail(bins)
@@ -52,7 +52,8 @@ def minus(
 
 
 def differences(subject: ExplainedSubject, which: str, key: str) -> dict[str, panels.Draw]:
-    """One model's curve less another's: of the pair, and of the data set with its interval."""
+    """Figures of one model's curve minus another's: for the pair, and for the data set with its
+    interval."""
     offered = [
         (i, j)
         for i, j in combinations(range(len(subject.results)), 2)
@@ -119,7 +120,7 @@ def differences(subject: ExplainedSubject, which: str, key: str) -> dict[str, pa
 
 
 def word_by_word(subject: ExplainedSubject, view: View) -> dict[str, panels.Draw]:
-    """The words under A and under B: how alike their order is, and each one."""
+    """Figures of the words under A and under B: the agreement of their order, and each word."""
     document = subject.results[0].pair.document
     spans, scores = words(document), word_scores(subject.results, view.aggregate)
     correlation = rank_correlation(scores[0], scores[1])
@@ -159,7 +160,7 @@ def word_by_word(subject: ExplainedSubject, view: View) -> dict[str, panels.Draw
 
 
 def furthest(subject: ExplainedSubject, gap: Difference | None) -> None:
-    """The pairs in which the two models differ most; the row chosen is shown here."""
+    """The pairs in which the two models differ most; selecting a row shows that pair."""
     data = subject.data[0]
     if gap is None or data is None:
         return
@@ -198,7 +199,7 @@ def furthest(subject: ExplainedSubject, gap: Difference | None) -> None:
             },
         )
     if st.session_state.pop(_OPENED, False):
-        # The pair is chosen outside the part of the page that this is in.
+        # The pair picker is outside this fragment.
         st.rerun()
 
 

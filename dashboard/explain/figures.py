@@ -1,4 +1,4 @@
-"""Figures of one pair: its curves before the data set's means."""
+"""Figures of one pair: its curves together with the data set's means."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def pair_figure(
     which: str = BOTH,
 ) -> go.Figure:
     """The pair's curve under each model, minus its control's, with the models' means and published
-    ones. Positions are among the tokens read, the evidence's too. `which` selects the pair, the
-    means, or both."""
+    curves. Positions, including those of the evidence, are relative to the tokens read. `which`
+    selects the pair, the means, or both."""
     results, kind, method = subject.results, subject.kind, subject.method
     published = () if which == PAIR else subject.published
     named = dict(zip(panels.labels(results), results, strict=True))

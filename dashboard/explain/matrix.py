@@ -1,4 +1,5 @@
-"""Which query unit meets which document unit: a rail for each, and the whole matrix."""
+"""The interactions of query and document units: a rail for each query unit, and the whole
+matrix."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ from poslens.figures.matrix import interaction_matrix, tall, unit_rails
 from poslens.figures.plain import plain
 from poslens.studies.explain.service import evidence_range
 
-_PAGE_PX = 360  # a phone's figure: labels that fit there fit anywhere
+_PAGE_PX = 360  # width of a figure on a phone, the narrowest screen that labels must fit
 
 
 def matrix_view(result: Explained, key: str, label: str = "") -> None:
-    """Which query unit meets which document unit, where the attribution has a matrix."""
+    """The interactions of query and document units, if the attribution has a matrix."""
     attribution, pair = result.attribution, result.pair
     if attribution.matrix is None:
         return
@@ -78,7 +79,7 @@ def matrix_view(result: Explained, key: str, label: str = "") -> None:
 
 
 def _chosen(result: Explained, key: str) -> Interactions:
-    """The matrix at the levels that the reader chooses."""
+    """The matrix aggregated to the levels that the user selects."""
     left, right = st.columns([2, 3])
     rows = left.segmented_control(
         "Rows", ["word", "token"], default="word", key=f"{key}.rows", required=True
@@ -112,7 +113,7 @@ def _sums(result: Explained, found: Interactions) -> None:
 
 
 def terms_view(result: Explained, key: str, label: str = "") -> None:
-    """The terms that a sparse encoder finds in both texts; computed when it is asked for."""
+    """The terms that a sparse encoder assigns to both texts; computed on request."""
     if family_of(result.model.spec).search != "term_weights":
         return
     name = plain(label or result.model.spec.name)

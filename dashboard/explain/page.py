@@ -1,4 +1,5 @@
-"""Explain: which tokens carry one pair's score, under one to four models."""
+"""The Explain page: the contribution of each token to one pair's score, under one to four
+models."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from poslens.heatmap.data import MAX_COLUMNS
 
 @fragment()
 def one_pair(data: DataSet, names: Sequence[str], method: Method) -> None:
-    """A part of the page that runs by itself: the next pair leaves the sidebar alone."""
+    """One pair under the selected models. A fragment, so that selecting another pair doesn't rerun
+    the sidebar."""
     pair = choose_pair(data, names, method)
     if pair is None:
         return

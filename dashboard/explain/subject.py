@@ -1,4 +1,4 @@
-"""What the view of one pair is of: results, their data sets, and what is computed beside them."""
+"""The data of the single-pair view: results, their data sets, means and null controls."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from poslens.studies.explain.service import Average, Difference
 
 
 class ExplainedSubject:
-    """Results of one query and one method, a column each; `kind` is the null control that curves
-    are shown minus, and `published` are curves to show with the data set's means."""
+    """Results of one query and one method, one column each. `kind` is the null control that is
+    subtracted from curves; `published` are curves to show with the data set's means."""
 
     def __init__(
         self,
@@ -38,15 +38,16 @@ class ExplainedSubject:
 
     @property
     def of_data_set(self) -> bool:
-        """Whether a data set's mean can stand beside any of them."""
+        """Whether any of the pairs belongs to a data set, so that a mean can be shown."""
         return any(self.data)
 
     def provenance(self, controls: Sequence[Attribution | None] = ()) -> list[Provenance]:
-        """Of each result; with `controls`, of its curve less its control's."""
+        """The provenance of each result; with `controls`, that of its curve minus its control's."""
         return of_curves(self.results, controls, self.kind)
 
     def jobs(self) -> list[Job]:
-        """What would complete the data sets' curves: of each model, and of its null control."""
+        """The jobs that would complete the data sets' curves: for each model, and for its null
+        control."""
         jobs = []
         for result, data in zip(self.results, self.data, strict=True):
             if data is None:
@@ -60,7 +61,7 @@ class ExplainedSubject:
         return jobs
 
     def averages(self) -> list[Average | None]:
-        """Each result's model over the pair's data set; None of texts of no data set."""
+        """Each model's mean over the data set of its pair; None for texts outside any data set."""
         averages: list[Average | None] = []
         for result, data in zip(self.results, self.data, strict=True):
             average = None
@@ -73,7 +74,7 @@ class ExplainedSubject:
         return averages
 
     def controls(self) -> list[Attribution | None]:
-        """Each pair's own null control under its model, where one is asked for."""
+        """The null control of each pair under its model, if one is selected."""
         attributions: list[Attribution | None] = []
         for result, data in zip(self.results, self.data, strict=True):
             control = None
@@ -93,7 +94,8 @@ class ExplainedSubject:
         return None
 
     def incomplete(self, job: Job, averages: Sequence[Average | None], number: int) -> bool:
-        """Whether something of the `number`-th job is missing; asks the store only of controls."""
+        """Whether the `number`-th job has missing results; the store is queried only for
+        controls."""
         each = 1 if self.kind is None else 2
         known = [
             average for average, data in zip(averages, self.data, strict=True) if data is not None
@@ -105,7 +107,7 @@ class ExplainedSubject:
         return one is not None and not one.complete
 
     def gap(self, first: int, second: int) -> Difference | None:
-        """How two of the models differ over their data set."""
+        """The difference of two of the models over their data set."""
         data = self.data[first]
         if data is None or data is not self.data[second]:
             return None
@@ -116,7 +118,7 @@ class ExplainedSubject:
 def of_curves(
     results: Sequence[Explained], controls: Sequence[Attribution | None], kind: Control | None
 ) -> list[Provenance]:
-    """Where the curves of results come from, each less its control of `kind` if it has one."""
+    """The provenance of the results' curves, each minus its control of `kind` if it has one."""
     provenance = [result.provenance() for result in results]
     for number, control in enumerate(controls):
         if kind is not None and control is not None:
@@ -125,7 +127,7 @@ def of_curves(
 
 
 def sources(averages: Sequence[Average | None]) -> list[Provenance]:
-    """Where the means that are drawn come from."""
+    """The provenance of the means that are drawn."""
     return [
         average.provenance for average in averages if average is not None and average.provenance
     ]

@@ -1,5 +1,5 @@
-"""One pair under one to four models: text, rail, curves, numbers and matrix. Explain and Compare
-are two doors to it."""
+"""One pair under one to four models: text, rail, curves, numbers and matrix. Shared by the Explain
+and Compare pages."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from poslens.studies.explain.service import Average, Difference
 
 WATCH_S = 2.0
 PAUSE_S, FIRST_PAUSE_S = 0.25, 2.0
-"""How long charts stay behind the heatmap: what reaches the browser together with it holds its
-drawing up by 250 ms, and the first chart of all, which brings Plotly's script along, by two
-seconds."""
+"""Delay in seconds before charts are sent, later ones and the first. A chart that reaches the
+browser together with the heatmap delays the heatmap by 250 ms; the first chart, which loads
+Plotly's script, by two seconds."""
 SIDE_BY_SIDE, MINUS = "side by side", "A − B"
 
 
 def explained(pairs: Sequence[TextPair], names: Sequence[str], method: Method) -> list[Explained]:
-    """Each pair under each model, from the cache or computed now; what fails says so in its
-    place, once where several fail alike."""
+    """The result of each pair under each model, from the cache or computed now. A failure is shown
+    in its column; identical failures are shown once."""
     explained_pairs: list[Explained] = []
     failures = set[str]()
     for pair in pairs:
@@ -67,7 +67,7 @@ def explained(pairs: Sequence[TextPair], names: Sequence[str], method: Method) -
 
 
 def _pace_key(name: str, method: Method) -> str:
-    """Where the session keeps how many seconds the model took for one pair, lately."""
+    """The session key for the seconds that the model recently needed for one pair."""
     return f"pace.{name}.{method.core}"
 
 
@@ -79,12 +79,12 @@ def pair_view(
     comparing: bool = False,
     published: Sequence[PublishedCurves] = (),
 ) -> None:
-    """All there is to see of `results`, which are of one query and one method; `comparing` two
-    models adds what only a comparison has, and `published` curves join its means. `key` is the
-    page's.
+    """Draw everything about `results`, which share one query and one method. `comparing` two models
+    adds the elements of a comparison, and `published` curves are drawn with the means. `key` is the
+    page's prefix of widget keys.
 
-    A part of the page that runs by itself: what is chosen in it, and a run of the data set's
-    curves, leave the rest of the page alone.
+    A fragment: changing its widgets, or running the data set's curves, doesn't rerun the rest of
+    the page.
     """
     subject = ExplainedSubject(results, method, null_controls.chosen(method), published)
     ticking = any_active(subject.jobs())
@@ -93,7 +93,7 @@ def pair_view(
     def whole() -> None:
         before = any_active(subject.jobs())
         _draw(subject, key, comparing and len(results) == 2)
-        # A run may begin and end while this is drawn, which then shows it at work.
+        # A run may start or end during drawing, after its state was drawn.
         if not ticking == before == any_active(subject.jobs()):
             st.rerun()
 
@@ -116,7 +116,8 @@ def _draw(subject: ExplainedSubject, key: str, comparing: bool) -> None:
     picture, progress = st.container(), st.container()
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         which = _tools(subject)
-        # At the right end: what it exports is known when all is drawn.
+        # Right-aligned, and filled last: what can be exported is known only when everything is
+        # drawn.
         export = st.container(horizontal=True, horizontal_alignment="right")
     averages, controls = subject.averages(), subject.controls()
     gap = subject.gap(0, 1) if comparing else None
@@ -147,7 +148,8 @@ def _draw(subject: ExplainedSubject, key: str, comparing: bool) -> None:
     theirs = [] if which == PAIR else map(of_published, subject.published)
     panels.caption([*subject.provenance(controls), *sources(averages), *theirs])
     with export:
-        # The rail has the means too: under A − B that of the difference, which knows no control.
+        # The rail shows the means too; under A − B it shows that of the difference, without a
+        # control.
         means = sources(averages)
         if painted == MINUS:
             means = list(gap.provenance) if gap is not None and subject.kind is None else []
@@ -156,17 +158,18 @@ def _draw(subject: ExplainedSubject, key: str, comparing: bool) -> None:
 
 
 def _let_the_text_be_drawn() -> None:
-    known = "charts.known"  # to this tab's browser
+    known = "charts.known"  # to this browser tab
     until = time.monotonic() + (PAUSE_S if known in st.session_state else FIRST_PAUSE_S)
     while time.monotonic() < until:
         time.sleep(0.05)
-        # Whoever clicks meanwhile is served at once: Streamlit ends a script where it is called.
+        # Any session state access ends the script if the user has clicked in the meantime, so that
+        # Streamlit serves the click at once.
         st.session_state.get(known)
     st.session_state[known] = True
 
 
 def _tools(subject: ExplainedSubject) -> str:
-    """What the charts show, and whether a null control is taken away."""
+    """Choose what the charts show, and whether a null control is subtracted."""
     if not subject.of_data_set:
         subject.kind = None
         return PAIR
@@ -203,8 +206,8 @@ def _panes(
 
 
 def _progress(subject: ExplainedSubject, averages: Sequence[Average | None], key: str) -> None:
-    """How much of the data sets' curves is stored, where not all is, and one button for the
-    rest."""
+    """How much of the data sets' curves is stored, if not all of it, and one button that computes
+    the rest."""
     jobs = [
         job
         for number, job in enumerate(subject.jobs())
@@ -238,11 +241,11 @@ def _curves(
     def draw(style: Style) -> go.Figure:
         return pair_figure(subject, style, averages, controls, which)
 
-    # An attribution is what its model's fingerprint, method and pair make of it.
+    # An attribution is determined by its model's fingerprint, method and pair.
     content = (
         which,
         subject.kind,
-        # A control that could not be computed now may come later.
+        # A control that couldn't be computed now may be available later.
         tuple(control is not None for control in controls),
         repr(subject.method),
         tuple(
@@ -279,7 +282,7 @@ def _indices(subject: ExplainedSubject, averages: Sequence[Average | None]) -> N
             text = f"{summary.curve.n:,} pairs of {summary.curve.n_documents:,} documents"
             rows.append((label, text, *(str(number or NOTHING) for number in numbers)))
     columns = ["model", "of", "center of mass", "primacy-recency index"]
-    # Rows that hold no number say nothing.
+    # Skip rows without any number.
     show_table(pd.DataFrame([row for row in rows if set(row[2:]) != {NOTHING}], columns=columns))
     missing = why_no_number(
         [average.summary for average in averages if average and average.summary]

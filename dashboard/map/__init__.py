@@ -1,1 +1,1 @@
-"""Map: which documents, queries or curves are alike?"""
+"""Map: similar documents, queries or curves, close together on a plane."""

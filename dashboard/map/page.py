@@ -1,4 +1,5 @@
-"""Map: texts or saliency curves of a data set on a plane; a click or a lasso opens the pairs."""
+"""The Map page: texts or saliency curves of a data set on a plane; a click or a lasso selects
+pairs."""
 
 from __future__ import annotations
 
@@ -86,12 +87,13 @@ st.markdown(
 
 
 def job() -> Job:
-    """This map."""
+    """The job that computes this map."""
     return map_service.job(service_for(data.name), choices.spec(name, data.name), source, layout)
 
 
 def values(items: tuple[str, ...]) -> list[str] | np.ndarray:
-    """What colours each item: of an item in several pairs, their mean or the first."""
+    """The value that colors each item; for an item in several pairs, the mean or the first
+    value."""
     if colour in ("domain", "language", "query type"):
         field = colour.replace(" ", "_")
         return [str(getattr(groups[item][0], field) or "unknown") for item in items]
@@ -114,14 +116,14 @@ def values(items: tuple[str, ...]) -> list[str] | np.ndarray:
 
 
 def provenance(stored_map: StoredMap) -> Provenance:
-    """Everything needed to draw this map again."""
+    """Everything needed to reproduce this map."""
     how = repr(layout) if of != "curves" else f"{layout!r} of {the_method!r}"
     words = ", ".join(filter(None, (of, selection.words)))
     return of_map(stored_map.model, how, data.name, of, len(stored_map.items), words)
 
 
 def status(stored_map: StoredMap) -> None:
-    """Progress and button, and what is left out."""
+    """Progress and button, and which items are excluded."""
     making = job()
     missing = len(source) - len(stored_map.items) - stored_map.n_flat
     if stored_map.n_flat and not making.active:
@@ -139,7 +141,7 @@ def status(stored_map: StoredMap) -> None:
 
 
 def opened(chosen: list[TextPair]) -> None:
-    """The pairs of the chosen points, and the way to Explain."""
+    """The pairs of the selected points, with links to Explain."""
     frame = pd.DataFrame(
         {
             "query": [p.query for p in chosen],
@@ -152,7 +154,7 @@ def opened(chosen: list[TextPair]) -> None:
 
 
 def is_active() -> bool:
-    """Whether this map is being made."""
+    """Whether this map is being computed."""
     try:
         return job().active
     except UserError:
@@ -164,7 +166,7 @@ ticking = is_active()
 
 @fragment(run_every=1.0 if ticking else None)
 def board() -> None:
-    """Progress, map and pairs; refreshed by itself while it is being made."""
+    """Progress, map and pairs, refreshed automatically while the map is being computed."""
     stored_map = map_service.stored_map(
         service_for(data.name), choices.spec(name, data.name), source, layout
     )
@@ -179,7 +181,7 @@ def board() -> None:
     origin = provenance(stored_map)
 
     def draw(style: Style, webgl: bool = False) -> go.Figure:
-        """The map in a style."""
+        """The map in the given style."""
         return point_map(
             points,
             colours,

@@ -1,1 +1,1 @@
-"""Methods: how faithful is each method to what words and positions do?"""
+"""Methods: how faithful each attribution method is to the effects of words and positions."""

@@ -1,4 +1,4 @@
-"""The Methods page's third tab: which method's curves agree with interventions on position?"""
+"""The Methods page's third tab: which method's curves agree with interventions on position."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from poslens.studies.cause import tables as intervention_tables
 
 
 def section(data: DataSet, models: Sequence[str], methods: Mapping[str, Method]) -> None:
-    """How many pairs, progress, and the agreement of each method."""
+    """The number of pairs, progress, and the agreement of each method."""
     st.caption(
         "How well does a method's curve over positions correlate with the change of the score when "
         "the evidence is moved (relocation) or parts are deleted (ablation)?"
@@ -46,7 +46,7 @@ def section(data: DataSet, models: Sequence[str], methods: Mapping[str, Method])
 
     @fragment(run_every=2.0 if ticking else None)
     def board() -> None:
-        """Progress and the table; refreshed while something runs."""
+        """Progress and the table, refreshed while a run is active."""
         results = st.container()
         done = run_board(jobs(), "agreement.", unit="results")
         if any_active(jobs()) != ticking:
@@ -71,7 +71,7 @@ def _table(choice: MovablePairs, methods: Mapping[str, Method]) -> None:
                     agreement = interventions.agreement_of(
                         choice.compute, spec, method, what, choice.pairs
                     )
-                except UserError:  # nothing is stored of it
+                except UserError:  # no stored results
                     continue
                 rows.append((label, agreement))
                 provenance.append(

@@ -30,7 +30,7 @@ from poslens.studies.faithfulness.figures import gains
 
 
 def section(data: DataSet, models: Sequence[str], methods: Mapping[str, Method]) -> None:
-    """How many pairs, progress, and the table of methods."""
+    """The number of pairs, progress, and the table of methods."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
         chosen = choices.spread(
             "Pairs",
@@ -54,7 +54,7 @@ def section(data: DataSet, models: Sequence[str], methods: Mapping[str, Method])
         able = []
         for spec in specs:
             for method in methods.values():
-                with suppress(UserError):  # the results say why
+                with suppress(UserError):  # reported with the results
                     able.append(_job(data, spec, method, pairs, scope))
         return able
 
@@ -62,7 +62,7 @@ def section(data: DataSet, models: Sequence[str], methods: Mapping[str, Method])
 
     @fragment(run_every=2.0 if ticking else None)
     def board() -> None:
-        """Progress and results; refreshed while something runs."""
+        """Progress and results, refreshed while a run is active."""
         results = st.container()
         run_board(jobs(), "faithfulness.", unit="tests", verb="Test")
         if any_active(jobs()) != ticking:

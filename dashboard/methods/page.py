@@ -1,5 +1,5 @@
-"""Methods: deletion and insertion tests on a pair and on a data set, and each method's agreement
-with interventions, a tab each."""
+"""The Methods page: deletion and insertion tests on a pair and on a data set, and each method's
+agreement with interventions, one tab each."""
 
 from __future__ import annotations
 

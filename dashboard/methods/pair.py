@@ -54,8 +54,8 @@ def section(offered: DataSet, models: Sequence[str], methods: Mapping[str, Metho
 def _tested(
     pair: TextPair, models: Sequence[str], methods: Mapping[str, Method]
 ) -> tuple[dict[str, Faithfulness], list[Provenance]]:
-    """Each method's test under each model, and where it comes from. A test takes seconds to
-    minutes, so what isn't stored is computed only on request."""
+    """Each method's test under each model, and its provenance. A test takes seconds to minutes, so
+    missing ones are computed only on request."""
     results: dict[str, Faithfulness] = {}
     provenance: list[Provenance] = []
     for name in models:
@@ -87,7 +87,7 @@ MEASURES = (
 
 
 def _frame(results: Mapping[str, Faithfulness]) -> pd.DataFrame:
-    """A row for each method: areas, comprehensiveness and sufficiency with their gains."""
+    """One row for each method: areas, comprehensiveness and sufficiency with their gains."""
     rows = []
     for label, result in results.items():
         measures, gain = result.measures, result.gain

@@ -1,1 +1,1 @@
-"""Passport: what is known of a model's position bias, on one card."""
+"""Passport: stored evidence of a model's position bias, on one card."""

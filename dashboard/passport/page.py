@@ -1,4 +1,5 @@
-"""Passport: what is known of a model's position bias, on one card; several side by side."""
+"""The Passport page: the stored results on a model's position bias on one card, several models side
+by side."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ for name in names:
 
 
 def read(spec: RetrieverSpec) -> ModelPassport | None:
-    """A model's passport as far as it is stored; why there is none is said."""
+    """A model's passport from its stored results; None, with the reason on the page, if there is
+    none."""
     try:
         return passports.passport(compute, spec, data)
     except UserError as reason:
@@ -55,7 +57,7 @@ def read(spec: RetrieverSpec) -> ModelPassport | None:
 
 
 def card(passport: ModelPassport, *, alone: bool) -> None:
-    """A model's card: a column, or as many as the window has room for if it is `alone`."""
+    """A model's card: one column, or as many as fit the window if it is the only card (`alone`)."""
     st.markdown(f"## {panels.plain(passport.name)}")
     st.caption(panels.plain(passport.heading))
     parts = st.container(horizontal=alone, gap="large")
@@ -65,7 +67,7 @@ def card(passport: ModelPassport, *, alone: bool) -> None:
 
 
 def part_section(passport: ModelPassport, part: Part) -> None:
-    """One question, its answer, its numbers and what they do not show."""
+    """One question with its answer, its numbers and their limitations."""
     st.markdown(f"**{panels.plain(part.title)}**")
     if part.absent:
         st.info(panels.plain(part.absent))
@@ -74,7 +76,7 @@ def part_section(passport: ModelPassport, part: Part) -> None:
     if part.draw is not None:
         style = panels.screen_style(width_px=WIDTH, height_px=280, font_size=12, line_width=1.6)
         panels.show(part.draw(style), f"passport.{passport.name}.{part.key}", part.title)
-    # A list, not a table: its lines wrap.
+    # A list instead of a table, because its lines wrap.
     st.markdown("\n".join(f"- {panels.plain(f'{n.name}: {n.text}')}" for n in part.numbers))
     st.caption(panels.plain(f"Limitation: {part.limits}"))
     panels.caption(part.provenance)
@@ -82,13 +84,13 @@ def part_section(passport: ModelPassport, part: Part) -> None:
 
 ticking = False
 for spec in specs:
-    with suppress(UserError):  # said where the cards are
+    with suppress(UserError):  # reported above the cards
         ticking |= passports.active(compute, spec, data.name)
 
 
 @fragment(run_every=2.0 if ticking else None)
 def board() -> None:
-    """Progress and cards; refreshed by itself while something runs."""
+    """Progress and cards, refreshed automatically while a run is active."""
     above = st.container()
     row = st.container(horizontal=True, gap="large")
     cards: list[ModelPassport] = []
@@ -97,7 +99,8 @@ def board() -> None:
             one = read(spec)
         if one is not None:
             cards.append(one)
-            # At once: reading a passport for the first time takes a while, and so does drawing it.
+            # Drawn at once: reading a passport for the first time takes a while, and so does
+            # drawing it.
             alone = len(specs) == 1
             with row.container(width="stretch" if alone else WIDTH):
                 card(one, alone=alone)
@@ -118,7 +121,7 @@ def board() -> None:
             [data.name, "passport", *(passport.name for passport in cards)],
             origin,
             documents={"Passport": (FORMATS, lambda fmt: document_bytes(cards, fmt))},
-            # Without a number there is nothing that a table could say it comes from.
+            # Without any number, a table would have no provenance.
             tables={"Numbers": lambda: passports.table(cards)} if origin else None,
         )
     st.caption(panels.plain(passports.LIMITS))

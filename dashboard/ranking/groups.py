@@ -1,4 +1,4 @@
-"""The Ranking page's part about groups of queries."""
+"""The Ranking page's section on groups of queries."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from poslens.studies.ranking.service import Measured, group_provenance
 
 
 def section(rankings: Sequence[Measured], groups: Groups | None, dataset: str) -> None:
-    """nDCG over the data set's groups of queries, as position-aware benchmarks have it; nothing
-    where it has none."""
+    """nDCG over the data set's groups of queries, as in position-aware benchmarks; nothing if it
+    has no groups."""
     by_group = {measured.name: measured.by_group for measured in rankings}
     grouped_rankings = {
         name: grouped_ranking
@@ -30,7 +30,7 @@ def section(rankings: Sequence[Measured], groups: Groups | None, dataset: str) -
     provenance = group_provenance(rankings)
 
     def draw(style: Style) -> go.Figure:
-        """nDCG over groups of queries."""
+        """nDCG by group of queries."""
         return position_groups(grouped_rankings, style, provenance=provenance)
 
     st.markdown(f"**{panels.plain(groups.title)}: queries by {panels.plain(groups.by)}**")

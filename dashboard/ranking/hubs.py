@@ -1,4 +1,4 @@
-"""The Ranking page's tab about hubs: in-degrees, the words of a hub, and the way to Explain."""
+"""The Ranking page's tab on hubs: in-degrees, the words of a hub, and links to Explain."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from poslens.studies.hubs.summary import HubSummary
 
 
 def hub_settings(data: DataSet) -> Settings:
-    """The settings in the sidebar."""
+    """The study's settings, from widgets in the sidebar."""
     with st.expander("Hub settings"):
         return study_settings(HUBS, data)
 
@@ -42,7 +42,7 @@ def section(
 
 
 def _hubs(summaries: Sequence[HubSummary]) -> None:
-    """The hubs of a model, the largest in-degree first."""
+    """The hubs of a model, largest in-degree first."""
     by_name = {summary.name: summary for summary in summaries}
     left, _ = st.columns([1, 2])
     name = left.selectbox("Hubs of", list(by_name), key="hubs.of")
@@ -65,7 +65,8 @@ def _hubs(summaries: Sequence[HubSummary]) -> None:
 
 
 def _hub(summary: HubSummary, number: int, models: Sequence[str]) -> None:
-    """The words of a hub and the queries that retrieve it, with a link that explains one."""
+    """The words of a hub and the queries that retrieve it, with a link that explains one of
+    them."""
     key = summary.ids[number]
     _words(summary, key)
     collection = summary.asked.corpus.collection
@@ -80,14 +81,14 @@ def _hub(summary: HubSummary, number: int, models: Sequence[str]) -> None:
     )
     query = str(frame["query"].iloc[row or 0])
     st.caption(f"Explain it with: {panels.plain(query)}")
-    # The models that every method fits, where there are any.
+    # Models that every method supports, if there are any.
     opened = [name for name in models if name != "BM25"] or list(models)
     text = collection.texts([key]).get(key, "")
     links.text_link("Explain the chosen document", query, text, opened)
 
 
 def _words(summary: HubSummary, key: str) -> None:
-    """The words that carry the hub's scores."""
+    """The words that contribute most to the hub's scores."""
     method = summary.words_method
     if method is None or key not in summary.words:
         return
@@ -96,7 +97,7 @@ def _words(summary: HubSummary, key: str) -> None:
 
 
 def _of_hub(table: str, summary: HubSummary, key: str) -> pd.DataFrame:
-    """The rows of a table that are about a hub."""
+    """The rows of a table that concern one hub."""
     frame = HUBS.tables[table].text_frame([summary])
     rows = frame[frame["document"] == key].drop(columns=["model", "document"])
     return rows.reset_index(drop=True)

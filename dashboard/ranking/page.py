@@ -1,4 +1,4 @@
-"""Ranking: how well models rank a data set's corpus, by position of the evidence."""
+"""The Ranking page: how well models rank a data set's corpus, by evidence position."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ with st.sidebar, panels.guarded():
     judged = ranking_service.is_judged(data)
 if hubs_asked is None:
     st.stop()
-if not judged:  # no ranking can be measured, but its documents can be searched
+if not judged:  # without judgments only searching is possible
     with panels.guarded():
         ranking_service.searched(data)  # raises for a format without a corpus
         try:
@@ -109,12 +109,12 @@ saliency = make_method("saliency", POSIR_CURVE if posir else None)
 
 
 def spec_of(name: str) -> RetrieverSpec:
-    """The retriever as it ranks here."""
+    """The retriever with the settings used for ranking here."""
     return choices.ranking_spec(name, data.name, posir=posir)
 
 
 def specs() -> list[RetrieverSpec]:
-    """The chosen models that can rank; what keeps the others from it stands in their rows."""
+    """The selected models that can rank; the rows of the others state the reason."""
     specs = []
     for name in names:
         with suppress(UserError):
@@ -162,17 +162,17 @@ if not the_setup.queries:
 
 
 def job_of(name: str) -> Job:
-    """Ranking with this model."""
+    """The job that ranks with this model."""
     return ranking_service.job(service_for(data.name), spec_of(name), the_setup)
 
 
 def job_of_all() -> Job:
-    """Ranking with every model that has no rankings, one after the other."""
+    """The job that ranks with every model without rankings, one after the other."""
     return ranking_service.job_of_all(service_for(data.name), specs(), the_setup)
 
 
 def is_active() -> bool:
-    """Whether any of the models is ranking, or waits for its turn."""
+    """Whether any of the models is ranking, or queued."""
     if job_of_all().active:
         return True
     for name in names:
@@ -183,7 +183,7 @@ def is_active() -> bool:
 
 
 def progress(missing: list[str]) -> None:
-    """Progress and button of ranking with the models that have no rankings."""
+    """Progress and button for the models without rankings."""
     chain = job_of_all()
     if not missing and not chain.active:
         return
@@ -210,7 +210,7 @@ def progress(missing: list[str]) -> None:
 
 
 def measures_table(rankings: Sequence[Measured]) -> None:
-    """Measures with their intervals, one row a model."""
+    """Measures with their intervals, one row per model."""
     show_table(
         tables.TABLES["measures"].text_frame(rankings),
         column_config={
@@ -233,7 +233,7 @@ def measures_table(rankings: Sequence[Measured]) -> None:
 
 
 def languages_table(rankings: Sequence[Measured]) -> None:
-    """S@10 of pairs and of queries by the queries' language, where there are several."""
+    """S@10 of pairs and of queries by the queries' language, if there are several languages."""
     if len(the_setup.collection.languages) < 2:
         return
     frame = tables.TABLES["languages"].frame(rankings)
@@ -250,7 +250,7 @@ def languages_table(rankings: Sequence[Measured]) -> None:
 
 
 def provenance(rankings: Sequence[Measured]) -> list[Provenance]:
-    """Where the numbers come from, a line for each model or run."""
+    """The provenance of the numbers, one entry for each model or run."""
     return [measured.provenance() for measured in rankings]
 
 
@@ -269,11 +269,11 @@ def profile_section(rankings: Sequence[Measured]) -> None:
     has_buckets = any(buckets.values())
 
     def draw_bins(style: Style) -> go.Figure:
-        """nDCG over evidence bins."""
+        """nDCG by evidence bin."""
         return evidence_bins(profiles, style, provenance=provenance(rankings))
 
     def draw_buckets(style: Style) -> go.Figure:
-        """nDCG over length buckets."""
+        """nDCG by length bucket."""
         return length_buckets(buckets, style, provenance=provenance(rankings))
 
     style = panels.screen_style(width_px=panels.BESIDE_PX, height_px=380)
@@ -300,7 +300,8 @@ def profile_section(rankings: Sequence[Measured]) -> None:
                 for name in ("PSI", "PSI under permutation", "p", NDCG, f"{NDCG}, mean of bins")
             }
             | {
-                # As wide as its longest row, which a browser takes for an exception among Q1 to Q4.
+                # As wide as its longest row, which would otherwise look like an exception among Q1
+                # to Q4.
                 "length": st.column_config.TextColumn(width=145),
                 "evidence read": st.column_config.NumberColumn(format="percent"),
             },
@@ -325,13 +326,13 @@ def profile_section(rankings: Sequence[Measured]) -> None:
 
 
 def position_section() -> None:
-    """nDCG@10 by position of the evidence, each query compared with itself."""
+    """nDCG@10 by evidence position, with each query compared to itself."""
     st.markdown(f"## {panels.plain(POSITIONS.title)}\n{panels.plain(POSITIONS.reads)}")
     study_section(POSITIONS, data, names, moved, spec_of=lambda name, _: spec_of(name))
 
 
 def saliency_section(models: list[str], style: Style) -> None:
-    """Stored saliency curves of the data set's pairs, and who has none."""
+    """Stored saliency curves of the data set's pairs, and the models that have none."""
     if not models:
         st.caption("Runs have no saliency. Select a model to compare with.")
     curves: list[DataSetCurve] = []
@@ -383,7 +384,7 @@ ticking = is_active()
 
 @fragment(run_every=2.0 if ticking else None)
 def board() -> None:
-    """Progress, measures and figures; refreshed by itself while a model ranks."""
+    """Progress, measures and figures, refreshed automatically while a model ranks."""
     rankings: list[Measured] = []
     missing: list[str] = []
     for name in names:

@@ -1,4 +1,4 @@
-"""The Ranking page's part about published results."""
+"""The Ranking page's section on published results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from poslens.studies.ranking.service import Measured
 
 
 def section(rankings: Sequence[Measured], dataset: str) -> None:
-    """Published measures beside ours."""
+    """Published measures next to those computed here."""
     with st.expander("Published results", key="published.beside"):
         rows = published_files.measures()
         if not rows:

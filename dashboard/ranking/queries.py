@@ -1,4 +1,4 @@
-"""The Ranking page's part about single queries: what was found, and the way to Explain."""
+"""The Ranking page's section on single queries: retrieved documents, and links to Explain."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from poslens.studies.ranking.tables import FILTERS
 def section(
     rankings: Sequence[Measured], dataset: str, models: Sequence[str], note: str = ""
 ) -> None:
-    """Queries one by one: what was found, what should have been, and links that explain it under
-    `models`; `note` stands above the links."""
+    """Single queries with the retrieved and the relevant documents, and links that explain them
+    under `models`; `note` is shown above the links."""
     st.markdown("**Query by query**")
     left, right = st.columns(2)
     by_name = {measured.name: measured for measured in rankings}
@@ -89,7 +89,7 @@ def section(
             "document": st.column_config.TextColumn(width="large"),
         },
     )
-    # The models that every method fits, where there are any.
+    # Models that every method supports, if there are any.
     opened = [name for name in models if name != "BM25"] or list(models)
     if note:
         st.caption(panels.plain(note))

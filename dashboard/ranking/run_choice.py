@@ -1,4 +1,5 @@
-"""The Ranking page's part about runs: which of those named at the start stand beside the models."""
+"""The Ranking page's section on runs: which of the TREC runs given at startup are compared with the
+models."""
 
 from __future__ import annotations
 
@@ -14,12 +15,11 @@ from poslens.studies.ranking.runs import RankedRun, ranked_run
 from poslens.studies.ranking.service import RankingSetup
 
 MOST = 4
-"""Runs that stand beside the models at most."""
+"""Maximum number of runs compared with the models."""
 
 
 def run_choice(collection: Collection) -> list[TrecRun]:
-    """Choose among the runs that have queries of the collection; nothing is shown where none
-    has."""
+    """Choose among the runs with queries of the collection; draws nothing if there are none."""
     offered = {name: run for name, run in trec_runs.known().items() if run.fits(collection)}
     if not offered:
         return []
@@ -36,7 +36,7 @@ def run_choice(collection: Collection) -> list[TrecRun]:
 
 
 def ranked_runs(runs: Sequence[TrecRun], setup: RankingSetup) -> list[RankedRun]:
-    """The runs, measured; why one cannot be is said in its place."""
+    """The runs with their measures; a run that can't be measured shows the reason instead."""
     ranked_runs = []
     for run in runs:
         with panels.guarded():
@@ -45,7 +45,7 @@ def ranked_runs(runs: Sequence[TrecRun], setup: RankingSetup) -> list[RankedRun]
 
 
 def notes(ranked_runs: Sequence[RankedRun]) -> None:
-    """What of the runs does not count."""
+    """Notes on the parts of the runs that are ignored."""
     for one in ranked_runs:
         for note in one.notes:
             st.caption(panels.plain(note))
