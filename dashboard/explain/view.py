@@ -158,7 +158,7 @@ def _draw(subject: ExplainedSubject, key: str, comparing: bool) -> None:
 
 
 def _let_the_text_be_drawn() -> None:
-    known = "charts.known"  # to this browser tab
+    known = "charts.known"  # session key: this browser tab has loaded Plotly
     until = time.monotonic() + (PAUSE_S if known in st.session_state else FIRST_PAUSE_S)
     while time.monotonic() < until:
         time.sleep(0.05)

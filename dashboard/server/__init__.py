@@ -1,1 +1,1 @@
-"""The web server: access, sessions, login, and what belongs to one reader."""
+"""The web server: access, sessions, login, and data private to one user."""

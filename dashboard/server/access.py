@@ -1,7 +1,8 @@
-"""Where the server listens, by which names it is reached, and how it knows who comes.
+"""Network access: the address the server listens on, its host names, and how it identifies users.
 
-On the loopback address, which is the default, everybody is this machine's user. Beyond it somebody
-has to say who comes: a login, a proxy in front that logs people in, or nobody, in words.
+On the loopback address, the default, every request is treated as this machine's user. On any other
+address, users must be identified: by a login, by a proxy that logs users in, or by an option that
+explicitly allows anonymous access.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from poslens.compute.settings import PEOPLE
 LOOPBACK = "127.0.0.1"
 OWN_HOSTS = (LOOPBACK, "localhost")
 USER_HEADER = "X-Forwarded-User"
-"""The header in which most proxies that log people in name them."""
+"""The header in which most authenticating proxies pass the user's name."""
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -34,9 +35,9 @@ BEYOND = (
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How the server is reached. `base_path` has no slash at its ends; `hosts` are the names that
-    a browser may ask for; with `proxies`, only these addresses are served, and they name the
-    reader in `user_header`."""
+    """How the server is reached. `base_path` has no leading or trailing slash; `hosts` are the
+    accepted host names. With `proxies`, only these addresses are served, and they pass the user's
+    name in `user_header`."""
 
     host: str = LOOPBACK
     base_path: str = ""
@@ -47,22 +48,22 @@ class Access:
 
     @property
     def knows_people(self) -> bool:
-        """Whether each reader has a name."""
+        """Whether users are identified by name."""
         return self.login or bool(self.proxies)
 
     @property
     def beyond_this_machine(self) -> bool:
-        """Whether others than this machine's user may come."""
+        """Whether users other than this machine's may connect."""
         elsewhere = not ipaddress.ip_address(self.host).is_loopback
         return elsewhere or bool(self.proxies) or any(map(_foreign, self.hosts))
 
     @property
     def root(self) -> str:
-        """The path of the first page."""
+        """The URL path of the first page."""
         return f"/{self.base_path}/" if self.base_path else "/"
 
     def url(self, port: int) -> str:
-        """Where a browser on this machine finds it."""
+        """The dashboard's URL for a browser on this machine."""
         host = self.host
         if ipaddress.ip_address(host).is_unspecified:
             host = LOOPBACK
@@ -74,12 +75,12 @@ _current = Access()
 
 
 def current() -> Access:
-    """How this process's server is reached."""
+    """The access settings of this process's server."""
     return _current
 
 
 def use(access: Access) -> None:
-    """Serve so from now on."""
+    """Set the access settings of this process's server."""
     global _current
     _current = access
 
@@ -92,11 +93,11 @@ def access_of(
     trusted_proxies: Sequence[str] = (),
     user_header: str | None = None,
 ) -> Access:
-    """What the options of `run` ask for. `login` is None where nothing was said of it.
+    """The access settings for the options of `run`. `login` is None if the option wasn't given.
 
     Raises:
-        UserError: one of them cannot be, two contradict each other, or others than this machine's
-            user could come and nothing says who.
+        UserError: an option is invalid, two contradict each other, or users of other machines could
+            connect without being identified.
     """
     try:
         address = ipaddress.ip_address(host)
@@ -140,7 +141,7 @@ def access_of(
 
 
 def address_of(peer: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """An address as the system gives it; IPv4 in IPv6's form counts as itself."""
+    """The IP address of a peer, with IPv4-mapped IPv6 converted to IPv4; None if it isn't one."""
     try:
         found = ipaddress.ip_address(peer.partition("%")[0])
     except ValueError:
@@ -154,7 +155,7 @@ def _of_address(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> tuple
 
 
 def _foreign(host: str) -> bool:
-    """Whether a host's name is not this machine's own."""
+    """Whether a host name doesn't refer to this machine."""
     address = address_of(host)
     return host != "localhost" if address is None else not address.is_loopback
 

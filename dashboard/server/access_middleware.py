@@ -1,5 +1,4 @@
-"""Who is let in before a page runs: by the name they ask for, the proxy they come through, and the
-login that they have."""
+"""Access checks before a page runs: the requested host name, the proxy, and the login."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ Refusal = tuple[int, str]
 
 
 class AccessMiddleware:
-    """Answers in place of `app` where `refusal` says so."""
+    """Answers requests that `refusal` rejects, in place of `app`."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -28,7 +27,7 @@ class AccessMiddleware:
         if refused is None:
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008})  # before it is open: 403
+            await send({"type": "websocket.close", "code": 1008})  # before accept: 403
         else:
             code, sentence = refused
             said = f"{sentence}\n".encode("utf-8", "backslashreplace")
@@ -39,13 +38,13 @@ class AccessMiddleware:
 
 
 def refusal(access: Access, scope: Scope) -> Refusal | None:
-    """Why a request is not let in, as a status and a sentence; None where it is."""
+    """Why a request is rejected, as a status and a sentence; None if it is allowed."""
     from streamlit.web.server.starlette.starlette_websocket import is_host_allowed
 
     base = access.root
     path = scope["path"].removeprefix(base)
     if scope["path"] == base + HEALTH:
-        return None  # what watches the server asks by its address
+        return None  # health checks use the IP address
     host = _header(scope, "host")
     if not is_host_allowed(host[0] if len(host) == 1 else None):
         shown = ascii(host[0][:MAX_NAME]) if host else "no name"
@@ -58,7 +57,7 @@ def refusal(access: Access, scope: Scope) -> Refusal | None:
         if peer is None or not any(peer in network for network in access.proxies):
             return 403, "PosLens only accepts requests from its proxy."
         names = _header(scope, access.user_header)
-        # Of two names one may have come from outside.
+        # One of two user names may have been sent by the client.
         if len(names) != 1 or not names[0].isprintable() or not 0 < len(names[0]) <= MAX_NAME:
             return 403, f"The proxy must send exactly one name in {access.user_header}."
     if path == METRICS and access.beyond_this_machine:
@@ -69,7 +68,8 @@ def refusal(access: Access, scope: Scope) -> Refusal | None:
 
 
 def readable(value: bytes) -> str:
-    """A header's value: UTF-8, as proxies send names, or else as HTTP has it."""
+    """A header's value, decoded as UTF-8, which proxies use for names, or else as HTTP's
+    Latin-1."""
     try:
         return value.decode("utf-8").strip()
     except UnicodeDecodeError:
@@ -82,7 +82,7 @@ def _header(scope: Scope, name: str) -> list[str]:
 
 
 def _has_logged_in(scope: Scope) -> bool:
-    """Whether the request has the cookie that Streamlit signs for whoever has logged in."""
+    """Whether the request has the cookie that Streamlit signs for users who have logged in."""
     from starlette.requests import HTTPConnection
     from streamlit.web.server.server_util import get_cookie_secret
     from streamlit.web.server.starlette.starlette_app_utils import decode_signed_value

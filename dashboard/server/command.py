@@ -81,7 +81,7 @@ def run(
         list[str] | None,
         several_models("Models that pages open with; by default, each page has its own."),
     ] = None,
-    endpoint: Endpoints = None,  # registered as they are read, as data sets are
+    endpoint: Endpoints = None,  # registered when parsed, as data sets are
     dataset: Annotated[
         str | None,
         typer.Option(

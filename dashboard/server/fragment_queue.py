@@ -1,4 +1,4 @@
-"""What waits to be sent to a browser, so that parts of pages may stand within parts."""
+"""A message queue for Streamlit that supports nested fragments."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ Path = tuple[int, ...]
 
 
 class FragmentQueue(ForwardMsgQueue):
-    """Streamlit's queue for one browser, which drops all of a fragment when that runs again.
+    """Streamlit's queue for one browser, except that it drops all pending messages of a fragment,
+    including those of nested fragments, when the fragment runs again.
 
-    Streamlit's own drops what the fragment itself drew and has not been sent, and keeps what was
-    drawn inside it by a fragment of its own or is named by a hash. What is kept then has no place:
-    the browser ends the page with "Bad delta path index". It happens where a run takes longer than
-    the time after which the fragment runs again, so on slow machines above all.
+    Streamlit's own queue drops only unsent messages that the fragment itself produced; it keeps
+    those of nested fragments and of elements identified by a hash. Their parent block no longer
+    exists, and the browser fails with "Bad delta path index". This happens when a run takes longer
+    than the fragment's refresh interval, so mostly on slow machines.
     """
 
     def __init__(self) -> None:
@@ -26,7 +27,8 @@ class FragmentQueue(ForwardMsgQueue):
 
     def enqueue(self, msg: ForwardMsg) -> None:
         if msg.HasField("delta") and msg.delta.fragment_id:
-            # The first that a fragment draws is the block that holds it; its id says where it is.
+            # A fragment's first message is its container block, whose path contains all its
+            # elements.
             self._roots.setdefault(msg.delta.fragment_id, _path(msg))
         super().enqueue(msg)
 
@@ -42,15 +44,15 @@ class FragmentQueue(ForwardMsgQueue):
 
 
 def install() -> None:
-    """Let Streamlit's sessions use it."""
+    """Make Streamlit's sessions use this queue."""
     from streamlit.runtime import app_session
 
-    module: Any = app_session  # takes any queue of this kind, and has no setting for one
+    module: Any = app_session  # accepts any such queue, but has no setting for it
     module.ForwardMsgQueue = FragmentQueue
 
 
 def _path(msg: ForwardMsg) -> Path:
-    """Where on the page it draws; nothing for what draws nothing."""
+    """The position on the page that a message draws at; empty if it draws nothing."""
     return tuple(msg.metadata.delta_path)
 
 

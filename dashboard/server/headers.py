@@ -1,4 +1,4 @@
-"""What every answer of the server tells the browser: that no other site may frame it."""
+"""Response headers of the server, which prevent other sites from framing it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from poslens.dashboard.server.page_head import PageHead
 from poslens.dashboard.server.renamed_pages import RenamedPages
 
 HEADERS = (
-    # A frame loads and clicks as its reader: another site could have work done with a link alone.
+    # A frame runs with its user's rights: another site could trigger computations with only a link.
     (b"content-security-policy", b"frame-ancestors 'none'"),
     (b"x-frame-options", b"DENY"),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
 )
-"""Of every answer. The address of a page holds typed texts, so no other site is told it."""
+"""Headers of every response. Page addresses contain typed texts, so they are not sent as
+referrers."""
 
 
 class Headers:
-    """Adds `HEADERS` to each answer of `app`."""
+    """Adds `HEADERS` to each response of `app`."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -38,15 +39,15 @@ class Headers:
 
 
 def install() -> None:
-    """Let Streamlit's server, which has no setting for any of it, send them, let in only whom
-    `AccessMiddleware` lets in, redirect renamed pages, and complete the head of pages."""
+    """Patch Streamlit's server, which has no settings for this: add the headers, the checks of
+    `AccessMiddleware`, the redirects of renamed pages, and the pages' head."""
     from streamlit import net_util
     from streamlit.web.server.starlette import starlette_server
 
-    # Each time that a page of another site knocks it would ask a host on the internet for this
-    # machine's address, let everybody wait for that, and let in pages of the address it is told.
+    # For each request from a page of another site, Streamlit would ask an internet host for this
+    # machine's address, block all users meanwhile, and accept pages from the address it gets.
     net_util.get_external_ip = lambda: None
-    server: Any = starlette_server  # what it makes an app with is none of its documented names
+    server: Any = starlette_server  # its function that creates the app is undocumented
     create = server.create_starlette_app
 
     def with_headers(*arguments: object) -> object:

@@ -1,5 +1,4 @@
-"""Log lines that nobody else can forge: what a request, a file or an endpoint put into a message is
-escaped."""
+"""Log records that can't be forged: text from a request, a file or an endpoint is escaped."""
 
 from __future__ import annotations
 
@@ -7,8 +6,8 @@ import logging
 
 
 class EscapedRecord(logging.LogRecord):
-    """A record whose text reaches a terminal or a log file as printable characters alone. A
-    traceback keeps its line breaks; a message is one line."""
+    """A record that contains only printable characters. A traceback keeps its line breaks; a
+    message is one line."""
 
     def getMessage(self) -> str:
         """The message with its arguments, escaped."""
@@ -16,7 +15,7 @@ class EscapedRecord(logging.LogRecord):
 
     @property
     def exc_text(self) -> str | None:
-        """The traceback as the formatter wrote it, escaped."""
+        """The traceback as formatted, escaped."""
         return self._exc_text
 
     @exc_text.setter
@@ -25,7 +24,7 @@ class EscapedRecord(logging.LogRecord):
 
 
 def escaped(text: str) -> str:
-    """`text` with what cannot be printed, line breaks too, as Python's escapes."""
+    """`text` with unprintable characters, including line breaks, as Python escapes."""
     if text.isprintable():
         return text
     return "".join(
@@ -35,5 +34,5 @@ def escaped(text: str) -> str:
 
 
 def install() -> None:
-    """Make every record of this process, of libraries too, one of these."""
+    """Use this class for all records of this process, including those of libraries."""
     logging.setLogRecordFactory(EscapedRecord)

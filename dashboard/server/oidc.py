@@ -1,5 +1,6 @@
-"""What Streamlit's login needs: read from the environment and from a file, checked, and given to
-Streamlit. Neither a command line, which every user of a machine can read, nor a page holds it."""
+"""Settings of Streamlit's login (OpenID Connect): read from the environment and from a file,
+validated, and passed to Streamlit. Secrets are never accepted on the command line, which every user
+of a machine can read, or shown on a page."""
 
 from __future__ import annotations
 
@@ -40,8 +41,8 @@ def section(access: Access) -> dict[str, str]:
     """Streamlit's section `[auth]`: each key from the environment, else from the file.
 
     Raises:
-        UserError: a package or a value is missing, or one cannot be used; no value that is secret
-            stands in the sentence.
+        UserError: a package or a value is missing, or a value is invalid; the message contains no
+            secrets.
     """
     if find_spec("authlib") is None or find_spec("httpx") is None:
         raise UserError(
@@ -69,7 +70,7 @@ def section(access: Access) -> dict[str, str]:
 
 
 def trouble(metadata_url: str) -> str:
-    """Why nobody can log in now, as a sentence; empty where the provider describes itself."""
+    """Why nobody can log in now, as a sentence; empty if the provider's metadata is available."""
     import httpx
 
     try:
@@ -88,11 +89,11 @@ def trouble(metadata_url: str) -> str:
 
 
 def give(values: Mapping[str, str]) -> None:
-    """Let `st.login` use them; no file and no environment variable is written."""
+    """Pass the values to `st.login` without writing a file or an environment variable."""
     from streamlit.runtime.secrets import secrets_singleton
 
     secrets_singleton.merge_programmatic_secrets({"auth": dict(values)})
-    # Programs that this one starts need none of them.
+    # Child processes don't need the secrets.
     for setting in (OIDC_CLIENT_SECRET, COOKIE_SECRET):
         os.environ.pop(setting.name, None)
 
@@ -128,7 +129,7 @@ def _require_url(given: str, name: str) -> None:
 
 
 def _require_way_back(uri: str, access: Access) -> None:
-    """The provider sends people back to where this server is."""
+    """Require that the provider redirects users to this server."""
     from fnmatch import fnmatchcase
 
     parts = urlsplit(uri)

@@ -1,5 +1,5 @@
-"""What pages show before a reader chooses: the models and the data set that `run` was given, and
-the page that fits that data set."""
+"""Initial selections of pages: the models and the data set that `run` was given, and the page that
+fits that data set."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from poslens.attribution.errors import UserError
 
 @dataclass(frozen=True)
 class Opening:
-    """Models and a data set by name; nothing where each page has its own defaults."""
+    """Models and a data set by name; empty if each page uses its own defaults."""
 
     models: tuple[str, ...] = ()
     dataset: str | None = None
 
     def models_or(self, default: Sequence[str], maximum: int) -> list[str]:
-        """The models that a page opens with, at most `maximum` of those given."""
+        """The initial models of a page: at most `maximum` of those given to `run`, else
+        `default`."""
         return list(self.models[:maximum] or default)
 
     def model_or(self, default: str, at: int | None) -> str:
-        """The model that a list opens with: the one given as number `at`, if there is one."""
+        """The initial model of a list: number `at` of those given to `run`, if there is one, else
+        `default`."""
         return self.models[at] if at is not None and at < len(self.models) else default
 
 
@@ -31,30 +33,30 @@ _current = Opening()
 
 
 def current() -> Opening:
-    """What this process's pages open with."""
+    """The initial selections of this process's pages."""
     return _current
 
 
 def use(opening: Opening) -> None:
-    """Open pages with this from now on."""
+    """Set the initial selections of this process's pages."""
     global _current
     _current = opening
 
 
 @dataclass(frozen=True)
 class FirstPage:
-    """The page to begin with, by its place in the address, and why: what a data set has, and what
-    that allows."""
+    """The page to open first, by its URL path, and the reason: what the data set contains, and what
+    can be analyzed with it."""
 
     path: str
     reason: str
 
 
 def first_page(name: str) -> FirstPage:
-    """The page that answers most with the data set of this name.
+    """The page that fits the data set of this name best.
 
     Raises:
-        UserError: there is none, or its files cannot be read.
+        UserError: there is no such data set, or its files can't be read.
     """
     data = datasets.read(name)
     pairs = f"{_count(len(data.pairs), 'pair')} of a query and a document"
@@ -74,7 +76,7 @@ def first_page(name: str) -> FirstPage:
 def _first_of_unjudged(name: str, data: DataSet, pairs: str) -> FirstPage:
     try:
         queries = len(datasets.corpus_of(name).queries)
-    except UserError:  # two documents for one query, as in ColDeR
+    except UserError:  # a query with two documents, as in ColDeR
         return FirstPage(
             "explain",
             f"{name} has {pairs}, but no judgments. Explain, Curves and Cause with its bias tests "

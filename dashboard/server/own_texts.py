@@ -1,10 +1,10 @@
-"""Texts that readers bring along, uploaded or typed: what is computed of them stays with the
-reader and ends with the session.
+"""Texts uploaded or typed by users: their results are private to the user and deleted with the
+session.
 
-A reader is one browser tab, or, where people log in, one person with all tabs that are open.
-Results hold every word of their texts. So they are kept in a folder of the session's own, which
-only the program's user may read and which is removed when the session ends, when the program ends,
-or when it is started again after it was killed.
+A session belongs to one browser tab or, with a login, to one person with all open tabs. Results
+contain every word of their texts. They are therefore stored in a folder of the session that only
+the operating-system user running the program may read. The folder is removed when the session ends,
+when the program ends, or at the next start after the program was killed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from poslens.dashboard.server import people
 from poslens.storage.service import Exports
 
 GRACE_S = 120.0
-"""How long a session lives on without its browser: as long as Streamlit lets it come back."""
+"""Seconds that a session is kept without a browser: as long as Streamlit allows a reconnect."""
 
 _PREFIX = "poslens-own-"
 _LOCK = ".lock"
@@ -41,7 +41,8 @@ _KEY = "own texts"
 
 
 class Session:
-    """What a reader keeps to itself: uploaded data sets by name, results of own texts, exports."""
+    """A user's private data: uploaded data sets by name, results for the user's own texts,
+    exports."""
 
     def __init__(self, shared: Compute, folder: Path) -> None:
         self.folder = folder
@@ -54,7 +55,7 @@ class Session:
         self._timer: threading.Timer | None = None
 
     def leave(self) -> None:
-        """A browser tab is gone; after the last one it may come back for a while."""
+        """Unregister a browser tab; after the last one, the session ends after a grace period."""
         with self._lock:
             self._tabs -= 1
             if self._tabs <= 0 and self._timer is None and not self.ended:
@@ -63,7 +64,7 @@ class Session:
                 self._timer.start()
 
     def stay(self) -> None:
-        """A browser tab is there, or there again."""
+        """Register a browser tab, or its reconnection."""
         with self._lock:
             self._tabs += 1
             if self._timer is not None:
@@ -71,7 +72,7 @@ class Session:
                 self._timer = None
 
     def end(self) -> None:
-        """Stop what is at work for it and remove all that it has kept."""
+        """Stop the session's runs and remove all its data."""
         with self._lock:
             if self.ended:
                 return
@@ -85,18 +86,18 @@ class Session:
         if not had_results:
             return
         index.forget_below(self.compute.root)
-        # Curves, figures and words in memory, of everybody: they are made again when asked for.
+        # In-memory curves, figures and words of all users, which are recomputed on demand.
         lru_cache.forget_made()
         words.cache_clear()
         sentences.cache_clear()
 
 
 def service_for(dataset: str) -> Compute:
-    """Where results of texts of this data set are kept: everybody's cache for data sets that were
-    named when the program started, else the session's own, unless `POSLENS_KEEP_OWN_TEXTS`.
+    """The service that stores results for texts of this data set: the shared cache for data sets
+    given at startup; otherwise the session's own, unless `POSLENS_KEEP_OWN_TEXTS` is set.
 
     Raises:
-        UserError: that setting holds a value that it does not take.
+        UserError: that setting has an invalid value.
     """
     if dataset in datasets.names() or KEEP_OWN_TEXTS.get() == "yes":
         return service()
@@ -104,11 +105,11 @@ def service_for(dataset: str) -> Compute:
 
 
 def session() -> Session:
-    """This reader's own."""
+    """This user's session."""
     session = _begun()
     if session is None:
         with _of_people_lock:
-            # Another tab of the same person may just have begun it.
+            # Another tab of the same person may just have started it.
             session = _begun() or Session(service(), _new_folder())
             for other in [one for one, its in _of_people.items() if its.ended]:
                 del _of_people[other]
@@ -131,7 +132,7 @@ _of_people_lock = threading.Lock()
 
 
 def uploads() -> dict[str, DataSet]:
-    """The data sets that this reader has uploaded, by name."""
+    """The data sets that this user has uploaded, by name."""
     session = _begun()
     if session is None:
         return {}
@@ -140,7 +141,7 @@ def uploads() -> dict[str, DataSet]:
 
 
 def owners() -> set[Path]:
-    """The folders whose runs this reader may see: everybody's cache, and their own."""
+    """The folders whose runs this user may see: the shared cache, and the session's own."""
     session = _begun()
     own = set() if session is None else {session.compute.root, session.exports.folder}
     return {service().root, *own}
@@ -150,7 +151,7 @@ def owners() -> set[Path]:
     scope="session", show_spinner=False, on_release=lambda tied: tied.leave(), max_entries=1
 )
 def _tied(_session: Session) -> Session:
-    """Called once a connection: Streamlit releases it when the browser is gone."""
+    """Called once per connection: Streamlit releases the value when the browser disconnects."""
     _session.stay()
     return _session
 
@@ -168,8 +169,8 @@ def _new_folder() -> Path:
 
 @cache
 def _holder() -> Path:
-    """This process's folder of sessions, locked while the process lives."""
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))  # for this user alone
+    """This process's folder of sessions, locked while the process runs."""
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))  # readable only by this operating-system user
     lock = _lock_of(folder)
     lock.acquire()
     atexit.register(_close, folder, lock)
@@ -177,7 +178,7 @@ def _holder() -> Path:
 
 
 def _lock_of(folder: Path) -> FileLock:
-    # Of the process, not of the session's thread that happens to take it.
+    # Held by the process, not by the session's thread that happens to acquire it.
     return FileLock(folder / _LOCK, thread_local=False)
 
 
@@ -187,8 +188,8 @@ def _close(folder: Path, lock: FileLock) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a session's folder and leave an empty file of its name: work that began before and
-    ends later finds no place to keep its result."""
+    """Remove a session's folder and leave an empty file in its place, so that work that finishes
+    later can't store its result."""
     gone = folder.with_name(f"{folder.name}.gone")
     for _ in range(100):
         with suppress(OSError):
@@ -200,7 +201,7 @@ def _remove(folder: Path) -> None:
 
 
 def remove_left_over() -> None:
-    """Remove what processes left that were killed."""
+    """Remove the folders of processes that were killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with suppress(OSError):
             if folder.is_symlink() or folder.stat().st_uid != os.getuid():

@@ -1,7 +1,7 @@
-"""What every page has in its head from its first moment: its style, and a short script.
+"""Inserts a style sheet and a short script into the HTML head of every page.
 
-Streamlit has no setting for either. A style that a script sends arrives after what it styles, so
-pages jump, and is sent again with every rerun.
+Streamlit has no setting for either. A style sent by a page's script would arrive after the elements
+it styles, so that pages jump, and would be sent again with every rerun.
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ window.__streamlit = {BACKEND_BASE_URL: new URL(".", location.href).href};
   };
 }
 """
-"""Names the folder of the page's address as the server's: otherwise Streamlit first looks below the
-page's own address, where two requests answer 404. Keeps one entry of the browser's history for each
-page: Streamlit adds one whenever a script changes the query, so that Back would stay on the page.
-"""
+"""Makes the folder of the page's address the server's base path: otherwise Streamlit first tries
+the page's own address, where two requests answer 404. Keeps one browser history entry per page:
+Streamlit adds one whenever a script changes the query, so that Back would stay on the page."""
 
-# What would let the server answer with a packed page, a part of one or none.
+# Request headers that could make the server send a compressed, partial or empty response.
 _HINDER = {b"accept-encoding", b"range", b"if-range", b"if-none-match", b"if-modified-since"}
-# What the server says of the page before it was changed.
+# Response headers that are no longer valid once the page is modified.
 _STALE = {b"content-length", b"etag", b"last-modified"}
 
 
 class PageHead:
-    """Puts `STYLE` and `SCRIPT` into the head of each HTML page that `app` answers with."""
+    """Inserts `STYLE` and `SCRIPT` into the head of each HTML page that `app` serves."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

@@ -1,4 +1,4 @@
-"""Who reads a page. Where people log in each has what is theirs; else a browser tab has."""
+"""Identities of users. With a login, data belongs to a person; without one, to a browser tab."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from poslens.compute.settings import PEOPLE
 from poslens.dashboard.server import access, access_middleware
 
 NAME = "name"
-"""Under which `st.user` holds what the proxy's header says."""
+"""The key of `st.user` that contains the proxy header's value."""
 
 _ADDRESS = re.compile(
     rb"[a-z0-9!#$%&'*+/=?^_`{|}~-]+(\.[a-z0-9!#$%&'*+/=?^_`{|}~-]+)*(?P<domain>@[a-z0-9.-]+)"
 )
-"""One address in lower case, its local part unquoted (RFC 5322, section 3.4.1, dot-atom)."""
+"""An email address in lower case, with an unquoted local part (RFC 5322, section 3.4.1,
+dot-atom)."""
 
 
 def person() -> str:
-    """What tells the person apart who reads this page; empty where nobody has logged in, and
-    outside of pages."""
+    """Identifies the logged-in person; empty without a login, and outside of pages."""
     if get_script_run_ctx(suppress_warning=True) is None:
         return ""
     known = access.current()
@@ -34,13 +34,13 @@ def person() -> str:
 
 
 def reader() -> str:
-    """Whose a run or a request is: the person, else the browser tab; empty outside of pages."""
+    """The owner of a run or a request: the person, else the browser tab; empty outside of pages."""
     here = get_script_run_ctx(suppress_warning=True)
     return "" if here is None else person() or here.session_id
 
 
 def shown_name() -> str:
-    """What the person is called on pages."""
+    """The person's display name."""
     if access.current().proxies:
         return _of_proxy()
     values = (st.user.get(key) for key in ("email", "preferred_username", "name", "sub"))
@@ -48,9 +48,9 @@ def shown_name() -> str:
 
 
 def may_enter() -> bool:
-    """Whether `POSLENS_PEOPLE` admits the person who has logged in. An empty list admits everyone.
+    """Whether `POSLENS_PEOPLE` admits the logged-in person. An empty list admits everyone.
 
-    Names are compared letter by letter; only A to Z equal a to z.
+    Names are compared exactly, except that ASCII letters match regardless of case.
     """
     if not PEOPLE.get().strip():
         return True
@@ -59,14 +59,14 @@ def may_enter() -> bool:
     elif st.user.get("email_verified") is True:
         name = st.user.get("email")
     else:
-        return False  # anybody may claim an address that nobody has checked
+        return False  # an unverified address could be anyone's
     listed = (entry.strip() for entry in PEOPLE.get().split(","))
     return isinstance(name, str) and any(_admits(_folded(e), _folded(name)) for e in listed if e)
 
 
 def _admits(entry: bytes, name: bytes) -> bool:
-    """Whether an entry of the list admits a name: `@example.org` every address of that domain,
-    and nothing that isn't exactly one address; any other entry only itself."""
+    """Whether an entry of the list admits a name: `@example.org` admits every valid address of that
+    domain; any other entry admits only itself."""
     if not entry.startswith(b"@"):
         return name == entry
     address = _ADDRESS.fullmatch(name)
@@ -74,12 +74,13 @@ def _admits(entry: bytes, name: bytes) -> bool:
 
 
 def _folded(name: str) -> bytes:
-    # Bytes fold ASCII alone: str.lower() makes a k of the Kelvin sign.
+    # Bytes are lowercased in ASCII only: str.lower() would turn the Kelvin sign into k.
     return name.encode("utf-8", "surrogatepass").lower()
 
 
 def may_stop(run: Run) -> bool:
-    """Whether this reader may stop a run: everybody where nobody logs in, else who started it."""
+    """Whether this user may stop a run: anyone without a login, else only the person who started
+    it."""
     return not access.current().knows_people or run.reader == reader()
 
 

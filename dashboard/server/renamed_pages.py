@@ -1,4 +1,5 @@
-"""Addresses of pages that were renamed or merged: links to the old ones still open the view."""
+"""Redirects from addresses of renamed or merged pages, so that old links still open the same
+view."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ RENAMED = {
     "published": "curves?published=Qwen3-Embedding-8B&published=NV-Embed-v2",
     "remedy": "debias",
 }
-"""Old paths and new ones, below the path of the first page. A query selects the part of the new
-page that was a page of its own."""
+"""Old and new paths, relative to the first page. A query selects the tab or part of the new page
+that used to be a page of its own."""
 
 
 class RenamedPages:
@@ -33,7 +34,8 @@ class RenamedPages:
         if new is None:
             await self.app(scope, receive, send)
         else:
-            # A browser would keep a permanent redirect for whatever runs on this port next.
+            # Not a permanent redirect, which a browser would also apply to other programs on this
+            # port.
             await RedirectResponse(new)(scope, receive, send)
 
     def _new_address(self, scope: Scope) -> str | None:
@@ -47,5 +49,5 @@ class RenamedPages:
         query = scope["query_string"].decode("latin-1")
         if not parse_qs(part).keys() <= parse_qs(query, keep_blank_values=True).keys():
             query = "&".join(filter(None, (query, part)))
-        # Without a host: a proxy may serve the dashboard under another one.
+        # Without a host, because a proxy may serve the dashboard under another one.
         return str(URL(path=self._root + name, query=query))

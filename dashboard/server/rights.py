@@ -1,4 +1,4 @@
-"""What a reader may do to what all readers share: the cache, the models, the disk."""
+"""Permissions of a user on shared resources: the cache, the models, the disk."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from poslens.compute.settings import UPKEEP
 from poslens.dashboard.server import access
 
 _PASSED_ON = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip", "Via")
-"""What proxies add, which make everybody seem to come from this machine."""
+"""Headers added by proxies, behind which every user seems to be on this machine."""
 
 REFUSED = (
     "Only the administrator can do this: on the server's own machine, or on any page if PosLens "
@@ -17,11 +17,11 @@ REFUSED = (
 
 
 def may_change() -> bool:
-    """Whether this reader may delete from, import into and compact the cache, and fetch models:
-    as `POSLENS_UPKEEP` says, else where the browser runs on this machine.
+    """Whether this user may delete from, import into and compact the cache, and download models: as
+    `POSLENS_UPKEEP` specifies, else only if the browser runs on this machine.
 
     Raises:
-        UserError: the setting holds a value that it does not take.
+        UserError: the setting has an invalid value.
     """
     text = UPKEEP.get()
     return text == "yes" or (text == "auto" and _on_this_machine())
@@ -29,6 +29,6 @@ def may_change() -> bool:
 
 def _on_this_machine() -> bool:
     if access.current().beyond_this_machine:
-        return False  # a proxy on this machine makes everybody seem to be
+        return False  # behind a local proxy every user seems to be local
     headers = st.context.headers
     return st.context.ip_address is None and not any(name in headers for name in _PASSED_ON)

@@ -1,5 +1,5 @@
-"""Start Streamlit for the dashboard: on the loopback address unless told otherwise, without details
-of errors and without usage statistics; and end it without losing what was computed."""
+"""Start and stop Streamlit for the dashboard: by default on the loopback address, without error
+details and usage statistics, and without losing computed results on exit."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ if TYPE_CHECKING:
     from poslens.attribution.retrievers.specs import RetrieverSpec
 
 STOP_S = 25.0
-"""How long runs have to end their batches when the server ends: less than the 30 s that Kubernetes
-gives."""
+"""Seconds that runs have to finish their batches when the server stops: less than the 30 s grace
+period of Kubernetes."""
 
-# Streamlit's own default listens on every interface, takes any Host header and shows paths of
-# this machine in its error boxes.
+# By default, Streamlit listens on every interface, accepts any Host header and shows paths of this
+# machine in its error boxes.
 FLAGS: Mapping[str, object] = {
     "server.address": LOOPBACK,
     "server.headless": True,
     "server.allowedHosts": list(OWN_HOSTS),
     "server.fileWatcherType": "none",
     "server.maxUploadSize": 20,
-    # A full collection after each run walks all that torch and Plotly brought, which takes longer
-    # than a page whose results are stored; Python's own pace is enough.
+    # A full garbage collection after each run traverses all objects of torch and Plotly, which
+    # takes longer than drawing a page of stored results; Python's own schedule is sufficient.
     "runner.postScriptGC": False,
-    # What stands alone on a line of a page's script, as a constant's docstring does, is not drawn.
+    # Don't draw bare expressions of a page's script, such as a constant's docstring.
     "runner.magicEnabled": False,
     "browser.gatherUsageStats": False,
     "browser.serverAddress": LOOPBACK,
     "client.showErrorDetails": "none",
     "client.toolbarMode": "minimal",
     "client.showSidebarNavigation": False,
-    # For each theme by itself: a colour in [theme] alone would switch off the reader's choice.
+    # For each theme separately: a color in [theme] would disable the user's choice of theme.
     "theme.light.primaryColor": "#0B6E99",
     "theme.dark.primaryColor": "#4FB3D9",
 }
@@ -73,18 +73,18 @@ def serve(
     runs: Mapping[str, Path] = MappingProxyType({}),
     dataset: str | None = None,
 ) -> None:
-    """Run the dashboard until interrupted, reached as `access` says, by default on this machine's
-    loopback address.
+    """Run the dashboard until interrupted, reached as `access` specifies, by default on this
+    machine's loopback address.
 
-    Pages open with `models`, as commands name them, and with `dataset`, or the first of `data`:
-    sources of data sets (`datasets.register`), which pages may choose by name. The printed address
-    is that of the page which fits this data set (`opening.first_page`). `allow_code` names models
-    that may run the code of their repositories; `published` are folders of published results, and
-    `runs` files of rankings in TREC's format.
+    Pages open with `models`, named as in commands, and with `dataset`, or the first of `data`:
+    sources of data sets (`datasets.register`) that pages offer by name. The printed address is that
+    of the page that fits this data set (`opening.first_page`). `allow_code` names models that may
+    run the code of their repositories; `published` are folders of published results, and `runs`
+    ranking files in TREC format.
 
     Raises:
-        UserError: the port is taken, a folder is not there, a name is none, a data set cannot be
-            read, or a login lacks what it needs.
+        UserError: the port is in use, a folder doesn't exist, a name is invalid, a data set can't
+            be read, or a login setting is missing.
     """
     access = access or Access()
     auth = oidc.section(access) if access.login else {}
@@ -137,18 +137,19 @@ def serve(
             oidc.give(auth)
             if text := oidc.trouble(auth["server_metadata_url"]):
                 print(text, file=sys.stderr, flush=True)
-        # Who a request comes from is what the system says of it, not what it says of itself.
+        # A client's address is that of its connection, not one from a header that it sends.
         os.environ["FORWARDED_ALLOW_IPS"] = ""
         headers.install()
         log_records.install()
         fragment_queue.install()
         script = str(Path(__file__).parents[1] / "app.py")
         flags = {**FLAGS, **_flags(access), "server.port": port, "browser.serverPort": port}
-        # The command line's spelling of options, which bootstrap expects.
+        # Option names as on the command line, which bootstrap expects.
         options = {name.replace(".", "_"): value for name, value in flags.items()}
         bootstrap.load_config_options(flag_options=options)
         print(f"PosLens: {'/'.join(filter(None, (access.url(port), page)))}", flush=True)
-        # Until Streamlit has handlers of its own: an exception would end its server half-made.
+        # Until Streamlit installs its own handlers: an exception would leave its server
+        # half-started.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: _interrupted())
         bootstrap.run(script, False, [], options)
@@ -159,7 +160,7 @@ def serve(
 
 
 def _flags(access: Access) -> dict[str, object]:
-    """What Streamlit has to know of it."""
+    """Streamlit's options for these access settings."""
     from poslens.dashboard.server import people
 
     found: dict[str, object] = {
@@ -173,7 +174,7 @@ def _flags(access: Access) -> dict[str, object]:
 
 
 def _end_runs() -> None:
-    """Let each run end the batch at hand; a second signal ends the program at once."""
+    """Let each run finish its current batch; a second signal ends the program at once."""
     from poslens.compute.compute import service
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -198,8 +199,8 @@ def _interrupted() -> NoReturn:
 
 
 def _leave(code: int) -> NoReturn:
-    """End the process now. Threads may be loading or computing a model, and an interpreter that is
-    taken down around them aborts."""
+    """End the process now. Threads may be loading or running a model, and shutting down the
+    interpreter while they run aborts the process."""
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
@@ -208,10 +209,10 @@ def _leave(code: int) -> NoReturn:
 
 
 def require_free(host: str, port: int) -> None:
-    """Do nothing, unless nobody can listen there.
+    """Check that the server can listen on this address and port.
 
     Raises:
-        UserError: so it is.
+        UserError: it can't.
     """
     if not 1 <= port <= 65_535:
         raise UserError(f"{port} isn't a valid port: choose one from 1 to 65535 with --port.")
@@ -236,13 +237,15 @@ def require_free(host: str, port: int) -> None:
 
 
 def drawn() -> None:
-    """A page has been drawn; the first waits for nothing that it does not need."""
+    """Signal that a page has been drawn, so that preparations that the first page doesn't need can
+    start."""
     _drawn.set()
 
 
 def _warm_up(given: Sequence[RetrieverSpec]) -> None:
-    """Import what every page needs now, and ask what stands behind the endpoints. The default model
-    is loaded and what ships unpacked when the first page has been drawn: it may need neither."""
+    """Import what every page needs, and identify the endpoints' models. The default model is
+    loaded, and shipped results are unpacked, only after the first page has been drawn, which may
+    need neither."""
     silence_libraries()
     from poslens.attribution.retrievers.specs import presets
     from poslens.compute.compute import service
@@ -255,14 +258,14 @@ def _warm_up(given: Sequence[RetrieverSpec]) -> None:
         except BaseException:
             logging.getLogger(__name__).exception("the default model could not be loaded early")
         if SHIPPED.get() == "yes":
-            # Another process: this one's interpreter is the pages'. What it cannot unpack is said
-            # when a page asks for it.
+            # A separate process, because this interpreter serves the pages. Files it can't unpack
+            # are reported when a page needs them.
             unpacking = subprocess.Popen(
                 [sys.executable, "-m", "poslens.cache.shipped", service().root],
                 stderr=subprocess.DEVNULL,
             )
             atexit.register(unpacking.terminate)
-            unpacking.wait()  # nobody else asks how it ended
+            unpacking.wait()  # avoids a zombie process
 
     def ask_endpoints() -> None:
         from poslens.attribution.retrievers.resolve import known
@@ -271,7 +274,7 @@ def _warm_up(given: Sequence[RetrieverSpec]) -> None:
             if spec.remote:
                 try:
                     service().identify(spec)
-                except UserError as error:  # pages say so too, until it answers
+                except UserError as error:  # pages report it too, until the endpoint answers
                     print(error, file=sys.stderr, flush=True)
 
     threading.Thread(target=after_the_first_page, name="warm-up", daemon=True).start()

@@ -1,4 +1,4 @@
-"""Wait on a page for what the device's queue computes, and let go of it when the page is gone."""
+"""Waiting on a page for the device queue, leaving the queue when the page is closed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _POLL_S, _MOMENT_S = 0.15, 1.5
 
 
 def wait(place: Place[T], stop_key: str = "") -> T:
-    """The result. Meanwhile the page says how many are served before it, and how far it is where
-    that is known; closing the tab or changing a widget leaves the queue. With `stop_key` a button
-    stops what takes longer than a moment: see `stopped`.
+    """The result. In the meantime the page shows the position in the queue and, if known, the
+    progress. Closing the tab or changing a widget leaves the queue. With `stop_key`, a computation
+    that takes longer than a moment gets a Stop button: see `stopped`.
 
     Raises:
-        whatever computing it raised.
+        Exception: any exception raised by the computation.
     """
     box = st.empty()
     line: DeltaGenerator | None = None
@@ -30,8 +30,8 @@ def wait(place: Place[T], stop_key: str = "") -> T:
     started = time.monotonic()
     try:
         while not place.wait(_POLL_S):
-            # Streamlit ends a script whose tab was closed, or whose widgets changed, only where
-            # the script calls it: reading the session's state is such a call.
+            # Streamlit ends a script whose tab was closed, or whose widgets changed, only inside a
+            # call to Streamlit, such as reading the session state.
             st.session_state.get("waiting")
             progress_text, share = _how_far(place)
             slow = bool(stop_key) and time.monotonic() - started > _MOMENT_S
@@ -53,7 +53,7 @@ def wait(place: Place[T], stop_key: str = "") -> T:
 
 
 def _how_far(place: Place[T]) -> tuple[str, float | None]:
-    """What there is to say of a request, and which share of it is done where that is known."""
+    """The state of a request in words, and the share of it that is done, if known."""
     if ahead := place.ahead:
         return f"{ahead:,} ahead in the queue.", None
     progress = place.progress
@@ -65,7 +65,7 @@ def _how_far(place: Place[T]) -> tuple[str, float | None]:
 
 
 def _line(box: DeltaGenerator, stop_key: str) -> DeltaGenerator:
-    """A place for how far it is, and the button that stops it."""
+    """A progress line with its Stop button."""
     row = box.container(horizontal=True, vertical_alignment="center")
     line = row.empty()
     if stop_key:
@@ -79,7 +79,8 @@ def _line(box: DeltaGenerator, stop_key: str) -> DeltaGenerator:
 
 
 def stopped(stop_key: str) -> bool:
-    """Whether the reader has stopped what `stop_key` names; a button then starts it again."""
+    """Whether the user has stopped the computation named by `stop_key`; if so, a button restarts
+    it."""
     if stop_key not in st.session_state:
         return False
     with st.container(horizontal=True, vertical_alignment="center"):

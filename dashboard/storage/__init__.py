@@ -1,1 +1,1 @@
-"""Storage: what the cache holds; export, import, verify or delete it."""
+"""Storage: the contents of the cache; export, import, verify or delete them."""

@@ -1,4 +1,5 @@
-"""Storage: stored results by model and method; export, import, verify, compact and delete them."""
+"""The Storage page: stored results by model and method; export, import, verify, compact and delete
+them."""
 
 from __future__ import annotations
 
@@ -35,8 +36,7 @@ RETRIED: dict[str, tuple[str, str, str]] = {
     "chunk_plan": ("Audit", "audit/page.py", "Chunk planner"),
     "reachability": ("Audit", "audit/page.py", ""),
 }
-"""The page that retries failed items of each kind, and its tab; rankings retry whenever they
-run."""
+"""The page and tab that retry failed items of each kind; rankings are retried by every run."""
 
 files: list[StoredFile] = []
 with panels.guarded():
@@ -46,14 +46,14 @@ with panels.guarded():
     allowed = rights.may_change()
 shared_run = cache_service.current(service())
 busy = shared_run is not None and shared_run.active
-# Exports are the session's own: nobody else sees or downloads them.
+# Exports belong to the session: no other user sees or downloads them.
 exports = own_texts.session().exports
 export_run = cache_service.current_export(service(), exports)
 exporting = export_run is not None and export_run.active
 
 
 def act(start: Callable[..., object], *arguments: object) -> None:
-    """Start an action; the next run of the page shows what prevented it."""
+    """Start an action; if it can't start, the next run of the page shows why."""
     st.session_state.pop("cache.confirming", None)
     try:
         if start is not cache_service.start_export and not rights.may_change():
@@ -64,7 +64,7 @@ def act(start: Callable[..., object], *arguments: object) -> None:
 
 
 def method_title(file: StoredFile) -> str:
-    """The method's name in words."""
+    """The method's display name."""
     name = file.method.name
     return METHODS[name].title if name in METHODS else name.capitalize()
 
@@ -102,7 +102,7 @@ def overview() -> None:
 
 
 def shipped() -> None:
-    """Results that come with PosLens, used where nothing is stored."""
+    """Results that ship with PosLens, used where the cache has none."""
     included = cache_service.shipped(service())
     if not included:
         return
@@ -242,7 +242,7 @@ def failed(meant: list[StoredFile]) -> None:
     if len(meant) != 1 or not meant[0].failed:
         return
     (file,) = meant
-    # Only data sets that everyone may see: earlier versions also stored typed texts here.
+    # Only data sets visible to everyone: earlier versions also stored typed texts here.
     rows = [
         row
         for row in failures(service().store, file.model, file.method)
@@ -258,7 +258,7 @@ def failed(meant: list[StoredFile]) -> None:
             "reason": [row.reason for row in rows],
         }
     )
-    # A link opens one measure of documents at a time.
+    # A link opens one intervention without a query at a time.
     first: dict[tuple[str, str, str, str], str] = {}
     for row in rows:
         if row.kind in RETRIED:
@@ -317,12 +317,12 @@ def state() -> None:
         st.error(panels.plain(error))
     now = cache_service.current_export(service(), exports)
     show(now, exporting, "cache.export.stop")
-    if allowed:  # it names files of whoever started it
+    if allowed:  # it names files of the user who started it
         show(cache_service.current(service()), busy, "cache.stop")
 
 
 def show(now: Run | None, was_active: bool, key: str) -> None:
-    """One run's progress, or how it ended."""
+    """One run's progress, or its outcome."""
     if now is None:
         return
     if now.active:
@@ -336,7 +336,7 @@ def show(now: Run | None, was_active: bool, key: str) -> None:
 
 
 def downloads() -> None:
-    """Finished exports."""
+    """Completed exports."""
     for number, exported in enumerate(exports.offered()):
         if exported.bytes > cache_service.DOWNLOAD_MB * 1e6:
             continue

@@ -1,4 +1,4 @@
-"""The Why page's view of all misses: causes, and the queries behind each."""
+"""The Why page's view of all misses: their causes, and the queries with each cause."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ANY = "any cause"
 
 
 def section(chosen: Chosen) -> None:
-    """The causes of all misses as bars and tables, and the misses of a cause.
+    """The causes of all misses as bars and tables, and the misses with a selected cause.
 
     Raises:
         UserError: the data set has no relevance judgments.
@@ -27,7 +27,7 @@ def section(chosen: Chosen) -> None:
 
 
 def _choose(point: Any) -> None:
-    """List the misses behind the bar that was clicked."""
+    """List the misses that the clicked bar counts."""
     st.session_state["why.under"], st.session_state["why.cause"] = point
 
 

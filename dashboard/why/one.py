@@ -1,5 +1,5 @@
-"""The Why page's view of one document: the ranking of a query, the ladder of ranks, and what stands
-above the document."""
+"""The Why page's view of one document: the ranking of a query, the document's rank after each
+change, and the documents ranked above it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ from poslens.studies.why.study import WHY
 from poslens.studies.why.summary import WhySummary
 
 SHOWN = 10
-"""Documents of a ranking that are listed."""
+"""Maximum number of listed documents of a ranking."""
 
 
 def section(chosen: Chosen) -> None:
-    """A query, its ranking, one of its documents, and what would bring that document up.
+    """A query, its ranking, one of its documents, and the changes that would raise the document's
+    rank.
 
     Raises:
-        UserError: the data set or a model cannot be read.
+        UserError: the data set or a model can't be read.
     """
     data = chosen.data
     collection = searched(data)
@@ -85,8 +86,8 @@ def section(chosen: Chosen) -> None:
 
 
 def _first_missed(chosen: Chosen) -> str:
-    """The id of the query whose document ranks worst, which the page begins with, if all misses of
-    the first model are stored; else empty. It stays the same in a session."""
+    """The id of the query whose document ranks worst, which is the page's initial query; empty
+    unless all misses of the first model are stored. It stays the same within a session."""
     key = f"why.first.{chosen.data.name}"
     if key not in st.session_state:
         compute = service_for(chosen.data.name)
@@ -100,8 +101,8 @@ def _first_missed(chosen: Chosen) -> str:
 
 
 def _query(collection: Collection, first: str) -> tuple[str, Query | None]:
-    """The query's text, and the query of the data set that it is; `first` is the id of the one that
-    is chosen before a reader chooses."""
+    """The query's text, and the data set's query with that text, if any; `first` is the id of the
+    initially selected query."""
     queries = {query.query_id: query for query in collection.queries}
     asked: str | None = st.selectbox(
         "Query",
@@ -118,7 +119,7 @@ def _query(collection: Collection, first: str) -> tuple[str, Query | None]:
         st.info("Type a query.")
         return "", None
     query = queries.get(asked)
-    # A document that was chosen for another query is not this one's; one in a link is.
+    # A document selected for another query doesn't apply to this one, unless a link names it.
     if st.session_state.get("why.asked", (collection.name, asked)) != (collection.name, asked):
         url_state.put("document", "")
     st.session_state["why.asked"] = (collection.name, asked)
@@ -128,7 +129,7 @@ def _query(collection: Collection, first: str) -> tuple[str, Query | None]:
 def _ranked(
     spec: RetrieverSpec, chosen: Chosen, collection: Collection, text: str, query: Query | None
 ) -> QueryRanking | None:
-    """The ranking, or progress of the search that it takes where none is stored."""
+    """The ranking, or the progress of the search if none is stored."""
     compute = service_for(chosen.data.name)
     if query and query.pairs and (found := _known(compute, spec, chosen, query)) is not None:
         return found
@@ -152,7 +153,7 @@ def _ranked(
 def _known(
     compute: Compute, spec: RetrieverSpec, chosen: Chosen, query: Query
 ) -> QueryRanking | None:
-    """The ranking of a query of the data set, as far as it is stored."""
+    """The stored ranking of a query of the data set; None if there is none."""
     settings = WHY.parameters.settings({**chosen.settings, "query": query.query_id})
     corpus = WHY.corpus(chosen.data, settings)
     (asked,) = WHY.subjects(compute, spec, corpus, settings)
@@ -160,7 +161,7 @@ def _known(
 
 
 def _document(found: QueryRanking, wanted: Sequence[str], top: int) -> str:
-    """The document that is chosen in the ranking; at first the wanted one that ranks worst."""
+    """The selected document of the ranking; initially the wanted one with the worst rank."""
     frame = pd.DataFrame(
         [
             {
@@ -180,7 +181,7 @@ def _document(found: QueryRanking, wanted: Sequence[str], top: int) -> str:
             frame,
             "why.ranking",
             "id",
-            height=min(500, 37 + 35 * len(frame)),  # all of it where few documents are wanted
+            height=min(500, 37 + 35 * len(frame)),  # all rows if few documents are wanted
             column_config={
                 "wanted": st.column_config.CheckboxColumn(),
                 "score": st.column_config.NumberColumn(format="%.4f"),
@@ -271,7 +272,7 @@ def _behind(
             )
         },
     )
-    if row is None:  # nothing is computed until it is asked for
+    if row is None:  # computed only on request
         return
     other = explanation.above[row].document_id
     texts = collection.texts([document, other])
@@ -290,7 +291,7 @@ def _behind(
 def _text_links(
     summary: WhySummary, collection: Collection, text: str, document: str, names: Sequence[str]
 ) -> None:
-    """Links to Explain and Cause with texts that are no pair of the data set."""
+    """Links to Explain and Cause for texts that are not a pair of the data set."""
     whole = collection.texts([document]).get(document, "")
     (explanation,) = summary.explained.values()
     evidence = whole[explanation.start : explanation.end]

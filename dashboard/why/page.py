@@ -1,4 +1,5 @@
-"""Why: what keeps a document out of the top k of a query, and the misses of a whole data set."""
+"""The Why page: what keeps a document out of the top k of a query, and the misses of a whole data
+set."""
 
 from __future__ import annotations
 
