@@ -1,1 +1,1 @@
-"""Widgets that several pages show."""
+"""Widgets shared by several pages."""

@@ -1,4 +1,4 @@
-"""What the reader chooses: data set, pair, models, method. Widgets in, typed values out."""
+"""Widgets for data set, pair, models and method, which return typed values."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ _STATISTICS = "statistics"
 
 
 def data_set(default: str = datasets.SAMPLE, *, with_uploader: bool = True) -> DataSet:
-    """Choose a data set or upload one; warns of a name in the address that does not exist. Without
-    `with_uploader` the page has the uploader elsewhere."""
+    """Choose a data set or upload one; warns if the address names one that doesn't exist. Pages
+    that place the uploader elsewhere turn off `with_uploader`."""
     own = own_texts.uploads()
     default = opening.current().dataset or default
     names = [*datasets.names(), *own]
     if just_uploaded := st.session_state.pop(_UPLOADED, None):
-        # Here and not where the file is taken: a page that watches a run asks for its parts every
-        # second, and what it asked before it saw the new choice would bring the old one back.
+        # Set here and not in the uploader: a page that watches a run reruns its fragments every
+        # second, and a rerun requested before the new choice arrived would restore the old one.
         st.session_state["dataset"] = just_uploaded
     asked = st.query_params.get("dataset")
     if asked is not None and asked not in names:
@@ -59,7 +59,7 @@ def data_set(default: str = datasets.SAMPLE, *, with_uploader: bool = True) -> D
             f"{', '.join(names)}.{hint if asked.startswith('upload-') else ''}"
         )
         st.warning(plain(text))
-    # Names, not titles: the address holds what the list shows, and two files may share a title.
+    # Names, not titles: the address contains what the list shows, and two files may share a title.
     name = st.selectbox(
         "Data set",
         names,
@@ -89,7 +89,7 @@ def data_set(default: str = datasets.SAMPLE, *, with_uploader: bool = True) -> D
 
 
 def data_of(pair: TextPair) -> DataSet | None:
-    """The data set that a pair was chosen from; None of typed texts."""
+    """The data set that a pair was selected from; None for typed texts."""
     own = own_texts.uploads()
     if pair.dataset in own:
         return own[pair.dataset]
@@ -97,11 +97,12 @@ def data_of(pair: TextPair) -> DataSet | None:
 
 
 def uploader() -> None:
-    """Take a file for this reader alone: no other can name it."""
+    """Upload a data set that only this user can access."""
 
     def take() -> None:
         st.session_state.pop(_UPLOAD_ERROR, None)
-        # A browser may name a file that is gone, or one of a page that has no uploader any more.
+        # A browser may name a file that no longer exists, or one from a page that no longer has an
+        # uploader.
         given = st.session_state.get("upload")
         if not isinstance(given, UploadedFile):
             return
@@ -131,22 +132,21 @@ def uploader() -> None:
         ),
     )
     if _UPLOADED in st.session_state:
-        # The list of data sets stands outside the part of the page that this is in.
+        # The list of data sets is outside this fragment.
         st.rerun(scope="app")
     if message := st.session_state.get(_UPLOAD_ERROR):
         st.error(plain(message), icon=":material/error:")
 
 
 def filters(data: DataSet) -> Selection:
-    """Narrow the data set down by domain, language, type of query, length, evidence position and
-    words."""
+    """Filter the data set by domain, language, query type, length, evidence position and words."""
     found = facets(data)
 
     def pick(label: str, key: str) -> tuple[str, str]:
         counts = found.counts[key]
         options = [ANY, *sorted(counts)]
         asked = url_state.get(key, ANY)
-        # Labels hold counts, which is why the widget is not bound: the address would hold them too.
+        # Not bound to the address, because the labels contain counts, and the address would too.
         chosen = st.selectbox(
             plain(label),
             options,
@@ -169,7 +169,7 @@ def filters(data: DataSet) -> Selection:
         domain, bucket = pick("Domain", "domain"), pick("Length bucket", "bucket")
     with columns[1]:
         wanted = [domain, pick("Language", "language"), bucket]
-        # Few data sets name a type; where none is named a list of one word helps nobody.
+        # Few data sets have query types; without any, the list is omitted.
         if found.counts["query_type"]:
             wanted.append(pick("Query type", "query_type"))
         evidence = st.slider(
@@ -192,7 +192,7 @@ def spread(
     least: int = 1,
     width: int | Literal["stretch"] = "stretch",
 ) -> Sequence[T]:
-    """As many of a data set's items as the reader asks for, spread evenly over it."""
+    """A number of a data set's items that the user selects, spread evenly over it."""
     n = st.number_input(
         plain(label),
         least,
@@ -207,9 +207,9 @@ def spread(
 
 
 def model_names() -> tuple[list[str], Callable[[str], str]]:
-    """The models that lists offer: presets, registered folders, the shipped ones calibrated, and
-    those of which the cache has results without their weights being here; and what the lists show
-    of a name."""
+    """The models that lists offer, with a function that returns a model's label: presets,
+    registered folders, calibrated variants of shipped models, and models with stored results whose
+    weights are not on this machine."""
     stored = service().stored_only()
     given = opening.current().models
     offered = (*resolve.known(), *given, *resolve.shipped_calibrated(), *stored)
@@ -222,13 +222,14 @@ def model_names() -> tuple[list[str], Callable[[str], str]]:
 
 
 def model_label(name: str) -> str:
-    """A model's name: presets that are not on this machine say so."""
+    """A model's name; for a preset that is not on this machine, the label says so."""
     spec = resolve.known().get(name)
     return name if spec is None or resolve.installed(spec) else f"{name} (not downloaded)"
 
 
 def models(default: Sequence[str], maximum: int = MAX_MODELS) -> list[str]:
-    """Choose one to `maximum` models: presets, registered folders, or a hub id typed in."""
+    """Choose one to `maximum` models: presets, registered folders, or a Hugging Face hub id typed
+    in."""
     offered, label = model_names()
     names = st.multiselect(
         "Models",
@@ -254,7 +255,7 @@ def models(default: Sequence[str], maximum: int = MAX_MODELS) -> list[str]:
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """The names without those of a model that an earlier one names; what is no name stays."""
+    """The names without duplicates of the same model; invalid names are kept."""
     found: dict[str, str] = {}
     for name in names:
         known_as = name
@@ -265,7 +266,8 @@ def distinct(names: Sequence[str]) -> list[str]:
 
 
 def model(label: str, key: str, default: str, at: int | None = 0) -> str:
-    """Choose one model; by default the one that `run` was given as number `at`, if any."""
+    """Choose one model; the default is model number `at` of those given to `run`, if there is one,
+    else `default`."""
     names, shown = model_names()
     default = opening.current().model_or(default, at)
     name = st.selectbox(
@@ -283,7 +285,7 @@ def model(label: str, key: str, default: str, at: int | None = 0) -> str:
 
 
 def posir_protocol() -> bool:
-    """Whether to follow the PosIR paper bit for bit."""
+    """Whether to follow the PosIR paper's protocol exactly."""
     return st.toggle(
         "PosIR protocol",
         key="posir",
@@ -298,7 +300,8 @@ def posir_protocol() -> bool:
 
 
 def posir_settings() -> bool:
-    """Whether models read as in the PosIR paper; which pairs count does not change."""
+    """Whether models use the PosIR paper's prompts and lengths; the selection of pairs is not
+    affected."""
     return st.toggle(
         "PosIR prompt and lengths",
         key="posir",
@@ -312,8 +315,8 @@ def posir_settings() -> bool:
 
 
 def statistics(models: Sequence[str], dataset: str) -> None:
-    """Choose the data set whose word statistics BM25 uses for texts that belong to no registered
-    data set; shows nothing where BM25 is not among `models`."""
+    """Choose the data set whose word statistics BM25 uses for texts outside the registered data
+    sets. Draws nothing if BM25 is not among `models`."""
     if dataset in datasets.names():
         return
     specs = resolve.known()
@@ -339,9 +342,9 @@ def _statistics() -> str:
 
 
 def spec(name: str, dataset: str, *, posir: bool = False) -> RetrieverSpec:
-    """The retriever of this name for pairs of this data set, under the PosIR protocol's prompt and
-    lengths where asked. BM25 has the statistics of the data set; of typed and uploaded texts those
-    chosen by `statistics`."""
+    """The retriever of this name for pairs of this data set, optionally with the PosIR protocol's
+    prompt and lengths. BM25 uses the data set's word statistics; for typed and uploaded texts,
+    those selected in `statistics`."""
     spec = resolve.resolve(name)
     if family_of(spec).has_statistics:
         spec = with_corpus(spec, dataset if dataset in datasets.names() else _statistics())
@@ -349,7 +352,7 @@ def spec(name: str, dataset: str, *, posir: bool = False) -> RetrieverSpec:
 
 
 def ranking_spec(name: str, dataset: str, *, posir: bool = False) -> RetrieverSpec:
-    """The retriever of this name as it ranks this data set, with PosIR's prompt and ranking
-    lengths where asked."""
+    """The retriever of this name for ranking this data set, optionally with PosIR's prompt and
+    ranking lengths."""
     found = spec(name, dataset)
     return posir_ranking_spec(found) if posir else found

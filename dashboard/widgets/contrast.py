@@ -1,5 +1,5 @@
-"""Two documents of one query side by side: what of the difference of their scores each token
-carries."""
+"""Two documents of one query side by side: the contribution of each token to the difference of
+their scores."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ def contrast_view(
     item: str,
     scores: tuple[float, float] | None = None,
 ) -> Method | None:
-    """Draw the contrast of two documents, d1 and d2, under a method that the reader chooses; gives
-    the method, or None while it is not computed. `page` begins the keys of widgets, `item` names
-    the two in files, and `scores` are those to show; by default the attributions' own."""
+    """Draw the contrast of two documents, d1 and d2, under a method that the user selects. Returns
+    the method, or None if the contrast is not computed yet. `page` is the prefix of widget keys,
+    `item` names the two documents in file names, and `scores` are the scores to show; by default
+    those of the attributions."""
     name = st.selectbox(
         "Method",
         fitting(compute, spec),
@@ -38,7 +39,7 @@ def contrast_view(
     method = make_method(name or "")
     sides = (("d1", first), ("d2", second))
     may = [agreed(compute, spec, method, pair, label) for label, pair in sides]
-    if not all(may):  # `all` after the list, so that the page asks about both models at once
+    if not all(may):  # `all` after the list, so that the page asks about both documents at once
         return None
     with st.spinner(f"Computing {METHODS[name].title}", show_time=True):
         explained, other = (wait(compute.ask(pair, spec, method)) for _, pair in sides)

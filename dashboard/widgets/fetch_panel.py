@@ -1,4 +1,4 @@
-"""Below the choice of models: those that are not on this machine, and how to get them."""
+"""Downloads of selected models that are not on this machine, below the model selection."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from poslens.storage.service import size
 
 
 def fetch_panel(names: Sequence[str]) -> None:
-    """Offer to fetch those of `names` that are not here. Nothing is asked of the network and
-    nothing downloaded before a click: anybody may make a link that names a model."""
+    """Offer to download those of `names` that are not on this machine. There is no network access
+    before a click, because anyone can create a link that names a model."""
     specs = {spec.base: spec for name in names if (spec := fetching.absent(name)) is not None}
     for spec in specs.values():
         try:

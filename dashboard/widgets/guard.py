@@ -1,4 +1,4 @@
-"""Sections of a page that fail alone: one sentence in their place says what went wrong."""
+"""Guarded sections of a page: an error in a section is shown as one sentence in its place."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ P = ParamSpec("P")
 
 @contextmanager
 def guarded(shown: set[str] | None = None) -> Iterator[None]:
-    """Show what goes wrong inside as one sentence; the rest of the page stays up. Sections that
-    pass one set as `shown` show a sentence once, whichever of them it comes from."""
+    """Show an error raised inside as one sentence; the rest of the page is still drawn. Sections
+    that share a set `shown` show the same sentence only once."""
     shown = set() if shown is None else shown
     try:
         yield
@@ -28,8 +28,8 @@ def guarded(shown: set[str] | None = None) -> Iterator[None]:
             shown.add(str(error))
             st.error(plain(error), icon=":material/error:")
     except BaseException as error:
-        # Streamlit steers reruns and page changes with exceptions of its own. What a library raises
-        # to end the program, SystemExit above all, ends this section alone.
+        # Streamlit controls reruns and page changes by exceptions, which must pass. An exception
+        # that a library raises to end the program, such as SystemExit, ends only this section.
         if type(error).__module__.startswith("streamlit.runtime.scriptrunner"):
             raise
         logging.getLogger(__name__).exception("a section of a page failed")
@@ -39,10 +39,11 @@ def guarded(shown: set[str] | None = None) -> Iterator[None]:
 def fragment(
     run_every: float | None = None,
 ) -> Callable[[Callable[P, None]], Callable[P, None]]:
-    """A guarded part of a page that runs by itself, every `run_every` seconds if given.
+    """A decorator for a guarded Streamlit fragment, which reruns every `run_every` seconds if
+    given.
 
-    The guard is inside: Streamlit shows what a fragment raises, with its traceback, before any
-    guard around the call sees it, and runs it again without what stands around it.
+    The guard is inside the fragment: Streamlit shows an exception of a fragment with its traceback
+    before a guard around the call sees it, and reruns the fragment without the code around it.
     """
 
     def decorate(section: Callable[P, None]) -> Callable[P, None]:

@@ -13,20 +13,21 @@ from streamlit.components.v2 import component as register
 from poslens.heatmap.assets import component_script, styles
 from poslens.heatmap.data import Pane, View, payload
 
-# Registered when this module is first imported, once a process: each further registration with
-# other code makes Streamlit warn. Streamlit itself hands the definition on to a later runtime.
+# Registered when this module is first imported, once per process: registering it again with other
+# code makes Streamlit warn. Streamlit passes the definition on to a later runtime.
 _mount = register("poslens_heatmap", css=styles(), js=component_script(), isolate_styles=True)
 
 _MAX_ECHOES = 16
-"""Views remembered for a page that never passes them back."""
+"""Number of returned views remembered, for pages that never pass them back."""
 
 
 def heatmap(panes: Sequence[Pane], view: View, key: str) -> View:
-    """Draw the panes, a column per model, and return the view that its reader has chosen.
+    """Draw the panes, one column per model, and return the view that the user has selected.
 
-    The toggles act in the browser at once; each then starts a rerun in which this returns the
-    new view. Pass a returned view in again (through the URL, say), or always the same one; another
-    view than the one passed before is drawn and returned instead, if it is not such an echo.
+    The toggles take effect in the browser immediately; each then triggers a rerun in which this
+    returns the new view. Pass a returned view in again (for example through the URL), or always the
+    same one. A view that differs from the one passed before, and is not such an echo, is drawn and
+    returned.
 
     Raises:
         ValueError: see `payload`.
@@ -56,11 +57,11 @@ def _digest(values: Any) -> str:
 
 
 def _forced(view: View, key: str) -> int:
-    """How often the page, not its reader, has changed the view; counts this run's change.
+    """How often the page, as opposed to the user, has changed the view, including this run.
 
-    A page that keeps the view in its URL passes each of the reader's views one or more runs late:
-    such an echo must not undo what the reader has chosen since. Echoes come in the order in which
-    the views were returned, so what was returned before one is forgotten with it.
+    A page that stores the view in its URL passes each of the user's views back one or more runs
+    late. Such an echo must not undo what the user has selected since. Echoes arrive in the order in
+    which the views were returned, so views returned before an echo are removed together with it.
     """
     state = st.session_state
     passed, returned = state.get(f"{key}.passed"), state.get(f"{key}.returned", [])

@@ -1,4 +1,4 @@
-"""Links from one page to another that keep what is looked at: data set, pair, models and method."""
+"""Links between pages that preserve the selected data set, pair, models and method."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _SWITCHES = ("posir", "readable")
 def open_pairs(
     frame: pd.DataFrame, dataset: str, models: Sequence[str], key: str, method: Method | None = None
 ) -> None:
-    """A table of pairs (column `pair` holds their ids); the row chosen opens in Explain."""
+    """A table of pairs (column `pair` contains their ids); selecting a row opens the pair in
+    Explain."""
     row = chosen_row(frame, key, "pair", height=240)
     if row is not None:
         explain_link("Explain this pair", dataset, str(frame["pair"].iloc[row]), models, method)
@@ -35,7 +36,7 @@ def open_pairs(
 def explain_link(
     label: str, dataset: str, pair: str, models: Sequence[str], method: Method | None = None
 ) -> None:
-    """A link that opens a pair in Explain, under `method` as it is set here."""
+    """A link that opens a pair in Explain, under `method` with its current parameters."""
     asked = {"pair": pair, **_asked(dataset, models, method)}
     page_link("explain/page.py", label, ":material/highlight:", asked)
 
@@ -43,8 +44,8 @@ def explain_link(
 def other_views(
     here: str, dataset: str, pair: str, models: Sequence[str], method: Method | None = None
 ) -> None:
-    """One line of links: the same pair, models and method on the other pages of a pair, and the
-    data set's on Curves and Ranking. `here` is the page that needs none."""
+    """One line of links: the same pair, models and method on the other pages about a pair, and the
+    data set on Curves and Ranking. `here` is the current page, which is omitted."""
     asked = _asked(dataset, models, method)
     of_pair = {"pair": pair, **asked}
     with st.container(
@@ -75,7 +76,7 @@ def text_link(
     page: str = "",
     icon: str = ":material/highlight:",
 ) -> None:
-    """A link that opens a query with a document that is no pair of the data set, as own text: on
+    """A link that opens a query with a document that is not a pair of the data set, as own text: on
     the page of this path, or in Explain."""
     if not url_state.in_link(query, document, evidence):
         st.caption("The chosen document is too long for a link; copy its text to Explain.")
@@ -91,19 +92,19 @@ def text_link(
 
 
 def page_link(page: str, label: str, icon: str, asked: Mapping[str, str | Sequence[str]]) -> None:
-    """A link to a page whose widgets show what is `asked`, by their names in the address.
+    """A link to a page with the values `asked` for its widgets, by their names in the address.
 
-    A link, not `st.switch_page`: no script may set what the widgets of its page have bound in the
-    address.
+    A link, not `st.switch_page`: a script can't set values that widgets of its page have bound to
+    the address.
     """
-    # Streamlit drops from a link to another page what a widget of this page has bound.
+    # Streamlit drops parameters from a link to another page that a widget of this page has bound.
     carried = {f"{_CARRIED}{k}" if k in _bound() else k: v for k, v in asked.items()}
     st.page_link(page, label=plain(label), icon=icon or None, query_params=carried, width="content")
 
 
 def arrive() -> None:
-    """Give widgets what the link asked of them that was followed; before any of them is made. What
-    they would not take is left out."""
+    """Set widgets to the values in the link that was followed; call it before any widget is
+    created. Invalid values are ignored."""
     offered = [*datasets.names(), *own_texts.uploads()]
     entry = METHODS.get(st.query_params.get("method", ""))
     parameters = (*(entry.parameters if entry else ()), *CURVE_PARAMETERS)
@@ -123,12 +124,13 @@ def arrive() -> None:
             value = asked[0]
         if value is not None:
             st.session_state[name] = value
-            # Nothing has bound it yet on this page: the address says it too, to be copied.
+            # No widget of this page has bound it yet; add it to the address, so that it can be
+            # copied.
             st.query_params[name] = asked if name == "models" else asked[0]
 
 
 def _bound() -> set[str]:
-    """What widgets of several pages have bound in the address."""
+    """The parameters that widgets of several pages have bound to the address."""
     parameters = (*CURVE_PARAMETERS, *(p for entry in METHODS.values() for p in entry.parameters))
     return {"dataset", "models", "tab", *_SWITCHES, *(parameter.name for parameter in parameters)}
 

@@ -1,4 +1,4 @@
-"""The way in where people log in, and the way out."""
+"""Login and logout."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from poslens.figures.plain import plain
 
 
 def entered() -> bool:
-    """Whether the page may be shown: nobody logs in here, or this person has and is one of those
-    who may. Otherwise what stands there instead."""
+    """Whether the page may be shown: no login is configured, or the user has logged in and is
+    admitted. Otherwise draws the login instead."""
     known = access.current()
     if not known.knows_people:
         return True

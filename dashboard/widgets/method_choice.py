@@ -1,5 +1,5 @@
-"""Which methods the reader sees: chosen by their names in words, named in the address by their
-identifiers."""
+"""Selection of attribution methods: listed by display name, identified in the address by
+identifier."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from poslens.figures.plain import plain
 
 
 def title(name: str) -> str:
-    """A method's name in words."""
+    """A method's display name."""
     return METHODS[name].title
 
 
 def identifiers(names: Sequence[str]) -> str:
-    """What addresses, captions and the command line call these methods: help for their list."""
+    """Help for a list of methods: their identifiers in addresses, captions and the command line."""
     return "Names in links and on the command line: " + "; ".join(
         f"{title(name)} is {name}" for name in names
     )
@@ -34,18 +34,19 @@ def method(
     models: Sequence[str], *, posir: bool = False, sentences_for_endpoints: bool = False
 ) -> Method:
     """Choose a method that fits all of `models`, and its parameters; `posir` fixes those of the
-    curve. With `sentences_for_endpoints` what is taken out at a time begins at sentences where a
-    model is an endpoint: a text is sent for each. Why others do not fit is folded below."""
+    curve. With `sentences_for_endpoints`, the default units to remove are sentences if a model is
+    an endpoint, because one text is sent for each unit. An expander lists why other methods don't
+    fit."""
     unfit = unfit_methods(models)
     fitting = [name for name in METHODS if name not in unfit]
     if not fitting:
         raise UserError("No method works with all of these models. Select fewer models.")
     before = st.session_state.get("url.method")
     asked = url_state.get("method", fitting[0])
-    # A link to the page that is open asks for another method than the list has.
+    # A link to the current page requests another method than the selected one.
     if before is not None and asked != before and asked in fitting:
         st.session_state["method"] = asked
-    # Not bound: the address would hold the name in words.
+    # Not bound, because the address would contain the display name.
     name = st.selectbox(
         "Method",
         fitting,
@@ -73,7 +74,7 @@ def method(
 def methods(
     models: Sequence[str], usual: Sequence[str], label: str = "Methods", key: str = "methods"
 ) -> list[str]:
-    """Choose some of the methods that fit all of `models`; `usual` ones unless asked otherwise."""
+    """Choose several of the methods that fit all of `models`; the default is those in `usual`."""
     unfit = unfit_methods(models)
     fitting = [name for name in METHODS if name not in unfit]
     usual = [name for name in usual if name in fitting]
@@ -95,10 +96,10 @@ def methods(
 
 
 def unfit_methods(models: Sequence[str]) -> dict[str, str]:
-    """Methods that do not fit all of `models`, each with the model and the reason."""
+    """Methods that don't fit all of `models`, each with the model and the reason."""
     found: dict[str, str] = {}
     for name in models:
-        # A model that cannot be resolved says so where it is used.
+        # A model that can't be resolved is reported where it is used.
         with suppress(UserError):
             model = service().identify(resolve.resolve(name))
             for method, reason in service().unfit(model).items():
@@ -107,7 +108,7 @@ def unfit_methods(models: Sequence[str]) -> dict[str, str]:
 
 
 def say_unfit(unfit: Mapping[str, str]) -> None:
-    """Why some methods are not offered, for who asks."""
+    """An expander with the reasons why some methods are not offered."""
     if not unfit:
         return
     n = "1 method" if len(unfit) == 1 else f"{len(unfit)} methods"
@@ -124,7 +125,7 @@ def _any_remote(models: Sequence[str]) -> bool:
 def _parameter(parameter: MethodParameter, begins: str) -> str:
     began = f"{parameter.name}.begins"
     if st.session_state.get(began, begins) != begins and parameter.name not in st.query_params:
-        # What another model's choice began with, and nobody chose.
+        # A default for another model that the user didn't select.
         st.session_state.pop(parameter.name, None)
     st.session_state[began] = begins
     chosen = st.selectbox(

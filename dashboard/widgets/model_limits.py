@@ -1,5 +1,5 @@
-"""The line under the chosen models that read more than their own configuration lets them, and the
-button that truncates where it does."""
+"""The line below selected models whose PosLens context limit exceeds their configured one, and the
+button that switches to the configured limit."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from poslens.figures.plain import plain
 
 
 def model_limits(names: Sequence[str], choose: Callable[[list[str]], None], key: str) -> None:
-    """Say of each of the models whose configuration truncates elsewhere where PosLens and where its
-    configuration does; `choose` takes the names with these models as configured."""
+    """Show both context limits of each model whose configuration truncates elsewhere than PosLens.
+    `choose` is called with the names in which these models use their configured limit."""
     apart: dict[tuple[int, int], list[str]] = {}
     for name in names:
         with suppress(UserError):
@@ -42,6 +42,6 @@ def model_limits(names: Sequence[str], choose: Callable[[list[str]], None], key:
 
 
 def _configured(name: str) -> str:
-    """The model's name with @configured, before its calibration if it has one."""
+    """The model's name with @configured, which precedes its calibration if it has one."""
     base, how = calibration.split(name) or (name, None)
     return f"{base}@{CONFIGURED}{how.suffix if how else ''}"

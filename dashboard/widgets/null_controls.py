@@ -1,4 +1,4 @@
-"""The "minus null" part of a page: curves less what they are under a null control."""
+"""Subtraction of null controls from curves."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from poslens.studies.cause.tables import controlled_frame
 
 
 def switch(method: Method) -> Control | None:
-    """Whether to subtract a control of the method's curves, and which."""
+    """Choose whether to subtract a null control from the method's curves, and which."""
     labels = ["off", *(CONTROLS[kind] for kind in controls_for(method))]
     chosen = st.segmented_control(
         "Subtract control",
@@ -56,7 +56,7 @@ def switch(method: Method) -> Control | None:
 
 
 def chosen(method: Method) -> Control | None:
-    """What the switch stands at; None where it was not shown yet."""
+    """The selected control; None if the switch has not been shown yet."""
     return _kind(st.session_state.get("null"), method)
 
 
@@ -74,8 +74,8 @@ def _subtract(kind: Control) -> None:
 
 
 def hint(method: Method, kind: Control | None, *, offered: bool = True) -> None:
-    """What a curve without its control does not show, and a button that subtracts the control that
-    shows it. Texts that belong to no data set have no control, so `offered` is false."""
+    """A note on what a curve without a null control doesn't show, and a button that subtracts the
+    control. `offered` is False for texts outside any data set, which have no control."""
     entry = METHODS[method.name]
     text = entry.caveat or (NOT_MEASURED if entry.needs_query else "")
     if not text or kind is not None:
@@ -101,8 +101,8 @@ def job(
     nulls: Sequence[TextPair],
     scope: str,
 ) -> Job:
-    """The controls' attributions of a model; their pairs do not tell one run from another, the
-    scope of the curves does."""
+    """The job that computes a model's control attributions. It is identified by the scope of the
+    curves, not by the control pairs."""
     how = null_method(kind, method)
     job = compute.attribution_job(spec, how, nulls, f"{scope} minus {kind}")
     return replace(job, doing=f"{job.doing}, {CONTROLS[kind]}")
@@ -132,7 +132,7 @@ def section(
     words: str,
     key: str,
 ) -> None:
-    """Progress of the controls' curves, the differences, and what they allow to be said."""
+    """Progress of the controls' curves, the differences, and the conclusions that they support."""
     nulls = interventions.controls(kind, pairs, among)
     shown: list[tuple[str, ControlledCurve]] = []
     provenance: list[Provenance] = []

@@ -1,4 +1,4 @@
-"""The pair that a page is about, in one line at its top: from a data set, or the reader's own."""
+"""The pair picker, one line at the top of a page: a pair of a data set, or the user's own texts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from poslens.dashboard.widgets.typed_text import OWN, typed_text
 from poslens.figures.plain import plain
 
 MAX_LISTED = 1000
-"""Pairs that the list holds; of more, those around the chosen one. The table has them all."""
+"""Maximum number of pairs in the list, around the selected one. The table contains all pairs."""
 
 _PICK, _FILTERS = "pair.pick", "pair.filters"
 
@@ -45,14 +45,14 @@ def choose_pair(
     models: Sequence[str] = (),
     method: Method | None = None,
 ) -> TextPair | None:
-    """Choose a pair from a data set, or type one; None until there is one.
+    """Choose a pair from a data set, or enter one; None until there is one.
 
-    Pairs can be ordered by results of `models` under `method`, and narrowed to pairs that these
-    models can read.
+    Pairs can be sorted by results of `models` under `method`, and restricted to pairs that these
+    models can read completely.
     """
     bar = st.container(horizontal=True, vertical_alignment="center", gap="xsmall", key="pair_bar")
     with bar:
-        # Places first: what the list offers is known when the filters have been asked.
+        # Containers first: the list's contents depend on the filters, which are drawn further down.
         before, listed, about, after, table, own = (
             st.container(width=width)
             for width in ("content", "stretch", "content", "content", "content", "content")
@@ -93,8 +93,8 @@ def choose_pair(
 
 
 def _narrowed() -> bool:
-    """Whether anything of what the popover asks is asked for; where nothing is, and it is folded
-    away, its widgets need not be made."""
+    """Whether any filter of the popover is set; if not, and the popover is closed, its widgets are
+    not created."""
     bound = ("search", "evidence", "readable")
     return any(name in st.query_params for name in bound) or any(
         url_state.get(name) for name in (*FACETS, "order")
@@ -104,7 +104,7 @@ def _narrowed() -> bool:
 def _readable(selection: Selection, models: Sequence[str]) -> tuple[TextPair, ...]:
     specs = []
     for name in models:
-        with suppress(UserError):  # what is wrong with a model is said where it is used
+        with suppress(UserError):  # errors of a model are reported where it is used
             specs.append(spec(name, selection.data.name))
     return readable_pairs(specs, selection.pairs)[0]
 
@@ -141,7 +141,7 @@ def _ordered(
 
 
 def _asked(selection: Selection, order: str) -> TextPair | None:
-    """The pair that the address names, else the first; None where none passes."""
+    """The pair that the address names, else the first; None if no pair passes the filters."""
     if asked := url_state.get("pair"):
         try:
             return selection.data.pair(asked)
@@ -149,7 +149,7 @@ def _asked(selection: Selection, order: str) -> TextPair | None:
             st.warning(plain(error))
     if not selection.pairs:
         return None
-    # A document that most models read whole makes the better first picture.
+    # Prefer a document that most models read completely, for a better first impression.
     short = (p for p in selection.pairs if order == AS_GIVEN and bucket_of(p) == "Q1")
     chosen = next(short, selection.pairs[0])
     url_state.put("pair", chosen.pair_id)
@@ -157,7 +157,7 @@ def _asked(selection: Selection, order: str) -> TextPair | None:
 
 
 def open_pair(pair_id: str) -> None:
-    """Show this pair of the data set; for callbacks of widgets."""
+    """Select this pair of the data set; for widget callbacks."""
     url_state.put("text", "")
     url_state.put("pair", pair_id)
 
@@ -172,7 +172,7 @@ def _bar(
     typed: TextPair | None,
     own: bool,
 ) -> None:
-    """Previous, the list, what is known of the pair, next and random."""
+    """Previous, the list, facts about the pair, next and random."""
     pairs = selection.pairs
     at = selection.places.get(chosen.pair_id)
 
@@ -181,7 +181,7 @@ def _bar(
             open_pair(pairs[0 if at is None else (at + step) % len(pairs)].pair_id)
 
     def jump() -> None:
-        # Counted from behind the pair that is shown, round the end.
+        # Counted from the pair after the selected one, wrapping around.
         first = 0 if at is None else at + 1
         if others := len(pairs) - (0 if own or at is None else 1):
             open_pair(pairs[(first + random.randrange(others)) % len(pairs)].pair_id)
@@ -239,7 +239,7 @@ def _bar(
 
 
 def _names(pairs: Sequence[TextPair]) -> dict[str, str]:
-    """What the list shows of each pair; no two alike, since the browser answers with the name."""
+    """Distinct labels of the pairs, because the browser answers with the label."""
     names = {
         pair.pair_id: " · ".join(filter(None, (pair.query, pair.domain, pair.language)))
         for pair in pairs
@@ -252,7 +252,7 @@ def _names(pairs: Sequence[TextPair]) -> dict[str, str]:
 
 
 def _facts(pair: TextPair | None, at: int | None, n: int, total: int, own: bool) -> str:
-    """What is known of a pair, and its place in the list, on one line."""
+    """Facts about a pair and its position in the list, on one line."""
     known = []
     if pair is not None:
         known = [pair.domain, pair.language, f"{len(words(pair.document)):,} words"]
@@ -265,7 +265,7 @@ def _facts(pair: TextPair | None, at: int | None, n: int, total: int, own: bool)
 
 
 def _table(selection: Selection, chosen: TextPair, order: str, values: Mapping[str, float]) -> None:
-    """All pairs that pass; the row chosen is shown."""
+    """All pairs that pass the filters; selecting a row shows its pair."""
     pairs = selection.pairs
     if order not in (AS_GIVEN, SHUFFLED) and len(values) < len(pairs):
         st.caption(

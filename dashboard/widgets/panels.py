@@ -1,4 +1,4 @@
-"""Parts that several pages show: heatmaps, a document's curves, downloads, guarded sections."""
+"""Parts shared by several pages: heatmaps, figures, captions, downloads."""
 
 from __future__ import annotations
 
@@ -48,13 +48,14 @@ from poslens.heatmap.results import panes as panes
 
 _CLEAR = "rgba(0,0,0,0)"
 BESIDE_PX = 450
-"""Width of a figure beside another: what fits there fits also where there is more room."""
+"""Width in pixels for figures placed side by side; labels that fit there fit in wider figures
+too."""
 HEATMAP_FORMATS = ("png", "svg", "pdf", "html")
 Draw = Callable[[Style], go.Figure]
 
 
 def theme() -> str:
-    """light or dark, as the reader's page is."""
+    """`light` or `dark`, according to the user's page."""
     return "dark" if st.context.theme.type == "dark" else "light"
 
 
@@ -67,9 +68,9 @@ _figures: LRUCache[go.Figure] = LRUCache(256)
 
 
 def drawn(content: Hashable, draw: Draw, style: Style) -> go.Figure:
-    """What `draw` gives, or gave before for the same content in this style: drawing takes longer
-    than all else on a page whose results are stored. For `show` alone; an export changes its
-    figure and draws its own."""
+    """The figure that `draw` returns, cached by content and style, since drawing takes longer than
+    everything else on a page of stored results. Only for `show`: an export modifies its figure and
+    must draw its own."""
     return _figures.get((content, style), lambda: _on_page(draw(style)))
 
 
@@ -78,15 +79,15 @@ def _on_page(figure: go.Figure) -> go.Figure:
 
 
 def show(figure: go.Figure, key: str, alt: str, **options: Any) -> Any:
-    """A figure on the page, on the page's own background."""
+    """Show a figure on the page's background."""
     if figure.layout.paper_bgcolor != _CLEAR:
         _on_page(figure)
     return st.plotly_chart(figure, theme=None, key=key, alt=alt, **options)
 
 
 def clicked(event: Any, key: str) -> Any | None:
-    """What the point of a chart carries that was clicked just now. A chart keeps what is selected,
-    and gives it again at each rerun: then this is None, as it is without a point."""
+    """The custom data of the chart point that was just clicked. A chart reports its selection again
+    at each rerun; in that case, and without a point, this returns None."""
     points = event.selection.points
     found = points[0].get("customdata") if points else None
     before = f"{key}.clicked"
@@ -97,16 +98,16 @@ def clicked(event: Any, key: str) -> Any | None:
 
 
 def side_by_side(key: str) -> tuple[DeltaGenerator, DeltaGenerator]:
-    """Two places of one width beside each other, or one above the other where there is no room; one
-    that stays empty leaves its room to the other."""
-    # page.css knows the row by its key.
+    """Two containers of equal width, side by side, or stacked on a narrow screen; an empty one
+    leaves its space to the other."""
+    # page.css selects the row by its key.
     row = st.container(horizontal=True, key=f"side_by_side.{key}")
     return row.container(), row.container()
 
 
 def token_heatmap(drawn: Sequence[Pane], method: Method, key: str) -> View:
-    """The token heatmap of several models, its toggles kept in the address."""
-    # What the reader has not chosen follows the method, so nothing is remembered of it.
+    """The token heatmap of several models, with the state of its toggles in the address."""
+    # Until the user selects otherwise, the aggregate is the method's default, which is not stored.
     usual = View(aggregate=METHODS[method.name].aggregate)
     values = {name: url_state.get(name) for name in usual.to_dict()}
     view = heatmap(drawn, View.from_dict(values, usual), key=key)
@@ -116,8 +117,8 @@ def token_heatmap(drawn: Sequence[Pane], method: Method, key: str) -> View:
 
 
 def other_version(name: str, other: TextPair, room: bool) -> bool:
-    """The other version of a pair, folded away; whether it is to be attributed beside this one,
-    which needs `room` for twice the panes."""
+    """The other version of a pair, in an expander. Returns whether it should be attributed next to
+    this one, which needs `room` for twice as many panes."""
     with st.expander(plain(name)):
         left, right = st.columns(2)
         left.caption("Query")
@@ -140,7 +141,7 @@ def other_version(name: str, other: TextPair, room: bool) -> bool:
 
 
 def reading_note(result: Explained) -> str:
-    """What the model read of the document, in words."""
+    """How much of the document the model read, in words."""
     document = result.attribution.document
     read = int(document.content.sum())
     text = f"The model reads all {read:,} tokens."
@@ -153,15 +154,15 @@ def reading_note(result: Explained) -> str:
 
 
 def caption(provenance: Provenances) -> None:
-    """Provenance below what it belongs to: one line, and all of it folded behind that line."""
+    """Provenance below the element it describes: one line, which expands to the full text."""
     if entries := provenance_entries(provenance):
         with st.expander(plain(f"Provenance: {caption_line(entries)}")):
             st.caption(plain(caption_text(entries)))
 
 
 def explained_frame(results: Sequence[Explained], label: str = "") -> pd.DataFrame:
-    """A row for each token of each result; a column `label` has what the heatmap calls the result,
-    where that is more than its model."""
+    """One row for each token of each result. With `label`, a column of that name contains the
+    heatmap's title of the result, if it is more than the model's name."""
     frames = []
     several = len({result.pair.dataset for result in results}) > 1
     for result in results:
@@ -176,7 +177,7 @@ def explained_frame(results: Sequence[Explained], label: str = "") -> pd.DataFra
 
 
 def publication_style(key: str) -> Style:
-    """Size, font and palette of an exported figure, chosen in the popover."""
+    """Size, font and palette of an exported figure, selected in the popover."""
     size = st.selectbox("Size", list(PRESETS), key=f"{key}.size", persist_state="session")
     preset = PRESETS[size or "screen"]
     font = st.selectbox(
@@ -208,21 +209,21 @@ def publication_style(key: str) -> Style:
 
 
 _PREPARED = "export.prepared"
-"""Where a session keeps the one file that it had made last."""
+"""The session key of the most recently prepared file."""
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A file that was made for download, and what the reader had chosen then: in the popover, and
-    on the rest of the page."""
+    """A file prepared for download, with the selections it was made for: those of the popover, and
+    those on the rest of the page."""
 
     of: Hashable
     page: Mapping[str, object]
     data: bytes
 
     def stands(self, of: Hashable) -> bool:
-        """Whether `of` is what it was made for, and nothing is chosen otherwise now. A result that
-        a run has added to meanwhile leaves the file as it is: it says itself how much it is of."""
+        """Whether the file was made for `of` and for the current selections. It stays valid when a
+        run adds results in the meantime, since it states how many it includes."""
         now = _chosen_on_page()
         return self.of == of and all(
             now.get(name, value) == value for name, value in self.page.items()
@@ -230,7 +231,7 @@ class Prepared:
 
 
 def _chosen_on_page() -> dict[str, object]:
-    """What the session keeps of the reader's choices: words, numbers and lists of them."""
+    """The user's selections in the session state: strings, numbers and lists of them."""
     found: dict[str, object] = {}
     for name in map(str, st.session_state):
         value = st.session_state[name]
@@ -256,16 +257,15 @@ def downloads(
     sources: Mapping[str, Sequence[Provenance]] | None = None,
 ) -> None:
     """A popover that exports the figures, the heatmap and the tables of a section; `frame` is the
-    one table of a section that has no other. `documents` are what else it has, each with its
-    formats and what makes it in one of them. `sources` is the provenance of a table or heatmap that
-    was made of something else than the rest, by its name.
+    table of a section that has only one. `documents` are further exports, each with its formats and
+    a function that creates it in one of them. `sources` gives, by name, the provenance of a table
+    or heatmap that differs from that of the section.
 
-    Files (and a `frame` that is given as what makes it) are made when they are asked for, not at
-    every rerun. A part of the page that runs by itself: nothing else is made again for a choice in
-    it.
+    Files, and a `frame` given as a function, are created on request, not at every rerun. A
+    fragment: selections in it don't rerun the rest of the page.
     """
-    # Its choices are made though it is folded away: the browser places it by their height, and near
-    # the window's lower edge an empty one would stay a line high.
+    # Its widgets are created even while it is closed: the browser positions the popover by its
+    # height, and near the window's lower edge an empty one would stay one line high.
     with st.popover("Export", icon=":material/download:", key=f"export.{key}"):
         what = [*(documents or {}), *(figures or {})]
         if heatmap:
@@ -309,8 +309,8 @@ def downloads(
             draw = (figures or {})[chosen]
             return figure_bytes(draw(style), fmt, style)  # type: ignore[arg-type]
 
-        # Kept apart from the button: a page that begins anew before it comes here (a run has just
-        # ended) would lose the click.
+        # Stored separately from the button, because a page that reruns before it gets here (when a
+        # run has just ended) would lose the click.
         asked = f"{key}.asked"
         st.button(
             "Prepare download",
@@ -324,11 +324,12 @@ def downloads(
             st.session_state.pop(_PREPARED, None)
             with guarded(), st.spinner("Drawing"):
                 st.session_state[_PREPARED] = Prepared(of, _chosen_on_page(), make())
-        # Drawn again as long as it stands: a run at work draws its page anew every second or two.
+        # Redrawn as long as it is valid, because an active run redraws its page every second or
+        # two.
         prepared: Prepared | None = st.session_state.get(_PREPARED)
         if prepared is None or not prepared.stands(of):
             return
-        # A table and the file with its provenance.
+        # A table, and a file with its provenance.
         packed = chosen in numbers and fmt == "csv"
         st.download_button(
             plain(f"Download {str(fmt).upper()}{' (ZIP)' if packed else ''}"),

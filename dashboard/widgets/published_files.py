@@ -1,5 +1,5 @@
-"""Published curves and measures: those of PosIR's figure 5, files of the folders named at startup,
-and uploads."""
+"""Published curves and measures: PosIR's figure 5, files in the folders given at startup, and
+uploads."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _MAX_FILES = 6
 
 
 def curves() -> list[PublishedCurves]:
-    """The selected published curves, for a chart to add to its own; each file is one model."""
+    """The selected published curves, to be added to a chart; each file describes one model."""
 
     def read(name: str, data: bytes) -> PublishedCurves:
         return published.read_curves(published.model_of(name), name, data)
 
-    # Open where a link selects curves.
+    # Expanded if a link selects curves.
     with st.expander("Published curves", expanded="published" in st.query_params):
         paths = _known(CURVE_SUFFIXES)
         shipped = {published.model: published for published in figure_5()}
@@ -57,7 +57,7 @@ def curves() -> list[PublishedCurves]:
 
 
 def measures() -> list[PublishedMeasures]:
-    """The measures of the selected files."""
+    """The published measures in the selected files."""
     paths = _known((".json",))
     names: list[str] = []
     if paths:
@@ -93,14 +93,15 @@ def _uploaded(
     )
     results: list[T] = []
     for file in given[:_MAX_FILES]:
-        # Some browsers send a path; only its last part is the file's name.
+        # Some browsers send a path; keep only the file name.
         name = file.name.replace("\\", "/").rsplit("/", 1)[-1].strip()[-80:]
         results += _read(name, file.getvalue(), read)
     return results
 
 
 def _read(name: str, data: bytes, read: Callable[[str, bytes], T]) -> list[T]:
-    """The contents of a file, or an error message in its place. Files are read once per session."""
+    """The contents of a file; on error, an empty list and a message. Files are read once per
+    session."""
     kept: dict[str, T] = st.session_state.setdefault(_KEPT, {})
     digest = hashlib.sha256(name.encode("utf-8", "replace") + b"\0" + data).hexdigest()
     if digest not in kept:

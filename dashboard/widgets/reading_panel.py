@@ -1,4 +1,5 @@
-"""What the chosen models can read, beside their numbers, and a switch that leaves the rest out."""
+"""How much of the texts the selected models can read, and a switch that excludes truncated
+pairs."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ _TOLD_S = 0.25
 
 @contextmanager
 def told(doing: str) -> Iterator[coverage.Report]:
-    """Say how far the counting is. Drawing that is also where Streamlit ends a script whose tab was
-    closed, or whose widgets changed: a large data set takes minutes."""
+    """Show the progress of counting tokens. Drawing it also lets Streamlit end the script when the
+    tab is closed or a widget changes: a large data set takes minutes."""
     place, last = st.empty(), time.monotonic()
 
     def report(done: int, total: int) -> None:
@@ -40,8 +41,8 @@ def told(doing: str) -> Iterator[coverage.Report]:
 def readable_pairs(
     specs: Sequence[RetrieverSpec], pairs: Sequence[TextPair]
 ) -> tuple[tuple[TextPair, ...], str]:
-    """The pairs, without those that a model cannot read where the reader asks for that, and what
-    was left out, in words."""
+    """The pairs, without those that a model truncates if the user excludes them, and a description
+    of what was excluded."""
     only = st.toggle(
         "Exclude truncated pairs",
         key="readable",
@@ -64,7 +65,8 @@ def readable_pairs(
 
 
 def what_is_read(specs: Sequence[RetrieverSpec], pairs: Sequence[TextPair], key: str) -> None:
-    """A line for each model that cannot read all of `pairs`; a button counts what is not known."""
+    """A line for each model that can't read all of `pairs`; a button counts the pairs whose token
+    counts are unknown."""
     unknown = []
     for spec in specs:
         coverages = coverage.at_hand(service(), spec, pairs)

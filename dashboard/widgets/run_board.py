@@ -1,5 +1,4 @@
-"""Runs on a page: how far they are and how long they take, their button, what failed, and what went
-wrong."""
+"""Runs on a page: progress, estimated time, buttons, failed items, and errors."""
 
 from __future__ import annotations
 
@@ -19,11 +18,11 @@ from poslens.figures.plain import plain
 
 _ON_BOARDS = "runs on boards"
 STRIP_S = 4.0
-"""How often the line at the top is drawn again: it stands on every page of everybody."""
+"""Refresh interval in seconds of the line at the top, which every page of every user shows."""
 
 
 def any_active(jobs: Sequence[Job]) -> bool:
-    """Whether any of them is computed now, in this process."""
+    """Whether any of the jobs is running in this process."""
     return any(job.active for job in jobs)
 
 
@@ -40,13 +39,14 @@ def run_board(
     idle: str = "",
     others: bool = False,
 ) -> int:
-    """Progress and button of `jobs`, which start and stop together; how many items are stored.
+    """Progress and button of `jobs`, which start and stop together. Returns the number of stored
+    items.
 
-    Keys of widgets are `prefix`, what the widget does (start, stop), and `suffix`. Progress counts
-    what is stored, in `unit`s. With `idle`, that stands there while nothing runs, and progress is
-    the run's own. `label` names them on the left; without it there is no such column. The button
-    says `verb`, of the rest where something is stored. With `others` it is said where another
-    process computes.
+    Widget keys are `prefix`, the action (start, stop), and `suffix`. Progress counts stored items,
+    in `unit`s. With `idle`, that text is shown while nothing runs, and progress is that of the run
+    alone. `label` is shown in a column on the left, which is omitted without it. The button's label
+    is `verb`, followed by a reference to the rest if some items are stored. With `others`, a note
+    says if another process computes the same items.
     """
     error_key = f"{prefix}error{suffix}"
     runs = [run for job in jobs if (run := job.run) is not None and run.active]
@@ -58,7 +58,7 @@ def run_board(
     elif idle:
         bar.caption(plain(idle))
     elif total and done >= total and not runs:
-        # Nothing is left to watch.
+        # Everything is finished.
         bar.caption(plain(f"{done:,} of {total:,} {unit}".rstrip()))
     else:
         elsewhere = others and done < total and any(job.active_elsewhere for job in jobs)
@@ -92,8 +92,8 @@ def run_board(
 
 
 def start_once(jobs: Sequence[Job]) -> None:
-    """Start what is not complete, unless it would be sent to an endpoint, has failed or was
-    stopped."""
+    """Start jobs that are incomplete, unless they would send texts to an endpoint, have failed, or
+    were stopped."""
     for job in jobs:
         if job.run is None and job.can_start and not job.sends and job.n_done() < job.total:
             with suppress(UserError):
@@ -101,7 +101,7 @@ def start_once(jobs: Sequence[Job]) -> None:
 
 
 def run_bar(run: Run, stop_key: str) -> None:
-    """Progress of one active run that says what it is at, and the button that stops it."""
+    """Progress of one active run with its current stage, and the button that stops it."""
     on_board(run)
     bar, button = _columns("")
     _bar(bar, [run], *_own_counts(run))
@@ -112,14 +112,14 @@ def run_bar(run: Run, stop_key: str) -> None:
 
 
 def on_board(*runs: Run) -> None:
-    """Say that the page itself shows these: the strip need not."""
+    """Record that the page itself shows these runs, so that the strip at the top omits them."""
     st.session_state.setdefault(_ON_BOARDS, set()).update(runs)
 
 
 def run_strip(active: Callable[[], Sequence[Run]], *, other_page: bool) -> None:
-    """A line for each of the active runs that the page does not show itself, with what stops it;
-    nothing while there is none. Stands before the page, which may take long: until the page has
-    drawn its boards, those that it drew before count, unless it is an `other_page`."""
+    """One line, with a Stop button, for each active run that the page doesn't show itself; nothing
+    if there is none. It is drawn before the page, which may take long: until the page has drawn its
+    boards, those of its previous run count, unless it is an `other_page`."""
     known: set[Run] = set() if other_page else st.session_state.get(_ON_BOARDS, set())
     st.session_state[_ON_BOARDS] = set()
     drawn = False
@@ -144,8 +144,8 @@ def run_strip(active: Callable[[], Sequence[Run]], *, other_page: bool) -> None:
                 )
                 _bar(st.container(), [run], *_own_counts(run), share_alone=True)
 
-    # Its place is there also while it is empty: what stands below would change places with it, and
-    # the browser would for a while keep both.
+    # The container exists even if it is empty: otherwise later elements would change position with
+    # it, and the browser would show both for a while.
     with st.container(key="run_strip", gap=None):
         if active():
             lines()
@@ -154,8 +154,8 @@ def run_strip(active: Callable[[], Sequence[Run]], *, other_page: bool) -> None:
 def failed_items(
     failed: Sequence[tuple[Job, Mapping[str, str]]], prefix: str = "", *, unit: str = "pair"
 ) -> None:
-    """The items of jobs that gave no result, why, and the button that tries them again; `prefix`
-    is that of the jobs' board, which reports what keeps them from starting."""
+    """The failed items of jobs with the reasons, and a button that retries them. `prefix` is that
+    of the jobs' board, which reports errors that keep the jobs from starting."""
     failed = [(job, reasons) for job, reasons in failed if reasons]
     if not failed:
         return
@@ -202,7 +202,7 @@ def _bar(
     share = min(1.0, done / total) if total else float(not runs)
     inside = ""
     if len(runs) == 1 and runs[0].part is not None:
-        # A part may take minutes: it says how far it is, beside how many are done.
+        # An item may take minutes, so its own progress is added to the count.
         share = runs[0].share
         if not share_alone:
             stage, inside = "", runs[0].counts
@@ -210,7 +210,8 @@ def _bar(
         counts = f"{share:.0%}"
     rates = [run.progress.rate for run in runs]
     rate = rates[0] if len(rates) == 1 and rate_unit else None
-    # Each rate is one beside the others, and rises as these end: all end with the longest at most.
+    # The runs share the device, so each one's rate rises as others end: all end no later than the
+    # longest estimate.
     left = [s for run in runs if (s := run.progress.remaining_seconds) is not None]
     parts = [
         stage,
@@ -225,14 +226,14 @@ def _bar(
 
 
 def _costs(jobs: Sequence[Job]) -> None:
-    """What would be sent to endpoints."""
+    """The amount of text that would be sent to endpoints."""
     for job in jobs:
         if quote := job.quote():
             st.caption(plain(quote))
 
 
 def _errors(jobs: Sequence[Job]) -> None:
-    """What ended runs too early, each sentence once with the jobs that it is about."""
+    """Errors that ended runs early, each sentence once with the jobs that it concerns."""
     labels: dict[str, list[str]] = {}
     for job in jobs:
         if job.error:

@@ -1,4 +1,4 @@
-"""The question before a pair's texts go to an endpoint: how many, and a button."""
+"""Confirmation before a pair's texts are sent to an endpoint: the number of texts, and a button."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from poslens.compute.runs import Job
 from poslens.figures.plain import plain
 
 LEVEL = "level"
-"""The parameter that says what occlusion takes out at a time, and the key of its widget."""
+"""The parameter for the unit that occlusion removes, which is also its widget's key."""
 
 MANY_TOKENS = 100_000
-"""From so many tokens on a smaller number of texts is proposed."""
+"""Number of tokens above which the page proposes sending fewer texts."""
 
 
 def agreed(
@@ -29,12 +29,12 @@ def agreed(
     pair: TextPair,
     what: str = "this pair",
 ) -> bool:
-    """Whether a pair may be attributed: it is stored, or nothing is sent for it, or the reader has
-    seen how much and said so. Occlusion sends a text of thousands of words thousands of times.
-    `what` is the pair's name in the question.
+    """Whether a pair may be attributed: its result is stored, nothing has to be sent, or the user
+    has confirmed the amount. Occlusion sends a text of thousands of words thousands of times.
+    `what` names the pair in the question.
 
     Raises:
-        UserError: the endpoint does not answer, or the method does not fit.
+        UserError: the endpoint doesn't answer, or the method doesn't fit the model.
     """
     if not spec.remote:
         return True
@@ -55,8 +55,8 @@ def propose_sentences(
     pairs: Sequence[TextPair],
     scope: str,
 ) -> None:
-    """Where a method would send an endpoint many tokens for tokens or words, say what sentences
-    would take."""
+    """If a method would send many tokens to an endpoint because it removes tokens or words, show
+    how many it would send for sentences."""
     level = method.params.get(LEVEL, "sentence")
     if not spec.remote or level == "sentence":
         return
@@ -76,8 +76,8 @@ def propose_sentences(
 
 
 def agreed_to(spec: RetrieverSpec, jobs: Sequence[Job], of: Hashable, what: str) -> bool:
-    """Whether `jobs` of one model may be carried out, asked as `agreed` asks, all of them at once.
-    `of` tells what they are of, so that another pair is asked for anew."""
+    """Whether `jobs` of one model may run, confirmed all at once, as in `agreed`. `of` identifies
+    their subject, so that another pair is asked about again."""
     left = [job for job in jobs if job.sends and job.n_done() < job.total]
 
     def said() -> str:
@@ -88,7 +88,7 @@ def agreed_to(spec: RetrieverSpec, jobs: Sequence[Job], of: Hashable, what: str)
 
 
 def confirmed(spec: RetrieverSpec, of: Hashable, what: str, said: Callable[[], str]) -> bool:
-    """Whether the reader has let the texts that `said` counts be sent; else asks."""
+    """Whether the user has confirmed sending the texts that `said` describes; if not, asks."""
     key = f"send.{spec.name}.{hash(of)}"
     if key in st.session_state:
         return True

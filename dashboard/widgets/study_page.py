@@ -1,5 +1,5 @@
-"""The page of a study: parameters in the sidebar, a run board, verdicts, figures, tables and
-downloads. A page adds only what is special to it."""
+"""The generic page of a study: parameters in the sidebar, a run board, verdicts, figures, tables
+and downloads. A page adds only what is specific to it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from poslens.study import Figure, Plan, Study, plan, stored
 
 @dataclass(frozen=True)
 class Opened:
-    """What a reader has chosen on a study's page, and the results that are complete."""
+    """The selections on a study's page, and the results that are complete."""
 
     data: DataSet
     settings: Settings
@@ -38,7 +38,7 @@ class Opened:
 
 @dataclass(frozen=True)
 class Chosen:
-    """What a reader has chosen in the sidebar of a study's page."""
+    """The selections in the sidebar of a study's page."""
 
     data: DataSet
     models: tuple[str, ...]
@@ -51,9 +51,9 @@ def study_page(
     *,
     heading: bool = True,
 ) -> Opened | None:
-    """Draw the page; what is below it, if anything, is the page's own. None where nothing can be
-    computed of what is chosen. `on_click` is given what a point of the first figure carries when a
-    reader clicks on it. A tab of a page leaves out the `heading`: the page has one."""
+    """Draw the page of a study; the caller may add elements below it. Returns None if nothing can
+    be computed for the selections. `on_click` is called with the custom data of a point of the
+    first figure that the user clicks. A tab omits the `heading`, because its page has one."""
     if (chosen := study_choices(study, heading=heading)) is None:
         return None
     with panels.guarded():
@@ -64,8 +64,8 @@ def study_page(
 def study_choices(
     study: Study[Any, Any, Any], elsewhere: Collection[str] = (), *, heading: bool = True
 ) -> Chosen | None:
-    """Data set, models and parameters in the sidebar, and the page's heading; None where the data
-    set cannot be read. The parameters `elsewhere` have no widget here."""
+    """Data set, models and parameters in the sidebar, and the page's heading; None if the data set
+    can't be read. The parameters in `elsewhere` get no widget here."""
     chosen: Chosen | None = None
     with st.sidebar, panels.guarded():
         data = choices.data_set(study.dataset)
@@ -83,8 +83,7 @@ def study_choices(
 def study_settings(
     study: Study[Any, Any, Any], data: DataSet, elsewhere: Collection[str] = ()
 ) -> Settings:
-    """The study's parameters, as a reader sets them in widgets here; those `elsewhere` have their
-    defaults."""
+    """The study's parameters from widgets; those in `elsewhere` have their defaults."""
     offered = study.parameters_for(data)
     given = {
         name: _widget(name, parameter)
@@ -104,10 +103,10 @@ def study_section(
     on_click: Callable[[Any], None] | None = None,
     start: bool = False,
 ) -> Opened | None:
-    """Run board and results of the study for models that are chosen elsewhere, also as a part of
-    another page. `spec_of` gives the retriever of a model's name and a data set's; the rest as in
-    `study_page`. With `start` what is missing is computed at once, unless it would be sent to an
-    endpoint.
+    """Run board and results of the study for models selected elsewhere; can also be part of another
+    page. `spec_of` returns the retriever for the names of a model and a data set; the other
+    arguments are those of `study_page`. With `start`, missing results are computed at once, unless
+    texts would be sent to an endpoint.
 
     Raises:
         UserError: the data set lacks what the study needs.
@@ -141,7 +140,7 @@ def study_section(
 
     @fragment(run_every=2.0 if ticking else None)
     def board() -> None:
-        """Progress and results; refreshed while something is computed."""
+        """Progress and results, refreshed while a run is active."""
         with panels.guarded():
             jobs = planned().jobs
             results = st.container()
@@ -167,7 +166,7 @@ def study_section(
 
 
 def _estimates(study: Study[Any, Any, Any], compute: Compute, planned: Plan[Any]) -> None:
-    """How much is left to compute, if the study can tell."""
+    """How much is left to compute, if the study can estimate it."""
     for subject, job in zip(planned.subjects, planned.jobs, strict=True):
         with panels.guarded():
             if job.n_done() < job.total and (words := study.estimate(compute, subject)):

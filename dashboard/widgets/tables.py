@@ -1,4 +1,4 @@
-"""Tables on pages: without what is empty, with a row to choose, and of what gave no result."""
+"""Tables on pages: without empty columns, with a selectable row, or of items without a result."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from poslens.figures.plain import plain
 
 SHOWN_FAILURES = 1000
 NOTHING = "–"
-"""What stands in a cell without a value."""
+"""The text of an empty cell."""
 
 
 def rows_key(key: str, ids: Sequence[str]) -> str:
     """The key of a table with these rows.
 
-    Streamlit keeps a selection by the key alone. A table of other rows is another widget: its
-    selection must not point into the old rows.
+    Streamlit stores a selection by key alone. A table with other rows must be another widget, so
+    that an old selection doesn't point into the new rows.
     """
     return f"{key}.{hashlib.sha256(repr(list(ids)).encode()).hexdigest()[:12]}"
 
 
 def with_values(frame: pd.DataFrame) -> pd.DataFrame:
-    """The columns of a table that hold something in any row."""
+    """The columns of a table that have a value in any row."""
     return frame.loc[:, [not _empty(frame[name]).all() for name in frame]]
 
 
 def number_columns(formats: Mapping[str, str]) -> dict[str, Any]:
-    """How columns show their numbers, of their formats as `format` takes them."""
+    """Column configurations that show numbers in these formats, given as for `format`."""
     return {
         name: st.column_config.NumberColumn(format="percent" if form[-1] == "%" else f"%{form}")
         for name, form in formats.items()
@@ -40,8 +40,8 @@ def number_columns(formats: Mapping[str, str]) -> dict[str, Any]:
 
 
 def show_table(frame: pd.DataFrame, **options: Any) -> None:
-    """Show a table without empty columns and without rows that have nothing but their name; no
-    table where nothing is left. `options` are those of `st.dataframe`."""
+    """Show a table without empty columns and without rows that have only a name; nothing if the
+    table is then empty. `options` are those of `st.dataframe`."""
     shown = with_values(frame)
     if len(frame.columns) > 1:
         shown = shown[~shown.iloc[:, 1:].apply(_empty).all(axis=1).astype(bool)]
@@ -54,10 +54,10 @@ def _empty(values: pd.Series) -> pd.Series:
 
 
 def chosen_row(frame: pd.DataFrame, key: str, ids: str, **options: Any) -> int | None:
-    """Show a table and return the position of the row that is chosen; None where there is none.
+    """Show a table and return the position of the selected row; None if there is none.
 
-    The column `ids` tells the rows apart; `options` are those of `st.dataframe`. What a browser
-    sends of a row that the table does not have chooses nothing.
+    The column `ids` identifies the rows; `options` are those of `st.dataframe`. A row number from
+    the browser that the table doesn't have selects nothing.
     """
     event = st.dataframe(
         with_values(frame),
@@ -76,8 +76,9 @@ def chosen_row(frame: pd.DataFrame, key: str, ids: str, **options: Any) -> int |
 def no_result(
     frame: pd.DataFrame, of: str = "", unit: str = "pair", key: str | None = None
 ) -> Iterator[None]:
-    """What gave no result and why, a row each, folded away under how many there are; what can be
-    done about it goes inside. `of` says whose they are, `unit` what one of them is."""
+    """An expander, labeled with the count, that lists the items without a result and the reasons.
+    The body of the `with` block adds possible actions. `of` names their owner, and `unit` one
+    item."""
     n = len(frame)
     text = f"{n:,} {unit}{'' if n == 1 else 's'}{f' of {of}' if of else ''} failed"
     with st.expander(plain(text)):

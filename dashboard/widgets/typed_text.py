@@ -1,4 +1,4 @@
-"""The reader's own query and document: a form, and whether the address holds them."""
+"""The user's own query and document: the form, and their presence in the address."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from poslens.dashboard.widgets.choices import uploader
 from poslens.figures.plain import plain
 
 OWN = "Own text"
-"""What the address calls texts that are typed."""
+"""The name of typed texts in the address."""
 
 _FIELDS, _SHOWN, _IN_LINK, _INCOMPLETE = "pair.own", "own.texts", "own.in_link", "own.incomplete"
 
 
 class Texts(NamedTuple):
-    """What the form held when its button was pressed last."""
+    """The contents of the form when its button was last pressed."""
 
     query: str = ""
     document: str = ""
@@ -30,14 +30,14 @@ class Texts(NamedTuple):
 
     @property
     def complete(self) -> bool:
-        """Whether there is both a query and a document."""
+        """Whether both query and document are present."""
         return bool(self.query.strip() and self.document.strip())
 
 
 def typed_text(place: DeltaGenerator) -> tuple[TextPair | None, bool]:
-    """The pair that the reader typed, if it is one, and whether the page is to show it.
+    """The pair that the user typed, if it is complete, and whether the page should show it.
 
-    The address holds it only where the reader wants a link to it, or came by one.
+    The address contains the texts only if the user wants a link to them, or followed one.
     """
     asked = url_state.get("text") == OWN
     _take_from_address()
@@ -82,14 +82,14 @@ def _take_from_address() -> None:
 
 
 def _put_into_address(asked: bool) -> None:
-    """Have the address hold the texts shown where the reader wants that, and no others."""
+    """Add the shown texts to the address if the user wants that, and remove any others."""
     wanted = asked and st.session_state.get(_IN_LINK)
     query, document, evidence = _shown() if wanted else Texts()
     url_state.put_texts(q=query, d=document, e=evidence)
 
 
 def _form() -> None:
-    """The fields, what showing them takes, and who then knows the texts."""
+    """The fields, the button that shows the texts, and a note on who can read them."""
 
     def show() -> None:
         written = Texts(*(st.session_state.get(f"typed.{n}") or "" for n in Texts._fields))
@@ -99,7 +99,7 @@ def _form() -> None:
             url_state.put("text", OWN)
             _put_into_address(True)
 
-    # Enter would send a query whose document is still to be typed.
+    # Enter would submit a query before its document is typed.
     with st.form("own.form", enter_to_submit=False, border=False):
         st.text_input("Query", key="typed.query", persist_state="session")
         st.text_area("Document", key="typed.document", height=180, persist_state="session")

@@ -1,8 +1,8 @@
 """The state of a page in its address, so that a copied link opens the same view.
 
-Widgets bind themselves (`bind="query-params"`). What is not a widget (the pair, the heatmap's view,
-typed texts) goes through here; it is remembered in the session too, because changing pages clears
-whatever is not bound.
+Widgets bind themselves (`bind="query-params"`). This module handles state that isn't a widget's
+(the pair, the heatmap's view, typed texts); it is also stored in the session, because changing
+pages clears parameters that are not bound.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import streamlit as st
 from poslens.figures.plain import plain
 
 MAX_IN_LINK = 32_000
-"""Bytes of an address that texts may take: the server takes 64 KiB of it and all headers
-together."""
+"""Maximum number of bytes of texts in an address: the server accepts 64 KiB for the address and all
+headers together."""
 
 
 def get(name: str, default: str = "") -> str:
-    """The value in the address, else the one remembered, which then enters the address."""
+    """The value in the address, else the stored one, which is then added to the address."""
     if name in st.query_params:
         value: str = st.query_params[name]
         st.session_state[f"url.{name}"] = value
@@ -33,7 +33,7 @@ def get(name: str, default: str = "") -> str:
 
 
 def put(name: str, value: str, default: str = "") -> None:
-    """Set a value in the address; the default is left out."""
+    """Set a value in the address; the default is omitted."""
     st.session_state[f"url.{name}"] = value
     if value == default:
         if name in st.query_params:
@@ -45,15 +45,15 @@ def put(name: str, value: str, default: str = "") -> None:
 def whole_number(
     label: str, name: str, low: int, high: int, default: int | None, **details: Any
 ) -> int | None:
-    """A whole number whose value is in the address; an invalid value there counts as the default.
-    An empty field, which only a default of None allows, gives None. Not bound: Streamlit raises an
-    error when an address holds an infinite number."""
+    """A whole-number field whose value is in the address; an invalid value there counts as the
+    default. An empty field, possible only if the default is None, returns None. Not bound, because
+    Streamlit raises an error for an infinite number in the address."""
     key, usual = f"number.{name}", "" if default is None else str(default)
     asked = get(name, usual)
     valid = asked.isascii() and asked.isdigit() and len(asked) < 19 and low <= int(asked) <= high
     value = int(asked) if valid else default
     if default is None:
-        # A field that begins with a number could not be emptied.
+        # A field with an initial number could not be emptied.
         st.session_state.setdefault(key, value)
         value = None
     chosen = st.number_input(
@@ -70,7 +70,7 @@ def whole_number(
 
 
 def get_all(name: str, default: Sequence[str] = ()) -> list[str]:
-    """As `get`, of a parameter that stands in the address once for each of its values."""
+    """The values of a parameter that is repeated in the address, with the fallbacks of `get`."""
     if name in st.query_params:
         values = st.query_params.get_all(name)
         st.session_state[f"url.{name}"] = values
@@ -82,7 +82,8 @@ def get_all(name: str, default: Sequence[str] = ()) -> list[str]:
 
 
 def put_all(name: str, values: Sequence[str], default: Sequence[str] = ()) -> None:
-    """As `put`, of several values."""
+    """Set a parameter that is repeated in the address once for each value; the default is
+    omitted."""
     st.session_state[f"url.{name}"] = list(values)
     if list(values) == list(default):
         if name in st.query_params:
@@ -92,12 +93,13 @@ def put_all(name: str, values: Sequence[str], default: Sequence[str] = ()) -> No
 
 
 def in_link(*texts: str) -> bool:
-    """Whether these texts fit into one address: a byte that is no plain letter takes three."""
+    """Whether these texts fit into one address, where a byte other than an ASCII letter takes
+    three."""
     return sum(len(quote_plus(text, errors="replace")) for text in texts) <= MAX_IN_LINK
 
 
 def put_texts(**texts: str) -> None:
-    """Put texts into the address by their names there, or none of them where they do not fit
+    """Add texts to the address by their parameter names, or none of them if they don't fit
     together."""
     fit = in_link(*texts.values())
     for name, value in texts.items():
