@@ -48,7 +48,7 @@ def choose_pair(
     """Choose a pair from a data set, or enter one; None until there is one.
 
     Pairs can be sorted by results of `models` under `method`, and restricted to pairs that these
-    models can read completely.
+    models can read (see `readable_pairs`).
     """
     bar = st.container(horizontal=True, vertical_alignment="center", gap="xsmall", key="pair_bar")
     with bar:

@@ -1,5 +1,5 @@
-"""How much of the texts the selected models can read, and a switch that excludes truncated
-pairs."""
+"""How much of the texts the selected models can read, and a switch that excludes pairs they can't
+read."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ def told(doing: str) -> Iterator[coverage.Report]:
 def readable_pairs(
     specs: Sequence[RetrieverSpec], pairs: Sequence[TextPair]
 ) -> tuple[tuple[TextPair, ...], str]:
-    """The pairs, without those that a model truncates if the user excludes them, and a description
-    of what was excluded."""
+    """The pairs, and an empty string or a description of the pairs that were excluded. If the user
+    turns on the switch, pairs are excluded whose evidence is past a model's context limit, even
+    partly, or that have too many unknown tokens."""
     only = st.toggle(
         "Exclude truncated pairs",
         key="readable",
