@@ -1,4 +1,4 @@
-"""What pages and the command line ask for: results, computed once and kept. No Streamlit here."""
+"""Results for pages and the command line, each computed once and cached. No Streamlit here."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ drawn."""
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """A result with where it came from. `notice` says what went wrong without spoiling it, such
-    as a cache that could not be written."""
+    """A result with its provenance. `notice` reports a problem that does not affect the result,
+    such as a cache that could not be written."""
 
     attribution: Attribution
     model: ModelIdentity
@@ -85,13 +85,13 @@ class Explained:
     notice: str = ""
 
     def provenance(self) -> Provenance:
-        """Everything needed to compute this result again."""
+        """Everything needed to reproduce this result."""
         return provenance.of_attribution(self.model, self.pair, self.attribution)
 
 
 @dataclass(frozen=True, slots=True)
 class DataSetCurve:
-    """The curves stored of a selection of pairs, and their average, of which `content` is a
+    """The stored curves of a selection of pairs, and their average; `content` is its
     fingerprint."""
 
     content: str
@@ -102,12 +102,12 @@ class DataSetCurve:
     selection: str
 
     def provenance(self) -> Provenance:
-        """Everything needed to compute this curve again."""
+        """Everything needed to reproduce this curve."""
         return provenance.of_curve(self.model, self.summary.curve, self.selection)
 
 
 class Compute:
-    """Results below one folder, and what computes them: models, device queue and runs of one
+    """Results below one folder, and what computes them: the models, device queue and runs of one
     process."""
 
     def __init__(
@@ -117,9 +117,9 @@ class Compute:
         beside: Compute | None = None,
         counting: Counting | None = None,
     ) -> None:
-        """Keep results in `root`'s folder `cache`; `beside` another one, whose models, queue and
-        bounds it shares while its results stay its own. Results that ship with PosLens are the
-        fallback of a cache without `beside`. With `counting` nothing is asked of a model."""
+        """Store results in the folder `cache` below `root`. With `beside`, another `Compute`,
+        share its models, queue and limits but not its results. Without `beside`, results that
+        ship with PosLens are used as a fallback. With `counting` no model computes anything."""
         folder = (root or data_folder()) / "cache"
         if beside is None:
             set_fallback(folder, Shipped(folder) if SHIPPED.get() == "yes" else None)
@@ -141,19 +141,20 @@ class Compute:
         self._averages: StampedCache[CurveSummary | None] = StampedCache(64)
 
     def set_reader_key(self, reader: Callable[[], str]) -> None:
-        """Limit the work of each reader; `reader` returns the key of the one asking."""
+        """Limit the work of each reader separately; `reader()` returns the key of the current
+        one."""
         self.runs.reader = self.queue.reader = reader
 
     # -- models --------------------------------------------------------------------------------
 
     def identify(self, spec: RetrieverSpec) -> ModelIdentity:
-        """The model as its files are now, or were half a second ago; cheap, loads nothing. Where
-        they are not here, as the store's results of it say.
+        """Identity of the model by its current files, checked at most every half second. Fast: it
+        loads nothing. If the files are not on this machine, it is taken from the stored results.
 
         Raises:
-            UserError: its files are not here, and no results of it either.
+            UserError: neither its files nor any of its results are on this machine.
         """
-        # BM25's statistics are those of a data set, which may have been read anew since.
+        # BM25 uses the statistics of a data set, which may have been reloaded since.
         asked = (spec, DEVICE.get(), PRECISION.get(), datasets.generation())
         known = self._identified.find(asked)
         if known is None or time.monotonic() - known[0] > IDENTIFIED_S:
@@ -170,12 +171,13 @@ class Compute:
         return ModelIdentity(model.spec, key, model.weights, model.precision, model.device)
 
     def stored_only(self) -> list[str]:
-        """Names of models whose results are here but not their weights; they can be resolved."""
+        """Names of models whose results are stored but whose weights are not on this machine;
+        `resolve` accepts these names."""
         return stored_models.remember(self._known)
 
     def retriever(self, model: ModelIdentity) -> Retriever:
-        """Load the model and check it, unless it is loaded; the least recently used models make
-        room.
+        """The loaded model; loads and checks it first if necessary, and evicts the least recently
+        used models to make room.
 
         Raises:
             UserError: it cannot be loaded or fails its check.
@@ -196,18 +198,18 @@ class Compute:
         return self.models.loaded((model.key.fingerprint, model.device))
 
     def fitting(self, model: ModelIdentity, method: Method) -> Retriever:
-        """The model, loaded, where the method works on it.
+        """The loaded model, if the method works on it.
 
         Raises:
-            UserError: the method does not fit, or as `retriever`.
+            UserError: the method does not fit the model, or `retriever` fails.
         """
-        self.require_fit(model, method)  # by its family: known without loading it
+        self.require_fit(model, method)  # may be known from the family, before loading
         loaded = self.retriever(model)
         self.require_fit(model, method)
         return loaded
 
     def require_fit(self, model: ModelIdentity, method: Method) -> None:
-        """Refuse a method that does not work on the model, as far as is known.
+        """Refuse a method that is known not to work on the model.
 
         Raises:
             UserError: it does not.
@@ -217,12 +219,12 @@ class Compute:
             raise UserError(f"{text}. Select another method.")
 
     def self_check(self, model: ModelIdentity) -> SelfCheck | None:
-        """What the model showed of itself when it was loaded; None before that."""
+        """What the self-check measured when the model was loaded; None before that."""
         return self.models.self_check((model.key.fingerprint, model.device))
 
     def unfit(self, model: ModelIdentity) -> dict[str, str]:
-        """The methods that do not work on this model, and why, as far as is known; some
-        reasons are known only once the model was loaded."""
+        """The methods known not to work on this model, with the reason for each; some reasons
+        are known only after the model was loaded."""
         checked = self.self_check(model)
         found = dict(checked.unfit) if checked else {}
         family = family_of(model.spec)
@@ -244,9 +246,9 @@ class Compute:
         """One pair's attribution, from the cache or computed and stored.
 
         Raises:
-            UserError: whatever keeps it from being computed, or it was stopped.
+            UserError: the attribution cannot be computed, or it was stopped.
         """
-        model = self._identify(spec)  # what is kept under it is of the files of this moment
+        model = self._identify(spec)  # the cache key identifies the model's files as they are now
         notice = ""
         try:
             attribution = self.store.get(model.key, method, pair)
@@ -274,17 +276,17 @@ class Compute:
         return Explained(result, model, pair, from_cache=False, notice=notice)
 
     def ask(self, pair: TextPair, spec: RetrieverSpec, method: Method) -> Place[Explained]:
-        """A place in the device's queue for one pair's attribution: `explain` for pages. Pages that
-        ask for the same share the work.
+        """A position in the device queue for one pair's attribution: `explain` for pages. Pages
+        with the same request share the computation.
 
         Raises:
-            UserError: the model is not here, or too many requests wait.
+            UserError: the model's files are not on this machine, or too many requests are waiting.
         """
         model = self.identify(spec)
-        with suppress(UserError):  # a store that cannot be read: `explain` has the notice
+        with suppress(UserError):  # the store cannot be read: `explain` reports it in its notice
             if (attribution := self.store.get(model.key, method, pair)) is not None:
                 return ready(Explained(attribution, model, pair, from_cache=True))
-        # Who keeps results elsewhere asks for another request: this one's are kept here.
+        # Another `Compute` needs its own request, because this one stores the result in this cache.
         key = ("explain", self.root, model.key, repr(method), pair)
         return self.queue.ask(key, lambda stop: self.explain(pair, spec, method, stop))
 

@@ -1,4 +1,4 @@
-"""What a run on an endpoint would send, told before it starts. No Streamlit here."""
+"""Estimates what a run would send to an endpoint, before it starts. No Streamlit here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST_S = 2.0
 
 
 class Counting:
-    """The retrievers of a `Compute` that counts what would be sent."""
+    """Stands in for the retrievers of a `Compute`: counts the texts that would be sent."""
 
     def __init__(self) -> None:
         self.counters: list[Counter] = []
@@ -36,7 +36,7 @@ class Counting:
         """A stand-in for an endpoint.
 
         Raises:
-            UserError: this model is none, so that its part of the work would have to be done.
+            UserError: this model is not an endpoint, so counting would require computing its part.
         """
         if not spec.remote:
             raise UserError(
@@ -48,13 +48,13 @@ class Counting:
 
 
 class _Fallback:
-    """What is stored already, so that only the rest is counted."""
+    """The results already stored, so that only the missing ones are counted."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def folder(self, model: ModelKey, method: Method) -> Path:
-        """The one cache there is."""
+        """The only cache folder."""
         return self._root
 
     def refuse(self, model: ModelKey, method: Method, reason: UserError) -> None:
@@ -65,8 +65,8 @@ _costs: LRUCache[Cost | None] = LRUCache(128, made_again=False)
 
 
 def cost_of(root: Path, job: Job, again: Callable[[Path, Counting], Job]) -> Cost | None:
-    """What `job` has left to send, None where that cannot be told yet. `again` makes the same job
-    below another folder, with other retrievers; `root` is where its results are."""
+    """What `job` still has to send; None if that cannot be determined yet. `again` makes the
+    same job below another folder with other retrievers; `root` is the folder of its results."""
     left = job.total - job.n_done()
     key = (root, job.key, left)
     return _costs.get(key, lambda: _counted(root, left, again)) if left else None
@@ -94,7 +94,7 @@ def _counted(root: Path, left: int, again: Callable[[Path, Counting], Job]) -> C
                 stopped = progress.stopped
             except Stopped:
                 stopped = True
-    except UserError:  # what keeps it from being computed is said when it is
+    except UserError:  # the run itself reports why it cannot be computed
         return None
     finally:
         set_fallback(folder / "cache", None)
@@ -103,7 +103,8 @@ def _counted(root: Path, left: int, again: Callable[[Path, Counting], Job]) -> C
     total = Cost.sum(counter.cost for counter in counting.counters)
     if total is None or not stopped:
         return total
-    # Only items that are all of one kind tell of the rest; a run of several stages does not.
+    # An estimate from the first items is valid only for a job of one kind, not for a run of several
+    # stages.
     if done and not run.stage:
         return total.scaled(left / done)
     return replace(total, bound="at least")

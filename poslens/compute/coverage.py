@@ -1,4 +1,4 @@
-"""What models can read of the pairs at hand, counted once and kept. No Streamlit here."""
+"""How much of each pair the models can read, counted once and cached. No Streamlit here."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute, Explained
 from poslens.compute.provenance import ModelIdentity
 
-# Counting takes a tokenizer a millisecond a document, so nothing is written to disk.
+# Counting takes about a millisecond of tokenizing per document, so nothing is written to disk.
 _kept: LRUCache[Coverage] = LRUCache(500_000, made_again=False)
 
-# A page asks at every rerun, and several models read more pairs of a large set than are kept above.
+# A page calls this at every rerun, and several models read more pairs of a large set than the cache
+# above can hold.
 _readable: LRUCache[Pairs] = LRUCache(1_000_000, weigh=lambda pairs: 1 + len(pairs))
 
 _QUICK = 500
@@ -32,7 +33,7 @@ LEFT_OUT = "only pairs that no model truncates"
 
 
 def _key(model: ModelIdentity, pair: TextPair) -> tuple[str, int]:
-    # A hash in place of the text: an upload's document stays with its session.
+    # A hash instead of the text, so that an uploaded document is not retained after its session.
     return model.key.fingerprint, hash((pair.query, pair.document, pair.evidence))
 
 
@@ -41,7 +42,7 @@ def _reads_texts(spec: RetrieverSpec) -> bool:
 
 
 def known(compute: Compute, spec: RetrieverSpec, pairs: Sequence[TextPair]) -> dict[str, Coverage]:
-    """By pair id, what was counted so far; computes nothing."""
+    """Counts so far by pair id; computes nothing."""
     model = compute.identify(spec)
     found = ((pair.pair_id, _kept.find(_key(model, pair))) for pair in pairs)
     return {pair_id: coverage for pair_id, coverage in found if coverage is not None}
@@ -50,7 +51,7 @@ def known(compute: Compute, spec: RetrieverSpec, pairs: Sequence[TextPair]) -> d
 def at_hand(
     compute: Compute, spec: RetrieverSpec, pairs: Sequence[TextPair]
 ) -> dict[str, Coverage]:
-    """The same, counting what is missing where that takes a second at most."""
+    """Counts by pair id; missing ones are computed if that takes a second at most."""
     coverages = known(compute, spec, pairs)
     quick = len(pairs) - len(coverages) <= _QUICK and _reads_texts(spec)
     if quick and compute.loaded(compute.identify(spec)):
@@ -64,11 +65,11 @@ def count(
     pairs: Sequence[TextPair],
     report: Report = lambda done, total: None,
 ) -> dict[str, Coverage]:
-    """By pair id, what the model can read of each pair; loads the model where something is not
-    counted yet.
+    """By pair id, what the model can read of each pair. Loads the model if any pair has not been
+    counted.
 
     Raises:
-        UserError: the model cannot be loaded or reads no text by itself.
+        UserError: the model cannot be loaded, or it reads no text itself.
     """
     model = compute.identify(spec)
     coverages = known(compute, spec, pairs)
@@ -84,7 +85,7 @@ def count(
 
 
 def of_pair(compute: Compute, result: Explained) -> Coverage:
-    """Of one result's document, without loading its model."""
+    """What was read of one result's document, without loading its model."""
     model, pair = result.model, result.pair
     if (counts := _kept.find(_key(model, pair))) is not None:
         return counts
@@ -99,8 +100,8 @@ def readable(
     pairs: Sequence[TextPair],
     report: Report = lambda done, total: None,
 ) -> Pairs:
-    """The pairs whose evidence every model reads whole and nearly all of whose words it knows; of
-    the same `Pairs` the same again while they are remembered.
+    """The pairs whose evidence every model reads completely and nearly all of whose words it knows.
+    The same `Pairs` gives the same object while it is cached.
 
     Raises:
         UserError: a model cannot be loaded.
@@ -120,7 +121,8 @@ def readable(
 
 
 def sentence(coverages: Mapping[str, Coverage]) -> str:
-    """Of the pairs of a data set, in words; empty where the model can read all of it."""
+    """How much of a data set's pairs the model reads, in a sentence; empty if it can read all of
+    it."""
     n = len(coverages)
     cut = sum(coverage.evidence_cut for coverage in coverages.values())
     strange = sum(coverage.unknown_share > MAX_UNKNOWN for coverage in coverages.values())
@@ -138,7 +140,8 @@ def sentence(coverages: Mapping[str, Coverage]) -> str:
 
 
 def pair_sentence(counts: Coverage) -> str:
-    """Of one pair; empty where the model can read all that matters."""
+    """How much of one pair the model reads, in a sentence; empty if it can read all that
+    matters."""
     parts = []
     if counts.unknown:
         parts.append(f"{counts.unknown_share:.0%} of these tokens are unknown to the model.")

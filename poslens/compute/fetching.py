@@ -1,4 +1,4 @@
-"""Fetching a model from a page: what it takes, and the download in a thread. No Streamlit here."""
+"""Downloads a model from a page: size estimate, and the download in a thread. No Streamlit here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from poslens.compute.settings import FETCH_LIMIT_GB
 
 
 def absent(name: str) -> RetrieverSpec | None:
-    """The model of this name where it could be fetched and is not here."""
+    """The model of this name if it can be downloaded and is not on this machine; otherwise None."""
     try:
         spec = resolve.resolve(name)
     except UserError:
@@ -24,10 +24,11 @@ def absent(name: str) -> RetrieverSpec | None:
 
 
 def size_of(spec: RetrieverSpec) -> Size:
-    """What fetching `spec` would take, where a page may; asks the hub for its models.
+    """Size of the download of `spec`, if a page may start it; asks the hub about its own models.
 
     Raises:
-        UserError: the hub does not answer, or it is more than a page may fetch.
+        UserError: the hub does not answer, or the model exceeds the limit for downloads from a
+            page.
     """
     size = fetch.size_of(spec)
     size.require(_limit())
@@ -35,7 +36,7 @@ def size_of(spec: RetrieverSpec) -> Size:
 
 
 def job(compute: Compute, spec: RetrieverSpec) -> Job:
-    """Fetch a model; ends between two blocks when it is stopped."""
+    """A job that downloads a model; when stopped, it ends after the current block."""
 
     def work(run: Run, report: Report) -> Progress:
         started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The job of whatever is computed item by item and stored as results of one kind."""
+"""The job for anything that is computed item by item and stored as results of one kind."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 
 class Batched(Generic[Item, T]):
-    """Computes items that were claimed together in one go, and one by one where that fails: an item
-    that fails takes no other with it."""
+    """Computes a batch of claimed items together, and one by one if that fails, so that a
+    failing item does not take others with it."""
 
     def __init__(self, compute: Callable[[Sequence[Item]], Sequence[T]]) -> None:
         self._compute = compute
@@ -31,14 +31,14 @@ class Batched(Generic[Item, T]):
         self._computed: list[tuple[Item, T]] = []
 
     def prepare(self, claimed: Sequence[Item]) -> None:
-        """Take note of the items that were claimed together."""
+        """Record the items that were claimed together."""
         self._claimed, self._computed = claimed, []
 
     def __call__(self, item: Item) -> T:
-        """The result of one of them.
+        """The result of one of the recorded items.
 
         Raises:
-            Stopped: as the computation does.
+            Stopped: the computation was stopped.
             UserError: the item cannot be computed.
         """
         if not self._computed:
@@ -55,7 +55,7 @@ class Batched(Generic[Item, T]):
 
 
 def nothing(items: Sequence[object]) -> None:
-    """Prepare nothing: items are computed one by one."""
+    """Prepare nothing, for items that are computed one by one."""
 
 
 def item_job(
@@ -70,15 +70,15 @@ def item_job(
     doing: str,
     portion: Callable[[Retriever], int] = lambda retriever: 1,
 ) -> Job:
-    """Compute and store what is missing of `items`; progress counts items.
+    """A job that computes and stores the missing ones of `items`; its progress counts items.
 
     `results` opens the store below a folder. `worker(retriever, should_stop)` is called once the
-    model is loaded and gives the function that computes one item, which may raise UserError (that
-    item's failure) or Stopped; a `Batched` one computes a `portion` of them at a time. `scope`
-    tells this choice of items from others, and `doing` says in a word or two what is computed.
+    model is loaded and returns the function that computes one item, which may raise UserError (this
+    item failed) or Stopped; a `Batched` worker computes `portion` items at a time. `scope`
+    identifies this selection of items, and `doing` names what is computed in a word or two.
 
     Raises:
-        UserError: the model's files are not here.
+        UserError: the model's files are not on this machine.
     """
     model = compute.identify(spec)
     store = results(compute.root)
@@ -118,9 +118,9 @@ def stored_job(
     scope: str,
     doing: str,
 ) -> Job:
-    """A job whose results are the `items` of a store: `work` computes the missing ones, and what is
-    done and what failed is read from the store. `again` makes the same job of another `Compute`;
-    it is how the texts that an endpoint would get are counted."""
+    """A job whose results are the `items` of a store: `work` computes the missing ones; done and
+    failed items are read from the store. `again` makes the same job for another `Compute`, which
+    is how the texts for an endpoint are counted."""
     return compute.job(
         run_key(model, method, scope),
         model.spec.name,

@@ -1,4 +1,4 @@
-"""The models that this process loads, and what each showed of itself."""
+"""The models that this process has loaded, and the results of their self-checks."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _POLL_S = 0.2
 
 
 class ModelPool:
-    """Models, the least recently used of which make room; `limit_bytes()` is for all their
-    weights. Whoever asks for one that is loaded never waits for another that is being loaded."""
+    """Loaded models, limited to `limit_bytes()` of weights in total; the least recently used are
+    evicted. A request for a loaded model never waits for another one to load."""
 
     def __init__(self, limit_bytes: Callable[[], float]) -> None:
         self._limit = limit_bytes
@@ -48,16 +48,16 @@ class ModelPool:
         check: Callable[[Retriever], SelfCheck],
         give_up: Callable[[], None] = lambda: None,
     ) -> Retriever:
-        """The retriever of this key; loads and checks it if needed. While another one is being
-        loaded, `give_up` is called now and then and may end the wait by raising.
+        """The retriever with this key; loads and checks it if necessary. While another model loads,
+        `give_up` is called regularly and may end the wait by raising.
 
         Raises:
-            whatever `load`, `check` and `give_up` raise.
+            Exception: any that `load`, `check` or `give_up` raises.
         """
         if (retriever := self._find(key)) is not None:
             return retriever
-        # One at a time: libraries set defaults of the whole process while they load, and two
-        # models on their way may need more memory than there is.
+        # One at a time: libraries change process-wide defaults while they load a model, and two
+        # models loading at once may need too much memory.
         while not self._loading.acquire(timeout=_POLL_S):
             if (retriever := self._find(key)) is not None:
                 return retriever
@@ -73,7 +73,7 @@ class ModelPool:
                     self._loaded[key] = retriever
                     made_room = self._make_room()
                 if made_room:
-                    # A model refers to itself, so that it goes with a search alone.
+                    # A model contains reference cycles, so only garbage collection frees it.
                     gc.unfreeze()
                     gc.collect()
                 gc.freeze()
@@ -82,11 +82,11 @@ class ModelPool:
             self._loading.release()
 
     def loaded(self, key: Key) -> bool:
-        """Whether the model is here at once."""
+        """Whether the model is loaded."""
         return key in self._loaded
 
     def self_check(self, key: Key) -> SelfCheck | None:
-        """What the model showed of itself when it was loaded; None before that."""
+        """The result of the model's self-check; None before it was loaded."""
         return self._checks.find(key)
 
     def __len__(self) -> int:
@@ -98,11 +98,11 @@ class ModelPool:
             if retriever is not None:
                 self._loaded.move_to_end(key)
         if retriever is not None:
-            self._checks.find(key)  # used, as the model is: both are kept alike
+            self._checks.find(key)  # mark the check as used, as the model is
         return retriever
 
     def _make_room(self) -> bool:
-        """Whether a model had to go."""
+        """Evict one model; returns whether there was one to evict."""
         limit, n = self._limit(), len(self._loaded)
         while len(self._loaded) > 1 and (
             len(self._loaded) > MAX_MODELS
@@ -114,10 +114,11 @@ class ModelPool:
 
 @contextmanager
 def _not_the_end(name: str) -> Iterator[None]:
-    """A model's files may make a library end the program: that is an error of this model alone."""
+    """Turn SystemExit into an ordinary error: a model's files may make a library end the
+    program."""
     try:
         yield
-    except (Exception, KeyboardInterrupt):  # the latter is Ctrl-C on the command line
+    except (Exception, KeyboardInterrupt):  # KeyboardInterrupt: Ctrl-C
         raise
     except BaseException as error:
         raise UserError(
@@ -127,7 +128,7 @@ def _not_the_end(name: str) -> Iterator[None]:
 
 
 def load_model(spec: RetrieverSpec) -> Retriever:
-    """The model on this server's device, in its precision.
+    """Load the model on this server's device in its precision.
 
     Raises:
         UserError: it cannot be loaded.
@@ -137,17 +138,17 @@ def load_model(spec: RetrieverSpec) -> Retriever:
 
 
 def check_model(spec: RetrieverSpec, retriever: Retriever) -> SelfCheck:
-    """What the loaded model shows of itself.
+    """The result of the loaded model's self-check.
 
     Raises:
-        UserError: it fails its check.
+        UserError: it fails the check.
     """
     with _not_the_end(spec.name):
         return check_retriever(retriever)
 
 
 def memory_limit() -> float:
-    """Bytes that the weights of all loaded models may take."""
+    """Limit in bytes for the weights of all loaded models."""
     return MODEL_MEMORY_GB.get() * 2**30 or 0.4 * _device_memory()
 
 

@@ -1,4 +1,4 @@
-"""The order in which pairs are listed: by what is stored of them. Computes nothing."""
+"""The order in which pairs are listed, by their stored results. Computes nothing."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ def arrange(
     order: str,
     stored: Callable[[int], StoredCurves | None],
 ) -> tuple[tuple[TextPair, ...], Mapping[str, float]]:
-    """The pairs in an order, and the value of each that has one.
+    """Sort the pairs; returns the order and the value of each pair that has one.
 
-    `stored(i)` is what is stored under the i-th chosen model; it is asked for what the order needs.
+    `stored(i)` returns the stored results of the i-th selected model; it is called only for orders
+    that need them.
     """
     if order == AS_GIVEN:
         return pairs, {}
     if order == SHUFFLED:
         mixed = np.random.default_rng(0).permutation(len(pairs))
         return tuple(pairs[i] for i in mixed), {}
-    # A curve of zeros has no centre, and no shares.
+    # A curve of zeros has no center of mass and no shares.
     values = {p: value for p, value in _values(pairs, order, stored).items() if np.isfinite(value)}
     sign = 1 if order == "smallest evidence share" else -1
     ranked = sorted(pairs, key=lambda pair: sign * values.get(pair.pair_id, sign * np.inf))
@@ -71,7 +72,8 @@ def _values(
         first.pair_ids, _shares(first.magnitudes), first.truncated, strict=True
     ):
         pair = by_id[pair_id]
-        # Of a cut document the curve is over what was read, the evidence over the whole.
+        # For a truncated document the curve covers the text that was read, the evidence span the
+        # whole text.
         if pair.evidence is not None and not cut:
             length = len(pair.document)
             found[pair_id] = in_span(
@@ -81,8 +83,8 @@ def _values(
 
 
 def apart(first: Array, second: Array) -> NDArray[np.float64]:
-    """How far apart two models' curves of the same pairs are [n], of their magnitudes [n, 100]:
-    half the sum of differences of shares, 0 (alike) to 1 (nothing in common); NaN of zeros."""
+    """Total variation distance [n] between two models' curves of the same pairs [n, 100], by
+    magnitude: 0 (identical) to 1 (disjoint); NaN for curves of zeros."""
     distance: NDArray[np.float64] = np.abs(_shares(first) - _shares(second)).sum(-1) / 2
     return distance
 

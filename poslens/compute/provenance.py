@@ -1,7 +1,7 @@
-"""Where numbers come from: every `Provenance` is made here, from the result itself.
+"""Provenance of numbers: every `Provenance` is made here, from the result itself.
 
-No caller says how many pairs a number is over, how many documents were cut or what the limit was:
-the result knows. What it does not know is left out. No Streamlit here.
+The number of pairs, the number of truncated documents and the context limit come from the result,
+not from the caller. What a result does not contain is omitted. No Streamlit here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from poslens.attribution.types import (
 )
 from poslens.cache.storage.store import ModelKey
 
-if TYPE_CHECKING:  # what is named here alone would bring scipy.stats and ir_measures along
+if TYPE_CHECKING:  # importing these at run time would also import scipy.stats and ir_measures
     from poslens.attribution.curves.published import PublishedCurves
     from poslens.attribution.evaluation.faithfulness import Faithfulness
     from poslens.attribution.evaluation.faithfulness_summary import FaithfulnessSummary
@@ -43,7 +43,7 @@ if TYPE_CHECKING:  # what is named here alone would bring scipy.stats and ir_mea
 
 @cache
 def poslens_version() -> str:
-    """Version of this program: of the installed package, else of the source tree."""
+    """Version of PosLens: of the installed package, otherwise of the source tree."""
     try:
         return version("poslens")
     except PackageNotFoundError:
@@ -56,8 +56,8 @@ def poslens_version() -> str:
 
 @dataclass(frozen=True, slots=True)
 class ModelIdentity:
-    """A retriever as it would compute now: what the store's key and every caption need, known
-    without loading it. Of one whose weights are not here, `stored_only`, it says how its stored
+    """A retriever's identity, for store keys and captions, known without loading it. With
+    `stored_only` its weights are not on this machine, and the identity describes how its stored
     results were computed."""
 
     spec: RetrieverSpec
@@ -69,31 +69,31 @@ class ModelIdentity:
 
 
 def of_attribution(model: ModelIdentity, pair: TextPair, attribution: Attribution) -> Provenance:
-    """One pair's attribution."""
+    """Provenance of one pair's attribution."""
     document = attribution.document
-    # A limit as long as any text that is taken at all is no limit of the model's.
+    # The largest accepted text length is not a limit of the model.
     limit = document.max_length if document.max_length < MAX_CHARACTERS else None
     provenance = _of_pair(model, pair, attribution.method, document.truncated)
     return replace(provenance, max_length=limit)
 
 
 def in_units(provenance: Provenance, units: str) -> Provenance:
-    """The same, saying what the tokens were joined to and how."""
+    """The provenance with the units that tokens were aggregated to, and how."""
     return replace(provenance, units=units)
 
 
 def with_interval(provenance: Provenance, number: Estimate) -> Provenance:
-    """The same, saying what this number's interval resampled."""
+    """The provenance with what this number's interval resampled."""
     return replace(provenance, interval=_resampled(number))
 
 
 def with_control(provenance: Provenance, kind: Control) -> Provenance:
-    """The same, saying which null control was taken away."""
+    """The provenance with the null control that was subtracted."""
     return replace(provenance, control=f"minus {CONTROLS[kind]}")
 
 
 def negated(provenance: Provenance) -> Provenance:
-    """The same of the second document of a contrast, whose shares have the other sign."""
+    """The provenance of a contrast's second document, whose shares have the opposite sign."""
     units = filter(None, (provenance.units, "shares negated, for s(d1) − s(d2)"))
     return in_units(provenance, "; ".join(units))
 
@@ -104,9 +104,9 @@ def of_intervention(
     method: Method,
     found: Relocation | Ablation | Displacement,
 ) -> Provenance:
-    """An intervention on one pair."""
+    """Provenance of an intervention on one pair."""
     if isinstance(found, Displacement):
-        # The text is whole where it was not moved.
+        # Unless it was moved, the text is complete.
         whole = [read for tokens, read in zip(found.tokens, found.read, strict=True) if not tokens]
         cut = float(whole[0]) < 1 if whole else None
     else:
@@ -115,7 +115,7 @@ def of_intervention(
 
 
 def of_faithfulness(model: ModelIdentity, pair: TextPair, faithfulness: Faithfulness) -> Provenance:
-    """A faithfulness test of one pair."""
+    """Provenance of a faithfulness test of one pair."""
     method = f"{faithfulness.parameters!r} of {faithfulness.method!r}"
     provenance = _of_pair(model, pair, method, faithfulness.truncated)
     return in_units(provenance, _ordered(faithfulness))
@@ -134,7 +134,7 @@ def _of_pair(
 
 
 def of_curve(model: ModelIdentity, position_curve: PositionCurve, selection: str) -> Provenance:
-    """A curve averaged over pairs of a data set."""
+    """Provenance of a curve averaged over pairs of a data set."""
     return of_model(
         model,
         position_curve.method,
@@ -150,7 +150,7 @@ def of_curve(model: ModelIdentity, position_curve: PositionCurve, selection: str
 def of_documents(
     model: ModelIdentity, method: Method, dataset: str, n: int, n_truncated: int, selection: str
 ) -> Provenance:
-    """Something of the documents alone, averaged over `n` of them."""
+    """Provenance of a number about documents alone, averaged over `n` of them."""
     return of_model(
         model,
         method,
@@ -165,7 +165,7 @@ def of_documents(
 def of_controlled(
     model: ModelIdentity, method: Method, dataset: str, controlled: ControlledCurve, selection: str
 ) -> Provenance:
-    """Curves less a null control."""
+    """Provenance of curves minus a null control."""
     provenance = of_model(
         model,
         method,
@@ -181,7 +181,7 @@ def of_controlled(
 def of_agreement(
     model: ModelIdentity, cause: Method, dataset: str, agreement: Agreement, selection: str
 ) -> Provenance:
-    """How a method agrees with an intervention."""
+    """Provenance of the agreement of a method with an intervention."""
     return of_model(
         model,
         f"agreement of {agreement.method!r} with {cause!r}",
@@ -196,7 +196,7 @@ def of_agreement(
 def of_faithfulness_set(
     model: ModelIdentity, dataset: str, faithfulness_summary: FaithfulnessSummary, selection: str
 ) -> Provenance:
-    """Faithfulness tests averaged over pairs of a data set."""
+    """Provenance of faithfulness tests averaged over pairs of a data set."""
     return of_model(
         model,
         f"{faithfulness_summary.parameters!r} of {faithfulness_summary.method!r}",
@@ -218,8 +218,8 @@ def of_ranking(
     n_documents: int,
     selection: str = "",
 ) -> Provenance:
-    """A ranking of `n_documents`, measured; `selection` says which of them a query is put to. How
-    many of them were cut is not kept with it."""
+    """Provenance of measures of a ranking of `n_documents`; `selection` names the documents that
+    each query searches. The number of truncated documents is not stored with a ranking."""
     return of_model(
         model,
         method,
@@ -234,7 +234,7 @@ def of_ranking(
 def of_run(
     run: TrecRun, evaluation: Evaluation, dataset: str, n_documents: int, selection: str = ""
 ) -> Provenance:
-    """A run that another program made, measured here."""
+    """Provenance of measures of another program's run."""
     return Provenance(
         poslens=poslens_version(),
         model=run.name,
@@ -251,7 +251,8 @@ def of_run(
 def of_map(
     model: ModelIdentity, method: str, dataset: str, of: str, n: int, selection: str
 ) -> Provenance:
-    """A map of `n` documents, queries or curves (`of`). How many were cut is not kept with it."""
+    """Provenance of a map of `n` documents, queries or curves (`of`). The number of truncated
+    documents is not stored with a map."""
     return of_model(
         model,
         method,
@@ -264,7 +265,7 @@ def of_map(
 
 
 def of_published(published: PublishedCurves) -> Provenance:
-    """Published curves: others computed them, this program averaged them."""
+    """Provenance of published curves: others computed them, PosLens averaged them."""
     return Provenance(
         poslens=poslens_version(),
         model=published.model,
@@ -289,9 +290,9 @@ def of_model(
     control: str = "",
     interval: Estimate | str | None = None,
 ) -> Provenance:
-    """What one model's numbers are over; what is not known, or does not apply, is left out.
-    `interval` is the number whose interval says what was resampled, or says it in words; several
-    words of `selection` are joined."""
+    """Provenance of one model's numbers; what is unknown or does not apply is omitted.
+    `interval` is the number whose interval records what was resampled, or a text that names it;
+    several parts of `selection` are joined."""
     spec = model.spec
     return Provenance(
         poslens=poslens_version(),
@@ -304,7 +305,7 @@ def of_model(
         n_queries=n_queries,
         n_documents=n_documents,
         max_length=spec.max_length,
-        # Where what it reads is unknown, so is how many texts it cut.
+        # Without knowing what the model reads, the number of truncated texts is unknown too.
         truncated=None if limits.unknown(spec) else truncated,
         precision=model.precision,
         prompts=spec.prompts,
@@ -316,20 +317,20 @@ def of_model(
 
 
 def _ordered(found: Faithfulness | FaithfulnessSummary) -> str:
-    """The units that were ordered, and by what."""
+    """The units that were ordered, and the criterion."""
     unit, aggregate = found.parameters.unit, METHODS[found.method.name].aggregate
     return "tokens" if unit == "token" else f"{unit}s, by the {aggregate} of their tokens"
 
 
 def _resampled(number: Estimate | None) -> str:
-    """What an interval resampled, in words; empty where there is none."""
+    """What an interval resampled, as text; empty without an interval."""
     if number is None or number.interval is None or not number.n_resampled:
         return ""
     return resampling(number.n_resampled, number.resampled)
 
 
 def _of_measures(estimates: Mapping[str, Estimate]) -> str:
-    """What the intervals of measures resampled, and which of them come from a formula."""
+    """What the intervals of measures resampled, and which of them are computed by a formula."""
     intervals = dict.fromkeys(filter(None, map(_resampled, estimates.values())))
     formulas = [
         name for name, number in estimates.items() if number.interval and not number.resampled
@@ -340,5 +341,5 @@ def _of_measures(estimates: Mapping[str, Estimate]) -> str:
 
 
 def resampling(n: int, what: str = "documents") -> str:
-    """An interval by bootstrap over `n` documents, or others, in words."""
+    """A bootstrap interval over `n` documents (or other units), as text."""
     return f"95%, resampling {n:,} {what}"

@@ -1,9 +1,11 @@
-"""The queue in front of a device: first come, first served, bounded, and each request once.
+"""The queue for a device: first come, first served, limited in length, with identical requests
+merged.
 
-Runs over a data set and requests of pages stand in one line. A run asks again after every batch,
-so that whoever came meanwhile is served first. A page's request is computed in a thread of its
-own while the page waits for it: others that ask for the same wait for the same result, and the
-work ends when nobody waits any more. Processes that share a cache take turns at the device too.
+Runs over data sets and requests from pages share one queue. A run queues again after every batch,
+so that requests that arrived in the meantime are served first. A page's request is computed in a
+thread while the page waits; pages with the same request wait for the same result, and the
+computation ends when no page waits for it any more. Processes that share a cache take turns at the
+device too.
 """
 
 from __future__ import annotations
@@ -26,21 +28,21 @@ from poslens.cache.jobs.loop import Progress
 T = TypeVar("T")
 STEPS = 1000
 """What a request's progress is counted in."""
-GRACE_S = 0.4  # that work goes on for after the last page left
-_POLL_S = 0.1  # between looks whether a place in the line is still wanted
-_TRY_S = 0.01  # between tries to take the device from another process
+GRACE_S = 0.4  # how long a computation continues after the last page has left
+_POLL_S = 0.1  # between checks whether a queued request is still wanted
+_TRY_S = 0.01  # between attempts to lock the device against other processes
 
 _local = threading.local()
 
 
 class Request(Generic[T]):
-    """Work that pages wait for. Made by `DeviceQueue.ask`."""
+    """A computation that pages wait for, created by `DeviceQueue.ask`."""
 
     def __init__(
         self, lock: threading.Condition, clock: Callable[[], float], reader: str = ""
     ) -> None:
         self._lock = lock
-        self.reader = reader  # who asked first
+        self.reader = reader  # the reader whose request it was first
         self._clock = clock
         self._left_at = 0.0
         self._given_up = False
@@ -52,7 +54,7 @@ class Request(Generic[T]):
         self._reported_at = 0.0
 
     def report(self, share: float) -> None:
-        """So much of it is done, from 0 to 1."""
+        """Report progress, from 0 to 1."""
         if self.progress is None:
             self._reported_at = self._clock()
         done = round(STEPS * share)
@@ -60,8 +62,8 @@ class Request(Generic[T]):
         self.progress = Progress(STEPS, done, done, 0, spent)
 
     def wanted(self) -> bool:
-        """Whether anybody still waits for it, or did a moment ago: a page that runs again leaves
-        and comes back. Once it says no, it stays at that."""
+        """Whether any page waits for it, or did a moment ago: a page that reruns leaves and
+        comes back. Once False, it stays False."""
         with self._lock:
             gone = not self._waiting and self._clock() - self._left_at > GRACE_S
             self._given_up = self._given_up or gone
@@ -69,7 +71,7 @@ class Request(Generic[T]):
 
 
 class Place(Generic[T]):
-    """One page's place at a request; leave it when the page is gone."""
+    """One page's position in the queue for a request; the page must leave it when it closes."""
 
     def __init__(self, queue: DeviceQueue, request: Request[T]) -> None:
         self._queue, self._request = queue, request
@@ -77,23 +79,23 @@ class Place(Generic[T]):
 
     @property
     def ahead(self) -> int:
-        """How many are served before this request; 0 while it is computed."""
+        """How many requests are served before this one; 0 while it is computed."""
         return self._queue.ahead(self._request)
 
     @property
     def progress(self) -> Progress | None:
-        """How far it is, of `STEPS`; None where that is not known."""
+        """Progress, in units of 1 / `STEPS`; None if unknown."""
         return self._request.progress
 
     def wait(self, seconds: float) -> bool:
-        """Wait at most this long; returns whether the result is there."""
+        """Wait at most this long; returns whether the result is available."""
         return self._request._finished.wait(seconds)
 
     def result(self) -> T:
-        """The result, once it is there.
+        """The result, once it is available.
 
         Raises:
-            whatever computing it raised.
+            Exception: the one that the computation raised.
         """
         self._request._finished.wait()
         if self._request._error is not None:
@@ -101,16 +103,17 @@ class Place(Generic[T]):
         return self._request._result  # type: ignore[return-value]
 
     def leave(self) -> None:
-        """Stop waiting; the last one to leave ends the work."""
+        """Stop waiting; the computation ends when the last page leaves."""
         if not self._left:
             self._left = True
             self._queue._leave(self._request)
 
 
 class DeviceQueue:
-    """One device's line. `limit` gives how many requests of pages may be in it, `each` how many of
-    one reader, `clock` seconds, `shared` a file that processes lock in turn which share the device.
-    `reader` says who asks; without it nobody is told apart."""
+    """The queue of one device. `limit` returns how many page requests it accepts, `each` how
+    many per reader; `clock` returns seconds; `shared` is a file that processes with the same
+    device lock in turn. `reader` returns the key of the current reader; without it readers are
+    not distinguished."""
 
     def __init__(
         self,
@@ -130,10 +133,10 @@ class DeviceQueue:
 
     @contextmanager
     def device_slot(self) -> Iterator[None]:
-        """Wait for the device and hold it.
+        """Wait for the device, and reserve it while the context is open.
 
         Raises:
-            Stopped: as `require_wanted`.
+            Stopped: the work is no longer wanted.
         """
         ticket = getattr(_local, "request", None) or object()
         with self._condition:
@@ -155,12 +158,13 @@ class DeviceQueue:
                 self._condition.notify_all()
 
     def ask(self, key: Hashable, work: Callable[[Callable[[], bool]], T]) -> Place[T]:
-        """A place at the request of this key, which is started unless it is under way.
+        """A position in the queue for the request with this key, which is started unless it is
+        active.
 
-        `work(should_stop)` takes its turns itself, and polls `should_stop` between batches.
+        `work(should_stop)` takes device slots itself, and calls `should_stop` between batches.
 
         Raises:
-            UserError: so many requests are waiting that this one is not taken.
+            UserError: too many requests are waiting.
         """
         reader = self.reader()
         with self._condition:
@@ -186,13 +190,13 @@ class DeviceQueue:
         return Place(self, request)
 
     def ahead(self, request: Request[Any]) -> int:
-        """How many stand before a request; 0 where it is served, loading, or done."""
+        """How many requests precede this one; 0 if it is being served, loading, or done."""
         with self._condition:
             return self._line.index(request) if request in self._line else 0
 
     @property
     def requests(self) -> int:
-        """Requests of pages in the line or being computed."""
+        """Number of page requests that are waiting or being computed."""
         with self._condition:
             return sum(request.wanted() for request in self._requests.values())
 
@@ -219,20 +223,20 @@ class DeviceQueue:
 
 @contextmanager
 def _among_processes(file: Path | None) -> Iterator[None]:
-    """Hold the device, where `file` is what the processes lock that use it.
+    """Reserve the device among processes: all processes that use it lock `file`.
 
     Raises:
-        Stopped: as `require_wanted`.
+        Stopped: the work is no longer wanted.
     """
     if file is None:
         yield
         return
     place, device = FileLock(f"{file}.next"), FileLock(file)
-    # A cache that cannot be written is nobody else's to fill: its reader has the device alone.
+    # No other process can write a read-only cache, so there is nobody to take turns with.
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        # Whoever comes next holds the place meanwhile, so that a run in another process, which asks
-        # again after each batch, does not come first each time.
+        # The next process locks `place` while it waits for the device, so that a run in another
+        # process, which queues again after each batch, is not always first.
         _take(place)
         try:
             _take(device)
@@ -255,7 +259,7 @@ def _take(lock: FileLock) -> None:
 
 
 def ready(result: T) -> Place[T]:
-    """A place whose result is there already."""
+    """A position whose result is available already."""
     queue = DeviceQueue(lambda: 0)
     request: Request[T] = Request(queue._condition, queue._clock)
     request._result = result
@@ -265,8 +269,8 @@ def ready(result: T) -> Place[T]:
 
 @contextmanager
 def waits_until(unwanted: Callable[[], bool]) -> Iterator[None]:
-    """Let this thread's waits end once `unwanted` says so: a run was stopped, or every page that
-    asked for this has gone."""
+    """Let this thread's waits end once `unwanted` returns True: a run was stopped, or every page
+    with this request has closed."""
     _local.unwanted = unwanted
     try:
         yield
@@ -275,10 +279,10 @@ def waits_until(unwanted: Callable[[], bool]) -> Iterator[None]:
 
 
 def require_wanted() -> None:
-    """Do nothing, unless nobody wants what this thread waits for any more.
+    """Check that the work of this thread is still wanted.
 
     Raises:
-        Stopped: nobody does.
+        Stopped: it is not.
     """
     unwanted: Callable[[], bool] | None = getattr(_local, "unwanted", None)
     if unwanted is not None and unwanted():

@@ -1,4 +1,4 @@
-"""Work in threads: runs that go on while pages come and go."""
+"""Jobs in background threads, which outlive the page that starts them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ KEPT_RUNS = 256
 
 
 class Run:
-    """A data set run in a thread of its own; it goes on while pages come and go. `parts` are jobs
-    that it starts, which stop with it, each `within` it; `upkeep` is what only some readers may
-    begin. `reader` is who started it, empty where readers are not told apart."""
+    """Runs a job in a background thread that outlives the page. `parts` are jobs that it starts;
+    each runs `within` it and stops with it. Only some readers may start an `upkeep` run.
+    `reader` is the key of whoever started it, empty if readers are not distinguished."""
 
     def __init__(
         self,
@@ -47,17 +47,19 @@ class Run:
         self.within = within
         self.reader = ""
         self.stage = ""
-        self.part: Run | None = None  # the one at work, of those that it starts
+        self.part: Run | None = None  # the part that is running now
         self.progress = Progress(total=total, done=0, computed=0, failed=0, seconds=0.0)
         self.error = ""
         self._stop = threading.Event()
-        # Not the thread's own word: Python 3.11 takes a thread for ended whose join a signal broke.
+        # Not Thread.is_alive(): Python 3.11 reports a thread as ended if a signal interrupted a
+        # join.
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
     @property
     def counts(self) -> str:
-        """What it is at and how far, for readers; of a run of parts, the part at work too."""
+        """Progress as text: what is being computed and how many items are done, including the
+        current part."""
         here = self.progress
         of = f"{here.done:,} of {here.total:,}" if here.total else ""
         if self.part is None:
@@ -68,7 +70,7 @@ class Run:
 
     @property
     def share(self) -> float:
-        """How much of it is done, from 0 to 1; the part at work counts as far as it is."""
+        """Completed share in [0, 1], including the current part's progress."""
         here = self.progress
         inside = self.part.share if self.part is not None else 0.0
         return min(1.0, (here.done + inside) / here.total) if here.total else 0.0
@@ -79,8 +81,9 @@ class Run:
         return self._thread is not None and not self._ended.is_set()
 
     def stop(self) -> None:
-        """Ask it to end after the batch at hand; what was computed is kept."""
-        # Itself first: it would start the next part where the one at hand ended.
+        """Ask it to end after the current batch; computed results are not lost."""
+        # This run before its part: otherwise it would start the next part when the current one
+        # ends.
         self._stop.set()
         for part in self.parts:
             part.stop()
@@ -91,7 +94,8 @@ class Run:
         return self._stop.is_set()
 
     def start(self, work: Callable[[Run], None]) -> None:
-        """Run `work`; a UserError becomes `error`, anything else a sentence and a log entry."""
+        """Run `work`. A UserError is stored in `error`; any other exception is logged and stored
+        as a general sentence."""
 
         def guarded() -> None:
             try:
@@ -99,7 +103,7 @@ class Run:
                     work(self)
             except UserError as error:
                 self.error = str(error)
-            except BaseException:  # SystemExit too: whatever a library raises ends this run alone
+            except BaseException:  # SystemExit too, so that only this run ends
                 logging.getLogger(__name__).exception("run %s failed", self.label)
                 self.error = (
                     "The run ended with an unexpected error. The server's log has the details."
@@ -111,14 +115,14 @@ class Run:
         self._thread.start()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Block until it has ended, or at most so long; whether it has."""
+        """Wait until it ends, or for the given time at most; returns whether it has ended."""
         return self._thread is None or self._ended.wait(seconds)
 
 
 class Runs:
-    """The runs of this process: at most `limit()` at a time, of them `each()` of one reader, and of
-    those that ended the latest few. Each belongs to an owner, the folder whose results it fills.
-    `reader` says who starts a run; without it nobody is told apart."""
+    """The runs of this process: at most `limit()` at a time, at most `each()` per reader, and
+    the latest few that ended. Each belongs to an owner, the folder that stores its results.
+    `reader` returns the key of who starts a run; without it readers are not distinguished."""
 
     def __init__(
         self, limit: Callable[[], int], each: Callable[[], int] = lambda: sys.maxsize
@@ -143,12 +147,12 @@ class Runs:
         upkeep: bool = False,
         within: Run | None = None,
     ) -> Run:
-        """Run `work` in a thread; a run of the same owner and key that is active is returned
-        instead. `label` is what readers see of it, and the rest as in `Run`. One that is `within`
-        another takes that one's place among those that there may be.
+        """Run `work` in a thread, or return the active run with the same owner and key. `label` is
+        shown to readers; the other arguments are those of `Run`. A run `within` another one does
+        not count toward the limit.
 
         Raises:
-            UserError: as many as there may be are active.
+            UserError: the limit of active runs is reached.
         """
         reader = within.reader if within is not None else self.reader()
         with self._lock:
@@ -187,18 +191,19 @@ class Runs:
             )
 
     def find(self, owner: Path, key: RunKey) -> Run | None:
-        """The latest run of this owner and key."""
+        """The latest run with this owner and key; None if there is none."""
         return self._runs.get((owner, key))
 
     def active(self, owners: Collection[Path], *, upkeep: bool) -> list[Run]:
-        """The runs of these owners that are at work, without those that another of them started;
-        of upkeep only with `upkeep`."""
+        """The active runs of these owners, without those that another of their runs started;
+        upkeep is included only with `upkeep`."""
         with self._lock:
             runs = [run for (owner, _), run in self._runs.items() if run.active and owner in owners]
         return [run for run in runs if run.within not in runs and (upkeep or not run.upkeep)]
 
     def end(self, owner: Path) -> None:
-        """Stop the owner's runs after the batches at hand, wait for that, and forget them."""
+        """Stop the owner's runs after the current batches, wait for them to end, and remove
+        them."""
         with self._lock:
             runs = {key: run for key, run in self._runs.items() if key[0] == owner}
         for run in runs.values():
@@ -211,12 +216,13 @@ class Runs:
                     del self._runs[key]
 
     def active_at_all(self) -> bool:
-        """Whether any run is at work."""
+        """Whether any run is active."""
         with self._lock:
             return any(run.active for run in self._runs.values())
 
     def stop_all(self, seconds: float) -> bool:
-        """Stop every run after the batch at hand and wait at most so long; whether all ended."""
+        """Stop every run after its current batch and wait at most this long; returns whether all
+        ended."""
         with self._lock:
             runs = [run for run in self._runs.values() if run.active]
         for run in runs:
@@ -243,7 +249,7 @@ def _no_failures() -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class Sending:
-    """What sends texts to an `endpoint`, and what counts them."""
+    """Texts that a job sends to an `endpoint`: how they are sent, and how they are counted."""
 
     endpoint: str
     count: Callable[[Job], Cost | None]
@@ -251,13 +257,13 @@ class Sending:
 
 @dataclass(frozen=True)
 class Job:
-    """Something that can be computed in a run: what names it, how much it is, and how it is done.
+    """A computation that can run in the background: its name, its size and its work.
 
-    `label` tells it from others of its kind; `doing` says which kind, for where several stand side
-    by side. `total` items are wanted, `n_done` tells how many of them are stored (or why they
-    failed), and `failures` why, by item. `n_at_work` counts the runs of any process of this host.
-    Without `can_start` only what is stored can be shown. `parts` and `upkeep` as in `Run`.
-    `sending` says which endpoint texts are sent to.
+    `label` distinguishes it from others of its kind; `doing` names the kind, for places that list
+    several kinds. Of `total` items, `n_done` returns how many are stored or have failed, and
+    `failures` the reasons by item. `n_at_work` counts the active runs in all processes of this
+    host. Without `can_start` only stored results can be shown. `parts` and `upkeep` are those of
+    `Run`. `sending` names the endpoint that receives texts.
     """
 
     runs: Runs
@@ -282,7 +288,7 @@ class Job:
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        """The endpoints that what is left is sent to."""
+        """The endpoints that the remaining work sends texts to."""
         if self.sending is not None:
             return (self.sending.endpoint,)
         return tuple(dict.fromkeys(name for part in self._left for name in part.endpoints))
@@ -292,7 +298,8 @@ class Job:
         return [part for part in self.parts if part.sends and part.n_done() < part.total]
 
     def quote(self) -> str:
-        """What is left to send to which endpoint, in a sentence; empty where nothing is."""
+        """What remains to be sent, and to which endpoint, in a sentence; empty if nothing is
+        sent."""
         names = ", ".join(self.endpoints)
         if not names:
             return ""
@@ -302,8 +309,8 @@ class Job:
         return f"PosLens will send {names}{what}: {text}."
 
     def cost(self) -> Cost | None:
-        """What is left to send; takes some seconds at most. None where nothing is sent, or what is
-        cannot be told yet."""
+        """What remains to be sent; takes some seconds at most. None if nothing is sent, or if
+        the amount cannot be determined yet."""
         if self.parts:
             return Cost.sum(part.cost() for part in self._left)
         return self.sending.count(self) if self.sending is not None else None
@@ -315,11 +322,11 @@ class Job:
         retry_failed: bool = False,
         within: Run | None = None,
     ) -> Run:
-        """Compute what is missing, in a thread, as a part of `within` if given; a run of this job
-        that is active is returned instead.
+        """Compute what is missing in a thread, as a part of `within` if given. Returns the active
+        run of this job if there is one.
 
         Raises:
-            UserError: as many runs as there may be are active.
+            UserError: the limit of active runs is reached.
         """
         return self.runs.start(
             self.owner,
@@ -352,31 +359,31 @@ class Job:
 
     @property
     def error(self) -> str:
-        """What ended the latest run too early; empty while one is active."""
+        """Why the latest run ended early; empty while a run is active."""
         run = self.run
         return "" if run is None or run.active else run.error
 
     @property
     def remaining_seconds(self) -> float | None:
-        """Estimate for the rest of the active run."""
+        """Estimated seconds for the rest of the active run."""
         run = self.run
         return run.progress.remaining_seconds if run is not None and run.active else None
 
     def stop(self) -> None:
-        """End its run after the batch at hand; what was computed is kept."""
+        """End its run after the current batch; computed results are not lost."""
         if (run := self.run) is not None:
             run.stop()
 
 
 def duration(seconds: float) -> str:
-    """Seconds, or minutes where there are many."""
+    """A duration in words: in seconds, or in minutes if it is long."""
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 def in_turn(missing: Callable[[], Sequence[tuple[str, Job]]]) -> Work:
-    """The work of doing what is `missing` (each job with its name) when it starts, one after the
-    other; progress counts jobs. Each has a run of its own, which says how far it is and what went
-    wrong; one that is stopped by itself makes way for the next."""
+    """Work that runs the `missing` jobs (each with its name) one after the other; progress
+    counts jobs. Each job has its own run, with its own progress and error. Stopping one job's
+    run continues with the next job."""
 
     def work(run: Run, report: Report) -> Progress:
         todo = missing()
@@ -392,10 +399,10 @@ def in_turn(missing: Callable[[], Sequence[tuple[str, Job]]]) -> Work:
             run.stage = name
 
             def hear(_: Progress, number: int = number) -> None:
-                report(progress(number))  # news of the part is news of the whole
+                report(progress(number))  # progress of a part is progress of the whole run
 
             one = run.part = job.start(hear, within=run)
-            # Whoever stopped all of them in between has not seen this one.
+            # A stop of the whole run may have happened before this part existed.
             if run.stopping:
                 one.stop()
             one.wait()
@@ -406,7 +413,8 @@ def in_turn(missing: Callable[[], Sequence[tuple[str, Job]]]) -> Work:
 
 
 def within_batches(work: Work) -> Work:
-    """The same work, stopped within a batch too: an endpoint may let one wait for minutes."""
+    """The same work, which can also be stopped within a batch: an endpoint may take minutes to
+    answer."""
 
     def stopping(run: Run, report: Report) -> Progress:
         try:

@@ -22,10 +22,10 @@ class Setting(Generic[T]):
     help: str
 
     def get(self) -> T:
-        """The value in force.
+        """The current value, or the default.
 
         Raises:
-            UserError: the environment holds a value that this setting does not take.
+            UserError: the environment variable has a value that this setting does not accept.
         """
         raw = os.environ.get(self.name)
         if raw is None or raw == "":

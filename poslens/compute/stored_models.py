@@ -1,7 +1,7 @@
-"""Models that are known by what a cache holds of them: their weights may be elsewhere.
+"""Models that are known only from stored results: their weights may be on another machine.
 
-A file of the store says where its model came from and how it was used. That is enough to open
-and caption its results; computing needs the weights.
+Each store records where its model came from and how it was used. This is enough to open and caption
+its results; computing new ones needs the weights.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _MAX_TOKENS = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
-    """A model as it was when its results were computed. Its spec has no weights to load, and a
-    name that is its own among the stored ones."""
+    """A model as it was when its results were computed. Its spec has no weights to load, and its
+    name is unique among the stored models."""
 
     spec: RetrieverSpec
     key: ModelKey
@@ -46,7 +46,8 @@ class StoredModel:
 
 
 def about(spec: RetrieverSpec, weights: str, precision: str) -> str:
-    """What a store's files keep of a model, as JSON: no path of this machine."""
+    """The description of a model that a store's files contain, as JSON; it includes no path of
+    this machine."""
     answer = {name: getattr(spec, name) for name in (*_TEXTS, *_SETTINGS)}
     return json.dumps(
         {"spec": answer, "origin": spec.origin, "weights": weights, "precision": precision},
@@ -55,7 +56,7 @@ def about(spec: RetrieverSpec, weights: str, precision: str) -> str:
 
 
 def _read(key: ModelKey) -> StoredModel | None:
-    """What a file, which anybody may have written, says of its model; None for nonsense."""
+    """What an untrusted file records of its model; None if it is invalid."""
     try:
         said = json.loads(key.about)
         spec, found = said["spec"], {name: str(said[name]) for name in ("weights", "precision")}
@@ -75,7 +76,7 @@ def _read(key: ModelKey) -> StoredModel | None:
 
 
 def _fits(name: str, value: object) -> bool:
-    """Whether a setting is of its type and of a size that some model has."""
+    """Whether a setting has the right type and a plausible size."""
     if name in _NUMBERS:
         return type(value) is int and 0 < value <= _MAX_TOKENS
     return isinstance(value, str) and len(value) <= _MAX_TEXT
@@ -86,11 +87,11 @@ _guard = threading.Lock()
 
 
 def stored_models(store: Store) -> list[StoredModel]:
-    """Every model that the store has results of, the latest used first. Of several weights or
-    precisions under one name, all but the first carry theirs behind a #."""
+    """Every model with stored results, most recently used first. If several weights or
+    precisions share a name, all but the first get a suffix after #."""
     state: dict[str, int] = {}
     for folder in store.folder.iterdir() if store.folder.is_dir() else ():
-        with suppress(OSError):  # somebody has just removed it
+        with suppress(OSError):  # another process has just removed it
             state[folder.name] = folder.stat().st_mtime_ns
     with _guard:
         if (known := _known.get(store.root)) is not None and known[0] == state:
@@ -111,7 +112,7 @@ def stored_models(store: Store) -> list[StoredModel]:
 
 
 def find(store: Store, spec: RetrieverSpec) -> StoredModel | None:
-    """The stored model of this name and these settings."""
+    """The stored model of this name and these settings; None if there is none."""
     for model in stored_models(store):
         if model.spec.name == spec.name and _same_settings(model.spec, spec):
             return model
@@ -123,12 +124,12 @@ def _same_settings(spec: RetrieverSpec, two: RetrieverSpec) -> bool:
 
 
 def remember(store: Store) -> list[str]:
-    """Let the models be resolved that only the store knows; the names of all models
-    whose weights are not here but whose results are, also of presets."""
+    """Allow `resolve` to accept models that only the store knows. Returns the names of all
+    models, presets included, whose results are stored but whose weights are not on this machine."""
     absent: dict[str, RetrieverSpec] = {}
     for model in stored_models(store):
         name, kept = model.spec.name, absent.get(model.spec.name)
-        # Of several settings those without limits of a protocol's are what the name alone means.
+        # If there are several settings, the name alone means those without a protocol's limits.
         if kept is not None and (kept.query_max_length is None or model.spec.query_max_length):
             continue
         with suppress(UserError):
