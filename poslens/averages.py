@@ -1,4 +1,4 @@
-"""Calls of `import poslens` over whole data sets: curve, cause, relocate and rank."""
+"""Python functions of `poslens` that average over a data set: curve, cause, relocate and rank."""
 
 from __future__ import annotations
 
@@ -72,16 +72,16 @@ def curve(
     pairs: int = 0,
     **options: Option,
 ) -> Curve | ByModel[Curve]:
-    """A method's mean curve over a data set; of several models, a curve for each by its name.
-    PosLens computes what is not stored, with a progress bar on stderr, and keeps it. Interrupted,
-    the next call resumes.
+    """A method's mean curve over a data set; for several models, a dictionary of curves by model
+    name. PosLens computes what is not stored yet, shows a progress bar on stderr and stores the
+    results. An interrupted call can be repeated to resume.
 
     Args:
         model: as in `explain`, or a list of models.
-        pairs: how many, spread evenly; 0 is all of them.
+        pairs: number of pairs, spread evenly over the data set; 0 means all.
 
     Raises:
-        UserError: as `explain`, or nothing could be computed.
+        UserError: an argument is invalid as in `explain`, or nothing could be computed.
     """
     data, how, compute = data_set(dataset), method_of(method, options), service()
     chosen, words = chosen_pairs(data.pairs, pairs)
@@ -126,22 +126,23 @@ def cause(
     by: Replacement = "delete",
     pairs: int = interventions.DEFAULT_PAIRS,
 ) -> Curve | ByModel[Curve]:
-    """What an intervention on texts does to the score, by position: whether position itself causes
-    the score to change. Results as in `curve`, with other numbers.
+    """The mean effect of an intervention on the score by position, which shows whether position
+    itself changes the score. For several models, a dictionary as from `curve`.
 
     `last_minus_first` is the mean of the curve's last third minus that of its first. Relocation
-    also has `lost`, what the score loses where the evidence is past the context limit.
+    also has `lost`, the decrease of the score when the evidence is past the context limit.
 
     Args:
         model: as in `curve`.
-        intervention: "relocation" moves the evidence through its own text, "ablation" takes parts
-            out; of documents alone, "segments", "shuffled" and "thirds" compare a part's vector
-            with that of the whole text.
-        by: how ablation takes parts out: "delete", "mask" or "filler".
-        pairs: how many pairs or documents, spread evenly; 0 is all of them.
+        intervention: "relocation" moves the evidence within its own text, "ablation" removes parts
+            of it. For documents without queries, "segments", "shuffled" and "thirds" compare a
+            part's vector with that of the whole text.
+        by: how ablation removes parts: "delete", "mask" or "filler".
+        pairs: number of pairs or documents, spread evenly over the data set; 0 means all.
 
     Raises:
-        UserError: as `explain`, or no pair has evidence that could be moved.
+        UserError: an argument is invalid as in `explain`, or no pair has evidence that can be
+            moved.
     """
     data, compute = data_set(dataset), service()
     how, usable = _intervention(intervention, by, data)
@@ -162,10 +163,10 @@ def cause(
 
 
 def _intervention(name: str, by: Replacement, data: DataSet) -> tuple[Method, Sequence[TextPair]]:
-    """An intervention by its name, and the pairs (or documents) that it can be made on.
+    """The intervention of this name, and the pairs (or documents) to which it can be applied.
 
     Raises:
-        UserError: there is none of this name, or nothing to make it on.
+        UserError: there is no such intervention, or nothing to apply it to.
     """
     if by != "delete" and name != "ablation":
         raise UserError("`by` is how ablation takes parts out: leave it out, or choose ablation.")
@@ -196,7 +197,7 @@ def relocate(
     *,
     pairs: int = interventions.DEFAULT_PAIRS,
 ) -> Curve | ByModel[Curve]:
-    """The score against the position of the evidence, which is moved through its own text: `cause`
+    """The score as a function of the evidence's position, moved within its own text: `cause`
     with intervention="relocation"."""
     return cause(model, dataset, intervention="relocation", pairs=pairs)
 
@@ -220,16 +221,17 @@ def rank(
 def rank(
     model: Model | Models, dataset: str | Path = SAMPLE, *, by: str = "", **parameters: Any
 ) -> MeasuredRanking | ByModel[MeasuredRanking] | StudyResult:
-    """Search a data set's whole corpus for each query, and measure: nDCG@10 and others, by position
-    of the evidence, and PSI with its value under permutation. Of several models, a ranking for each
-    by its name. PosLens keeps the results.
+    """Search a data set's whole corpus for each query and measure the rankings: nDCG@10 and other
+    measures, by position of the evidence, and PSI with its permutation baseline. For several
+    models, a dictionary of rankings by model name. PosLens stores the results.
 
     With `by="position"` each query is its own control: its document is ranked with the evidence at
-    several positions. This is the study `positions`, which takes the `parameters`, such as
+    several positions. This is the study `positions`, which accepts `parameters` such as
     `null=True`.
 
     Raises:
-        UserError: as `explain`, or the data set has no relevance judgments.
+        UserError: an argument is invalid as in `explain`, or the data set has no relevance
+            judgments.
     """
     if by == "position":
         return run_study("positions", model, dataset, **parameters)

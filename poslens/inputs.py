@@ -1,5 +1,5 @@
-"""What a program gives to the calls of `poslens`, looked at before anything is computed: nobody has
-checked it, unlike what a page or a command line gives."""
+"""Validation of the arguments of PosLens's Python functions, which unlike those of pages and
+commands arrive unchecked."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 
 def text_of(given: object, what: str) -> str:
-    """A text without what is no text in it.
+    """The text without characters that cannot be part of a text.
 
     Raises:
-        UserError: it is no string, or empty, or too long; `what` names it.
+        UserError: it is not a string, or is empty or too long; `what` names it.
     """
     if not isinstance(given, str):
         raise UserError(f"The {what} is no text but of type {type(given).__name__}: give a string.")
@@ -28,10 +28,10 @@ def text_of(given: object, what: str) -> str:
 
 
 def evidence_span(text: str, evidence: str | tuple[int, int] | None) -> EvidenceSpan | None:
-    """Where the evidence stands in `text`.
+    """Start and end of the evidence in `text`, in characters.
 
     Raises:
-        UserError: it does not stand there.
+        UserError: the text does not contain it.
     """
     if evidence is None:
         return None
@@ -55,7 +55,7 @@ def evidence_span(text: str, evidence: str | tuple[int, int] | None) -> Evidence
 
 
 def option_words(options: Mapping[str, Option]) -> dict[str, str]:
-    """A method's options as commands spell them: 50 and 50.0 are "50", True is "yes"."""
+    """A method's options in the notation of the commands: 50 and 50.0 are "50", True is "yes"."""
     return {name: _word(value) for name, value in options.items()}
 
 
@@ -69,7 +69,7 @@ def method_of(given: object, options: Mapping[str, Option]) -> Method:
     """The method of this name with these options.
 
     Raises:
-        UserError: there is none, or it does not take them.
+        UserError: there is no such method, or it does not accept the options.
     """
     if not isinstance(given, str):
         raise UserError(
@@ -80,11 +80,11 @@ def method_of(given: object, options: Mapping[str, Option]) -> Method:
 
 
 def listed(given: Sequence[T], what: str, name: str, example: str) -> Sequence[T]:
-    """`given`, where it is a list or a tuple. Other things have items too: a string its letters, a
-    SentenceTransformer its modules.
+    """`given` if it is a list or a tuple. Other objects can be iterated over too: a string by
+    letters, a SentenceTransformer by modules.
 
     Raises:
-        UserError: it is something else.
+        UserError: it is neither.
     """
     if not isinstance(given, list | tuple):
         one = repr(given[:80]) if isinstance(given, str) else f"one {type(given).__name__}"

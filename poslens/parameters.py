@@ -14,8 +14,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter(Generic[T]):
-    """One parameter of a study. `default` is what holds where nothing is given, and `option` the
-    command's option where its name is another one than the parameter's."""
+    """One parameter of a study. `default` is used if no value is given; `option` is the
+    command's option if its name differs from the parameter's."""
 
     default: T
     help: str
@@ -23,7 +23,7 @@ class Parameter(Generic[T]):
     option: str = ""
 
     def parse(self, value: Any) -> T:
-        """The value, checked.
+        """The parsed and checked value.
 
         Raises:
             UserError: it is out of range, or of another type.
@@ -144,7 +144,7 @@ class Numbers(Parameter[tuple[float, ...]]):
         return tuple(int(number) if self.whole else number for number in sorted(set(numbers)))
 
     def text(self) -> str:
-        """The default as it is typed."""
+        """The default in the notation of the command line."""
         return ",".join(f"{one:g}" for one in self.default)
 
 
@@ -164,7 +164,7 @@ class Parameters(Mapping[str, Parameter[Any]]):
         return len(self._declared)
 
     def settings(self, given: Mapping[str, Any] | None = None) -> Settings:
-        """All values, checked, with defaults for what is not given.
+        """All values, checked, with defaults for those that are not given.
 
         Raises:
             UserError: a parameter is unknown, or a value is not allowed.
@@ -186,8 +186,8 @@ class Parameters(Mapping[str, Parameter[Any]]):
 
 
 class Settings(Mapping[str, Any]):
-    """Checked values of a study's parameters, read as attributes. Its text is the same for the same
-    values, so that it can be part of a key."""
+    """Checked values of a study's parameters, read as attributes. Equal values have the same
+    text, so that it can be part of a key."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = dict(values)

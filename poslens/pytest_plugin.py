@@ -1,6 +1,6 @@
-"""The pytest fixture `poslens_check`: a test that fails where a model is not as its stored passport
-says. pytest finds it where PosLens is installed; nothing heavy is imported before a test calls it.
-"""
+"""The pytest fixture `poslens_check`, which fails a test if a model has changed from its stored
+passport. pytest finds it wherever PosLens is installed; nothing slow is imported before a test
+calls it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def poslens_check() -> Callable[..., Sequence[Check]]:
-    """`poslens_check(model, baseline, dataset="sample", relocation=0.05, ...)`: takes what
-    `poslens.check` takes and returns its checks. Fails the test with a line for each that failed.
-    Where none failed, but one could not be made, or has too few documents to decide, skips it with
-    a line for each of those."""
+    """`poslens_check(model, baseline, dataset="sample", relocation=0.05, ...)` takes the
+    arguments of `poslens.check` and returns its checks. It fails the test with a line for each
+    failed check. If no check failed, but some could not be made or have too few documents to
+    decide, it skips the test with a line for each of those."""
 
     def run_checks(model: Any, baseline: str | Path, *rest: str, **options: Any) -> Sequence[Check]:
         __tracebackhide__ = True

@@ -37,20 +37,21 @@ Summary = TypeVar("Summary")
 
 @dataclass(frozen=True, slots=True)
 class Figure(Generic[Summary]):
-    """A figure of a study: its title, and what draws it from the summaries alone."""
+    """A figure of a study: its title, and the function that draws it from the summaries alone."""
 
     title: str
     draw: Callable[[Sequence[Summary], Style, Sequence[Provenance]], go.Figure]
 
 
 class Study(ABC, Generic[Corpus, Subject, Summary]):
-    """One question. A subclass declares it and registers an instance (`register`).
+    """One question about models and a data set. A subclass declares it and registers an instance
+    (`register`).
 
-    A `Subject` is what is computed for one model: the model, the corpus and one setting of what
-    varies. A `Summary` is the result for one subject. `reads` says in one sentence how to read the
-    figures, and `limits` what the verdict does not show. `dataset` and `models` are used where none
-    are given; a page starts with `compared`, if the study names any. `product` says in words what
-    a study writes to a folder besides its results, if anything.
+    A `Subject` is the unit of computation for one model: the model, the corpus and one setting of
+    the varying parameters. A `Summary` is the result for one subject. `reads` explains in one
+    sentence how to read the figures, and `limits` what the verdict does not show. `dataset` and
+    `models` are the defaults; a page starts with `compared` if the study lists any. `product` names
+    what a study writes to a folder in addition to its results, if anything.
     """
 
     name: ClassVar[str]
@@ -68,12 +69,12 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
     product: ClassVar[str] = ""
 
     def parameters_for(self, data: DataSet) -> Parameters:
-        """The parameters that a data set leaves open, with the options that it offers."""
+        """The parameters that the data set does not determine, with the options that it offers."""
         return self.parameters
 
     @abstractmethod
     def corpus(self, data: DataSet, settings: Settings) -> Corpus:
-        """What of a data set the study is about.
+        """The part of a data set that the study uses.
 
         Raises:
             UserError: the data set lacks what the study needs.
@@ -87,16 +88,17 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
         settings: Settings,
         report: Report = lambda done, total: None,
     ) -> Corpus:
-        """The corpus without what these models cannot answer together, as far as `settings` ask to
-        leave that out.
+        """The corpus without the items that these models cannot all answer, if `settings` exclude
+        those.
 
         Raises:
-            UserError: nothing is left, or a model cannot be loaded.
+            UserError: nothing remains, or a model cannot be loaded.
         """
         return corpus
 
     def read(self, dataset: str) -> DataSet:
-        """The data set of a name, for commands and calls; its pairs only if the study needs them.
+        """The data set of this name, for commands and Python calls; reads its pairs only if the
+        study needs them.
 
         Raises:
             UserError: its files cannot be read.
@@ -104,14 +106,14 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
         return datasets.read(dataset)
 
     def notes(self, data: DataSet, corpus: Corpus) -> list[str]:
-        """What of the data set is left out and why, a sentence each."""
+        """Which parts of the data set are excluded and why, one sentence each."""
         return []
 
     @abstractmethod
     def subjects(
         self, compute: Compute, spec: RetrieverSpec, corpus: Corpus, settings: Settings
     ) -> list[Subject]:
-        """What is computed for one model.
+        """The subjects for one model.
 
         Raises:
             UserError: the study does not fit the model.
@@ -119,14 +121,14 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
 
     @abstractmethod
     def job(self, compute: Compute, subject: Subject) -> Job:
-        """What computes and stores what is missing.
+        """The job that computes and stores what is missing.
 
         Raises:
-            UserError: the model's files are not here, or the study does not fit it.
+            UserError: the model's files are not on this machine, or the study does not fit it.
         """
 
     def estimate(self, compute: Compute, subject: Subject, *, load: bool = False) -> str:
-        """How much is read for a subject that has no result yet, and how long that takes; empty if
+        """How much text is read for a subject without a result, and how long that takes; empty if
         unknown. With `load` the model may be loaded to time it.
 
         Raises:
@@ -138,8 +140,8 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
     def summarize(
         self, compute: Compute, subject: Subject, earlier: Sequence[Summary]
     ) -> Summary | None:
-        """The result of what is stored; None while too little is there to show. `earlier` are the
-        results shown above it, to compare with.
+        """The result from what is stored; None while too little is stored. `earlier` are the
+        results above it, to compare with.
 
         Raises:
             UserError: nothing could be computed.
@@ -148,43 +150,43 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
     def so_far(
         self, compute: Compute, subject: Subject, earlier: Sequence[Summary]
     ) -> Summary | None:
-        """What can be shown of a subject that is not complete: an estimate of its result from what
-        is stored. None if what is stored says nothing of the rest."""
+        """An estimate of an incomplete subject's result from what is stored; None if what is
+        stored does not allow one."""
         return None
 
     def together(self, summaries: Sequence[Summary]) -> list[Summary]:
-        """The results that are shown together, with what depends on all of them, such as p values
-        adjusted for their number."""
+        """The results as shown together, with everything that depends on all of them, such as p
+        values adjusted for multiple tests."""
         return list(summaries)
 
     @property
     def streams(self) -> bool:
-        """Whether no result depends on later ones, so that each verdict can be given at once."""
+        """Whether no result depends on later ones, so that each verdict can be shown
+        immediately."""
         return type(self).together is Study.together
 
     def remarks(self, summaries: Sequence[Summary]) -> list[str]:
-        """What has to be known to read the results, a sentence each."""
+        """Caveats that readers of the results need, one sentence each."""
         return []
 
     @abstractmethod
     def verdict(self, summary: Summary) -> str:
-        """The result in one sentence: result, interval, meaning."""
+        """The result in one sentence: value, interval, meaning."""
 
     @abstractmethod
     def provenance(self, summary: Summary) -> Provenance:
-        """Everything needed to compute the summary again."""
+        """Everything needed to reproduce the summary."""
 
     def require_product(self, folder: Path) -> None:
-        """Do nothing, unless `write_product` would refuse this folder. For a study with a `product`
-        only.
+        """Check that `write_product` can write to this folder. Only for a study with a `product`.
 
         Raises:
-            UserError: it would.
+            UserError: it cannot.
         """
         raise NotImplementedError
 
     def write_product(self, summaries: Sequence[Summary], folder: Path) -> None:
-        """Write the `product`, a folder, of what was computed. For a study with a `product` only.
+        """Write the computed `product` to a folder. Only for a study with a `product`.
 
         Raises:
             UserError: it cannot be written.
@@ -197,7 +199,7 @@ STUDIES: dict[str, Study[Any, Any, Any]] = {}
 
 
 def register(study: Study[Any, Any, Any]) -> None:
-    """Offer a study as a command and a Python call."""
+    """Register a study as a command and a Python call."""
     if study.name in STUDIES:
         raise ValueError(f"two studies are named {study.name}")
     STUDIES[study.name] = study
@@ -205,8 +207,8 @@ def register(study: Study[Any, Any, Any]) -> None:
 
 @dataclass(frozen=True)
 class Plan(Generic[Subject]):
-    """What a study computes for some models: subjects with their jobs, and why other models were
-    left out."""
+    """What a study computes for some models: subjects with their jobs, and the reasons why other
+    models are excluded."""
 
     subjects: tuple[Subject, ...]
     jobs: tuple[Job, ...]
@@ -220,7 +222,7 @@ def plan(
     corpus: Corpus,
     settings: Settings,
 ) -> Plan[Subject]:
-    """What the study computes for these models."""
+    """The subjects, jobs and excluded models of a study."""
     subjects: list[Subject] = []
     jobs: list[Job] = []
     refused: list[str] = []
@@ -244,8 +246,8 @@ def stored(
     *,
     incomplete: bool = False,
 ) -> list[Summary]:
-    """The results that can be shown, in order; with `incomplete` also estimates of results that are
-    not complete."""
+    """The results that can be shown, in order; with `incomplete`, also estimates for subjects
+    that are not complete."""
     summaries: list[Summary] = []
     for subject in subjects:
         summary = study.summarize(compute, subject, summaries)

@@ -19,7 +19,7 @@ from poslens.study import Study
 
 @dataclass(frozen=True, repr=False, eq=False)
 class StudyResult:
-    """What a study found for one model or several. `summaries` are the study's own objects."""
+    """The result of a study for one or more models. `summaries` are the study's own objects."""
 
     study: Study[Any, Any, Any]
     summaries: Sequence[Any]
@@ -31,11 +31,11 @@ class StudyResult:
 
     @property
     def provenance(self) -> list[Provenance]:
-        """Everything needed to compute this again, an entry for each summary."""
+        """Everything needed to reproduce the result, one entry for each summary."""
         return [self.study.provenance(summary) for summary in self.summaries]
 
     def to_frame(self, table: str | None = None) -> pd.DataFrame:
-        """A table by name, the study's first one by default; an estimate has three columns.
+        """The table of this name, by default the study's first one. An estimate has three columns.
 
         Raises:
             UserError: the study has no such table.
@@ -52,14 +52,14 @@ class StudyResult:
         """The study's first figure.
 
         Raises:
-            UserError: it has none.
+            UserError: the study has no figure.
         """
         if not self.study.figures:
             raise UserError(f"{self.study.title} has no figure.")
         return self.study.figures[0].draw(self.summaries, style or Style(), self.provenance)
 
     def save(self, path: str | Path, table: str | None = None) -> Path:
-        """The figure as .html, .png, .svg or .pdf; a table as .csv, .parquet, .json or .tex.
+        """Write the figure (.html, .png, .svg or .pdf) or a table (.csv, .parquet, .json or .tex).
 
         Raises:
             UserError: another suffix, or the file cannot be written.

@@ -1,4 +1,4 @@
-"""What the calls of `poslens` are about: models, data sets and pairs, as a program gives them."""
+"""Arguments of PosLens's Python functions: models, data sets and pairs."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 class Encoder(Protocol):
-    """A model of one's own: only its vectors are known, see docs/python.md."""
+    """A user-defined model that returns only vectors; see docs/python.md."""
 
     def encode(self, texts: list[str], /) -> Any:
-        """One vector for each text [n, dimensions]: an array, a tensor or a list."""
+        """One vector for each text [n, dimensions], as an array, a tensor or a list."""
         ...
 
 
@@ -42,27 +42,28 @@ Models: TypeAlias = "list[Any] | tuple[Any, ...]"
 
 
 def data_set(dataset: str | Path) -> DataSet:
-    """The data set of a name or a path.
+    """The data set with a name, or at a path.
 
     Raises:
-        UserError: there is none, or it cannot be read.
+        UserError: it does not exist, or it cannot be read.
     """
     return known_datasets.read(data_name(dataset))
 
 
 def data_name(dataset: str | Path) -> str:
-    """The name of a data set that a name or a path gives; files that changed are read again."""
+    """The name under which a data set given by name or path is registered; changed files are
+    read again."""
     from poslens.commands.command_options import data_name
 
     return data_name(str(dataset))
 
 
 def spec_of(model: Model, data: DataSet) -> RetrieverSpec:
-    """The retriever of a name, a folder or an object, with the data set's word statistics where it
+    """The retriever for a name, a folder or an object, with the data set's word statistics if it
     uses any.
 
     Raises:
-        UserError: there is none.
+        UserError: there is no such model.
     """
     from poslens.commands.command_options import resolve
 
@@ -76,10 +77,10 @@ def spec_of(model: Model, data: DataSet) -> RetrieverSpec:
 
 
 def specs_of(model: Model | Models, data: DataSet) -> list[RetrieverSpec]:
-    """The retrievers of one model or several, each once.
+    """The retrievers for one model or several, without duplicates.
 
     Raises:
-        UserError: as `spec_of`, or there is none.
+        UserError: `spec_of` fails, or no model is given.
     """
     from poslens.commands.command_options import distinct
 
@@ -98,7 +99,7 @@ def each_model(
     frame: Callable[[Sequence[R]], pd.DataFrame],
     figure: Callable[[Sequence[R], Style], go.Figure],
 ) -> R | ByModel[R]:
-    """The result of one model, or of several by their names."""
+    """The result of one model, or a dictionary of results by model name if several are given."""
     results = {spec.name: result_of(spec) for spec in specs_of(model, data)}
     if isinstance(model, list | tuple):
         return ByModel(results, frame, figure)
@@ -106,7 +107,8 @@ def each_model(
 
 
 def _of_library(model: Any) -> TypeGuard[SentenceTransformer]:
-    """Whether sentence-transformers can write the model: then its inside is known too."""
+    """Whether sentence-transformers can save the model; then its tokens and layers are
+    accessible too."""
     modules = {kind.__module__.partition(".")[0] for kind in type(model).__mro__}
     return "sentence_transformers" in modules and hasattr(model, "save")
 
@@ -114,7 +116,7 @@ def _of_library(model: Any) -> TypeGuard[SentenceTransformer]:
 def chosen_pairs(
     pairs: Sequence[TextPair], n: int, unit: str = "pairs"
 ) -> tuple[list[TextPair], str]:
-    """`n` pairs, or all where it is 0, and the choice in words."""
+    """`n` pairs, or all if `n` is 0, and the selection as text."""
     if not isinstance(n, Integral) or n < 0:
         raise UserError(f"There are no {n} pairs: give 0 for all, or a number from 1 on.")
     chosen = list(spread_evenly(pairs, min(n or len(pairs), len(pairs))))
@@ -122,7 +124,7 @@ def chosen_pairs(
 
 
 def run_job(job: Job) -> None:
-    """Compute what a job lacks; Ctrl-C ends it after the batch at hand and keeps what is there."""
+    """Compute what a job lacks; Ctrl-C ends it after the current batch without losing results."""
     from poslens.commands.command_output import watched
 
     if job.total and job.n_done() >= job.total:

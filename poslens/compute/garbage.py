@@ -1,4 +1,4 @@
-"""Python's search for garbage, while much comes in that stays."""
+"""Pauses garbage collection while many permanent objects are created."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_search_for_garbage() -> Iterator[None]:
-    """While a model and its libraries come in, half a million objects that stay: to walk them again
-    and again takes a fifth of the time. Nor later, once they are frozen: one walk of them holds
-    every page up for half a second."""
+    """Disable garbage collection while a model and its libraries load. They create half a
+    million permanent objects, and traversing these repeatedly takes a fifth of the loading time.
+    Afterwards they are frozen, because one traversal would block every page for half a second."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""The PosIR paper's settings, for the pages and the command line alike."""
+"""The PosIR paper's settings, shared by the pages and the command line."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ POSIR_PROMPT = (
 
 
 def posir_spec(spec: RetrieverSpec) -> RetrieverSpec:
-    """`spec` as PosIR's saliency scripts read: the query prompt, queries cut at 512 tokens and
-    documents at 2,048."""
+    """`spec` with the settings of PosIR's saliency scripts: the query prompt, queries truncated
+    at 512 tokens and documents at 2,048."""
     return with_settings(spec, max_length=2048, query_max_length=512, query_prompt=POSIR_PROMPT)
 
 
 def posir_ranking_spec(spec: RetrieverSpec) -> RetrieverSpec:
-    """`spec` as PosIR's ranking script (`eval.py`) reads: the query prompt, and 8,192 tokens of
-    queries and documents alike. The script puts the prompt before queries of Qwen3-Embedding
-    models alone; here it is put before those of every model that is ranked so."""
+    """`spec` with the settings of PosIR's ranking script (`eval.py`): the query prompt, and
+    8,192 tokens for queries and documents. The script adds the prompt to queries of
+    Qwen3-Embedding models only; here every model's queries get it."""
     return with_settings(spec, max_length=8192, query_max_length=8192, query_prompt=POSIR_PROMPT)

@@ -1,7 +1,7 @@
-"""Which pairs of a data set a page is about, as its reader has narrowed them down.
+"""The pairs of a data set that a page's filters select.
 
-What pairs can be told apart by is counted once for each data set, and a choice is remembered: a
-page asks at every rerun, also of a data set of some hundred thousand pairs.
+Facet values are counted once per data set and selections are cached, because a page needs them at
+every rerun, even for hundreds of thousands of pairs.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ ANYWHERE = (0, 100)
 
 
 def bucket_of(pair: TextPair) -> str:
-    """The length bucket by the data set's own count of tokens; empty where it has none."""
+    """The length bucket by the data set's own token count; empty if it has none."""
     return length_bucket(pair.document_tokens) if pair.document_tokens else ""
 
 
 def evidence_position(pair: TextPair) -> float | None:
-    """Mid-point of the evidence over the document's characters."""
+    """Midpoint of the evidence, as a share of the document's characters."""
     if pair.evidence is None:
         return None
     return (pair.evidence.start + pair.evidence.end) / 2 / len(pair.document)
@@ -46,15 +46,15 @@ FACETS: Mapping[str, Callable[[TextPair], str | None]] = {
 
 @dataclass(frozen=True)
 class Filters:
-    """What the reader asks of a pair: a value of each facet or ANY, its evidence between two
-    percents of the document, and words that its id and texts hold."""
+    """The filters: a value of each facet or ANY, a range of evidence positions in percent of the
+    document, and words that must occur in the pair's id or texts."""
 
     facets: tuple[tuple[str, str], ...] = ()
     evidence: tuple[int, int] = ANYWHERE
     search: str = ""
 
     def __str__(self) -> str:
-        """In words, for captions; empty where every pair passes."""
+        """The filters as text for captions; empty if every pair passes."""
         parts = [f"{name.replace('_', ' ')} {value}" for name, value in self.facets if value != ANY]
         if self.evidence != ANYWHERE:
             parts.append(f"evidence {self.evidence[0]}-{self.evidence[1]}%")
@@ -65,7 +65,7 @@ class Filters:
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """The pairs that pass the filters, and the filters in words for captions."""
+    """The pairs that pass the filters, and the filters as text for captions."""
 
     data: DataSet
     pairs: tuple[TextPair, ...]
@@ -73,22 +73,23 @@ class Selection:
 
     @cached_property
     def places(self) -> Mapping[str, int]:
-        """Where each pair stands, by its id."""
+        """Index of each pair in the selection, by its id."""
         return {pair.pair_id: at for at, pair in enumerate(self.pairs)}
 
     @cached_property
     def posir(self) -> Selection:
-        """Those of its pairs that the PosIR protocol keeps; the same object at every rerun."""
+        """The pairs of this selection that the PosIR protocol includes; the same object at every
+        rerun."""
         words = ", ".join(filter(None, (self.words, "PosIR protocol")))
         return Selection(self.data, Pairs(filter(posir_selection, self.pairs)), words)
 
     def of(self, pairs: tuple[TextPair, ...]) -> Selection:
-        """The same, of these of its pairs or in this order."""
+        """The same selection restricted to these pairs, in their order."""
         return self if pairs is self.pairs else replace(self, pairs=pairs)
 
 
 class Facets:
-    """The pairs of one data set by what they can be told apart by."""
+    """The pairs of one data set and their values of each facet."""
 
     def __init__(self, data: DataSet) -> None:
         self.data = data
@@ -107,7 +108,7 @@ class Facets:
         )
 
     def select(self, filters: Filters) -> Selection:
-        """The pairs that pass, in the data set's order."""
+        """The pairs that pass the filters, in the data set's order."""
         return self._selections.get(filters, lambda: self._select(filters))
 
     def _select(self, filters: Filters) -> Selection:
@@ -135,5 +136,5 @@ _facets: LRUCache[Facets] = LRUCache(4)
 
 
 def facets(data: DataSet) -> Facets:
-    """Those of a data set, counted once."""
+    """The facets of a data set, counted once."""
     return _facets.get(data.digest, lambda: Facets(data))
