@@ -1,4 +1,4 @@
-"""Results that show themselves in a notebook, as tables, figures and files."""
+"""Results for notebooks, displayed as tables and figures and saved to files."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Explanation:
-    """One query and document under one model or several: how each token bears on the score."""
+    """The attribution of one query-document pair under one or more models."""
 
     results: tuple[Explained, ...]
     rails: tuple[Rail, ...]
@@ -68,11 +68,11 @@ class Explanation:
 
     @property
     def provenance(self) -> list[Provenance]:
-        """Everything needed to compute this again, an entry for each model."""
+        """Everything needed to reproduce the result, one entry for each model."""
         return [result.provenance() for result in self.results]
 
     def to_frame(self) -> pd.DataFrame:
-        """A row for each token of each model."""
+        """One row for each token of each model."""
         frames = []
         for result in self.results:
             frame = attribution_frame(result.attribution, result.pair)
@@ -81,7 +81,7 @@ class Explanation:
         return pd.concat(frames, ignore_index=True)
 
     def figure(self, style: Style | None = None) -> go.Figure:
-        """The document's curves, a line for each model."""
+        """The document's curves, one line for each model."""
         evidence = {
             name: span
             for name, explained in zip(self.scores, self.results, strict=True)
@@ -95,8 +95,9 @@ class Explanation:
         return pair_curves(curves, evidence, style or Style(), title, provenance=self.provenance)
 
     def save(self, path: str | Path) -> Path:
-        """The heatmap as .html (needs no network), .png, .svg or .pdf; the tokens as .csv, .parquet
-        or .json. A .csv gets a file with its provenance next to it, `NAME.provenance.json`.
+        """Write the heatmap (.html, which needs no network, .png, .svg or .pdf) or the tokens
+        (.csv, .parquet or .json). The provenance of a .csv is written next to it as
+        `NAME.provenance.json`.
 
         Raises:
             UserError: another suffix, no browser for a picture, more models than a heatmap shows,
@@ -108,7 +109,7 @@ class Explanation:
         return table_written(path, self.to_frame(), fmt, self.provenance)
 
     def widget(self) -> Heatmap:
-        """The heatmap as a widget, whose `pinned` says what its reader has pinned.
+        """The heatmap as a widget; its `pinned` is the token that the reader has pinned.
 
         Raises:
             UserError: anywidget is not installed.
@@ -131,7 +132,7 @@ class Explanation:
         return heatmap_bytes(drawn, self.provenance, view, fmt, Style(width_px=1000, font_size=13))
 
     def _repr_html_(self) -> str:
-        if len(self.results) > MAX_COLUMNS:  # no heatmap has room for them
+        if len(self.results) > MAX_COLUMNS:  # too many models for a heatmap
             return str(pd.Series(self.scores, name="score").to_frame().to_html(escape=True))
         return framed(self._heatmap("html"))
 
@@ -143,7 +144,7 @@ class Explanation:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Curve(Result):
-    """A mean curve over a data set, and its `numbers` with their intervals as attributes."""
+    """A mean curve over a data set; its `numbers`, with intervals, are available as attributes."""
 
     summary: PositionCurve
     numbers: Mapping[str, Estimate | None]
@@ -157,7 +158,7 @@ class Curve(Result):
 
     @property
     def curve(self) -> Array:
-        """The mean over 100 relative positions [100]."""
+        """The mean at 100 relative positions [100]."""
         return self.summary.mean
 
     def __getattr__(self, name: str) -> Estimate | None:
@@ -170,7 +171,7 @@ class Curve(Result):
         return curves_frame([self])
 
     def figure(self, style: Style | None = None) -> go.Figure:
-        """The mean with its band."""
+        """The mean curve with its band."""
         return curves_figure([self], style or Style())
 
     def __repr__(self) -> str:
@@ -188,7 +189,7 @@ def curves_frame(curves: Sequence[Curve]) -> pd.DataFrame:
 
 
 def curves_figure(curves: Sequence[Curve], style: Style) -> go.Figure:
-    """The means with their bands, a line for each curve."""
+    """The mean curves with their bands, one line for each."""
     return mean_curves(
         [curve.summary for curve in curves],
         style,
@@ -205,8 +206,7 @@ class MeasuredRanking(Result):
 
     @property
     def psi(self) -> float | None:
-        """How much nDCG@10 depends on the position of the evidence; `to_frame("psi")` has its
-        value under permutation."""
+        """Position sensitivity index of nDCG@10; `to_frame("psi")` has its permutation baseline."""
         profile = self.ranked.evaluation.profile
         return None if profile is None else profile.psi
 
@@ -215,7 +215,7 @@ class MeasuredRanking(Result):
         """nDCG@10 by position of the evidence in 20 equal bins [20], NaN for bins without a query.
 
         Raises:
-            UserError: the data set does not say where its evidence is.
+            UserError: the data set has no evidence positions.
         """
         means = self._profile().means
         return np.array([np.nan if mean is None else mean for mean in means], dtype=np.float32)
@@ -231,8 +231,8 @@ class MeasuredRanking(Result):
         return [self.ranked.provenance()]
 
     def to_frame(self, table: str = "measures") -> pd.DataFrame:
-        """A table of `poslens rank` by its name: measures with their intervals, psi, bins, queries,
-        languages; groups and positions of data sets with groups of queries.
+        """The table of `poslens rank` with this name: measures with their intervals, psi, bins,
+        queries, languages; also groups and positions for data sets with groups of queries.
 
         Raises:
             UserError: there is no such table, or the data set has no groups.
@@ -243,7 +243,7 @@ class MeasuredRanking(Result):
         """nDCG@10 by position of the evidence.
 
         Raises:
-            UserError: as `curve`.
+            UserError: the data set has no evidence positions.
         """
         return rankings_figure([self], style or Style())
 
@@ -271,16 +271,17 @@ def rankings_figure(rankings: Sequence[MeasuredRanking], style: Style) -> go.Fig
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Passport:
-    """What is known of models' position bias, a card each."""
+    """The position passports of one or more models."""
 
     cards: tuple[Card, ...]
 
     def to_frame(self) -> pd.DataFrame:
-        """Every number, a row each."""
+        """Every number, one per row."""
         return passports.table(self.cards)
 
     def figure(self, part: str = "relocation", style: Style | None = None) -> go.Figure:
-        """One part's figure, of the first card; the column `part` of `to_frame` names them.
+        """The figure of one part of the first passport; the column `part` of `to_frame` lists the
+        parts.
 
         Raises:
             UserError: there is no such part, or it has no figure.
@@ -294,10 +295,10 @@ class Passport:
         return drawn[part](style or Style())
 
     def save(self, path: str | Path) -> Path:
-        """As .html, .pdf, .svg, .json, or .yaml for a model card.
+        """Write the passport as .html, .pdf, .svg or .json, or as .yaml for a model card.
 
         Raises:
-            UserError: as `Explanation.save`.
+            UserError: another suffix, no browser for a picture, or the file cannot be written.
         """
         fmt = suffix(path, PASSPORT_FORMATS)
         return written(path, document_bytes(self.cards, fmt))  # type: ignore[arg-type]

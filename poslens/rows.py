@@ -1,5 +1,5 @@
-"""Rows of tables, each declared once as a dataclass. What files, JSON with its schema, and pages
-have of a field is derived from its declaration."""
+"""Table rows, each declared once as a dataclass, from which the columns of files, JSON and its
+schema, and pages are derived."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def column(
     shown: bool = True,
     in_files: bool = True,
 ) -> Any:
-    """A field of a row: what it means in files, its name there and its heading on a page (both by
-    default its own name), the format of its number, and whether pages and files have it."""
+    """A field of a row: its meaning, its name in files and its heading on a page (by default the
+    field's name), its number format, and whether files and pages include it."""
     return field(
         metadata={
             "meaning": meaning,
@@ -74,8 +74,8 @@ def column(
 def columns(
     meanings: Mapping[str, str], *, required: bool = True, shown: bool = True, in_files: bool = True
 ) -> Any:
-    """A field that is a mapping: a column for each of these keys, with its meaning. A row has all
-    of them if they are `required`, else some."""
+    """A mapping field: one column for each of these keys, with its meaning. If `required`, every
+    row has all of them, otherwise some."""
     return field(
         metadata={
             "keys": meanings,
@@ -88,8 +88,9 @@ def columns(
 
 
 def entries(row: Any) -> dict[str, Any]:
-    """A row as files have it. An `Estimate` becomes three columns: value, low and high. A
-    `Comparison` has these of its difference, and verdict, p_holm, margin and documents_needed."""
+    """A row as written to files. An `Estimate` becomes three columns: value, low and high. A
+    `Comparison` becomes those of its difference, and verdict, p_holm, margin and
+    documents_needed."""
     cells: dict[str, Any] = {}
     for item in _of_files(type(row)):
         for key, value, hint in _values(row, item, _key(item)):
@@ -115,8 +116,8 @@ def _cells(key: str, value: Any, hint: Any) -> dict[str, Any]:
 
 
 def shown(row: Any) -> dict[str, Any]:
-    """A row as pages show it: an estimate with its interval in one cell, a comparison with its
-    verdict too."""
+    """A row as shown on pages: an estimate and its interval in one cell, a comparison with its
+    verdict."""
     cells: dict[str, Any] = {}
     for item in fields(row):
         if item.metadata["shown"]:
@@ -129,8 +130,8 @@ def shown(row: Any) -> dict[str, Any]:
 
 @cache
 def answer_of(row: type) -> Any:
-    """The TypedDict of a row's JSON, with the meaning of each field: what docs and the schema are
-    made from."""
+    """The TypedDict of a row's JSON with the meaning of each field, used by the docs and the
+    schema."""
     shape: dict[str, Any] = {}
     for item in _of_files(row):
         for key, meaning, hint in _declared(row, item):
@@ -149,14 +150,14 @@ def answer_of(row: type) -> Any:
 
 
 def frame_of(row: type, rows: Iterable[Any]) -> pd.DataFrame:
-    """Rows of this kind, as files have them."""
+    """Rows of one kind, as written to files."""
     import pandas as pd
 
     records = [entries(each) for each in rows]
     names = list(dict.fromkeys(name for record in records for name in record))
     if not records:
         names = list(answer_of(row).__annotations__)
-    # Whole numbers stay whole where some are missing.
+    # Keep whole numbers as integers even if some are missing.
     whole = {
         name: "Int64"
         for item in _of_files(row)
@@ -168,14 +169,14 @@ def frame_of(row: type, rows: Iterable[Any]) -> pd.DataFrame:
 
 
 def text_frame_of(rows: Iterable[Any]) -> pd.DataFrame:
-    """Rows as pages show them."""
+    """Rows of one kind, as shown on pages."""
     import pandas as pd
 
     return pd.DataFrame([shown(row) for row in rows])
 
 
 def formats_of(row: type) -> dict[str, str]:
-    """The format of each number without an interval, by its heading on a page."""
+    """The format of each number without an interval, by its page heading."""
     return {
         _heading(item): item.metadata["form"]
         for item in fields(row)
@@ -185,8 +186,8 @@ def formats_of(row: type) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Table(Generic[Summary]):
-    """A table of a study: the dataclass of its rows, and the rows of one model's summary. With
-    `on_page` pages show it; its title stands above it there."""
+    """A table of a study: the dataclass of its rows, and the function that returns the rows of
+    one model's summary. If `on_page`, pages show it below its title."""
 
     row: type
     rows: Callable[[Summary], Iterable[Any]]
@@ -194,15 +195,15 @@ class Table(Generic[Summary]):
     on_page: bool = True
 
     def formats(self) -> dict[str, str]:
-        """See `formats_of`."""
+        """The format of each number without an interval, by its page heading."""
         return formats_of(self.row)
 
     def frame(self, summaries: Sequence[Summary]) -> pd.DataFrame:
-        """All rows, as files have them."""
+        """All rows, as written to files."""
         return frame_of(self.row, (row for summary in summaries for row in self.rows(summary)))
 
     def text_frame(self, summaries: Sequence[Summary]) -> pd.DataFrame:
-        """All rows, as pages show them."""
+        """All rows, as shown on pages."""
         return text_frame_of(row for summary in summaries for row in self.rows(summary))
 
 
@@ -240,7 +241,8 @@ def _heading(item: Field[Any]) -> str:
 
 
 def _suffixed(key: str, part: str) -> str:
-    """The name of another column of the same estimate: in words where its own is in words."""
+    """The name of another column of the same estimate, with spaces if the estimate's own name
+    has spaces."""
     if key.isidentifier():
         return f"{key}_{part}"
     return f"{key} {'p (Holm)' if part == 'p_holm' else part.replace('_', ' ')}"

@@ -22,19 +22,20 @@ def run_study(
     out: str | Path | None = None,
     **parameters: Any,
 ) -> StudyResult:
-    """Run a study on one model or several; what is stored is not computed again, and an interrupted
-    call goes on where it was. `poslens.needles(...)` is `run_study("needles", ...)`.
+    """Run a study on one model or several. Stored results are not computed again, and an
+    interrupted call can be repeated to resume. `poslens.needles(...)` is `run_study("needles",
+    ...)`.
 
     Args:
-        name: of a study: `poslens.needles`, and so on.
+        name: the study's name, such as "needles".
         dataset: a data set's name or path; by default the study's own.
-        out: a new folder for what a study makes besides its results: `poslens.debias(model,
+        out: a new folder for what a study writes in addition to its results: `poslens.debias(model,
             corpus, out="folder")` writes the debiased model.
-        parameters: of the study, by name; the command `poslens NAME --help` lists them.
+        parameters: the study's parameters by name; `poslens NAME --help` lists them.
 
     Raises:
-        UserError: as `explain`; the study does not fit the model, or the data set lacks what it
-            needs.
+        UserError: an argument is invalid as in `explain`, the study does not fit the model, or the
+            data set lacks what the study needs.
     """
     study = declared()[name].load()
     if out is not None:

@@ -1,9 +1,10 @@
-"""One warm headless browser that draws pictures: figures through kaleido, pages in tabs.
+"""One headless browser, kept running, that renders pictures: figures through kaleido, pages in
+tabs.
 
-Both speak to it through choreographer, which kaleido brings.
+Both use choreographer, a dependency of kaleido.
 
-Not `kaleido.start_sync_server`: measured with kaleido 1.5.0, its queue gives one thread another
-thread's image, and a browser that is missing leaves the caller waiting for good.
+Not `kaleido.start_sync_server`: measured with kaleido 1.5.0, its queue can return another thread's
+image, and without a browser the caller waits forever.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ _READY = (
 # a quarter inch and cut off at the foot.
 _PAGE_STYLE = "<style>@page{margin:0} body{margin:0} img{display:block}</style>"
 
-# What is raised when the browser has gone away: choreographer cancels what waits for an answer, or
-# reads the first half of a message and takes it for JSON.
+# Raised after the browser has exited: choreographer cancels pending requests, or parses a truncated
+# message as JSON.
 _GONE = (
     errors.BrowserClosedError,
     errors.BrowserFailedError,
@@ -67,22 +68,22 @@ _GONE = (
 
 
 class _Chromium(Chromium):
-    """The browser as choreographer starts it, with what pictures need."""
+    """The browser as choreographer starts it, with the flags that rendering needs."""
 
     def get_cli(self) -> Sequence[str]:
-        # Whole-pixel hinting would move letters out of their cells at another scale.
+        # Whole-pixel hinting would shift letters out of their cells at other scales.
         return [*super().get_cli(), "--font-render-hinting=none"]
 
     def get_env(self) -> MutableMapping[str, str]:
-        # Chromium's own temporary files go where choreographer removes them. It makes a socket
-        # there, and a socket's path has at most some 100 characters.
+        # Put Chromium's temporary files where choreographer removes them. Chromium creates a socket
+        # there, and a socket's path is limited to about 100 characters.
         folder = str(self.tmp_dir.path)
         own = {"TMPDIR": folder} if len(os.fsencode(folder)) < 56 else {}
         return {**super().get_env(), **own}
 
 
 class _FigurePage:
-    """kaleido's page around plotly.js, which needs no internet."""
+    """kaleido's page with plotly.js, which needs no internet."""
 
     def generate_index(self) -> str:
         # Without mathjax=False every page would ask a server on the internet for it.
@@ -98,7 +99,7 @@ class Page:
         self._path = folder / "page.html"
 
     async def show(self, source: str, width: int, height: int, scale: float = 1.0) -> None:
-        """Load the HTML `source` into a window of that size, `scale` dots to the pixel."""
+        """Load the HTML `source` into a window of this size, at `scale` dots per pixel."""
         size = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": False}
         await self._send("Emulation.setDeviceMetricsOverride", **size)
         await self._send("Emulation.setScrollbarsHidden", hidden=True)
@@ -122,11 +123,11 @@ class Page:
         return base64.b64decode(answer["data"])
 
     async def pdf(self, width: int, height: int) -> bytes:
-        """A PDF of one page of that size, smaller where the format ends."""
+        """A PDF of one page of this size; the format may limit it to less."""
         scale = min(1.0, _MAX_INCHES * _CSS_DPI / max(width, height))
         answer = await self._send(
             "Page.printToPDF",
-            # a hair more than the picture, or rounding makes a second, empty page
+            # slightly larger than the picture, because rounding could add an empty page
             paperWidth=(width * scale + 1) / _CSS_DPI,
             paperHeight=(height * scale + 1) / _CSS_DPI,
             scale=scale,
@@ -136,7 +137,7 @@ class Page:
         return base64.b64decode(answer["data"])
 
     async def paged_pdf(self) -> bytes:
-        """A PDF on pages of the size that the page's own `@page` rule gives."""
+        """A PDF with pages of the size in the page's own `@page` rule."""
         answer = await self._send("Page.printToPDF", preferCSSPageSize=True, printBackground=True)
         return base64.b64decode(answer["data"])
 
@@ -150,16 +151,16 @@ class Page:
 
 
 class _Process:
-    """A running browser and the event loop it lives in."""
+    """A running browser and its event loop."""
 
     def __init__(self) -> None:
-        """Raises `ChromeNotFoundError` where there is no browser."""
+        """Raises `ChromeNotFoundError` if no browser is installed."""
         self.kaleido = kaleido.Kaleido(
             page_generator=_FigurePage(), timeout=TIMEOUT_S, browser_cls=_Chromium
         )
         self._loop = asyncio.new_event_loop()
-        # A daemon's threads are daemons too. choreographer starts some that end with the browser
-        # only, and would keep Python from exiting where it hangs.
+        # Threads started by a daemon thread are daemons too. choreographer starts threads that end
+        # only with the browser, and would prevent Python from exiting if it hangs.
         threading.Thread(target=self._loop.run_forever, name="chrome", daemon=True).start()
         self._opened = asyncio.run_coroutine_threadsafe(self.kaleido.open(), self._loop)
 
@@ -177,32 +178,33 @@ class _Process:
             future.cancel()
 
     def close(self) -> concurrent.futures.Future[None]:
-        """Let the browser end by itself, which removes its files."""
+        """Let the browser exit normally, which removes its files."""
         closed = asyncio.run_coroutine_threadsafe(self.kaleido.close(), self._loop)
         closed.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._loop.stop))
         return closed
 
     def kill(self) -> None:
-        """End the browser with all its processes, now; its files go soon after."""
+        """Kill the browser and all its processes; its files are removed soon after."""
         with suppress(AttributeError, ProcessLookupError):  # never started, already gone
             os.killpg(self.kaleido.subprocess.pid, signal.SIGKILL)
         self.close()
 
 
 class _Browser:
-    """The browser of all threads: started on first use, replaced when it has gone."""
+    """The browser shared by all threads: started on first use, and restarted after it exits."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: _Process | None = None
 
     def run(self, work: Callable[[kaleido.Kaleido], Awaitable[T]]) -> T:
-        """What `work` makes in the browser; it is done twice where the browser dies at first.
+        """The result of `work`, run in the browser; `work` is run a second time if the browser
+        dies.
 
         Raises:
-            UserError: no browser, one that ends early, or no answer within `TIMEOUT_S`.
+            UserError: no browser, one that exits early, or no answer within `TIMEOUT_S`.
         """
-        # One lock over start, use and replacement: drawing keeps the cores busy by itself.
+        # One lock for start, use and restart: rendering uses all cores by itself.
         if not self._lock.acquire(timeout=TIMEOUT_S):
             raise UserError("The browser is busy with other pictures: try again, or export HTML.")
         try:
@@ -226,7 +228,7 @@ class _Browser:
         raise UserError(f"The browser that draws pictures ends early: {_REMEDY}")
 
     def close(self) -> None:
-        # At exit a thread may still be drawing: the browser ends with our pipe to it anyway.
+        # A thread may still be rendering at exit; the browser exits when our pipe to it closes.
         if self._lock.acquire(timeout=5):
             try:
                 if self._process is not None:
@@ -250,7 +252,8 @@ atexit.register(_browser.close)
 
 # plotly's figures are untyped.
 def render(figure: dict[str, Any], fmt: str, width: int, height: int, scale: float) -> bytes:
-    """A figure's dict as png, svg or pdf of `width` x `height` layout px, `scale` dots to each.
+    """A figure's dict as png, svg or pdf of `width` x `height` layout px, at `scale` dots per
+    pixel.
 
     The first call starts the browser (seconds), later ones reuse it. Thread-safe, one at a time.
 
@@ -267,7 +270,7 @@ def render(figure: dict[str, Any], fmt: str, width: int, height: int, scale: flo
 
 
 def in_page(work: Callable[[Page], Awaitable[T]]) -> T:
-    """What `work` makes in a page of its own. Thread-safe, one at a time, as `render`.
+    """The result of `work` in a new page. Thread-safe, one at a time, like `render`.
 
     Raises:
         UserError: there is no browser, or it does not answer.

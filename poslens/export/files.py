@@ -65,16 +65,18 @@ MEDIA_TYPES: Mapping[str, str] = {
 }
 TABLE_FORMATS: tuple[TableFormat, ...] = ("csv", "parquet", "json", "tex")
 
-# What spreadsheets take for the start of a formula (OWASP, "CSV Injection"), full width included.
+# Characters that spreadsheets treat as the start of a formula (OWASP, "CSV Injection"), including
+# full-width ones.
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 _RESERVED = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
 
 
 def file_name(*parts: object, fmt: str) -> str:
-    """A name of ASCII letters, digits, `-`, `_` and `.`, at most 80 characters with its suffix.
+    """A file name of ASCII letters, digits, `-`, `_` and `.`, at most 80 characters with its
+    suffix.
 
-    Whatever the parts hold, the name has no slash and no leading dot, is no device of
-    Windows and is never empty; parts in other scripts leave nothing behind.
+    For any parts, the name has no slash or leading dot, is not a Windows device name and is not
+    empty; characters of other scripts are dropped.
     """
     kept = []
     for part in parts:
@@ -89,11 +91,11 @@ def file_name(*parts: object, fmt: str) -> str:
 def figure_bytes(
     figure: go.Figure, fmt: FigureFormat, style: Style, provenance: Provenances | None = None
 ) -> bytes:
-    """`figure` as a file, with its provenance inside: its own, unless another is given.
+    """`figure` as a file with its provenance inside: its own, unless another one is given.
 
-    A PNG is `style.width_px * style.dpi / 96` dots wide; SVG and PDF have the size in inches
-    (96 px, 72 pt). The figure has to be built with the width of `style`: fonts and margins belong
-    to a size and are not stretched.
+    A PNG is `style.width_px * style.dpi / 96` dots wide; SVG and PDF have the size in inches (96
+    px, 72 pt). The figure must be built with the width of `style`, because fonts and margins are
+    not rescaled.
 
     Raises:
         UserError: png, svg or pdf without Chrome or Chromium, or a browser that does not answer.
@@ -129,8 +131,8 @@ def figure_bytes(
 
 
 def _without_clear_markers(trace: Any) -> list[Any]:
-    """A trace as a picture needs it: markers that are there to be clicked would be 100 invisible
-    shapes in the file."""
+    """A trace for a static picture: invisible markers, which exist only to be clicked, would add
+    100 shapes to the file."""
     colours = getattr(trace, "marker", None) and trace.marker.color
     if isinstance(colours, str) and colours == CLEAR:
         return [deepcopy(trace).update(mode="lines")]
@@ -138,7 +140,7 @@ def _without_clear_markers(trace: Any) -> list[Any]:
         return [trace]
     shown = [at for at, colour in enumerate(colours) if colour != CLEAR]
     symbols = deepcopy(trace)
-    # Gaps keep the points apart; the legend has this trace's line and symbol.
+    # None separates the points; the legend shows this trace's line and symbol.
     symbols.x = [value for at in shown for value in (trace.x[at], None)]
     symbols.y = [value for at in shown for value in (trace.y[at], None)]
     symbols.marker.color = colours[0]
@@ -148,11 +150,11 @@ def _without_clear_markers(trace: Any) -> list[Any]:
 def table_files(
     frame: pd.DataFrame, name: str, fmt: TableFormat, provenance: Provenances
 ) -> dict[str, bytes]:
-    """`frame` as files by their names: the table as `name`, and for CSV its provenance as
-    `STEM.provenance.json`. The other formats hold it themselves.
+    """`frame` as files by name: the table as `name`, and for CSV its provenance as
+    `STEM.provenance.json`. The other formats contain the provenance.
 
     Raises:
-        ValueError: as `table_bytes`.
+        ValueError: an unknown format, or no provenance.
     """
     files = {name: table_bytes(frame, fmt, provenance)}
     if fmt == "csv":
@@ -162,7 +164,7 @@ def table_files(
 
 
 def zipped(files: Mapping[str, bytes]) -> bytes:
-    """Files by their names as one ZIP archive, the same bytes for the same files."""
+    """Files by name as one ZIP archive; the same files give the same bytes."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in files.items():
@@ -199,7 +201,7 @@ def table_bytes(frame: pd.DataFrame, fmt: TableFormat, provenance: Provenances) 
 
 
 def table_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """A table's rows as JSON has them: null for what is missing."""
+    """A table's rows as in JSON: null for missing values."""
     columns = {str(name): [_json_value(value) for value in frame[name]] for name in frame.columns}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
@@ -295,9 +297,9 @@ def _html(figure: go.Figure, title: str, entries: list[dict[str, Any]], style: S
 
 
 def figure_div(figure: go.Figure, name: str, *, library: bool = True, static: bool = False) -> str:
-    """A figure as an element of an HTML page with this id; the first of a page brings the drawing
-    `library`. A `static` one, for printing, has no toolbar, does not react and is drawn at once;
-    others are drawn as soon as the browser has unpacked the library, which is compressed."""
+    """A figure as an HTML element with this id; the first one on a page includes the drawing
+    `library`. A `static` one, for printing, has no toolbar or interaction and is drawn
+    immediately; others are drawn once the browser has unpacked the compressed library."""
     drawn: str = figure.to_html(
         full_html=False,
         include_plotlyjs=library and static,
@@ -308,7 +310,7 @@ def figure_div(figure: go.Figure, name: str, *, library: bool = True, static: bo
     return f"{_compressed_library()}\n{drawn}" if library and not static else drawn
 
 
-# Figures call `Plotly.newPlot` while the library is still being unpacked: those calls wait for it.
+# Figures call `Plotly.newPlot` before the library is unpacked, so those calls are queued.
 _UNPACK = """
 window.Plotly = {newPlot: (...all) => unpacked.then(() => window.Plotly.newPlot.apply(null, all))};
 const packed = document.getElementById("plotly").textContent;
@@ -324,21 +326,21 @@ const unpacked = new Response(stream).text().then((source) => {
 
 @cache
 def _compressed_library() -> str:
-    """plotly.js as an HTML page holds it: a third of its size, and nothing is downloaded."""
+    """plotly.js compressed for embedding in an HTML page: a third of its size, with no download."""
     packed = base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
     return (
         f'<script type="application/gzip" id="plotly">{packed}</script>\n<script>{_UNPACK}</script>'
     )
 
 
-# Where nothing hovers, Plotly shows its toolbar all the time, over the legend.
+# Without hovering, Plotly would always show its toolbar, over the legend.
 _PLOT_CSS = "@media (hover: none), print { .modebar { display: none } }"
 
 
 def page_bytes(title: str, entries: Sequence[Mapping[str, Any]], body: str, css: str) -> bytes:
-    """An HTML file of `body`, which is markup, with its provenance inside. It needs nothing from
-    outside itself and may ask for nothing."""
-    # "</script>" in a model's name would end the element: no "<" is left in it.
+    """An HTML file of `body`, which is markup, with its provenance inside. It is self-contained
+    and may not request anything from outside."""
+    # "</script>" in a model's name would end the element, so every "<" is escaped.
     data = json.dumps(list(entries)).replace("<", "\\u003c")
     policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     policy += "img-src data: blob:"

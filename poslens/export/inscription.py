@@ -1,7 +1,7 @@
-"""A picture's own words: its title and where its numbers come from, written into the file.
+"""Writes a picture's title and provenance into its file.
 
-Figures and heatmaps alike. `entries` is one plain dict for each model or method in the picture
-(`Provenance.entry`), so that of several none is lost.
+Used for figures and heatmaps. `entries` has one plain dict for each model or method in the picture
+(`Provenance.entry`).
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _INCH_M = 0.0254
 def inscribed(
     image: bytes, fmt: str, title: str, entries: Entries, dpi: float | None = None
 ) -> bytes:
-    """A png, svg or pdf with its title and provenance inside; a png with its resolution too."""
+    """A png, svg or pdf with its title and provenance inside; a png also with its resolution."""
     if fmt == "png":
         return _png(image, title, entries, dpi)
     return (_svg if fmt == "svg" else _pdf)(image, title, entries)
 
 
 def _png(image: bytes, title: str, entries: Entries, dpi: float | None) -> bytes:
-    """With chunks behind the header, which spares packing the picture again (PNG specification,
-    11.3.4.3 and 11.3.4.5)."""
+    """Insert chunks after the header, so that the picture need not be compressed again (PNG
+    specification, 11.3.4.3 and 11.3.4.5)."""
     chunks = b""
     if dpi is not None:
-        dots = round(dpi / _INCH_M)  # to the metre
+        dots = round(dpi / _INCH_M)  # dots per meter
         chunks += _chunk(b"pHYs", struct.pack(">IIB", dots, dots, 1))
     texts = {
         "Title": printable(title),

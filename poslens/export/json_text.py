@@ -1,4 +1,4 @@
-"""The one writer of JSON that people read: answers of commands, tables and passports."""
+"""JSON for people to read: answers of commands, tables and passports."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
-    """A value as JSON: keys in the order given, text as it is, null for what is not finite.
+    """A value as JSON, with keys in the given order, text unescaped, and null for numbers that are
+    not finite.
 
-    Arrays and numbers of numpy are lists and numbers; half of a character (a lone surrogate) is
-    U+FFFD, which every reader of UTF-8 takes.
+    Numpy arrays and numbers become lists and numbers; a lone surrogate becomes U+FFFD, which every
+    UTF-8 reader accepts.
     """
     return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False, indent=indent)
 
@@ -24,7 +25,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(one) for one in value]
     if isinstance(value, float):
-        # numpy's own float of 64 bits is one of Python's.
+        # numpy.float64 is a subclass of float
         return float(value) if math.isfinite(value) else None
     if isinstance(value, str):
         return without_surrogates(value)
@@ -32,5 +33,5 @@ def _plain(value: Any) -> Any:
 
 
 def without_surrogates(text: str) -> str:
-    """Text that can be written as UTF-8: U+FFFD in place of half a character."""
+    """Text that can be encoded as UTF-8: lone surrogates become U+FFFD."""
     return re.sub("[\ud800-\udfff]", "\ufffd", text)

@@ -30,9 +30,9 @@ _PERMUTATION = "p of PSI: share of permutations of the evidence positions whose 
 
 def latex(frame: pd.DataFrame, entries: Sequence[Mapping[str, Any]]) -> bytes:
     """A table as a `table` float that needs the package booktabs. A number and both ends of its
-    interval are one cell: columns `x`, `x_low`, `x_high`; `x`, `low`, `high`; or `mean` and the
-    later `ci_low`, `ci_high`. The caption is the provenance, with what was resampled, and the test
-    of the verdicts or p values that the table has."""
+    interval become one cell: columns `x`, `x_low`, `x_high`; `x`, `low`, `high`; or `mean` with
+    later `ci_low`, `ci_high`. The caption contains the provenance, what was resampled, and the
+    test behind verdicts or p values in the table."""
     names = [str(name) for name in frame.columns]
     columns = list(_columns(names))
     caption = " ".join(f"{part[0].upper()}{part[1:]}." for part in _caption(names, entries))
@@ -64,13 +64,13 @@ def _caption(names: Sequence[str], entries: Sequence[Mapping[str, Any]]) -> Iter
 
 
 def escaped(text: str) -> str:
-    """Text that LaTeX sets as it is, on one line."""
+    """Text escaped for LaTeX, on one line."""
     signs = (_SPECIAL.get(sign, sign) for sign in " ".join(text.split()))
     return "".join(sign for sign in signs if len(sign) > 1 or sign.isprintable())
 
 
 def _columns(names: Sequence[str]) -> Iterator[tuple[str, list[int]]]:
-    """Each column's name and the places of its number, or of its number and both ends."""
+    """Each column's name and the indices of its number, or of its number and both ends."""
     intervals = {}
     for at, (low, high) in enumerate(pairwise(names)):
         owner = _LOW.sub("", low)
@@ -104,5 +104,5 @@ def _numeric(values: pd.Series) -> bool:
 
 
 def _line(cells: Any) -> str:
-    # A minus sign that is a number's own is set as one.
+    # A number's own minus sign is typeset as one.
     return " & ".join(re.sub(r"(?<![\w])-(?=\d)", "$-$", escaped(cell)) for cell in cells) + r" \\"

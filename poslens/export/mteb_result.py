@@ -39,11 +39,10 @@ def mteb_result(
 ) -> dict[str, Any]:
     """The result of one model on one task, with the fields of MTEB's `TaskResult`.
 
-    `revision` tells the task's texts from others; `scores` are measures by name, of which
-    `main_score` names the one that leaderboards sort by (measures that are not finite are left
-    out); `languages` are ISO 639-3 codes, None where unknown; `seconds` is the time it took.
-    `about` stands among the scores too, with the version of PosLens. `mteb_version` is null: MTEB
-    computed none of it.
+    `revision` identifies the task's texts; `scores` are measures by name (measures that are not
+    finite are omitted), and `main_score` is the one that leaderboards sort by; `languages` are ISO
+    639-3 codes, None if unknown; `seconds` is the evaluation time. `about` and the version of
+    PosLens are added to the scores. `mteb_version` is null, because MTEB did not compute them.
     """
     known = sorted({language for language in languages if language})
     entry = {

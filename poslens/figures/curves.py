@@ -1,8 +1,8 @@
-"""Numbers in, Plotly figures out: nothing is computed here but where ink goes.
+"""Plotly figures of curves; they compute layout only.
 
-Every string that comes from data (model names, tokens, labels) passes `escape` on its way in.
-Figures name what they show in `layout.meta["figure"]` and carry their provenance in
-`layout.meta["provenance"]`, a list of dicts. Show them in Streamlit with `theme=None`.
+Every string from data (model names, tokens, labels) passes `escape`. Figures name their kind in
+`layout.meta["figure"]` and have their provenance in `layout.meta["provenance"]`, a list of dicts.
+Show them in Streamlit with `theme=None`.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def pair_curves(
                 role="this pair" if means else "",
             )
             if means:
-                # The mean is what the pair stands against: it has the stronger line.
+                # The mean is the pair's reference, so it has the stronger line.
                 trace.update(opacity=0.6, line={**style.line(index), "width": 1})
             figure.add_trace(trace)
         if model in means:
@@ -139,8 +139,8 @@ def pair_curves(
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """A mean curve [100] at `positions` [100], its band [100] each where it has one, and what it
-    is the mean of ("mean of 304 pairs")."""
+    """A mean curve [100] at `positions` [100], its band [100] for each bound if it has one, and
+    what it is the mean of ("mean of 304 pairs")."""
 
     values: Array
     positions: NDArray[np.float64]
@@ -151,7 +151,7 @@ class Mean:
 def _add_published(
     figure: go.Figure, published: Mapping[str, Mean], first: int, style: Style
 ) -> None:
-    """A line for each published curve; the first has the look of the `first`-th line."""
+    """Add a line for each published curve; the first has the style of the `first`-th line."""
     for index, (model, mean) in enumerate(published.items(), first):
         name = f"{model}, published"
         shown, values = legend_name(name, style), bins(mean.values)
@@ -167,7 +167,7 @@ def _band(
     style: Style,
     name: str = BANDS[0],
 ) -> None:
-    """The area between two curves [100] where they have values, in the colour of the `index`-th
+    """The area between two curves [100] where both have values, in the color of the `index`-th
     line."""
     known = np.isfinite(np.asarray(low))
     x, below, above, numbers = (np.asarray(one)[known] for one in (at, low, high, BINS))
@@ -239,7 +239,7 @@ def mean_curves(
 
 
 def _add_read_shares(figure: go.Figure, curves: Sequence[PositionCurve], style: Style) -> None:
-    """Of how many texts each position was read, in percent, under an axis at the right."""
+    """Add the percentage of texts read at each position, on an axis at the right."""
     for index, curve in enumerate(curves):
         if curve.n_read is None or curve.n_read.min() == curve.n:
             continue
@@ -287,12 +287,12 @@ def difference(
     y_title: str | None = None,
     provenance: Provenances = (),
 ) -> go.Figure:
-    """Curve a minus curve b with a zero line, filled on either side in that curve's colour.
+    """Curve a minus curve b with a zero line, filled on each side in the color of that curve.
 
-    Arrays stand over the whole text, or at the positions `at` [100] of what was read. `interval`
-    is the difference's own [100] each, drawn as a band; without it the figure says nothing about
-    significance. Where either curve is NaN, since a model has not read that far,
-    nothing is drawn, and the end is shaded as not read.
+    Arrays are over the whole text, or at the positions `at` [100] of the text that was read.
+    `interval` is the interval of the difference, [100] for each bound, drawn as a band; without it
+    the figure shows no significance. Where either curve is NaN, because the model has not read that
+    far, nothing is drawn, and the end is shaded as not read.
     """
     if y_title is None and isinstance(a, PositionCurve):
         y_title = quantity(a.method)
@@ -348,11 +348,11 @@ def rank_scatter(
     y_title: str = "Saliency",
     provenance: Provenances = (),
 ) -> go.Figure:
-    """Words [n] by what two models give them: `x` is model names[0]'s, `y` names[1]'s.
+    """Words [n] by their values under two models: `x` is model names[0]'s, `y` names[1]'s.
 
-    Each axis has a range of its own: models differ in their units. The outermost words are written
-    beside their points, as far as they do not overlap; hovering shows every word. customdata is
-    the word's index.
+    Each axis has its own range, because models differ in their units. The outermost points are
+    labeled with their words as far as the labels do not overlap; hovering shows every word.
+    customdata is the word's index.
     """
     xs, ys = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if not xs.shape == ys.shape == (len(labels),):
@@ -390,7 +390,7 @@ def rank_scatter(
 
 
 def _curve_names(curves: Sequence[PositionCurve]) -> list[str]:
-    """The shortest names that tell the curves apart: model, then data set, method, number."""
+    """The shortest distinct names of the curves: model, then data set, method, number."""
     names = [curve.model for curve in curves]
     for more in (lambda curve: curve.dataset, lambda curve: repr(curve.method)):
         groups: dict[str, set[str]] = {}
@@ -421,7 +421,7 @@ def _labelled(
     labels: Sequence[str],
     style: Style,
 ) -> set[int]:
-    """Indices of the outermost points whose labels do not run into each other (in px, roughly)."""
+    """Indices of the outermost points whose labels do not overlap (approximately, in px)."""
     across = (xs - ranges[0][0]) / (ranges[0][1] - ranges[0][0])
     up = (ys - ranges[1][0]) / (ranges[1][1] - ranges[1][0])
     width, height = style.width_px - 7 * style.font_size, style.height_px - 5 * style.font_size

@@ -1,4 +1,4 @@
-"""What all figures share: an empty figure in a style, a curve's axis and line, labels, caption."""
+"""Parts shared by all figures: an empty styled figure, a curve's axis and line, labels, caption."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POSITION_TITLE = "Relative position in the tokens read (%)"
 TEXT_TITLE = "Position in the whole text (% of its characters)"
 BINS = np.arange(N_BINS)
 CLEAR = "rgba(0,0,0,0)"
-_LEGEND_EM = 17  # a longer name is wrapped: on a page, a phone may have to show it
+_LEGEND_EM = 17  # longer names are wrapped, so that they fit on a phone
 CENTRES = (BINS + 0.5) * (100 / N_BINS)
 _TICKS = 9
 """Ticks of a y axis, at most. Steps are 1, 2 or 5 times a power of ten, so that there are three at
@@ -38,7 +38,7 @@ _EVERY = 20
 
 
 def provenance_entries(provenance: Provenances) -> list[dict[str, Any]]:
-    """One plain dict for each provenance: what is known, in reading order."""
+    """One plain dict for each provenance: its known values, in reading order."""
     listed = [provenance] if isinstance(provenance, Provenance) else provenance
     return [provenance.entry() for provenance in listed]
 
@@ -54,13 +54,13 @@ def quantity(method: Method) -> str:
 
 
 def faint(colour: str, opacity: float) -> str:
-    """`#RRGGBB` as an rgba() with that opacity."""
+    """`#RRGGBB` as an rgba() color with this opacity."""
     red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
     return f"rgba({red},{green},{blue},{opacity})"
 
 
 def intervals(values: Sequence[Estimate | None], colour: str) -> dict[str, Any]:
-    """Error bars of 95% intervals, none where there is none; `error_y` of a trace."""
+    """Error bars of the 95% intervals that exist; for a trace's `error_y`."""
     ends = [(v.value, v.low, v.high) if v else (0.0, None, None) for v in values]
     return {
         "type": "data",
@@ -77,7 +77,7 @@ _PATTERNS = ("", "/", ".", "x")
 
 
 def bar_pattern(index: int, style: Style) -> dict[str, Any]:
-    """Hatching that tells a model's bars from the others' without colour; `pattern` of a marker."""
+    """Hatching that distinguishes a model's bars without color; for a marker's `pattern`."""
     return {
         "shape": _PATTERNS[index % len(_PATTERNS)],
         "fillmode": "overlay",
@@ -88,13 +88,13 @@ def bar_pattern(index: int, style: Style) -> dict[str, Any]:
 
 
 def legend_name(name: str, style: Style) -> str:
-    """A name from data as a legend shows it: escaped, on as many lines as it takes."""
+    """A name from data for a legend: escaped and wrapped."""
     room = min(style.width_px - 6 * style.font_size, _LEGEND_EM * style.font_size)
     return "<br>".join(map(escape, wrap(name, room, style.small)))
 
 
 def caption_text(entries: Sequence[Mapping[str, Any]]) -> str:
-    """Provenance in words: what all entries share once, then what sets each apart."""
+    """Provenance as text: the common entries once, then the differences."""
     shared, apart = _parted(entries)
     return _joined([shared, *apart])
 
@@ -104,7 +104,8 @@ _LINE_CHARACTERS = 80
 
 
 def caption_line(entries: Sequence[Mapping[str, Any]]) -> str:
-    """Provenance in one line: what sets several entries apart, or what a single one is of."""
+    """Provenance in one line: the differences between several entries, or the contents of a
+    single one."""
     shared, apart = _parted(entries)
     brief = [{k: v for k, v in one.items() if k in _BRIEF} for one in apart]
     told = brief if any(brief) else apart
@@ -114,7 +115,7 @@ def caption_line(entries: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _parted(entries: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], list[dict[str, str]]]:
-    """What all entries share, and what each has besides."""
+    """What all entries have in common, and the rest of each."""
     filled = [{k: str(v) for k, v in entry.items() if str(v) != ""} for entry in entries]
     shared = {
         key: value
@@ -143,8 +144,8 @@ def canvas(
 ) -> go.Figure:
     """An empty figure of a `kind` in `style`, with axes, provenance and caption.
 
-    `top` says that the x axis stands above the plot, so that only a line of labels and the
-    caption stand below it. Titles are data: they are wrapped and escaped here.
+    With `top` the x axis is above the plot, and only a line of labels and the caption are below it.
+    Titles are data: they are wrapped and escaped here.
     """
     entries = provenance_entries(provenance)
     theme, size, small = style.colours, style.font_size, style.small
@@ -171,7 +172,7 @@ def canvas(
         "zerolinecolor": theme.grid,
         "zerolinewidth": 1,
     }
-    # In the constructor: changing a layout that is already there takes seven times as long.
+    # Set in the constructor: changing an existing layout takes seven times as long.
     layout = go.Layout(
         template="none",
         width=style.width_px,
@@ -186,7 +187,7 @@ def canvas(
             "bordercolor": theme.muted,
             "font": {"color": theme.ink, "family": style.font_family, "size": small},
         },
-        # Plotly would take it from the paper, which is clear on a page: grey on grey.
+        # Otherwise Plotly uses the paper color, which is transparent on a page: gray on gray.
         modebar={"bgcolor": theme.paper, "color": theme.muted, "activecolor": theme.ink},
         clickmode="event+select",
         meta={"figure": kind, "provenance": entries},
@@ -232,7 +233,7 @@ def canvas(
 def label(
     figure: go.Figure, x: float, text: str, style: Style, *, y: float = 1, yanchor: str = "bottom"
 ) -> None:
-    """A word of ours just outside the plot, at `x` of the x axis."""
+    """A label outside the plot, at `x` of the x axis."""
     figure.add_annotation(
         text=text,
         font={"size": style.small, "color": style.colours.muted},
@@ -249,8 +250,8 @@ def label(
 def shade(
     figure: go.Figure, span: tuple[float, float], colour: str, text: str, style: Style
 ) -> None:
-    """Shade a span of the document, shares in [0, 1], and name it above the plot, if it has a
-    name."""
+    """Shade a span of the document, given as shares in [0, 1], and label it above the plot if it
+    has a name."""
     start, end = span
     if not 0 <= start < end <= 1:
         raise ValueError(f"span {span}: 0 <= start < end <= 1")
@@ -259,13 +260,13 @@ def shade(
     )
     if not text:
         return
-    # Half the word's width from the edge, or it would be cut off at 0 and 100%.
+    # Half the label's width from the edge, so that it is not clipped at 0 and 100%.
     reach = 50 * text_width(text, style.font_size) / (style.width_px - 6 * style.font_size)
     label(figure, min(max(50 * (start + end), reach), 100 - reach), text, style)
 
 
 def positions(figure: go.Figure) -> go.Figure:
-    """The x axis of a curve: relative position in percent, one hover box for all lines."""
+    """The x axis of a curve: relative position in percent, with one hover box for all lines."""
     figure.update_xaxes(
         range=[0, 100],
         tickvals=list(range(0, 101, 20)),
@@ -275,7 +276,11 @@ def positions(figure: go.Figure) -> go.Figure:
 
 
 def bins(values: ArrayLike) -> NDArray[np.float64]:
-    """`values` as [100]; raises ValueError for another shape."""
+    """`values` as an array [100].
+
+    Raises:
+        ValueError: another shape.
+    """
     array = np.asarray(values, dtype=np.float64)
     if array.shape != (N_BINS,):
         raise ValueError(f"a curve of shape {array.shape}, expected ({N_BINS},)")
@@ -294,15 +299,15 @@ def line(
     role: str = "",
 ) -> go.Scatter:
     """The `index`-th line: values [100] over the first `share` of the document, at positions `x`
-    [100] in [0, 1] of that, or at the centres of bins.
+    [100] in [0, 1] of that part, or at bin centers.
 
-    `name` is markup: escape it first. For `panel` and `role` see `group`; they are text.
+    `name` is markup and must be escaped. For `panel` and `role`, which are plain text, see `group`.
     """
     trace = go.Scatter(
         x=(CENTRES if x is None else 100 * x) * share,
         y=values,
         customdata=BINS,
-        # plotly.js selects no point of a trace that has lines alone.
+        # plotly.js cannot select points of a trace without markers.
         mode="lines+markers",
         line=style.line(index),
         **marks(index, len(values), style),
@@ -313,10 +318,10 @@ def line(
 
 
 def marks(index: int, n: int, style: Style) -> dict[str, Any]:
-    """Markers of the `index`-th line, which has `n` points: few show their symbol, which tells the
-    line from others without colour. The rest are clear, and there to be clicked."""
+    """Markers of the `index`-th line, which has `n` points. A few show the line's symbol, to
+    distinguish lines without color; the rest are transparent and only receive clicks."""
     colour = style.line(index)["color"]
-    # The first always: it is the one that the legend shows.
+    # Always the first one, because the legend shows it.
     shown = [at == 0 or at % _EVERY == (7 * index + 9) % _EVERY for at in range(n)]
     return {
         "marker": {

@@ -1,4 +1,4 @@
-"""Which line is which: a legend for a few lines, a panel for each group where there are more."""
+"""Legends for a few lines, and small multiples for many."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from poslens.figures.palettes import Style, escape, text_width, wrap
 MAX_LINES = 4
 """Lines in one plot, at most: with more, their bands hide each other."""
 
-_COLUMNS = 2  # on a page, a phone may have to show them
-_NAME_EM = 13  # a longer name of a panel is wrapped, for the same reason
+_COLUMNS = 2  # so that they fit on a phone
+_NAME_EM = 13  # longer panel names are wrapped for the same reason
 
 
 def group(trace: go.Scatter, key: str, name: str, role: str = "") -> go.Scatter:
-    """`trace` as one of those that have a panel of their own where lines are many.
+    """Mark `trace` as part of a group, which gets its own panel if there are many lines.
 
-    `name` is what the panel is called, as it is in the data, for example a model. `role` tells the
-    lines of one panel apart.
+    `name` is the panel's title as in the data, for example a model. `role` distinguishes the lines
+    of one panel.
     """
     return trace.update(legendgroup=key, meta={"panel": name, "role": role})
 
 
 def with_legend(figure: go.Figure, style: Style, *, above: bool = False) -> go.Figure:
-    """The finished `figure` with a legend over the plot, flush left; `above` leaves a line for
-    labels between them. More than `MAX_LINES` lines of several groups get a panel for each group:
-    call this once all traces, axes, shapes and labels are there."""
+    """The finished `figure` with a legend above the plot, aligned left; `above` leaves a line
+    for labels between them. More than `MAX_LINES` lines of several groups become small
+    multiples, one panel per group. Call this after all traces, axes, shapes and labels are
+    added."""
     lines = [trace for trace in figure.data if trace.meta and trace.showlegend is not False]
     names = {trace.legendgroup: str(trace.meta["panel"]) for trace in lines}
     roles = any(trace.meta["role"] for trace in lines)
@@ -39,20 +40,20 @@ def with_legend(figure: go.Figure, style: Style, *, above: bool = False) -> go.F
         figure = _panels(figure, names, style)
     entries = [str(t.name) for t in figure.data if t.name and t.showlegend is not False]
     legend_px = _legend_px(entries, style)
-    # The titles of panels stand in the margin, which the legend takes for its own.
+    # Panel titles are in the margin, which would otherwise be reserved for the legend.
     between = legend_px if many else (1 if above else -0.4) * style.font_size
     return figure.update_layout(
         showlegend=bool(entries),
-        # A third row of the legend and all after it come on top of the height.
+        # The third and later rows of the legend increase the height.
         height=figure.layout.height + max(0, legend_px - 4 * style.font_size),
         legend={
             "orientation": "h",
-            # In groups, each has a column of its own: for lines that have something in common.
+            # Each group gets a column, for lines that have something in common.
             "traceorder": "normal" if many or not roles else "grouped",
             "x": 0,
             "xanchor": "left",
-            # At the figure's top, and the plot below it: placed by the plot instead, it stays where
-            # it was when a change of width gives it more or fewer lines, and covers the plot.
+            # Anchored to the top of the figure: anchored to the plot, it would not move when a
+            # change of width changes its number of rows, and would cover the plot.
             "yref": "container",
             "y": 1,
             "yanchor": "top",
@@ -66,8 +67,8 @@ def with_legend(figure: go.Figure, style: Style, *, above: bool = False) -> go.F
 
 
 def _legend_px(entries: Sequence[str], style: Style) -> int:
-    """About how high the legend is: as wide as all entries in one row, or in columns as wide as the
-    widest."""
+    """Approximate height of the legend: with all entries in one row, or in columns as wide as
+    the widest entry."""
     lines = [entry.split("<br>") for entry in entries]
     widths = [40 + max(text_width(line, style.small) for line in own) for own in lines]
     room = style.width_px - 2.5 * style.font_size
@@ -79,8 +80,9 @@ def _legend_px(entries: Sequence[str], style: Style) -> int:
 
 
 def _panels(figure: go.Figure, names: dict[str, str], style: Style) -> go.Figure:
-    """`figure` as small multiples that share their axes: a panel for each of `names` (group ->
-    title), and in each what belongs to no group. Titles of axes stand over and under all."""
+    """`figure` as small multiples with shared axes: one panel for each of `names` (group ->
+    title), each also showing the traces that belong to no group. Axis titles are shown once for
+    all panels."""
     size, layout = style.font_size, figure.layout.to_plotly_json()
     n, rows = len(names), math.ceil(len(names) / _COLUMNS)
     between = 4.5 * size / style.width_px
@@ -89,7 +91,7 @@ def _panels(figure: go.Figure, names: dict[str, str], style: Style) -> go.Figure
     titles = [wrap(name, room, style.small) for name in names.values()]
     title_px = 1.3 * style.small * max(map(len, titles)) + 0.3 * size
     panel_px = 0.4 * style.height_px
-    # Where the last row is not full, labels of the x axis stand in the gap above it.
+    # If the last row is not full, x axis labels are in the gap above it.
     gap_px = title_px + (2 if n % _COLUMNS else 0.8) * size
     plot_px = rows * panel_px + (rows - 1) * gap_px
     y_lines = wrap(_title(layout["yaxis"]), style.width_px - 3 * size, size)
@@ -108,7 +110,8 @@ def _panels(figure: go.Figure, names: dict[str, str], style: Style) -> go.Figure
             "domain": [left, left + share],
             "anchor": f"y{number}",
             "showticklabels": last,
-            # plotly.js finds no range for y axes that match where x axes of one range match too.
+            # plotly.js computes no range for matching y axes if x axes with the same range match
+            # too.
             **({"matches": "x"} if at and "range" not in layout["xaxis"] else {}),
         }
         axes[f"yaxis{number}"] = {
@@ -203,7 +206,7 @@ def _note(
     at: str = "left",
     **where: Any,
 ) -> dict[str, Any]:
-    """Text outside the panels; `x` and `y` are shares of all of them together."""
+    """Text outside the panels; `x` and `y` are shares of the area of all panels."""
     return {
         "text": "<br>".join(lines),
         "x": x,

@@ -1,4 +1,4 @@
-"""Figures of a query x document matrix: a rail for each query unit, and the whole matrix."""
+"""Figures of a query x document matrix: a row of bars for each query unit, and the whole matrix."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from poslens.figures.figure_base import (
 )
 from poslens.figures.palettes import MAX_HEIGHT_PX, Style, escape, shorten
 
-_ROW_SHARE = 0.85  # of the room between two rows that the longest bar takes
+_ROW_SHARE = 0.85  # share of the distance between two rows that the longest bar takes
 _ROW_PX = 26
 
 
 def tall(style: Style, rows: int, besides_px: int, least_px: int = 0) -> Style:
-    """The style of a figure with so many rows and so much room besides; a query of hundreds of
+    """The style of a figure with this many rows and additional height; a query of hundreds of
     words has narrower rows."""
     wanted = max(besides_px + _ROW_PX * rows, least_px)
     return replace(style, height_px=min(wanted, MAX_HEIGHT_PX))
@@ -39,11 +39,11 @@ def unit_rails(
     *,
     provenance: Provenances = (),
 ) -> go.Figure:
-    """Small multiples: a row for each query unit, its shares along the document as bars, up where
-    they raise the score and down where they lower it, all rows on one scale.
+    """Small multiples: one row for each query unit, with its shares along the document as bars, up
+    if they raise the score and down if they lower it. All rows have the same scale.
 
     Args:
-        matrix: [Q, B], signed; B bins of equal length over what was read.
+        matrix: [Q, B], signed; B bins of equal length over the text that was read.
         evidence: its start and end there, as shares in [0, 1]; shaded.
 
     Each bar's customdata is its share and the query unit.
@@ -56,7 +56,7 @@ def unit_rails(
     figure = canvas("unit_rails", style, POSITION_TITLE, "", provenance)
     colours = {True: str(style.diverging()[-2][1]), False: str(style.diverging()[1][1])}
     centres = (np.arange(n) + 0.5) * (100 / n)
-    # All at once: Plotly checks every line again for each that is added.
+    # All at once: for each added line, Plotly validates all lines again.
     across = {"type": "line", "xref": "x domain", "yref": "y", "x0": 0, "x1": 1, "layer": "below"}
     line = {"color": style.colours.grid, "width": 1}
     figure.update_layout(shapes=[{**across, "y0": -y, "y1": -y, "line": line} for y in range(rows)])
@@ -104,17 +104,17 @@ def interaction_matrix(
     x_title: str = "Document tokens",
     provenance: Provenances = (),
 ) -> go.Figure:
-    """Query units (rows, downwards) by document units (columns), white at zero.
+    """Query units (rows, top to bottom) by document units (columns), white at zero.
 
-    Colours go by the square root of the share's magnitude: most are small, and would all look
-    white beside the largest. The colour bar and hovering say the shares themselves.
+    Colors encode the square root of the share's magnitude, because most shares are small and would
+    look white next to the largest. The color bar and hover text show the shares themselves.
 
     Args:
         matrix: [Q, D], signed.
         evidence_columns: document units inside the evidence; outlined.
 
-    Document units have their labels where all fit beside each other, else their numbers, of which
-    Plotly draws as many as there is room for; hovering shows each label.
+    Document units show their labels if all of them fit, otherwise their numbers, of which Plotly
+    draws as many as fit; hovering shows each label.
     """
     values = np.asarray(matrix, dtype=np.float64)
     if values.shape != (len(query_labels), len(document_labels)):
@@ -170,7 +170,8 @@ def interaction_matrix(
             tickangle=-90 if len(document_labels) > 1 else 0,
         )
     figure.update_xaxes(
-        # Labels of unknown length stand on top, where the margin grows; the caption has the foot.
+        # Labels of unknown length are at the top, where the margin can grow; the caption is at the
+        # bottom.
         side="top",
         automargin=True,
         showline=False,
@@ -193,7 +194,7 @@ def interaction_matrix(
 
 
 def _labelled(rows: int, style: Style) -> range:
-    """The rows that are labelled: every one, or as many as do not run into each other."""
+    """The rows that get labels: all of them, or as many as fit without overlap."""
     room = max(style.height_px - 6 * style.font_size, style.font_size)
     return range(0, rows, max(1, ceil(rows * 1.2 * style.font_size / room)))
 
@@ -205,7 +206,7 @@ def signed_root(values: ArrayLike) -> NDArray[np.float64]:
 
 
 def _runs(columns: Sequence[int]) -> list[tuple[int, int]]:
-    """First and last of each run of neighbouring columns."""
+    """First and last index of each run of adjacent columns."""
     runs: list[tuple[int, int]] = []
     for column in sorted(set(columns)):
         if runs and column == runs[-1][1] + 1:

@@ -14,9 +14,9 @@ from poslens.figures.palettes import Style, escape
 def needle_heatmap(
     grids: Mapping[str, NeedleGrid], style: Style, *, provenance: Provenances = ()
 ) -> go.Figure:
-    """Share of needles found, a row for each model and length, a column for each depth. `grids` are
-    by model. Lengths that a model does not read have no row; cells that are not computed are
-    empty."""
+    """Share of needles retrieved, one row for each model and length, one column for each depth.
+    `grids` are by model. Lengths beyond a model's context limit have no row; cells that have not
+    been computed are empty."""
     depths = sorted({depth for grid in grids.values() for depth in grid.depths})
     rows = [(name, length) for name, grid in grids.items() for length in grid.lengths]
     estimates = [[grids[name].accuracy(length, depth) for depth in depths] for name, length in rows]
@@ -76,7 +76,7 @@ def needle_heatmap(
         ticks="",
         ticklabelstandoff=3,
     )
-    # Room for the numbers, however many models there are.
+    # Room for the numbers with any number of models.
     rows_px = len(rows) * 2.2 * style.font_size + 8 * style.font_size
     figure.update_layout(hovermode="closest", height=max(figure.layout.height, round(rows_px)))
     return figure

@@ -1,4 +1,4 @@
-"""How figures look: file formats, sizes, colours, dashes; and text from data made safe to draw."""
+"""The look of figures: file formats, sizes, colors, dashes; and escaping of text from data."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ MAX_HEIGHT_PX = 4000
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How a figure is drawn and how large.
+    """The look and size of a figure.
 
     `width_px`, `height_px`, `font_size` and `line_width` are CSS pixels, 96 to the inch; a PNG has
-    `dpi` dots to that inch, so 336 px at 300 dpi are 3.5 in and 1,050 dots. `caption` puts the
-    provenance under the plot and adds the room it takes to the height.
+    `dpi` dots per inch, so 336 px at 300 dpi are 3.5 in and 1,050 dots. With `caption` the
+    provenance is shown below the plot, and the figure is taller by the space it takes.
 
     Raises:
-        UserError: an unknown palette or theme, or a size outside what can be drawn.
+        UserError: an unknown palette or theme, or a size that cannot be drawn.
     """
 
     font_family: str = "Arial, Helvetica, Liberation Sans, sans-serif"
@@ -108,25 +108,25 @@ class Style:
 
     @property
     def scale(self) -> float:
-        """Dots of a PNG for each pixel of layout."""
+        """Dots of a PNG per layout pixel."""
         return self.dpi / CSS_DPI
 
     @property
     def colours(self) -> Theme:
-        """The colours that carry no data."""
+        """The colors that carry no data."""
         return THEMES[self.theme]
 
     @property
     def small(self) -> float:
-        """Size of tick labels, legends and labels inside the plot, in px."""
+        """Font size of tick labels, legends and labels inside the plot, in px."""
         return 0.9 * self.font_size
 
     def line(self, index: int) -> dict[str, object]:
-        """Colour and width of the `index`-th line; it is solid, since dashes hide what noisy lines
-        do.
+        """Color and width of the `index`-th line; it is solid, because dashes hide the shape of
+        noisy lines.
 
-        Its colour and `symbol` both advance, so that neighbours differ in print without colour and
-        no two of the first 30 lines look alike.
+        Color and `symbol` both advance with the index, so that neighbors differ in print without
+        color and no two of the first 30 lines look alike.
         """
         colours = PALETTES[self.palette][self.theme]
         return {
@@ -139,9 +139,9 @@ class Style:
         return SYMBOLS[index % len(SYMBOLS)]
 
     def diverging(self) -> list[tuple[float, str]]:
-        """Colour scale from negative through zero (the background, or mid grey) to positive."""
+        """Color scale from negative through zero (the background, or mid gray) to positive."""
         if self.palette == "grey":
-            # Two hues are not to be had: zero is mid grey and the sign is lightness.
+            # A gray palette has no hues: zero is mid gray and lightness encodes the sign.
             ends = ("#FFFFFF", "#9A9A9A", "#000000")
             low, middle, high = ends if self.theme == "light" else ends[::-1]
             return [(0.0, low), (0.5, middle), (1.0, high)]
@@ -174,17 +174,17 @@ PRESETS: Mapping[str, Style] = {
 
 
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;"}
-# What XML 1.0 cannot hold at all (an SVG with one of these does not parse), and lone surrogates.
+# Characters that XML 1.0 forbids (an SVG with one of them does not parse), and lone surrogates.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 def printable(text: str) -> str:
-    """`text` with characters that no XML file may hold replaced by U+FFFD."""
+    """`text` with the characters that XML forbids replaced by U+FFFD."""
     return _UNPRINTABLE.sub("\ufffd", text)
 
 
 def escape(text: object) -> str:
-    """`text` so that Plotly shows it as it is.
+    """`text` escaped so that Plotly shows it literally.
 
     Plotly reads a subset of HTML (`<b>`, `<a href>`, `<br>`, entities) in every string it draws,
     `%{...}` as a template in names and titles, and `$...$` as TeX where MathJax is loaded. Line
@@ -196,18 +196,18 @@ def escape(text: object) -> str:
 
 
 def text_width(text: str, font_size: float) -> float:
-    """Roughly how wide `text` is drawn, in px: half an em a letter, an em for a wide one."""
+    """Approximate width of `text` in px: half an em per letter, an em per wide character."""
     wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
     return font_size * (0.51 * (len(text) - wide) + 1.05 * wide)
 
 
 def shorten(text: str, length: int) -> str:
-    """`text` cut to `length` characters, an ellipsis included."""
+    """`text` truncated to `length` characters, including the ellipsis."""
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
 def wrap(text: object, width_px: float, font_size: float) -> list[str]:
-    """`text` in lines of at most about `width_px`, not escaped yet; longer words are broken."""
+    """`text` in lines of at most about `width_px`, not yet escaped; longer words are broken."""
     lines = [""]
     for word in str(text).split():
         joined = f"{lines[-1]} {word}".lstrip()

@@ -1,16 +1,16 @@
-"""Text of users, addresses, files and models, made fit for Streamlit's Markdown.
+"""Escapes text from users, addresses, files and models for Streamlit's Markdown.
 
-Streamlit renders messages, captions, labels, tooltips and figures of metrics as Markdown. Whatever
-the program did not write itself goes through `plain` on its way there: a link or an image of
-somebody else's would make the reader's browser fetch from outside.
+Streamlit renders messages, captions, labels, tooltips and metric values as Markdown. Any text that
+the program did not write itself must pass through `plain`: otherwise a link or image in it could
+make the reader's browser send requests to other sites.
 """
 
 from __future__ import annotations
 
 import re
 
-# What is redrawn after escapes were resolved, so that no escape keeps it from happening: icons by
-# name; arrows, dashes and comparisons that stand between spaces; addresses, which become links.
+# What Streamlit replaces after resolving escapes, so that escaping cannot prevent it: icon names;
+# arrows, dashes and comparisons between spaces; addresses, which become links.
 _REDRAWN = re.compile(
     r":(?=material/|streamlit:)"
     r"|(?<!\S)(?:<(?=->(?!\S))|[-<>~](?=[-=>](?!\S)))"
@@ -21,11 +21,11 @@ _MARKS = frozenset(r"\`*_{}[]()#+-.!|<>$~:&=^@")
 
 
 def parted(text: str) -> str:
-    """`text` with a word joiner inside whatever Streamlit redraws however it is escaped."""
+    """`text` with a word joiner inside everything that Streamlit replaces even if escaped."""
     return _REDRAWN.sub("\\g<0>\u2060", text)
 
 
 def plain(text: object) -> str:
-    """`text` for Streamlit's Markdown, on one line, with nothing in it read as markup."""
+    """`text` for Streamlit's Markdown, on one line, with no part of it interpreted as markup."""
     one_line = parted(" ".join(str(text).split()))
     return "".join(f"\\{c}" if c in _MARKS else c for c in one_line)
