@@ -1,4 +1,4 @@
-"""The card of a debiased model: what it was made of, what was measured, and what it is not."""
+"""The model card of a debiased model: its training, its measured results and its limits."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def model_card(
     results: Sequence[tuple[str, str, str, str]] = (),
     verdict: str = "",
 ) -> str:
-    """The card as Markdown. `results` are rows of (measure, before, after, change) on the held-out
-    half; empty before they are measured."""
+    """The card as Markdown. `results` are rows of (measure, before, after, change) on the
+    held-out half; empty before evaluation."""
     license = f"license: {manifest.license.lower()}\n" if manifest.license else ""
     checks = "\n".join(
         f"| {step} | {loss:.4f} | {effect} |" if step else f"| 0 | | {effect} |"

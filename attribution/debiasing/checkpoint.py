@@ -1,4 +1,4 @@
-"""Where a training is: adapter, optimizer and checks, in one safetensors file."""
+"""Checkpoints of a training: adapter, optimizer and validation checks in one safetensors file."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Moments = Mapping[str, Mapping[str, Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class ValidationCheck:
-    """The position effect on the validation texts after `step` steps, and the mean loss since the
-    check before."""
+    """The position effect on the validation texts after `step` steps, and the mean loss since
+    the previous check."""
 
     step: int
     loss: float
@@ -30,8 +30,9 @@ class ValidationCheck:
 
 @dataclass(frozen=True, slots=True)
 class TrainingState:
-    """What a checkpoint holds: weights by path, the optimizer's moments by path and name, the
-    steps done, the last step, the checks so far, and the sum of the losses since the last one."""
+    """The contents of a checkpoint: weights by path, the optimizer's moments by path and name,
+    the number of steps completed, the last step, the checks so far, and the sum of losses since
+    the last check."""
 
     weights: dict[str, Tensor]
     moments: dict[str, dict[str, Tensor]]
@@ -42,7 +43,7 @@ class TrainingState:
 
 
 class Checkpoint:
-    """A checkpoint's file, replaced as a whole."""
+    """A checkpoint file, always replaced atomically."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -57,7 +58,7 @@ class Checkpoint:
         checks: Sequence[ValidationCheck],
         loss: float,
     ) -> None:
-        """Replace the file; `owner` says which training it is of."""
+        """Replace the file; `owner` identifies the training."""
         tensors = {f"weight/{path}": value.contiguous() for path, value in weights.items()}
         for path, named in moments.items():
             for name, value in named.items():
@@ -74,7 +75,8 @@ class Checkpoint:
         new.replace(self._path)
 
     def read(self, owner: str) -> TrainingState | None:
-        """What it holds; None where it is not there, is damaged, or is of another training."""
+        """The stored state; None if the file is missing, damaged, or belongs to another
+        training."""
         try:
             with safe_open(self._path, "pt") as file:
                 about = file.metadata() or {}

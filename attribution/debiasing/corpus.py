@@ -1,8 +1,9 @@
-"""What a model is debiased on: the sentences of one half of a corpus, and the texts made of them.
+"""The training data for debiasing: sentences from one half of a corpus, and the texts composed of
+them.
 
-A corpus is split by document: one half to train on, the other one held out for judging. A part of
-the training half is validated on, so that the dose is chosen on texts that were neither trained on
-nor judged on.
+A corpus is split by document: one half for training, the other half held out for evaluation. Part
+of the training half is used for validation, so that the length of training is chosen on texts that
+are neither trained on nor evaluated.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ VALIDATED = 5
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence and the language of its document (ISO 639-3, None where unknown)."""
+    """A sentence and the language of its document (ISO 639-3, None if unknown)."""
 
     text: str
     language: str | None = None
@@ -41,8 +42,8 @@ class Sentence:
 
 @dataclass(frozen=True, slots=True)
 class TrainingCorpus:
-    """Sentences to train on and to validate on, no document in both, and the fingerprints of all
-    documents that belong to the training half. `digest` tells this corpus from others."""
+    """Sentences for training and for validation, from disjoint documents, and the fingerprints
+    of all documents in the training half. `digest` identifies the corpus."""
 
     name: str
     train: tuple[Sentence, ...]
@@ -61,17 +62,17 @@ class TrainingCorpus:
         return total.hexdigest()
 
     def held_out(self, text: str) -> bool:
-        """Whether nothing of this document was trained or validated on."""
+        """Whether no part of this document is used for training or validation."""
         return fingerprint(text) not in self.training_half
 
 
 def fingerprint(text: str) -> str:
-    """What tells a document from others: the same text is always on the same side of a split."""
+    """Fingerprint of a document's text, so that identical texts are on the same side of a split."""
     return hashlib.blake2b(b"debias\0" + text.encode(), digest_size=12).hexdigest()
 
 
 def training_corpus(name: str, documents: Iterable[tuple[str, str | None]]) -> TrainingCorpus:
-    """Split documents (text, language) in two halves, by fingerprint, and cut the training half
+    """Split documents (text, language) into two halves by fingerprint, and split the training half
     into sentences.
 
     Raises:
@@ -99,7 +100,7 @@ def training_corpus(name: str, documents: Iterable[tuple[str, str | None]]) -> T
 
 
 def _sentences(documents: Sequence[tuple[str, str | None]], seen: set[str]) -> tuple[Sentence, ...]:
-    """The documents' sentences, each once; those in scripts without marked sentences are none."""
+    """The documents' distinct sentences; texts in scripts without sentence marks have none."""
     found: list[Sentence] = []
     for text, language in documents:
         if len(found) >= MAX_SENTENCES:
@@ -115,8 +116,8 @@ def _sentences(documents: Sequence[tuple[str, str | None]], seen: set[str]) -> t
 
 
 def by_language(pool: Sequence[Sentence], least: int) -> list[list[int]]:
-    """Numbers of the sentences of each language that has at least `least` of them: a training text
-    is in one language."""
+    """Indices of the sentences of each language that has at least `least` of them, because a
+    training text is in one language."""
     groups: dict[str | None, list[int]] = {}
     for number, sentence in enumerate(pool):
         groups.setdefault(sentence.language, []).append(number)
@@ -124,7 +125,7 @@ def by_language(pool: Sequence[Sentence], least: int) -> list[list[int]]:
 
 
 def joined(parts: Sequence[str]) -> str:
-    """Sentences as one text, with spaces between them where their script has any."""
+    """Sentences as one text, separated by spaces if their script uses them."""
     text = ""
     for part in parts:
         text += part if not text or starts_unspaced(part) else f" {part}"
@@ -132,7 +133,8 @@ def joined(parts: Sequence[str]) -> str:
 
 
 def half_query(sentence: str, rng: random.Random) -> str:
-    """A random half of a sentence's words in their order, without its last mark."""
+    """A random half of a sentence's words in their original order, without the final punctuation
+    mark."""
     spans = [span for span in words(sentence) if any(map(str.isalnum, sentence[slice(*span)]))]
     spans = spans or list(words(sentence))
     chosen = sorted(rng.sample(range(len(spans)), (len(spans) + 1) // 2))

@@ -1,4 +1,4 @@
-"""Write a debiased model as a plain sentence-transformers folder that needs nothing of PosLens."""
+"""Writes a debiased model as a plain sentence-transformers folder that works without PosLens."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ def write_model(
     retriever: DenseRetriever, adapter: Adapter, manifest: Manifest, folder: Path
 ) -> None:
     """Merge the adapter into the retriever's weights, and write model, adapter, manifest and card
-    to a new folder, which appears only when all of it is there. The retriever is of no other use
-    then.
+    to a new folder, which appears only when complete. The retriever cannot be used afterwards.
 
     Raises:
-        OSError: the disk does not take it.
+        OSError: the files cannot be written.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     written = Path(mkdtemp(dir=folder.parent, prefix=".new-"))
@@ -32,7 +31,7 @@ def write_model(
         adapter.save(written / ADAPTER, manifest.base)
         adapter.merge()
         model = retriever.model
-        # As the retriever uses them: its own name may set other ones than the model's files.
+        # The settings that the retriever uses, which can differ from those in the model's files.
         for side, prompt in retriever.prompts.items():
             model.prompts[side] = prompt
         model.save_pretrained(str(written), create_model_card=False, safe_serialization=True)
@@ -45,10 +44,10 @@ def write_model(
 
 
 def copy_model(folder: Path, target: Path) -> None:
-    """Copy a debiased model, with its adapter alone in a folder within, to a new folder.
+    """Copy a debiased model to a new folder, with its adapter alone in a subfolder.
 
     Raises:
-        UserError: something is at `target` already, or it cannot be written.
+        UserError: `target` exists already, or cannot be written.
     """
     require_new(target)
     try:
@@ -61,10 +60,10 @@ def copy_model(folder: Path, target: Path) -> None:
 
 
 def require_new(folder: Path) -> None:
-    """Do nothing, unless something is at `folder` already.
+    """Check that nothing exists at `folder`.
 
     Raises:
-        UserError: something is.
+        UserError: something does.
     """
     if folder.exists():
         raise UserError(f"{folder} already exists: name a new folder.")

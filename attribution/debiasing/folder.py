@@ -1,5 +1,5 @@
-"""Debiased models on this machine: plain sentence-transformers folders below the data folder, each
-with what it was made of. Nothing here loads a model."""
+"""Debiased models on this machine: plain sentence-transformers folders below the data folder,
+each with a manifest of its training. Nothing here loads a model."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a debiased model was made of. `training` tells it from every other training: the base
-    model's files and settings, the corpus and the recipe. `checks` are (step, mean loss, position
-    effect as text) in order."""
+    """The training of a debiased model. `training` identifies it: the base model's files and
+    settings, the corpus and the recipe. `checks` are (step, mean loss, position effect as text)
+    in order."""
 
     base: str
     training: str
@@ -40,13 +40,13 @@ class Manifest:
     query_max_length: int | None = None
 
     def write(self, folder: Path) -> None:
-        """Write it into the model's folder."""
+        """Write the manifest into the model's folder."""
         text = json.dumps(asdict(self), indent=1)
         (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """What the model in `folder` was made of; None where it does not say."""
+    """The manifest of the model in `folder`; None if it has none or an invalid one."""
     path = folder / MANIFEST
     try:
         status = path.stat()
@@ -63,7 +63,7 @@ def _parsed(path: Path, _changed: int) -> Manifest:
 
 
 def root() -> Path:
-    """Where debiased models are."""
+    """The folder that contains all debiased models."""
     return data_folder() / "models" / "debiased"
 
 
@@ -89,7 +89,7 @@ def debiased_models() -> dict[str, RetrieverSpec]:
 
 
 def find(training: str) -> RetrieverSpec | None:
-    """The model that this training made."""
+    """The model that this training produced; None if there is none."""
     for spec in debiased_models().values():
         manifest = read_manifest(folder_of(spec))
         if manifest is not None and manifest.training == training:
@@ -98,12 +98,12 @@ def find(training: str) -> RetrieverSpec | None:
 
 
 def folder_of(spec: RetrieverSpec) -> Path:
-    """The folder of one of them."""
+    """The folder of the debiased model with this name."""
     return Path(spec.source.removeprefix("folder:"))
 
 
 def new_folder(base: str) -> Path:
-    """A folder that is not there yet, named after the model that was debiased."""
+    """An unused folder path, named after the base model."""
     stem = _NOT_IN_NAMES.sub("-", base.rpartition("/")[2]).strip("-.") + "-debiased"
     folder = root() / stem
     number = 1

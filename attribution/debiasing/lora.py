@@ -17,8 +17,8 @@ from poslens.attribution.errors import UserError
 
 
 def linear_layers(backbone: nn.Module, name: str) -> list[str]:
-    """Names of the linear layers within the encoder's stack of blocks. A pooler or a head outside
-    the stack has no part in how tokens are read.
+    """Names of the linear layers within the encoder's stack of blocks. A pooler or head outside the
+    stack does not affect how tokens are read.
 
     Raises:
         UserError: the model has none.
@@ -40,7 +40,7 @@ def linear_layers(backbone: nn.Module, name: str) -> list[str]:
 
 
 class Adapter:
-    """An untrained adapter on a backbone, which it changes in place until `merge`."""
+    """An untrained adapter on a backbone, which is modified in place until `merge`."""
 
     def __init__(self, backbone: Any, name: str, rank: int, alpha: int) -> None:
         # Of what one library asks of another: nobody who trains a model can change it.
@@ -54,7 +54,7 @@ class Adapter:
         self.n_layers = len(layers)
 
     def disabled(self) -> Any:
-        """While this context is open, the backbone computes as it did before."""
+        """Context in which the backbone computes without the adapter."""
         return self._model.disable_adapter()
 
     def state(self) -> dict[str, Tensor]:
@@ -63,14 +63,15 @@ class Adapter:
 
     @torch.no_grad()
     def load(self, state: dict[str, Tensor]) -> None:
-        """Give the weights these values."""
+        """Set the adapter's weights to these values."""
         for path, weight in self.weights.items():
             weight.copy_(state[path])
 
     def save(self, folder: Path, base: str) -> None:
-        """Write the adapter alone, as peft reads it; `base` names the model that it is for."""
+        """Write the adapter alone in peft's format; `base` is the name of the model it belongs
+        to."""
         self._model.peft_config["default"].base_model_name_or_path = base
-        # "auto" would ask a hub whether the vocabulary has grown; no embedding was trained.
+        # "auto" would ask a hub whether the vocabulary has grown, but no embedding was trained.
         self._model.save_pretrained(str(folder), save_embedding_layers=False)
         (folder / "README.md").unlink(missing_ok=True)  # an empty template
         settings = folder / "adapter_config.json"
@@ -78,5 +79,6 @@ class Adapter:
         settings.write_text(json.dumps(config, indent=2, sort_keys=True), encoding="utf-8")
 
     def merge(self) -> None:
-        """Add the adapter to the backbone's weights, in place; this object is of no use then."""
+        """Add the adapter to the backbone's weights, in place; this object cannot be used
+        afterwards."""
         self._model.merge_and_unload()

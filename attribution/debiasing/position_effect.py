@@ -1,5 +1,5 @@
-"""How much a model's reading of a text depends on where its sentences are: without labels, on texts
-of sentences in random order, each also in the reversed order."""
+"""Dependence of a model's embedding on sentence position, without labels: measured on texts of
+sentences in random order, each also in reversed order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ _MIN_SENTENCES = 4
 def validation_texts(
     pool: Sequence[Sentence], teacher: Teacher, limit: int, n: int, seed: int
 ) -> list[tuple[str, ...]]:
-    """`n` texts as sentences, drawn with a seed, each in one language and within `limit` tokens."""
+    """`n` texts as lists of sentences, sampled with a seed; each is in one language and within
+    `limit` tokens."""
     rng = random.Random(f"validation {seed}")
     groups = by_language(pool, _MIN_SENTENCES)
     if not groups:
@@ -39,7 +40,8 @@ def validation_texts(
 
 
 def within(teacher: Teacher, sentences: Sequence[str], limit: int) -> list[str]:
-    """The first of `sentences` that fit `limit` tokens together; always at least two."""
+    """The longest prefix of `sentences` within `limit` tokens in total; always at least two
+    sentences."""
     chosen: list[str] = []
     tokens = 0
     for sentence in sentences:
@@ -57,10 +59,10 @@ def position_effect(
     texts: Sequence[Sequence[str]],
     slot: Callable[[], AbstractContextManager[None]],
 ) -> Estimate | None:
-    """Cosine of a text with its sentences in the last third minus with those in the first third,
-    each sentence read alone; its interval resamples texts. Negative: the model reads the beginning
-    more than the end. Each text is read in both directions, so that only position can differ.
-    None without texts."""
+    """Mean cosine of a text with its sentences in the last third minus that with those in the
+    first third. Each sentence is embedded alone, and the interval resamples texts. A negative
+    value means that the embedding represents the beginning more than the end. Each text is read
+    in both directions, so that only position can differ. None without texts."""
     differences: list[list[float]] = []
     for sentences in texts:
         with slot():
@@ -72,14 +74,15 @@ def position_effect(
 
 
 def _last_minus_first(cosines: NDArray[np.float64]) -> float:
-    """Of cosines [2, n] of the sentences in order of their position, in both directions."""
+    """Last third minus first third of cosines [2, n] of the sentences by position, in both
+    directions."""
     n = cosines.shape[1]
     third = max(1, n // 3)
     return float(cosines[:, -third:].mean() - cosines[:, :third].mean())
 
 
 def embed_documents(retriever: DenseRetriever, texts: Sequence[str]) -> Tensor:
-    """Vectors [n, D] of length 1."""
+    """Embeddings of documents [n, D], normalized to length 1."""
     return nn.functional.normalize(
         retriever.embed(retriever.encode_plain(texts, "document")).float(), dim=1
     )

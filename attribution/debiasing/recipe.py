@@ -1,4 +1,4 @@
-"""Every number of a training, and the learning rate at each step."""
+"""The hyperparameters of a training, and the learning rate at each step."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ MOMENTUM = (0.85, 0.95)
 
 @dataclass(frozen=True, slots=True)
 class TrainingRecipe:
-    """How a model is debiased. The training ends after `steps`, or earlier: once the position
-    effect on validation texts, as a share of what it was before training, is at most `tolerance`
-    or has fallen by less than that since the check before, `cooldown` more steps bring the learning
-    rate to 0. A step reads about `tokens_per_step` tokens, in texts of
+    """Hyperparameters of debiasing. Training ends after `steps`, or earlier: once the position
+    effect on validation texts, relative to its value before training, is at most `tolerance` or
+    has decreased by less than that since the previous check, the learning rate falls to 0 within
+    `cooldown` more steps. A step reads about `tokens_per_step` tokens, in texts of
     `sentences_min` to `sentences_max` sentences."""
 
     seed: int = 7
@@ -37,13 +37,13 @@ class TrainingRecipe:
 
     @property
     def words(self) -> str:
-        """The recipe in one line; what tells one training from another."""
+        """The recipe in one line, which distinguishes trainings."""
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__dataclass_fields__)
 
 
 def one_cycle(step: int, steps: int, peak: float) -> tuple[float, float]:
-    """Learning rate and first momentum of a step from 0 on: the one-cycle policy (Smith and Topin
-    2018, arXiv 1708.07120) with cosine annealing, as PyTorch's OneCycleLR."""
+    """Learning rate and first momentum of a step, counted from 0: the one-cycle policy (Smith
+    and Topin 2018, arXiv 1708.07120) with cosine annealing, as in PyTorch's OneCycleLR."""
     total = steps + 1
     top = WARM_UP * total - 1
     low, high = MOMENTUM

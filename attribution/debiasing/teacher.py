@@ -1,5 +1,4 @@
-"""The teacher: the model's own reading of a text, sentence by sentence, in which order has no
-part."""
+"""The teacher: the same model reading a text sentence by sentence, so that order has no effect."""
 
 from __future__ import annotations
 
@@ -18,8 +17,9 @@ from poslens.attribution.retrievers.dense import DenseRetriever
 
 @dataclass(frozen=True, slots=True)
 class SentenceReading:
-    """A sentence read alone: `parts` [H] is what is summed over the sentences of a text, `vector`
-    [D] its embedding of length 1, `norm` the embedding's length and `tokens` its token count."""
+    """A sentence read alone: `parts` [H] is the vector that is summed over the sentences of a
+    text, `vector` [D] its embedding of length 1, `norm` the embedding's length before
+    normalization and `tokens` its token count."""
 
     parts: Tensor
     vector: Tensor
@@ -28,12 +28,12 @@ class SentenceReading:
 
 
 class Teacher:
-    """Reads sentences with a frozen model, one at a time, so that a reading depends on nothing
-    else; and combines them into the vector of a text.
+    """Reads sentences one at a time with a frozen model, so that a reading is independent of other
+    sentences, and combines the readings into the vector of a text.
 
-    With mean pooling a text's token states are the sum of its sentences' token states, followed by
-    what the model does after pooling (a dense layer, say). With any other pooling it is the sum of
-    the sentences' vectors, each of length 1, weighted by their token counts.
+    With mean pooling a text's sum of token states is the sum of its sentences' sums, followed by
+    the model's modules after pooling (such as a dense layer). With any other pooling it is the sum
+    of the sentences' vectors, each of length 1, weighted by their token counts.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Teacher:
         """`frozen()` is a context in which the retriever computes as before training.
 
         Raises:
-            UserError: the model does not pool tokens in one way.
+            UserError: the model does not use a single pooling mode.
         """
         self._retriever, self._frozen = retriever, frozen
         modules = list(retriever.model)
@@ -59,7 +59,7 @@ class Teacher:
 
     @torch.no_grad()
     def reading(self, sentence: str) -> SentenceReading:
-        """The sentence alone, computed once."""
+        """The reading of a sentence alone, cached."""
         if sentence not in self._read:
             with self._frozen():
                 self._read[sentence] = self._compute(sentence)
@@ -84,14 +84,14 @@ class Teacher:
 
     @torch.no_grad()
     def queries(self, queries: Sequence[str]) -> Tensor:
-        """Embeddings [n, D] of queries, as before training."""
+        """Embeddings [n, D] of queries by the frozen model."""
         with self._frozen():
             encoded = self._retriever.encode_plain(queries, "query")
             return self._retriever.embed(encoded).float()
 
     @torch.no_grad()
     def target(self, sentences: Sequence[str]) -> Tensor:
-        """The order-blind vector [D] of a text of these sentences, not of length 1."""
+        """The order-invariant vector [D] of a text with these sentences, not normalized."""
         readings = [self.reading(sentence) for sentence in sentences]
         weights = torch.tensor(
             [reading.tokens for reading in readings],

@@ -1,10 +1,10 @@
 """Self-distillation: a model with a low-rank adapter learns to give a whole text the vector that
-the model gives it sentence by sentence.
+the model without it gives when reading sentence by sentence.
 
-The student reads texts of sentences in random order, each also in the reversed order, and half
+The student reads texts of sentences in random order, each also in reversed order, and half
 sentences as queries. The teacher is the same model without the adapter, which reads each sentence
-alone (`teacher.py`), so its vectors do not depend on order. No judgments and no other model are
-needed. Related: position-balanced contrastive training with labels (arXiv 2605.26578).
+alone (`teacher.py`), so its vectors do not depend on order. No relevance judgments and no other
+model are needed. Related: position-balanced contrastive training with labels (arXiv 2605.26578).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Slot = Callable[[], AbstractContextManager[None]]
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """The parts of the loss, and their weighted sum `total`."""
+    """The terms of the loss, and their weighted sum `total`."""
 
     document: Tensor
     query: Tensor
@@ -61,10 +61,10 @@ def losses(
     *,
     with_norms: bool,
 ) -> Losses:
-    """The loss of a step: documents [B, D] against their order-blind targets [B, D], queries
-    [Q, D] against those of the frozen model [Q, D], and the documents' cosines with the sentences
-    `present` [S, D] against the targets'. None has to be of length 1; `with_norms` also compares
-    lengths, which only matter to a model that scores by something else than the cosine."""
+    """The loss of a step. It compares documents [B, D] with their order-invariant targets [B,
+    D], queries [Q, D] with those of the frozen model [Q, D], and the documents' cosines with the
+    sentences `present` [S, D] with the targets' cosines. Vectors need not be normalized;
+    `with_norms` also compares lengths, which only matter if the model's score is not the cosine."""
     unit, target_unit = F.normalize(documents, dim=1), F.normalize(targets, dim=1)
     document = 1 - (unit * target_unit).sum(1).mean()
     query = 1 - F.cosine_similarity(queries, query_targets, dim=1).mean()
@@ -77,7 +77,7 @@ def losses(
 
 
 def _relative(vectors: Tensor, targets: Tensor) -> Tensor:
-    """Mean square of the relative difference of lengths."""
+    """Mean squared relative difference of lengths."""
     lengths = targets.norm(dim=1)
     change: Tensor = (vectors.norm(dim=1) - lengths) / lengths
     return change.square().mean()
@@ -85,8 +85,8 @@ def _relative(vectors: Tensor, targets: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What a training came to: its steps, and the position effect at each check, the first of
-    which is before training."""
+    """The result of a training: its number of steps, and the position effect at each check. The
+    first check is before training."""
 
     recipe: TrainingRecipe
     steps: int
@@ -100,13 +100,13 @@ class Trained:
 
     @property
     def after(self) -> Estimate | None:
-        """The same at the last check."""
+        """Position effect on the validation texts at the last check."""
         return self.checks[-1].effect
 
 
 class Training:
-    """One training of one model. It goes on from its last checkpoint, and the result is the same
-    to the bit as without a stop (on one device with one number of threads)."""
+    """One training of one model. It resumes from its last checkpoint, and the result is
+    bit-identical to an uninterrupted training (on one device with one number of threads)."""
 
     def __init__(
         self,
@@ -149,10 +149,11 @@ class Training:
         should_stop: Callable[[], bool] = lambda: False,
         on_step: Callable[[int, int], None] = lambda step, steps: None,
     ) -> Trained:
-        """Train to the end. `on_step` is told the steps done and the most there can be.
+        """Train to the end. `on_step` receives the number of completed steps and the maximum
+        number.
 
         Raises:
-            Stopped: `should_stop` returned true; a checkpoint is written if there is a file for it.
+            Stopped: `should_stop` returned True; a checkpoint is written if there is a file for it.
         """
         recipe = self._recipe
         texts = validation_texts(
@@ -186,7 +187,7 @@ class Training:
         return position_effect(self._retriever, self._teacher, texts, self._slot)
 
     def _end(self, step: int, end: int, checks: list[ValidationCheck]) -> int:
-        """The last step, now that `step` was checked."""
+        """The last step, after the check at `step`."""
         before, now = checks[0].effect, checks[-1].effect
         cooled = step + self._recipe.cooldown
         if end < self._recipe.steps or cooled >= end or before is None or now is None:
@@ -197,7 +198,7 @@ class Training:
         return cooled if abs(now.value) <= least or stalled else end
 
     def batch_losses(self, step: int) -> Losses:
-        """The loss of the batch that belongs to a step, with gradients."""
+        """The loss of a step's batch, with its gradient graph."""
         texts, queries = self._batch(step)
         targets = torch.stack([self._teacher.target(text) for text in texts])
         query_targets = self._teacher.queries(queries)
@@ -217,14 +218,14 @@ class Training:
         )
 
     def _step(self, step: int, end: int) -> float:
-        """One step of the optimizer; its loss."""
+        """Perform one optimizer step; returns its loss."""
         losses = self.batch_losses(step)
         self._optimizer.zero_grad()
         losses.total.backward()
         weights = list(self.adapter.weights.values())
         torch.nn.utils.clip_grad_norm_(weights, GRADIENT_NORM)
         rate, momentum = one_cycle(step, self._recipe.steps, self._recipe.learning_rate)
-        if end < self._recipe.steps:  # it ends early
+        if end < self._recipe.steps:  # training ends early
             rate *= (end - step) / self._recipe.cooldown
         for group in self._optimizer.param_groups:
             group["lr"], group["betas"] = rate, (momentum, group["betas"][1])
@@ -232,8 +233,8 @@ class Training:
         return float(losses.total.detach())
 
     def _batch(self, step: int) -> tuple[list[list[str]], list[str]]:
-        """The texts of a step, as sentences, and a query for each. What is drawn depends on the
-        seed and the step alone, so that a training can go on at any step."""
+        """The texts of a step, as lists of sentences, and a query for each. The sample depends
+        only on the seed and the step, so that a training can resume at any step."""
         recipe, pool = self._recipe, self._corpus.train
         rng = random.Random(f"step {recipe.seed} {step}")
         (group,) = rng.choices(self._groups, [len(group) for group in self._groups])
@@ -249,8 +250,8 @@ class Training:
         return texts, [half_query(rng.choice(text), rng) for text in texts]
 
     def _resumed(self) -> tuple[list[ValidationCheck], int, int, float]:
-        """Checks, steps done, last step and losses since the last check, as in the checkpoint; of
-        a new training where there is none that fits."""
+        """Checks, completed steps, last step and losses since the last check from the
+        checkpoint, or the initial values if no checkpoint fits."""
         new: tuple[list[ValidationCheck], int, int, float] = ([], 0, self._recipe.steps, 0.0)
         state = self._checkpoint.read(self._owner) if self._checkpoint is not None else None
         if state is None:
@@ -274,5 +275,5 @@ class Training:
 
     @property
     def _owner(self) -> str:
-        """What a checkpoint has to be of to go on from it."""
+        """Identifies the training that a checkpoint must belong to."""
         return f"{self._recipe.words}; corpus {self._corpus.digest}"
