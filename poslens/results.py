@@ -109,7 +109,7 @@ class Explanation:
         return table_written(path, self.to_frame(), fmt, self.provenance)
 
     def widget(self) -> Heatmap:
-        """The heatmap as a widget; its `pinned` is the token that the reader has pinned.
+        """The heatmap as a widget; its `pinned` lists the units that the reader has pinned.
 
         Raises:
             UserError: anywidget is not installed.

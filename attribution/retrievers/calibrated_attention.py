@@ -1,22 +1,23 @@
-"""Attention calibration: weights are redistributed after the softmax, so that every stretch of a
-text has its share (Schuhmacher et al. 2026, arXiv 2601.16934; Michail et al. 2026, arXiv
-2606.02737). Built from their descriptions.
+"""Attention calibration: attention weights are redistributed after the softmax, so that every block
+of a text gets the same share (Schuhmacher et al. 2026, arXiv 2601.16934; Michail et al. 2026, arXiv
+2606.02737). Implemented from these descriptions.
 
-Which rows are calibrated follows from the pooling. Of a row, some tokens may be set apart; all
-others are cut, in order, into blocks of B tokens, and every block that the row can see gets the
-same share of what is left. Within a block the proportions stay.
+The pooling determines which rows are calibrated. Some tokens of a row can be excluded; all others
+are divided, in order, into blocks of B tokens, and every block that the row can attend to gets the
+same share of the remaining weight. Proportions within a block do not change.
 
-| rows | calibrated | set apart |
+| rows | calibrated | excluded |
 |---|---|---|
 | `mean` | every row | none |
 | `first` | the first token's | the first token, which keeps its weight |
 | `last` | the last token's | the first token, which keeps its weight; the last, which gets 1/n |
 
-n counts the blocks and the tokens set apart. A text with less than one block stays as it is.
+n is the number of blocks and excluded tokens. A text of less than one block is not changed.
 
-A model reaches this through transformers' attention interface (`attach`). Where every row is
-calibrated no weights are formed: within a block they are the softmax over its keys alone, so
-attention to each block apart, averaged, is the same, by the kernels that plain attention uses.
+Calibration is attached through transformers' attention interface (`attach`). If every row is
+calibrated, the weights are not materialized: within a block they are the softmax over its keys
+alone, so the average of attention to each block separately is the same, and uses the kernels of
+plain attention.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def calibrate(weights: Tensor, real: Tensor, rows: Rows, calibration: Calibratio
 
     Args:
         weights: attention after the softmax [B, A, T, T]; rows sum to 1, masked keys are 0.
-        real: what is a token and no padding [B, T].
+        real: True for tokens, False for padding [B, T].
 
     Returns:
         Weights [B, A, T, T].
@@ -69,16 +70,16 @@ def calibrate(weights: Tensor, real: Tensor, rows: Rows, calibration: Calibratio
 
 
 def redistribute(weights: Tensor, real: Tensor, rows: Rows, calibration: Calibration) -> Tensor:
-    """Rows of attention, each calibrated.
+    """Calibrated rows of attention.
 
     Args:
-        weights: rows after the softmax [B, A, R, S]; each sums to 1 (or to 0, and stays), masked
-            keys are 0.
-        real: which keys are tokens and no padding [B, S].
+        weights: rows after the softmax [B, A, R, S]; each sums to 1 (or to 0, and is not changed),
+            masked keys are 0.
+        real: True for tokens, False for padding among the keys [B, S].
 
     Returns:
-        strength * calibrated + (1 - strength) * plain [B, A, R, S]; rows sum to 1, masked keys
-        stay 0.
+        strength * calibrated + (1 - strength) * plain [B, A, R, S]; rows sum to 1, masked keys are
+            0.
     """
     strength, block = calibration.strength, calibration.block
     if strength == 0:
@@ -93,7 +94,7 @@ def redistribute(weights: Tensor, real: Tensor, rows: Rows, calibration: Calibra
     seen = (sums > 0).to(weights.dtype)
     target, values = _left(weights, real, rows, -(-count // block))
     share = target / seen.sum(-1, keepdim=True).clamp_min(1)  # [B, A, R, 1]
-    # A block whose weights are all 0 takes no share, whatever they are multiplied with.
+    # A block whose weights are all 0 gets no share, because scaling leaves it at 0.
     factor = share / torch.where(sums > 0, sums, 1.0)
     changed = weights * (factor @ member.transpose(-1, -2)) + values
     changed = changed / _or_one(changed.sum(-1, keepdim=True))
@@ -103,7 +104,8 @@ def redistribute(weights: Tensor, real: Tensor, rows: Rows, calibration: Calibra
 
 
 def _left(weights: Tensor, real: Tensor, rows: Rows, blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """What content shares [B, A, R, 1], and the weights of the tokens set apart [B, A, R, S]."""
+    """The total weight of the blocks [B, A, R, 1], and the weights of the excluded tokens [B, A,
+    R, S]."""
     nothing = torch.zeros_like(weights)
     if rows == "mean":
         return weights.sum(-1, keepdim=True), nothing
@@ -114,7 +116,7 @@ def _left(weights: Tensor, real: Tensor, rows: Rows, blocks: Tensor) -> tuple[Te
         last = _at_row(_row_of(real, "last"), real.shape[1])[:, None, None]
         own = (1 / (blocks + 2)).to(weights.dtype)[:, None, None, None]
         values = values + torch.where(last, own, nothing)
-        # A first token that has nearly everything leaves less than the last one gets.
+        # A first token with nearly all weight may leave less than the last token's share.
         target = (target - own).clamp_min(0)
     return target, values
 
@@ -136,7 +138,7 @@ def _at_row(at: Tensor, length: int) -> Tensor:
 
 
 def _apart(real: Tensor, rows: Rows) -> Tensor:
-    """The tokens set apart [B, S]."""
+    """True for the excluded tokens [B, S]."""
     if rows == "mean":
         return torch.zeros_like(real)
     apart = _at_row(_row_of(real, "first"), real.shape[1])
@@ -146,7 +148,8 @@ def _apart(real: Tensor, rows: Rows) -> Tensor:
 
 
 def _take(values: Tensor, at: Tensor) -> Tensor:
-    """Row at[b] of each values[b] [B, A, 1, F]; what is the same for all texts has one [1, ...]."""
+    """Row at[b] of each values[b] [B, A, 1, F]; values shared by all texts have the shape [1,
+    ...]."""
     values = values.expand(len(at), *values.shape[1:])
     return values[torch.arange(len(at), device=at.device), :, at][:, :, None]
 
@@ -156,7 +159,8 @@ def _take(values: Tensor, at: Tensor) -> Tensor:
 
 @dataclass(slots=True)
 class Calibrator:
-    """What is attached to a transformer: the calibration, the rows, and its layers."""
+    """The calibration attached to a transformer: its settings, the calibrated rows, and the
+    layers."""
 
     calibration: Calibration
     rows: Rows
@@ -164,14 +168,14 @@ class Calibrator:
     first: int = 0
 
     def applies(self, layer: int) -> bool:
-        """Whether this layer, from 0, is calibrated."""
+        """Whether this layer, counted from 0, is calibrated."""
         return layer >= self.first and self.calibration.strength > 0
 
 
 @dataclass(slots=True)
 class _Pass:
-    """One run of a transformer: which keys are tokens, and how many layers it has passed. Counted,
-    because layers may share one module (ALBERT)."""
+    """One forward pass of a transformer: its padding mask, and the number of layers so far.
+    Layers are counted because several may share one module (ALBERT)."""
 
     calibrator: Calibrator
     real: Tensor | None
@@ -183,16 +187,17 @@ _at_work: ContextVar[_Pass | None] = ContextVar("calibrated_pass", default=None)
 
 
 def calibrator_of(backbone: object) -> Calibrator | None:
-    """What was attached to a transformer; None of a plain one."""
+    """The calibration attached to a transformer; None if there is none."""
     calibrator: Calibrator | None = getattr(backbone, _ATTACHED, None)
     return calibrator
 
 
 def attach(module: Any, calibration: Calibration, rows: Rows, name: str) -> Calibrator:
-    """Calibrate a loaded transformer, `module` of sentence-transformers, from here on.
+    """Calibrate `module`, a loaded transformer of sentence-transformers, permanently.
 
     Raises:
-        UserError: its attention cannot be reached, it has fewer layers, or it is calibrated.
+        UserError: its attention is not accessible, it has too few layers, or it is already
+            calibrated.
     """
     backbone = module.model
     if calibrator_of(backbone) is not None:
@@ -205,15 +210,15 @@ def attach(module: Any, calibration: Calibration, rows: Rows, name: str) -> Cali
     except (ValueError, ImportError, AttributeError) as error:
         raise _unreachable(name) from error
 
-    # sentence-transformers calls the transformer's method and not the transformer, so no hook of
-    # the transformer's own would run.
+    # sentence-transformers calls a method of the transformer instead of the transformer itself, so
+    # hooks on the transformer would not run.
     def begin(_module: nn.Module, args: tuple[Any, ...]) -> None:
         mask = args[0].get("attention_mask")
         _at_work.set(_Pass(calibrator, mask.bool() if isinstance(mask, Tensor) else None))
 
     def end(_module: nn.Module, _args: object, _output: object) -> None:
         done = _at_work.get()
-        # Later passes may be cut short, which is no news of how many layers there are.
+        # Later passes may end early, so their number of layers means nothing.
         calibrator.n_layers = max(calibrator.n_layers, 0 if done is None else done.layer)
         _at_work.set(None)
 
@@ -231,7 +236,7 @@ def attach(module: Any, calibration: Calibration, rows: Rows, name: str) -> Cali
             hook.remove()
         backbone.set_attn_implementation(before)
         raise
-    # Not a module's attribute: saving and moving the model pass it by.
+    # Not registered as a module attribute, so that saving and moving the model ignore it.
     object.__setattr__(backbone, _ATTACHED, calibrator)
     return calibrator
 
@@ -244,7 +249,7 @@ def _unreachable(name: str) -> UserError:
 
 
 def _run(module: Any) -> None:
-    """One pass of two tokens, which counts the layers."""
+    """Run one pass of two tokens, which counts the layers."""
     ids = torch.zeros((1, 2), dtype=torch.long, device=module.model.device)
     with torch.no_grad():
         module({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
@@ -299,7 +304,7 @@ def _one_row(
     calibrator: Calibrator,
     rest: dict[str, Any],
 ) -> Tensor:
-    """What the token `at` [B] of each text reads, calibrated [B, 1, A, E]."""
+    """Calibrated attention output of the token `at` [B] of each text [B, 1, A, E]."""
     groups = query.shape[1] // key.shape[1]
     keys, values = (t.repeat_interleave(groups, 1) if groups > 1 else t for t in (key, value))
     scale = rest.get("scaling") or query.shape[-1] ** -0.5
@@ -325,11 +330,11 @@ def _by_block(
     calibrator: Calibrator,
     rest: dict[str, Any],
 ) -> Tensor:
-    """What every token reads of the blocks, each of the same weight [B, T, A, E]."""
+    """Attention output of every token with equal weight for each block [B, T, A, E]."""
     bias = rest.pop("position_bias", None)
     start = _row_of(real, "first")
     if bool((start > 0).any()):
-        # Padding on the left: turned round, so that every text's blocks begin at position 0.
+        # Left padding: rotated, so that every text's blocks begin at position 0.
         places = (torch.arange(real.shape[1], device=real.device) + start[:, None]) % real.shape[1]
         key, value = (_turned(t, places, -2) for t in (key, value))
         mask, bias = (None if t is None else _turned(t, places, -1) for t in (mask, bias))
@@ -351,7 +356,7 @@ def _by_block(
             **({} if bias is None else {"position_bias": bias[..., part]}),
         )
         if seen is not None:
-            # [B, 1 or A, T, 1] as outputs stand: [B, T, 1 or A, 1].
+            # [B, 1 or A, T, 1] transposed to the layout of outputs: [B, T, 1 or A, 1].
             weight = seen.transpose(1, 2).to(values.dtype)
             values, count = values * weight, count + weight
         else:
@@ -364,9 +369,9 @@ def _by_block(
 def _part_of_mask(
     mask: Tensor | None, part: slice
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """A mask for one block: as truth values, or as what is added to the logits; and which rows
-    see any of it [B, 1 or A, T, 1]. A row that sees nothing is let see all, which its weight of 0
-    takes away again: softmax over nothing is not a number."""
+    """A mask for one block, boolean or additive like the full mask, and the rows that can attend
+    to any of its keys [B, 1 or A, T, 1]. A row with no visible key is unmasked, because softmax
+    over nothing is NaN; its weight of 0 cancels the result."""
     if mask is None:
         return None, None, None
     own = mask[..., part]
@@ -378,7 +383,8 @@ def _part_of_mask(
 
 
 def _turned(values: Tensor, places: Tensor, dim: int) -> Tensor:
-    """values [B, ...] with their axis `dim` in the order of `places` [B, S], text by text."""
+    """values [B, ...] with their axis `dim` reordered by `places` [B, S], separately for each
+    text."""
     values = values.expand(len(places), *values.shape[1:])
     shape = [1] * values.dim()
     shape[0], shape[dim] = places.shape
@@ -387,7 +393,7 @@ def _turned(values: Tensor, places: Tensor, dim: int) -> Tensor:
 
 @cache
 def _register() -> None:
-    """Make the attention known to transformers."""
+    """Register calibrated attention with transformers."""
     from transformers import AttentionInterface, AttentionMaskInterface  # here: slow to import
     from transformers.masking_utils import sdpa_mask
 
@@ -396,7 +402,7 @@ def _register() -> None:
 
 
 def _plain_attention(*args: Any, **rest: Any) -> Tensor:
-    """What transformers does without calibration, [B, T, A, E]."""
+    """Attention as transformers computes it without calibration [B, T, A, E]."""
     from transformers.integrations.sdpa_attention import (  # here: slow to import
         sdpa_attention_forward,
     )

@@ -1,9 +1,9 @@
 """Requests to an endpoint: vectors of texts, or scores of documents for a query.
 
-It is asked in the two shapes that most servers have: OpenAI's `/v1/embeddings`, and the `/rerank`
-of Cohere, Jina and others. What comes back is not trusted: it is cut off at a size and a time, and
-every shape, number and count in it is looked at. Nothing that a server says is repeated in a
-sentence, since it could be the key.
+Two request formats are supported, which most servers have: OpenAI's `/v1/embeddings`, and the
+`/rerank` of Cohere, Jina and others. Responses are not trusted: their size and time are limited,
+and every shape, number and count in them is checked. No text from a server is repeated in an error
+message, because it could contain the key.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from poslens.attribution.types import Array
 MAX_WAIT_S = 120.0
 """Longest wait that a server may ask for."""
 ATTEMPTS = 5
-_TIMEOUTS = 2  # of them that may end without an answer in time
+_TIMEOUTS = 2  # of these, how many may time out
 _FIRST_WAIT_S, _LAST_WAIT_S = 0.5, 20.0
 _CONNECT_S = 10.0
 _POLL_S = 0.2
@@ -49,7 +49,7 @@ _CHECK_EVERY = 20
 
 
 class VectorSource(Protocol):
-    """What answers with vectors."""
+    """A client that returns vectors."""
 
     def vectors(self, texts: Sequence[str]) -> Array:
         """Vectors [n, H] of texts, in their order."""
@@ -57,7 +57,7 @@ class VectorSource(Protocol):
 
 
 class Scores(Protocol):
-    """What answers with scores."""
+    """A client that returns scores."""
 
     def scores(self, query: str, documents: Sequence[str]) -> Array:
         """Scores [n] of documents for a query, in their order."""
@@ -86,8 +86,8 @@ class EndpointClient:
     def __init__(self, address: Address) -> None:
         self.address = address
         key = key_of(address)
-        # Unlike a page's, these answers may not change their form on the way. Such headers are
-        # printed without the key.
+        # Responses must not be recoded on the way, unlike those for a page. httpx2.Headers omits
+        # the key when printed.
         self._headers = httpx2.Headers(
             {
                 "Accept": "application/json",
@@ -96,7 +96,7 @@ class EndpointClient:
                 **({"Authorization": f"Bearer {key}"} if key else {}),
             }
         )
-        # One for each request under way: closing it ends that request and no other.
+        # One per active request, so that closing it ends that request only.
         self._idle: list[Connection] = []
         self._lock = threading.Lock()
         self._next = 0.0
@@ -111,12 +111,12 @@ class EndpointClient:
     # -- what is asked -----------------------------------------------------------------------------
 
     def vectors(self, texts: Sequence[str]) -> Array:
-        """Vectors [n, H] of texts, in their order. Each request holds the probe too, so that a
-        model that changes behind the address is noticed with its first answer; where a request
-        holds one text alone, every 20th is followed by the probe.
+        """Vectors [n, H] of texts, in their order. Each request also contains the probe text, so
+        that a change of the model behind the address is noticed with its first response; if
+        requests contain one text each, every 20th is followed by the probe.
 
         Raises:
-            Unavailable: the endpoint does not answer as it should, or another model answers.
+            Unavailable: the endpoint returns no valid response, or another model responds.
             UserError: it refuses a text, or its vector is not finite.
         """
         along = [PROBE] if self.address.batch > 1 else []
@@ -137,7 +137,8 @@ class EndpointClient:
         the probe.
 
         Raises:
-            as `vectors`.
+            Unavailable: the endpoint returns no valid response, or another model responds.
+            UserError: it refuses a text, or a score is not finite.
         """
         parts = []
         for start in range(0, len(documents), self.address.batch):
@@ -186,7 +187,7 @@ class EndpointClient:
     # -- what comes back ---------------------------------------------------------------------------
 
     def _listed(self, answer: object, key: str, n: int) -> list[dict[str, Any]]:
-        """The `n` objects of the answer's list, in the order of their indices."""
+        """The `n` objects of the response's list, in the order of their indices."""
         rows = answer.get(key) if isinstance(answer, dict) else None
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             raise self._wrong(f"gives an answer without a list named {key}")
@@ -222,7 +223,7 @@ class EndpointClient:
         return json.dumps(asked).encode()
 
     def _post(self, body: bytes, bound: Bound) -> object:
-        """The answer to a request, tried again where that may help."""
+        """The response to a request, retried if the failure may be temporary."""
         failed, timeouts, wait_s = "", 0, 0.0
         for attempt in range(ATTEMPTS):
             self._sleep(wait_s)
@@ -244,9 +245,9 @@ class EndpointClient:
         raise Unavailable(f"{self.address.name} {failed}: check it, and start again to go on.")
 
     def _in_time(self, asked: bytes, bound: Bound) -> object:
-        """`_once` in a thread of its own. On a server that sends a header's byte now and then no
-        read times out; the connection of such an answer is ended, and the thread with it, as is
-        that of one that nobody wants any more."""
+        """`_once` in a separate thread. Read timeouts do not trigger on a server that sends one
+        header byte at a time; after the time limit, or if the response is no longer wanted, the
+        connection is closed, which ends the thread."""
         http = self._connection()
         answer: Future[object] = Future()
 
@@ -271,14 +272,14 @@ class EndpointClient:
         return answer.result()
 
     def _connection(self) -> Connection:
-        """One that no request uses, with what it keeps open from the last one."""
+        """An idle connection if there is one, otherwise a new one."""
         with suppress(IndexError):
             return self._idle.pop()
         timeout = self.address.timeout
         return Connection(
             headers=self._headers,
             follow_redirects=False,
-            # Proxies as the environment says; none for this machine itself.
+            # Proxies from the environment, but none for this machine.
             trust_env=not self.address.loopback,
             timeout=httpx2.Timeout(timeout, connect=min(_CONNECT_S, timeout)),
         )
@@ -337,7 +338,7 @@ class EndpointClient:
             raise self._wrong("compresses its answer, which it was asked not to")
 
     def _wait_for_turn(self) -> None:
-        """Wait until the rate allows the next request."""
+        """Wait until the rate limit allows the next request."""
         if not self.address.rate:
             return
         with self._lock:
@@ -347,7 +348,7 @@ class EndpointClient:
         self._sleep(at - now)
 
     def _sleep(self, seconds: float) -> None:
-        """Wait, unless nobody wants the answer any more."""
+        """Wait, unless the response is no longer wanted."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             checkpoint()
@@ -355,7 +356,7 @@ class EndpointClient:
 
 
 class _Again(Exception):
-    """The request may be made again, `after` so many seconds if the server says so."""
+    """The request may be retried, `after` this many seconds if the server specifies it."""
 
     def __init__(self, what: str, after: float | None) -> None:
         super().__init__(what)
@@ -363,12 +364,12 @@ class _Again(Exception):
 
 
 def _backoff(attempt: int) -> float:
-    """Seconds before the next attempt: twice as many each time, and not the same for everybody."""
+    """Seconds before the next attempt: doubled each time, with jitter."""
     return min(_FIRST_WAIT_S * float(2**attempt), _LAST_WAIT_S) * random.uniform(0.75, 1.25)
 
 
 def _retry_after(text: str) -> float | None:
-    """Seconds that a `Retry-After` header asks for, as a number or a date."""
+    """Seconds in a `Retry-After` header, which is a number or a date."""
     with suppress(ValueError, TypeError, OverflowError):
         if text.strip()[:1].isdigit():
             return float(text)
@@ -387,10 +388,10 @@ _locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
 
 def client_of(address: Address) -> EndpointClient:
-    """This process's client of an endpoint, which has answered a probe.
+    """This process's client for an endpoint, after it has answered a probe.
 
     Raises:
-        UserError: it does not answer, or did not a moment ago.
+        UserError: it does not respond, or did not a moment ago.
     """
     name = address.name
     with _locks[name]:

