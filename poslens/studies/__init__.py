@@ -1,7 +1,7 @@
-"""One module for each question that can be asked of models and a data set.
+"""One module for each question about models and a data set.
 
-Importing a study takes seconds (torch). So that `poslens --help` stays quick, names and questions
-are read from the sources; a study is imported when it is asked for.
+Importing a study takes seconds (torch). To keep `poslens --help` fast, names and questions are read
+from the sources, and a study is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A study that is not imported yet: its name, its question, and the module that has it."""
+    """A study that is not imported yet: its name, its question, and its module."""
 
     name: str
     question: str
     module: str
 
     def load(self) -> Study[Any, Any, Any]:
-        """The study itself."""
+        """Import the study."""
         import_module(self.module)
         from poslens.study import STUDIES
 
@@ -50,7 +50,7 @@ def declared() -> dict[str, Declared]:
 
 
 def _texts(node: ast.ClassDef) -> dict[str, str]:
-    """The texts that a class's body assigns to names."""
+    """The string constants that a class's body assigns to names."""
     return {
         target.id: line.value.value
         for line in node.body

@@ -44,8 +44,8 @@ ENGLISH = "eng"
 
 @dataclass(frozen=True)
 class Grid:
-    """What is asked of one model: the lengths that it reads, depths in percent, and the documents
-    (text, language) that texts are cut from. `unread` lengths are beyond its context limit."""
+    """The grid of one model: the lengths that it reads, depths in percent, and the documents
+    (text, language) that texts are composed of. `unread` lengths exceed its context limit."""
 
     spec: RetrieverSpec
     dataset: str
@@ -59,7 +59,7 @@ class Grid:
 
     @property
     def method(self) -> Method:
-        """What its cells are stored under."""
+        """The method under which cells are stored."""
         return needle_method(self.n, self.seed)
 
     def items(self) -> list[CellItem]:
@@ -77,7 +77,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class NeedleSummary:
-    """The cells of one model."""
+    """The computed cells of one model."""
 
     model: ModelIdentity
     asked: Grid
@@ -146,7 +146,7 @@ def _lengths(summary: NeedleSummary) -> Iterator[LengthRow]:
 
 @dataclass(frozen=True)
 class Documents:
-    """The texts that haystacks are cut from, each with its language."""
+    """The texts from which haystacks are composed, each with its language."""
 
     dataset: str
     texts: tuple[tuple[str, str | None], ...]
@@ -208,7 +208,8 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
     )
 
     def corpus(self, data: DataSet, settings: Settings) -> Documents:
-        """Documents in English, as the needles are, where the data set has any and says so."""
+        """The data set's documents; only English ones, the language of the needles, if languages
+        are known and any document is English."""
         known = {pair.document: pair.language for pair in data.pairs}
         english = {text: one for text, one in known.items() if one == ENGLISH}
         usable = [
@@ -226,10 +227,10 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
     def subjects(
         self, compute: Compute, spec: RetrieverSpec, corpus: Documents, settings: Settings
     ) -> list[Grid]:
-        """One grid, over the lengths that the model reads.
+        """One grid over the lengths that the model reads.
 
         Raises:
-            UserError: it reads none of them.
+            UserError: it reads none of the lengths.
         """
         model = compute.identify(spec)
         limit = model.spec.max_length
@@ -256,7 +257,7 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
         ]
 
     def job(self, compute: Compute, subject: Grid) -> Job:
-        """Compute the cells that are missing; progress counts cells."""
+        """A job that computes the missing cells; progress counts cells."""
 
         def worker(
             retriever: Retriever, should_stop: Callable[[], bool]
@@ -279,7 +280,7 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
     def summarize(
         self, compute: Compute, subject: Grid, earlier: Sequence[NeedleSummary] = ()
     ) -> NeedleSummary | None:
-        """The grid, once every cell is there.
+        """The grid, once every cell is computed.
 
         Raises:
             UserError: a cell could not be computed.
@@ -298,7 +299,7 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
         )
 
     def stored(self, compute: Compute, subject: Grid) -> NeedleSummary:
-        """The cells that are there."""
+        """The stored cells."""
         model = compute.identify(subject.spec)
         items = subject.items()
         found = needle_cells(compute.root).select(model.key, subject.method, items).results
@@ -320,7 +321,7 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
         return f"{sentence}.{f' It does not read {unread} tokens: left out.' if unread else ''}"
 
     def provenance(self, summary: NeedleSummary) -> Provenance:
-        """Everything needed to compute the grid again."""
+        """Everything needed to reproduce the grid."""
         asked = summary.asked
         over = f"; over several cells: {resampling(asked.n, 'needles')}"
         return of_model(

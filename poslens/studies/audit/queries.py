@@ -40,7 +40,7 @@ class Pace:
     queries: float
 
     def seconds(self, of: Workload) -> float:
-        """How long reading takes."""
+        """Estimated seconds for reading."""
         return of.document_tokens / self.documents + of.query_tokens / self.queries
 
 
@@ -98,7 +98,7 @@ class Queries:
         options: RunOptions,
         keys: Sequence[str],
     ) -> None:
-        """`keys` are those of the documents, in the order in which they are asked for."""
+        """`keys` are the documents' keys, in the order in which they will be requested."""
         self._retriever, self._reading = retriever, Reading(collection, keys)
         self._frequent, self._options = frequent, options
         self._of_document: dict[str, tuple[Document, DocumentQueries | UserError]] = {}
@@ -122,7 +122,7 @@ class Queries:
             self._vectors = self._encoded(list(dict.fromkeys(texts)), self._options.device_slot)
         except Stopped:
             raise
-        except UserError:  # one document is at fault: `of` finds out which
+        except UserError:  # one of the documents fails: `of` determines which
             self._vectors = {}
 
     def of(self, key: str) -> tuple[Document, DocumentQueries, dict[str, Any]]:
@@ -175,8 +175,8 @@ class Queries:
 
 
 class Reading:
-    """Documents by key, asked for in an order that need not be that of the corpus. Each pass over
-    the corpus reads the next READ_AHEAD of that order."""
+    """Documents by key, requested in any order. Each pass over the corpus reads the next
+    READ_AHEAD documents of that order."""
 
     def __init__(self, collection: Collection, keys: Sequence[str]) -> None:
         self._collection, self._keys = collection, keys
@@ -184,10 +184,10 @@ class Reading:
         self._ahead: dict[str, Document] = {}
 
     def take(self, key: str) -> Document:
-        """The document of this key.
+        """The document with this key.
 
         Raises:
-            UserError: it was removed from the corpus meanwhile.
+            UserError: it was removed from the corpus in the meantime.
         """
         if key not in self._ahead:
             first = self._number_of[key]

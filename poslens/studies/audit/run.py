@@ -80,15 +80,15 @@ def run_audit(
     on_stage: Callable[[str], None] = lambda stage: None,
     measure_truncation: bool = True,
 ) -> Progress:
-    """Rank the sentences of every document that has no result, and store them document by document;
+    """Rank the sentences of every document without a result, and store them document by document;
     progress counts documents of the current stage. With `precision` the stage states the share of
-    unretrieved sentences so far, and the run ends once its interval is as narrow as asked for. With
-    `measure_truncation` also measure where the model truncates, which reads long texts some dozen
-    times.
+    unretrieved sentences so far, and the run ends once its interval is narrow enough. With
+    `measure_truncation` also measure where the model truncates, which reads long texts about a
+    dozen times.
 
     Raises:
         UserError: the chunks do not fit the model, the corpus cannot be read, or the store cannot
-            be written; what was stored before is kept.
+            be written; earlier results remain stored.
     """
     require_family(retriever.spec)
     require_fit(retriever, chunks)
@@ -160,7 +160,7 @@ def _probe_truncation(
     on_stage: Callable[[str], None],
     options: RunOptions,
 ) -> Progress:
-    """Measure where the model truncates, unless that is stored."""
+    """Measure where the model truncates, unless the result is stored."""
     if not is_pooled(retriever):
         return Progress(0, 0, 0, 0, 0.0)
     if store.probed.missing(model, TRUNCATION, store.probed_items):

@@ -172,7 +172,7 @@ _reaches: LRUCache[bool] = LRUCache(256)
 
 
 def reached(store: AuditStore, model: ModelIdentity, subject: AuditIndex) -> bool:
-    """Whether the documents that were searched for give an interval as narrow as asked for."""
+    """Whether the documents searched so far give an interval of the required width."""
     if not subject.width:
         return False
     stored = store.select(model.key, subject.chunks)

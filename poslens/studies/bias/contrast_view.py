@@ -1,4 +1,4 @@
-"""Both documents of a pair side by side: what of s(d1) - s(d2) each token carries."""
+"""Both documents of a pair side by side: each token's share of s(d1) - s(d2)."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ NOTHING = 1e-4
 
 
 def fitting(compute: Compute, spec: RetrieverSpec) -> list[str]:
-    """Methods that fit a model, those with a contrast first."""
+    """Methods that fit a model; those that support a contrast come first."""
     unfit = compute.unfit(compute.identify(spec))
     fit = [entry for name, entry in METHODS.items() if name not in unfit]
-    # Shares that are terms of the score itself come before those of a gradient.
+    # Shares that are terms of the score precede those of gradients.
     fit.sort(key=lambda entry: (not entry.additive, entry.uses_gradients, entry.order))
     return [entry.name for entry in fit]
 
 
 @dataclass(frozen=True, slots=True)
 class Contrasted:
-    """Both documents of a pair under one method. Without `contrast` they stand beside each other
-    as they are, and `reason` says why."""
+    """Both documents of a pair under one method. Without `contrast` their own attributions are
+    shown side by side, and `reason` explains why."""
 
     first: Explained
     second: Explained
@@ -36,7 +36,7 @@ class Contrasted:
     reason: str = ""
 
     def shown(self) -> list[Explained]:
-        """Both results with the shares that are drawn: d2's negated in a contrast."""
+        """Both results with the shares to draw: d2's are negated in a contrast."""
         found = self.contrast
         pair = (
             (found.first, found.second)
@@ -54,13 +54,13 @@ class Contrasted:
         ]
 
     def provenance(self) -> list[Provenance]:
-        """Of both documents as they are drawn."""
+        """Provenance of both documents as drawn."""
         first, second = self.first.provenance(), self.second.provenance()
         return [first, second if self.contrast is None else provenance.negated(second)]
 
 
 def contrast_note(found: Contrast) -> str:
-    """What the two documents' shares add up to, in words."""
+    """What the shares of the two documents sum to, in words."""
     scale = max(abs(found.first.score), abs(found.second.score))
     query = (
         f", query tokens {found.query:+.4f}"
@@ -75,7 +75,7 @@ def contrast_note(found: Contrast) -> str:
 
 
 def contrasted(first: Explained, second: Explained) -> Contrasted:
-    """The contrast s(q, d1) - s(q, d2) by tokens, of both documents' attributions."""
+    """The contrast s(q, d1) - s(q, d2) by tokens, from both documents' attributions."""
     try:
         return Contrasted(first, second, contrast(first.attribution, second.attribution))
     except UserError as reason:

@@ -1,4 +1,4 @@
-"""The chart of bias tests: every model beside every other, test by test."""
+"""The chart of bias tests: all models, grouped by test."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ MEASURES = {
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar with its 95% interval; no value where the test has none, and `instead` in its
-    place."""
+    """One bar with its 95% interval; without a value if the test has none, with the label
+    `instead`."""
 
     model: str
     test: str
@@ -59,15 +59,15 @@ def bar(model: str, result: BiasResult, measure: str) -> Bar:
 def bias_chart(
     bars: Sequence[Bar], measure: str, style: Style, provenance: Provenances = ()
 ) -> go.Figure:
-    """A group of bars for each test, one bar for each model, above zero where d1 scores higher.
+    """A group of bars for each test, one bar per model, above zero if d1 scores higher.
 
-    Whiskers are 95% intervals. A bar without a value is left out, and the word in its place says
-    that the test has none. Each bar's customdata is [model, test].
+    Whiskers are 95% intervals. A bar without a value is omitted, and a label shows that the test
+    has none. Each bar's customdata is [model, test].
     """
     figure = canvas("bias_tests", style, "", MEASURES[measure], provenance)
     models = list(dict.fromkeys(bar.model for bar in bars))
     tests = [name for name in TESTS if any(bar.test == name for bar in bars)]
-    # One word each, as large as leaves its neighbours room: a column of a paper is narrow.
+    # One word each, in the largest size that fits between neighbors in a narrow paper column.
     labels = {name: TESTS[name].title.split()[0] for name in tests}
     room = (style.width_px - 6 * style.font_size) / max(1, len(tests))
     longest = max((text_width(label, 1.0) for label in labels.values()), default=1.0)
@@ -116,7 +116,7 @@ def bias_chart(
         categoryarray=[labels[name] for name in tests],
         ticks="",
         showline=False,
-        # Level where there is room: a page may be narrower than the style says.
+        # Horizontal if there is room: a page may be narrower than the style's width.
         autotickangles=[0, 45],
         tickfont={"size": min(style.small, room / longest)},
     )

@@ -58,7 +58,7 @@ LEVEL = 0.05
 
 
 def distinct(pairs: BiasPairs) -> list[DocumentPair]:
-    """The pairs whose documents differ: the others are counted and not scored."""
+    """The pairs whose documents differ; other pairs are counted but not scored."""
     return [pair for pair in pairs.pairs if not pair.identical]
 
 
@@ -75,8 +75,8 @@ def documents(tests: Sequence[BiasPairs]) -> list[TextPair]:
 def narrowed(
     tests: Sequence[BiasPairs], chosen_pairs: Sequence[TextPair], selection: str
 ) -> list[BiasPairs]:
-    """The tests over the pairs both of whose documents are among `chosen_pairs`; `selection` names
-    that choice. `rejected` counts the excluded ones; a test may be left without pairs."""
+    """The tests over pairs with both documents among `chosen_pairs`; `selection` describes that
+    choice. `rejected` counts the excluded pairs; a test may have no pairs left."""
     ids, pairs_of_tests = {pair.pair_id for pair in chosen_pairs}, []
     for test in tests:
         pairs = tuple(p for p in test.pairs if {p.first.pair_id, p.second.pair_id} <= ids)
@@ -185,7 +185,7 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
     )
 
     def parameters_for(self, data: DataSet) -> Parameters:
-        """The tests that the data set has pairs for; the position only where pairs are built."""
+        """The tests for which the data set has pairs; the position only if pairs are built."""
         offered = available(data)
         tests = replace(TEST_CHOICE, options=offered, default=offered)
         built = any(lacking(data).values()) and set(offered) <= set(FROM_EVIDENCE)
@@ -205,7 +205,7 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
             )
         tests = [pairs_for(data, name, settings.position, settings.pairs) for name in names]
         if not any(distinct(pairs) for pairs in tests):
-            paired_test(tests[0].test, [], len(tests[0].pairs))  # says why nothing can be tested
+            paired_test(tests[0].test, [], len(tests[0].pairs))  # raises the reason
         return tuple(tests)
 
     def narrowed(
@@ -216,7 +216,8 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         settings: Settings,
         report: Report = lambda done, total: None,
     ) -> tuple[BiasPairs, ...]:
-        """The pairs both of whose documents every model can read, where asked for."""
+        """The pairs whose two documents every model can read completely, if the settings require
+        this."""
         if not settings.readable:
             return corpus
         pairs = coverage.readable(compute, specs, documents(corpus), report)
@@ -228,7 +229,7 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         return left
 
     def notes(self, data: DataSet, corpus: tuple[BiasPairs, ...]) -> list[str]:
-        """The pairs that were left out of each test, and the tests that there are no pairs for."""
+        """The pairs excluded from each test, and the tests without pairs."""
         sentences = [
             f"{TESTS[pairs_of_test.test].title}: "
             + " ".join(f"{n:,} pairs left out. {why}" for why, n in pairs_of_test.rejected.items())
@@ -260,12 +261,12 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         corpus: tuple[BiasPairs, ...],
         settings: Settings,
     ) -> list[Asked]:
-        """All tests that have pairs to score, of the model at once."""
+        """One subject: all tests with pairs to score."""
         tests = tuple(pairs for pairs in corpus if distinct(pairs))
         return [Asked(spec, tests, settings.measure)] if tests else []
 
     def job(self, compute: Compute, subject: Asked) -> Job:
-        """Score the pairs that have no scores; progress counts pairs."""
+        """A job that scores the pairs without scores; progress counts pairs."""
 
         def worker(
             retriever: Retriever, should_stop: Callable[[], bool]
@@ -294,7 +295,7 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
     def summarize(
         self, compute: Compute, subject: Asked, earlier: Sequence[BiasSummary] = ()
     ) -> BiasSummary | None:
-        """Each test on what is stored of its pairs, none of those without any score yet."""
+        """Each test with at least one scored pair, evaluated on the stored scores."""
         model = compute.identify(subject.spec)
         stored = bias_scores.store(compute.root).select(
             model.key, BIAS_SCORES, _items(subject.tests)
@@ -307,7 +308,7 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         return BiasSummary(model, subject, tests) if tests else None
 
     def together(self, summaries: Sequence[BiasSummary]) -> list[BiasSummary]:
-        """The results with Holm's p over all of them."""
+        """The results with Holm-adjusted p values over all of them."""
         p = iter(adjusted([test.result for summary in summaries for test in summary.tests]))
         return [
             replace(
@@ -317,8 +318,8 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         ]
 
     def remarks(self, summaries: Sequence[BiasSummary]) -> list[str]:
-        """What some results need said, each sentence with the results it is about; nothing of those
-        whose pairs are not all scored yet."""
+        """Caveats, each with the results it applies to; none for results whose pairs are not all
+        scored."""
         labels: dict[str, list[str]] = {}
         partial = False
         for summary in summaries:
@@ -353,12 +354,12 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         return f"{summary.model.spec.name}: {'; '.join(parts)} ({known})."
 
     def provenance(self, summary: BiasSummary) -> Provenance:
-        """Everything needed to compute the tests again."""
+        """Everything needed to reproduce the tests."""
         return provenance_of(summary.model, summary.tests)
 
 
 def provenance_of(model: ModelIdentity, tests: Sequence[ScoredTest]) -> Provenance:
-    """Everything needed to compute some tests of one model again; pairs and documents are those of
+    """Everything needed to reproduce some tests of one model; pairs and documents are those of
     all tests together."""
     results = [test.result for test in tests]
     names, source = (

@@ -1,4 +1,4 @@
-"""What bias tests of one model give, and the rows of their tables."""
+"""Results of one model's bias tests, and their table rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from poslens.rows import column
 
 @dataclass(frozen=True)
 class Asked:
-    """The tests of one model, and what bars show of them."""
+    """The tests of one model, and the measure that bars show."""
 
     spec: RetrieverSpec
     tests: tuple[BiasPairs, ...]
@@ -25,10 +25,11 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class ScoredTest:
-    """One model's result of one test, with the pairs and scores it stands on.
+    """One model's result of one test, with its pairs and scores.
 
-    `missing` pairs have no score yet; `failed` ones cannot be scored, by reason. `adjusted_p` is
-    Holm's over all results shown together, None where there is no p.
+    `missing` pairs have no score yet; `failed` pairs cannot be scored, counted by reason.
+    `adjusted_p` is adjusted by Holm's method over all results shown together, None without a p
+    value.
     """
 
     pairs: BiasPairs
@@ -49,14 +50,14 @@ class ScoredTest:
 
 @dataclass(frozen=True)
 class BiasSummary:
-    """All tests of one model that any pair is scored for."""
+    """All tests of one model with at least one scored pair."""
 
     model: ModelIdentity
     asked: Asked
     tests: tuple[ScoredTest, ...]
 
     def of(self, test: str) -> ScoredTest | None:
-        """The result of a test by name."""
+        """The result of the test with this name."""
         return next((one for one in self.tests if one.result.test == test), None)
 
 

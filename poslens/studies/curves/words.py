@@ -1,4 +1,4 @@
-"""What stands beside mean curves: how many pairs and documents, what was cut, what is missing."""
+"""Sentences shown with mean curves: number of pairs and documents, truncation, missing results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MIN_PAIRS = 10
 
 
 def too_few(name: str, n: int, total: int) -> str:
-    """Why the mean of `n` of `total` pairs is not shown yet; empty where it is."""
+    """Why the mean of `n` of `total` pairs is not shown yet; empty if it is shown."""
     if n >= min(MIN_PAIRS, total):
         return ""
     return (
@@ -23,7 +23,7 @@ def too_few(name: str, n: int, total: int) -> str:
 
 
 def small(total: int) -> str:
-    """What has to be said of the mean of so many pairs; empty where there are enough."""
+    """A caveat for the mean of this many pairs; empty if there are enough."""
     if total >= MIN_PAIRS:
         return ""
     return f"The mean of {_several(total, 'pair')} isn't representative of a data set."
@@ -34,16 +34,16 @@ def _several(n: int, what: str) -> str:
 
 
 def read_unlike(curves: Sequence[PositionCurve], limits: Sequence[int | None]) -> bool:
-    """Whether models with these limits in tokens read other parts of their texts: they cut other
-    numbers of pairs, or cut at other lengths."""
+    """Whether models with these limits in tokens read different parts of their texts: they
+    truncate different numbers of pairs, or truncate at different lengths."""
     said = {(curve.n_truncated, curve.n) for curve in curves}
     cut = any(curve.n_truncated for curve in curves)
     return cut and (len(said) > 1 or len(set(limits)) > 1)
 
 
 def over_what(curves: Sequence[PositionCurve], limits: Sequence[int | None] = ()) -> str:
-    """Over what the curves' common axis stands, and what that keeps from being compared; `limits`
-    are those of their models in tokens, where they may differ."""
+    """What the curves' common axis covers, and which comparisons this rules out; `limits` are
+    their models' limits in tokens, if they may differ."""
     cut = {curve.model: (curve.n_truncated, curve.n) for curve in curves if curve.n_truncated}
     listed = ", ".join(
         f"{' and '.join(names)} {'truncates' if len(names) == 1 else 'truncate'} {n_cut:,} of {n:,}"
@@ -72,7 +72,7 @@ def over_what(curves: Sequence[PositionCurve], limits: Sequence[int | None] = ()
 
 
 def why_no_number(summaries: Sequence[CurveSummary]) -> str:
-    """A sentence for each curve that has no center of mass or no index."""
+    """One sentence for each curve without a center of mass or index."""
     return " ".join(
         f"{summary.curve.model}: {summary.undefined}" for summary in summaries if summary.undefined
     )

@@ -1,5 +1,5 @@
-"""What the commands about one pair share: its texts, typed or of a data set, and its heatmap as a
-file."""
+"""Shared parts of the commands about one pair: its texts, typed or from a data set, and its
+heatmap as a file."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def pair_of(
     dataset: str,
     pair_id: str | None,
 ) -> TextPair:
-    """The pair that the options give.
+    """The pair that the options specify.
 
     Raises:
-        UserError: they give none, or two, or the data set has no such pair.
+        UserError: they specify none or two, or the data set has no such pair.
     """
     from poslens.attribution import datasets
     from poslens.attribution.text import clean
@@ -85,7 +85,7 @@ def _read_text(path: Path | None) -> str:
 
 
 def spec_of(model: str, dataset: str) -> RetrieverSpec:
-    """The retriever of a name, with the word statistics of a data set where it uses any."""
+    """The retriever of this name, with a data set's word statistics if it uses any."""
     from poslens.attribution import datasets
     from poslens.attribution.retrievers.detect import family_of
 
@@ -98,8 +98,8 @@ def spec_of(model: str, dataset: str) -> RetrieverSpec:
 
 
 def explained(pair: TextPair, specs: Sequence[RetrieverSpec], method: Method) -> list[Explained]:
-    """The pair under each retriever; says on stderr what it would send to an endpoint, and what to
-    beware of."""
+    """The pair under each retriever; prints on stderr what would be sent to an endpoint, and
+    caveats."""
     from poslens.compute.compute import service
 
     compute, explained_pairs = service(), []
@@ -116,8 +116,8 @@ def explained(pair: TextPair, specs: Sequence[RetrieverSpec], method: Method) ->
 
 
 def write_heatmap(file: FigureFile, results: Sequence[Explained]) -> None:
-    """Write the heatmap of one pair, a column for each model, with the mean curve of the pair's
-    data set as far as that is stored."""
+    """Write the heatmap of one pair, one column per model, with the mean curve of the pair's
+    data set as far as it is stored."""
     from poslens.attribution import datasets
     from poslens.attribution.methods import METHODS
     from poslens.compute.compute import service

@@ -1,4 +1,4 @@
-"""What the line over a heatmap's column says of one result."""
+"""The header line over one model's column of a heatmap."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from poslens.heatmap import Fact, Head
 
 
 def head(result: Explained) -> Head:
-    """Score, share of the evidence, what was read of the document, and what to beware of."""
+    """Score, share of the evidence, share of the document that was read, and caveats."""
     facts = [*_evidence(result), _read(result), *_rest(result)]
     if result.notice:
         facts.append(Fact(result.notice, warning=True))
@@ -61,8 +61,8 @@ def _read(result: Explained) -> Fact:
 
 
 def _rest(result: Explained) -> list[Fact]:
-    """What no token carries and what is missing from the sum, of methods that claim one; how sure
-    the numbers are, of those that draw at random."""
+    """For methods with an additive claim, the part of the score in no token and the error of the
+    sum; for methods with random sampling, their uncertainty."""
     attribution = result.attribution
     if attribution.standard_error is not None:
         return [

@@ -1,4 +1,4 @@
-"""One model's attribution of a text less another's, painted on the text itself."""
+"""Difference of two models' attributions of the same text, by character."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Floats = NDArray[np.float64]
 
 
 def by_character(tokenized: TokenizedText, scores: Floats, length: int) -> Floats:
-    """Scores of tokens [T] spread evenly over their characters [length], so that they sum to the
-    same; a token without characters gives its score to the one where it stands."""
+    """Scores of tokens [T] spread evenly over their characters [length], with the same sum; a
+    token without characters adds its score to the character at its position."""
     values = np.zeros(length)
     for token, score in zip(tokenized.tokens, scores.tolist(), strict=True):
         if token.is_special:
@@ -34,10 +34,11 @@ def by_character(tokenized: TokenizedText, scores: Floats, length: int) -> Float
 def pieces(
     first: TokenizedText, second: TokenizedText, scores: tuple[Floats, Floats], length: int
 ) -> list[tuple[int, int, float]]:
-    """Start, end and difference of what both tokenizers cut the text into, as far as both read.
+    """Start, end and difference of the pieces into which both tokenizations divide the text, as far
+    as both models read it.
 
-    Where they cut alike, a piece is a token and its value the difference of the two scores; where
-    not, a token counts in each of its pieces by its characters.
+    Where tokens coincide, a piece is a token and its value the difference of the two scores;
+    elsewhere, each piece gets a share of the token's score by number of characters.
     """
     read = min(first.read_until, second.read_until)
     gap = by_character(first, scores[0], length) - by_character(second, scores[1], length)
@@ -54,7 +55,7 @@ def pieces(
 
 
 def _scaled(scores: Array, tokenized: TokenizedText, how: str) -> Floats:
-    """Scores [T] in the curve's unit, which two models share; special tokens 0."""
+    """Scores [T] in the curve's unit, which both models share; 0 for special tokens."""
     values = np.zeros(len(scores))
     content = tokenized.content
     if content.any():
@@ -63,7 +64,8 @@ def _scaled(scores: Array, tokenized: TokenizedText, how: str) -> Floats:
 
 
 def minus_panes(a: Explained, b: Explained, rail: Rail, head: Head) -> Sequence[Pane]:
-    """A query and a document pane of A less B, each model's scores in the curve's unit first."""
+    """A query pane and a document pane of A minus B, with each model's scores in the curve's
+    unit."""
     method = a.attribution.method
     how = str(method.curve_params["normalization"])
     label = f"{a.attribution.model} − {b.attribution.model}"

@@ -1,5 +1,5 @@
-"""What one pair's curve stands against: the model's mean curve over the pair's data set, as far as
-it is stored, less a null control where one is asked for."""
+"""References for one pair's curve: the model's mean curve over the pair's data set, as far as
+stored, minus a null control if requested."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ _differences: StampedCache[Difference | None] = StampedCache(32)
 
 @dataclass(frozen=True, slots=True)
 class Average:
-    """A model's mean curve over a data set: `stored` of `total` pairs have been tried. `mean` is
-    None below `MIN_PAIRS`, `summary` where a null control was subtracted or nothing is stored.
-    `controlled` compares the curve with the control that was subtracted."""
+    """A model's mean curve over a data set, after attempting `stored` of `total` pairs. `mean`
+    is None below `MIN_PAIRS`; `summary` is None if a null control was subtracted or nothing is
+    stored. `controlled` compares the curve with the subtracted control."""
 
     stored: int
     total: int
@@ -72,17 +72,17 @@ class Average:
 
     @property
     def complete(self) -> bool:
-        """Whether every pair has been tried."""
+        """Whether every pair has been attempted."""
         return self.stored >= self.total
 
 
 def average(
     compute: Compute, spec: RetrieverSpec, method: Method, data: DataSet, kind: Control | None
 ) -> Average:
-    """The mean curve of the whole data set, less its controls' of `kind`.
+    """The mean curve of the whole data set, minus that of its controls of `kind`.
 
     Raises:
-        UserError: the model is not here, or the store cannot be read.
+        UserError: the model's files are not on this machine, or the store cannot be read.
     """
     total = len(data.pairs)
     summary = compute.average(spec, method, data.pairs, data.name)
@@ -121,7 +121,7 @@ def _edges(low: Array | None, high: Array | None) -> tuple[Array, Array] | None:
 
 
 def controls(kind: Control, data: DataSet) -> list[TextPair]:
-    """The control of each pair of a data set that has one, made once."""
+    """The control of each pair of a data set that has one, cached."""
     key = (kind, data.name, len(data.pairs))
     return _controls.get(key, lambda: interventions.controls(kind, data.pairs, data.pairs))
 
@@ -145,7 +145,7 @@ def _less_control(
 
 
 def rail(result: Explained, against: Average | None, control: Attribution | None) -> Rail:
-    """What stands beside the document: its curve, less its control's, and the mean."""
+    """The curves shown next to the document: its own, minus its control's, and the mean."""
     mean = against.mean if against is not None else None
     if mean is None:
         return Rail(_listed(pair_curve(result, control)))
@@ -164,7 +164,7 @@ def _listed(values: Array | tuple[()]) -> tuple[float, ...]:
 
 
 def pair_curve(result: Explained, control: Attribution | None) -> Array:
-    """The pair's own curve [100], less its control's."""
+    """The pair's own curve [100], minus its control's."""
     curve = document_curve(result.attribution)
     if control is None:
         return curve
@@ -172,7 +172,7 @@ def pair_curve(result: Explained, control: Attribution | None) -> Array:
 
 
 def evidence_range(result: Explained) -> tuple[float, float] | None:
-    """The evidence among the tokens that the model read, as shares of them."""
+    """The evidence span within the tokens that the model read, as shares in [0, 1]."""
     span = result.pair.evidence
     return None if span is None else token_range(result.attribution.document, span)
 
@@ -184,7 +184,7 @@ def read_share(result: Explained) -> float:
 
 
 def pair_numbers(result: Explained) -> tuple[Estimate | None, Estimate | None]:
-    """Center of mass and primacy-recency index of the one document; None where it has none."""
+    """Center of mass and primacy-recency index of one document; None if undefined."""
     magnitudes = document_magnitudes(result.attribution)
     at = positions(result.attribution.method.curve_params["resampling"])
     values = float(center_of_mass(magnitudes, at)), float(primacy_recency_index(magnitudes))
@@ -196,8 +196,8 @@ def pair_numbers(result: Explained) -> tuple[Estimate | None, Estimate | None]:
 
 
 def word_scores(results: Sequence[Explained], how: Aggregate) -> list[NDArray[np.float64]]:
-    """Of each result the scores of the document's words [n_words], NaN where it read nothing of
-    one; the results are of one pair."""
+    """For each result, the scores of the document's words [n_words], NaN for unread words; all
+    results must be of the same pair."""
     spans = words(results[0].pair.document)
     return [
         unit_scores(r.attribution.document, r.attribution.document_scores, spans, how)
@@ -207,9 +207,9 @@ def word_scores(results: Sequence[Explained], how: Aggregate) -> list[NDArray[np
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Curve A less curve B [100], over the pairs that both models have, with its 95% interval over
-    documents where there are enough. `furthest` are the pairs in which the two are furthest apart,
-    with how far (`orders.apart`). `provenance` is A's and B's."""
+    """Curve A minus curve B [100] over the pairs that both models have, with its 95% interval
+    over documents if there are enough. `furthest` are the pairs with the largest distance
+    between the two curves, and that distance (`orders.apart`). `provenance` is that of A and B."""
 
     mean: Array
     interval: tuple[Array, Array] | None
@@ -225,10 +225,10 @@ MOST_APART = 50
 def difference(
     compute: Compute, a: RetrieverSpec, b: RetrieverSpec, method: Method, data: DataSet
 ) -> Difference | None:
-    """How two models' stored curves differ; None below `MIN_PAIRS` that both have.
+    """The difference of two models' stored curves; None below `MIN_PAIRS` common pairs.
 
     Raises:
-        UserError: a model is not here, or the store cannot be read.
+        UserError: a model's files are not on this machine, or the store cannot be read.
     """
     identity, other = compute.identify(a), compute.identify(b)
     models = [identity.key, other.key]
@@ -258,7 +258,7 @@ def difference(
 
 
 def difference_of(first: StoredCurves, second: StoredCurves, data: DataSet) -> Difference | None:
-    """The same of curves at hand, without provenance."""
+    """The difference of two sets of curves, without provenance."""
     place = {pair_id: at for at, pair_id in enumerate(second.pair_ids)}
     both = [(at, place[i]) for at, i in enumerate(first.pair_ids) if i in place]
     if len(both) < MIN_PAIRS:

@@ -31,7 +31,7 @@ def sorted_in_degrees(
             ("random word order", hub_summary.control),
         ):
             order = np.argsort(-degrees.counts, kind="stable")
-            # The first documents are the hubs: points are closer there.
+            # The first documents are the hubs, so points are denser there.
             at = np.unique((np.linspace(0, 1, POINTS) ** 2 * (len(order) - 1)).astype(np.int64))
             name = f"{hub_summary.name}, {role}" if role else hub_summary.name
             trace = go.Scatter(

@@ -94,7 +94,7 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
     figures = (Figure("Sorted in-degrees", sorted_in_degrees),)
 
     def read(self, dataset: str) -> DataSet:
-        """The data set; without pairs if it judges nothing.
+        """The data set; without pairs if it has no relevance judgments.
 
         Raises:
             UserError: its files cannot be read.
@@ -123,7 +123,7 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
         return corpus
 
     def notes(self, data: DataSet, corpus: HubCorpus) -> list[str]:
-        """What serves as queries, if the data set has none."""
+        """What is used as queries if the data set has none."""
         drawn = corpus.collection.drawn
         return [f"Queries: {drawn}."] if drawn else []
 
@@ -139,11 +139,11 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
         return [HubIndex(spec, corpus, settings.top, settings.explained)]
 
     def job(self, compute: Compute, subject: HubIndex) -> Job:
-        """Rank the corpus and its control, and attribute the scores of the first hubs; progress
-        counts what its stage names.
+        """A job that ranks the corpus and its control, and attributes the scores of the first hubs;
+        progress counts the units of the current stage.
 
         Raises:
-            UserError: the model's files are not here.
+            UserError: the model's files are not on this machine.
         """
         model, corpus, spec = compute.identify(subject.spec), subject.corpus, subject.spec
         total = corpus.collection.survey.n
@@ -157,7 +157,7 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
                         return progress
             if subject.explained and not spec.remote:
                 run.stage = "Attributing the scores of hubs"
-                compute.retriever(model)  # some methods are known not to fit once it is loaded
+                compute.retriever(model)  # may rule out some methods
                 if (pairs := _missing(compute, subject)) is not None:
                     method = words_method(compute, spec)
                     assert method is not None  # or nothing is missing
@@ -185,8 +185,8 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
     def summarize(
         self, compute: Compute, subject: HubIndex, earlier: Sequence[HubSummary] = ()
     ) -> HubSummary | None:
-        """The in-degrees, once both indexes are ranked; with the words of hubs once these are
-        there.
+        """The in-degrees, once both indexes are ranked, with the words of hubs if those are
+        available.
 
         Raises:
             UserError: the corpus cannot be read.
@@ -211,7 +211,7 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
         return verdict(summary)
 
     def provenance(self, summary: HubSummary) -> Provenance:
-        """Everything needed to count the in-degrees again."""
+        """Everything needed to reproduce the in-degrees."""
         collection = summary.asked.corpus.collection
         skewness = summary.original.skewness
         return of_model(
@@ -257,7 +257,7 @@ def _summary(compute: Compute, subject: HubIndex) -> HubSummary | None:
 
 
 def _missing(compute: Compute, subject: HubIndex) -> list[TextPair] | None:
-    """The pairs of the first hubs, if the attribution of one is missing."""
+    """The pairs of the first hubs if any of their attributions is missing."""
     summary, method = _summary(compute, subject), words_method(compute, subject.spec)
     if summary is None or method is None or not subject.explained:
         return None

@@ -1,4 +1,4 @@
-"""In-degrees of one model's index and of its control: what is asked, and the result in words."""
+"""In-degrees of one model's index and of its control: the subject, the result and its verdict."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LISTED = 50
 
 @dataclass(frozen=True)
 class HubCorpus:
-    """A corpus with its queries, and the same with the words of each document in random order."""
+    """A corpus with its queries, and the same corpus with each document's words in random order."""
 
     collection: Collection
     control: Collection
@@ -33,8 +33,7 @@ class HubCorpus:
 
 @dataclass(frozen=True)
 class HubIndex:
-    """What is asked of one model: N_k for k = `top`, and the words of the first `explained`
-    hubs."""
+    """The subject for one model: N_k for k = `top`, and the words of the first `explained` hubs."""
 
     spec: RetrieverSpec
     corpus: HubCorpus
@@ -43,14 +42,14 @@ class HubIndex:
 
     @property
     def method(self) -> Method:
-        """What captions call it."""
+        """The measure's name in captions."""
         return Method("hubs", {"top": self.top, "version": 1})
 
 
 @dataclass(frozen=True)
 class HubWord:
-    """A word of a hub: its share of the score, summed over its occurrences, mean over some queries
-    that retrieve the hub and over as many that do not."""
+    """A word of a hub: its share of the score, summed over its occurrences, averaged over some
+    queries that retrieve the hub and over as many that do not."""
 
     word: str
     occurrences: int
@@ -60,9 +59,9 @@ class HubWord:
 
 @dataclass(frozen=True)
 class HubSummary:
-    """In-degrees of a model's index and of the control, over the documents `ids` [D]. `words` are
-    those of the first hubs by document, under the method `words_method`; `comparison` is of the
-    skewness with that of the control."""
+    """In-degrees of a model's index and of the control, over the documents `ids` [D]. `words`
+    are the words of the first hubs by document, by the method `words_method`; `comparison`
+    compares the skewness with the control's."""
 
     asked: HubIndex
     model: ModelIdentity
@@ -85,15 +84,15 @@ class HubSummary:
 
     @cached_property
     def hubs(self) -> list[int]:
-        """The numbers of the documents that are retrieved, the largest in-degree first; the first
-        of equal ones in the corpus."""
+        """Indices of the retrieved documents in descending order of in-degree; ties are in
+        corpus order."""
         counts = self.original.counts
         order = np.argsort(-counts, kind="stable")
         return [int(number) for number in order[:LISTED] if counts[number]]
 
     @cached_property
     def answered(self) -> dict[str, int]:
-        """How many queries each document is relevant to, where it is to any."""
+        """The number of queries to which each document is relevant, for documents with any."""
         found: dict[str, int] = {}
         for query in self.queries:
             for key in query.relevant:
@@ -101,17 +100,17 @@ class HubSummary:
         return found
 
     def others(self, number: int) -> list[int]:
-        """The rows of the queries that a document does not answer."""
+        """Rows of the queries that a document does not answer."""
         key = self.ids[number]
         return [row for row, query in enumerate(self.queries) if key not in query.relevant]
 
     def retrieving(self, number: int) -> list[int]:
-        """The rows of the queries that have a document in their top k and that it does not
-        answer."""
+        """Rows of the queries that retrieve a document in their top k although it does not
+        answer them."""
         return [row for row, top in enumerate(self.original.tops) if number in top]
 
     def share(self, number: int) -> Estimate | None:
-        """Share of the queries that a document does not answer that retrieve it."""
+        """Share of queries that retrieve a document, among those that it does not answer."""
         asked, tops = self.others(number), self.original.tops
         rows = np.array([number in tops[row] for row in asked], dtype=np.float64)
         return estimate(rows[:, None], [self.queries[row].document for row in asked])
@@ -122,7 +121,7 @@ _ids: LRUCache[tuple[str, ...]] = LRUCache(8)
 
 
 def document_ids(collection: Collection) -> tuple[str, ...]:
-    """The ids of all documents, in the order of the corpus.
+    """The ids of all documents, in corpus order.
 
     Raises:
         UserError: the corpus cannot be read.
@@ -133,10 +132,10 @@ def document_ids(collection: Collection) -> tuple[str, ...]:
 def degrees(
     compute: Compute, spec: RetrieverSpec, collection: Collection, top: int
 ) -> InDegrees | None:
-    """In-degrees of the documents of a corpus, by the stored rankings; None while some are missing.
+    """In-degrees of a corpus's documents from the stored rankings; None while any is missing.
 
     Raises:
-        UserError: the corpus cannot be read, or the model has no ranking of all of it.
+        UserError: the corpus cannot be read, or the model has no ranking of the whole corpus.
     """
     key = (str(compute.root), compute.identify(spec).key, spec.name, collection.digest, top)
     if (found := _degrees.find(key)) is not None:
@@ -151,11 +150,11 @@ def degrees(
 def known_in_degrees(
     compute: Compute, spec: RetrieverSpec, collection: Collection, top: int
 ) -> dict[str, int]:
-    """In-degree of each document of a corpus by its id, by rankings that are stored; empty where
-    one is missing, where there are no queries or where k is too large for rankings.
+    """In-degree of each document by id from stored rankings; empty if any is missing, if there are
+    no queries, or if k is larger than the rankings.
 
     Raises:
-        UserError: as `degrees`.
+        UserError: the corpus cannot be read, or the model has no ranking of the whole corpus.
     """
     if not collection.queries or top > MOST_TOP:
         return {}
@@ -166,7 +165,7 @@ def known_in_degrees(
 
 
 def verdict(one: HubSummary) -> str:
-    """Skewness with and without word order, whether they differ, and the top hub."""
+    """The verdict: skewness with and without word order, whether they differ, and the top hub."""
     top, degrees = one.asked.top, one.original
     skewness, shuffled = degrees.skewness, one.control.skewness
     head = f"{one.name}: over {degrees.n_queries:,} queries and {len(one.ids):,} documents, "

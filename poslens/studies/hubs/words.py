@@ -1,5 +1,5 @@
-"""Which words make a document a hub: their shares of its scores with the queries that retrieve it,
-and with others."""
+"""Words that make a document a hub: their shares of its scores with queries that retrieve it,
+and with other queries."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ LISTED = 8
 
 
 def words_method(compute: Compute, spec: RetrieverSpec) -> Method | None:
-    """The method whose shares are averaged: the first that fits and whose shares add up to the
-    score, unless it is slow. None where there is none, and of a model behind an endpoint, which
-    would get hundreds of texts for each query."""
+    """The method whose shares are averaged: the first one that fits the model, is not slow, and
+    has shares that sum to the score. None if there is no such method, or if the model is behind
+    an endpoint, which would receive hundreds of texts for each query."""
     if spec.remote:
         return None
     for name in fitting(compute, spec):
@@ -39,8 +39,8 @@ def words_method(compute: Compute, spec: RetrieverSpec) -> Method | None:
 
 @dataclass(frozen=True)
 class ExplainedHub:
-    """A hub with some of the queries that retrieve it, and as many others that it does not answer
-    either, by row; both are spread evenly over the queries."""
+    """A hub with some of the queries that retrieve it, and as many that do not; it answers none
+    of them. Queries are given by row and spread evenly."""
 
     key: str
     text: str
@@ -48,7 +48,7 @@ class ExplainedHub:
     others: tuple[int, ...]
 
     def pairs(self, summary: HubSummary) -> list[TextPair]:
-        """Pairs of the document with these queries, those that retrieve it first."""
+        """Pairs of the document with these queries; queries that retrieve it come first."""
         asked = [summary.queries[row] for row in (*self.retrieving, *self.others)]
         dataset = summary.asked.corpus.collection.name
         return [
@@ -64,7 +64,7 @@ class ExplainedHub:
 
 
 def explained_hubs(summary: HubSummary) -> list[ExplainedHub]:
-    """The first hubs, with queries."""
+    """The first hubs, with their queries."""
     hubs = summary.hubs[: summary.asked.explained]
     texts = summary.asked.corpus.collection.texts(summary.ids[number] for number in hubs)
     explained_hubs = []
@@ -79,8 +79,8 @@ def explained_hubs(summary: HubSummary) -> list[ExplainedHub]:
 def hub_words(
     compute: Compute, summary: HubSummary, method: Method
 ) -> dict[str, tuple[HubWord, ...]] | None:
-    """The words of the first hubs by document, the largest share first; None while attributions
-    are missing."""
+    """The words of the first hubs by document, in descending order of share; None while
+    attributions are missing."""
     hub_words = {}
     for hub in explained_hubs(summary):
         pairs, n = hub.pairs(summary), len(hub.retrieving)
@@ -102,7 +102,7 @@ def _words(
     spans = word_spans(text)
     names = [folded(text[a:b]) for a, b in spans]
     counts = Counter(names)
-    listed = list(counts)  # in the order in which they appear
+    listed = list(counts)  # in order of first occurrence
     order = {name: number for number, name in enumerate(listed)}
     at = np.array([order[name] for name in names], dtype=np.int64)
 

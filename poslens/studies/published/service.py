@@ -17,7 +17,7 @@ from poslens.studies.ranking.tables import OVERALL
 
 
 def curves_frame(found: Sequence[PublishedCurves]) -> pd.DataFrame:
-    """100 rows a model: position in [0, 1], mean, std and n."""
+    """100 rows per model: position in [0, 1], mean, std and n."""
     frames = [
         pd.DataFrame(
             {
@@ -34,8 +34,8 @@ def curves_frame(found: Sequence[PublishedCurves]) -> pd.DataFrame:
 
 
 def means(published: Sequence[PublishedCurves], *, band: bool = True) -> dict[str, Mean]:
-    """Published curves as figures draw them, by model; the band is one standard deviation over
-    documents on either side."""
+    """Published curves by model in the form that figures need; the band is one standard
+    deviation over documents on each side."""
     drawn = {}
     for one in published:
         mean, low, high = (
@@ -48,7 +48,7 @@ def means(published: Sequence[PublishedCurves], *, band: bool = True) -> dict[st
 
 
 def summary_rows(published: Sequence[PublishedCurves]) -> list[dict[str, object]]:
-    """A row for each model, with columns of the Curves page: documents, center of mass and
+    """One row per model, with columns of the Curves page: documents, center of mass and
     primacy-recency index of the mean curve. Means alone give no intervals."""
     rows = []
     for one in published:
@@ -67,8 +67,8 @@ def summary_rows(published: Sequence[PublishedCurves]) -> list[dict[str, object]
 
 
 def measures_frame(rows: Sequence[PublishedMeasures]) -> pd.DataFrame:
-    """Published measures, a row for each model, setting and length, under the names of
-    `rank --table psi`."""
+    """Published measures, one row per model, setting and length, with the column names of `rank
+    --table psi`."""
     found = []
     for row in rows:
         at = {"model": row.model, "setting": row.setting}

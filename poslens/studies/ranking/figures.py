@@ -33,15 +33,15 @@ EVIDENCE_TITLE = "Relative position of the evidence (%)"
 def evidence_bins(
     profiles: Mapping[str, EvidenceProfile], style: Style, *, provenance: Provenances = ()
 ) -> go.Figure:
-    """nDCG@10 over 20 bins of the evidence's place, a line for each model; faint bars at the foot
-    are the bins' queries. Bins without a query leave a gap. A point is filled as far as the model
-    read the evidence of its bin: hollow where it read none, a ring with a dot where how much it
-    read is unknown."""
+    """nDCG@10 over 20 bins of the evidence's position, one line per model; faint bars at the
+    bottom count the bins' queries. Bins without a query leave a gap. A point is filled in
+    proportion to how much of its bin's evidence the model read: hollow for none, a ring with a
+    dot if unknown."""
     figure = canvas("evidence_bins", style, EVIDENCE_TITLE, "nDCG@10", provenance)
     counts = np.array(next(iter(profiles.values())).counts)
     figure.add_trace(
         go.Bar(
-            # On the same axis: a second one would bend the first one's ticks.
+            # On the same axis, because a second axis would change the ticks of the first.
             x=_CENTRES,
             y=_FOOT * counts / counts.max(),
             width=100 / N_EVIDENCE_BINS,
@@ -86,7 +86,7 @@ def evidence_bins(
 def position_groups(
     grouped_rankings: Mapping[str, GroupedRanking], style: Style, *, provenance: Provenances = ()
 ) -> go.Figure:
-    """nDCG@10 of each group of queries, a line for each model, with 95% intervals."""
+    """nDCG@10 of each group of queries, one line per model, with 95% intervals."""
     groups = next(iter(grouped_rankings.values())).groups
     figure = canvas("position_groups", style, f"Queries by {groups.by}", "nDCG@10", provenance)
     width = min(0.08, 0.5 / len(grouped_rankings))
@@ -94,7 +94,7 @@ def position_groups(
         line = style.line(index)
         values = [measured.measures.get(NDCG) for measured in grouped_ranking.measures]
         trace = go.Scatter(
-            # Beside each other: intervals at one place would hide each other.
+            # Offset horizontally, so that intervals do not hide each other.
             x=[at + width * (index - (len(grouped_rankings) - 1) / 2) for at in range(len(values))],
             y=[None if v is None else v.value for v in values],
             mode="lines+markers",
@@ -128,7 +128,7 @@ def length_buckets(
     *,
     provenance: Provenances = (),
 ) -> go.Figure:
-    """nDCG@10 in each length bucket, a bar for each model: model -> bucket -> profile."""
+    """nDCG@10 in each length bucket, one bar per model: model -> bucket -> profile."""
     title = (
         "Document length in tokens ("
         + ", ".join(

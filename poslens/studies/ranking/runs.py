@@ -1,5 +1,5 @@
-"""Runs of other programs beside models' rankings, and what sets two rankings apart query by query.
-No Streamlit here."""
+"""Runs of other programs, compared with models' rankings, and the query-by-query difference of
+two rankings. No Streamlit here."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from poslens.studies.ranking.service import Measured, RankingSetup
 
 @dataclass(frozen=True)
 class RankedRun(Measured):
-    """A run's rankings, measured. `n_strange` of its queries are not the collection's, `n_lost`
-    results are of documents that its corpus lacks."""
+    """A run's measured rankings. `n_strange` counts its queries that are not in the collection,
+    `n_lost` its results whose documents are not in the corpus."""
 
     run: TrecRun
     n_strange: int
     n_lost: int
 
     def provenance(self) -> Provenance:
-        """See `Measured`."""
+        """Everything needed to reproduce the measures."""
         collection = self.setup.collection
         return provenance.of_run(
             self.run, self.evaluation, collection.name, collection.survey.n, self.selection
@@ -36,7 +36,7 @@ class RankedRun(Measured):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What of the run does not count, a sentence each."""
+        """Which parts of the run are ignored, one sentence each."""
         run, found = self.run, []
         if run.n_rejected:
             first = run.rejected[0]
@@ -58,11 +58,11 @@ _measured: LRUCache[RankedRun] = LRUCache(16)
 
 
 def ranked_run(run: TrecRun, setup: RankingSetup) -> RankedRun:
-    """A run over a collection, measured as a model's rankings are.
+    """A run over a collection, measured like a model's rankings.
 
     Raises:
-        UserError: it has none of the queries, or each query is put to the documents of its
-            language alone.
+        UserError: it has none of the queries, or each query searches only documents of its
+            language.
     """
     collection = setup.collection
     if collection.monolingual:
@@ -107,7 +107,8 @@ def mean_difference(measured: Measured, other: Measured) -> Comparison:
 
 
 def difference_words(measured: Measured, other: Measured) -> str:
-    """That mean with its interval, how many queries and documents it is over, and the verdict."""
+    """The mean difference as text, with its interval, the numbers of queries and documents, and
+    the verdict."""
     comparison = mean_difference(measured, other)
     difference = comparison.difference
     over = f"{difference.n:,} queries with {difference.n_resampled:,} relevant documents"

@@ -1,4 +1,4 @@
-"""Rankings of data sets by models: computed once, kept, measured. No Streamlit here."""
+"""Rankings of data sets by models: computed once, stored, measured. No Streamlit here."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _KEPT = 16
 
 @dataclass(frozen=True)
 class RankingSetup:
-    """What is searched and how: a collection, whole or each query in its own corpus of it, and
-    what cross-encoders rerank.
+    """The task of a ranking: a collection, searched whole or by each query in its own sub-corpus,
+    and what cross-encoders rerank.
 
-    All queries are ranked; those of `left_out` are not measured, and `selection` says why.
+    All queries are ranked; those in `left_out` are not measured, and `selection` gives the reason.
     """
 
     collection: Collection
@@ -47,12 +47,12 @@ class RankingSetup:
 
     @property
     def queries(self) -> tuple[Query, ...]:
-        """The queries that are measured."""
+        """The measured queries."""
         return tuple(q for q in self.collection.queries if q.query_id not in self.left_out)
 
     def narrowed(self, pairs: Sequence[TextPair], selection: str) -> RankingSetup:
-        """The same over the queries all of whose pairs are among `pairs`; `selection` says in
-        words which pairs these are."""
+        """The same task restricted to queries all of whose pairs are among `pairs`; `selection`
+        describes these pairs."""
         kept = {pair.pair_id for pair in pairs}
         queries = self.collection.queries
         left_out = (
@@ -63,8 +63,8 @@ class RankingSetup:
 
 @dataclass(frozen=True)
 class Measured(ABC):
-    """Rankings of a collection's queries, measured; `read` is the share of the evidence that was
-    read, by query id, where that is known."""
+    """Measured rankings of a collection's queries; `read` is the share of the evidence that was
+    read, by query id, if known."""
 
     setup: RankingSetup
     evaluation: Evaluation
@@ -79,7 +79,7 @@ class Measured(ABC):
 
     @cached_property
     def by_group(self) -> GroupedRanking | None:
-        """The measures of each of the collection's groups of queries, where it has any."""
+        """The measures of each group of queries; empty for a collection without groups."""
         groups = self.setup.collection.groups
         if groups is None:
             return None
@@ -87,12 +87,12 @@ class Measured(ABC):
 
     @property
     def name(self) -> str:
-        """What figures and tables call it."""
+        """The name in figures and tables."""
         return self.evaluation.model
 
     @property
     def selection(self) -> str:
-        """Which queries and documents of the collection it is over, in words."""
+        """Which queries and documents of the collection were used, as text."""
         setup = self.setup
         parts = (
             WITHIN_LANGUAGES if setup.collection.monolingual else "",
@@ -103,7 +103,7 @@ class Measured(ABC):
 
     @abstractmethod
     def provenance(self) -> Provenance:
-        """Everything needed to rank again."""
+        """Everything needed to reproduce the ranking."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Ranked(Measured):
     method: Method
 
     def provenance(self) -> Provenance:
-        """See `Measured`."""
+        """Everything needed to reproduce the ranking."""
         collection = self.setup.collection
         return provenance.of_ranking(
             self.model,
@@ -127,7 +127,7 @@ class Ranked(Measured):
 
 
 def group_provenance(rankings: Sequence[Measured]) -> list[Provenance]:
-    """Where numbers of groups of queries come from: their intervals resample documents."""
+    """Provenance of numbers for groups of queries, whose intervals resample documents."""
     return [
         provenance.with_interval(measured.provenance(), measured.by_group.harmonic)
         for measured in rankings
@@ -136,15 +136,15 @@ def group_provenance(rankings: Sequence[Measured]) -> list[Provenance]:
 
 
 def collection_of(data: DataSet) -> Collection:
-    """The collection of a data set: with its whole corpus where the data set is known by name, of
-    an upload the documents of its pairs.
+    """The collection of a data set: with its whole corpus if the data set is known by name; for an
+    upload, the documents of its pairs.
 
     Raises:
         UserError: it has no relevance judgments, or its files cannot be read.
     """
     if data.name in datasets.names():
         return datasets.collection(data.name)
-    # An upload's name holds a digest of its contents.
+    # An upload's name contains a digest of its contents.
     return _uploads.get(data.name, lambda: datasets.from_pairs(data))
 
 
@@ -160,8 +160,7 @@ def read_searched(name: str) -> DataSet:
 
 
 def is_judged(data: DataSet) -> bool:
-    """Whether the data set is in a format that says which documents answer a query, as every upload
-    is.
+    """Whether the data set's format includes relevance judgments, as every upload does.
 
     Raises:
         UserError: its files cannot be read.
@@ -170,7 +169,7 @@ def is_judged(data: DataSet) -> bool:
 
 
 def searched(data: DataSet) -> Collection:
-    """The corpus of a data set and its queries, judged or not.
+    """The corpus of a data set and its queries, with or without judgments.
 
     Raises:
         UserError: its files cannot be read.
@@ -179,7 +178,7 @@ def searched(data: DataSet) -> Collection:
 
 
 def monolingual(collection: Collection) -> Collection:
-    """The collection with each query put to the documents of its own language, made once.
+    """The collection in which each query searches the documents of its own language, cached.
 
     Raises:
         UserError: no query has a relevant document in its language.
@@ -188,27 +187,27 @@ def monolingual(collection: Collection) -> Collection:
 
 
 def has_pools(collection: Collection) -> bool:
-    """Whether one corpus is searched by queries of several languages."""
+    """Whether queries of several languages search one corpus."""
     return len(collection.parts) == 1 and len(collection.languages) > 1
 
 
 _uploads: LRUCache[Collection] = LRUCache(_KEPT)
 _monolingual: LRUCache[Collection] = LRUCache(4)
 _stores: LRUCache[RankingStore] = LRUCache(_KEPT)
-# A grid of calibrated models is measured as a whole, at each rerun of its page.
+# A page measures a whole grid of calibrated models at each rerun.
 _evaluations: LRUCache[Ranked] = LRUCache(96)
 
 
 def needs_first_stage(spec: RetrieverSpec) -> bool:
-    """Whether a model can only rerank what another one found."""
+    """Whether a model can only rerank another model's results."""
     return family_of(spec).search == "rerank"
 
 
 def method_for(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Method:
-    """How `spec` ranks.
+    """The ranking method of `spec`.
 
     Raises:
-        UserError: a cross-encoder without a first stage, or one whose first stage is another.
+        UserError: a cross-encoder without a first stage, or whose first stage needs one too.
     """
     if not needs_first_stage(spec):
         return ranking_method(setup.own_corpus)
@@ -223,10 +222,10 @@ def method_for(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Me
 
 
 def job(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Job:
-    """Rank what is missing; progress counts what its stage names.
+    """A job that computes missing rankings; progress counts the units of the current stage.
 
     Raises:
-        UserError: the model's files are not here, or it lacks a first stage.
+        UserError: the model's files are not on this machine, or it lacks a first stage.
     """
     model, method = compute.identify(spec), method_for(compute, spec, setup)
 
@@ -292,12 +291,12 @@ def job(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Job:
 
 
 def job_of_all(compute: Compute, specs: Sequence[RetrieverSpec], setup: RankingSetup) -> Job:
-    """Rank with each of `specs` that has no rankings, one after the other; progress counts models.
-    Each has a run of its own, which says how far it is and what went wrong; one that is stopped by
-    itself makes way for the next.
+    """A job that ranks with each of `specs` without rankings, one after the other; progress counts
+    models. Each has its own run, with its own progress and error; stopping one continues with the
+    next.
 
     Raises:
-        UserError: a model's files are not here, or it lacks a first stage.
+        UserError: a model's files are not on this machine, or it lacks a first stage.
     """
 
     models = " ".join(sorted(compute.identify(spec).key.fingerprint for spec in specs))
@@ -317,13 +316,13 @@ def job_of_all(compute: Compute, specs: Sequence[RetrieverSpec], setup: RankingS
 
 
 def ranked(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Ranked | None:
-    """The stored rankings, measured; None while they are not complete, or while it is not known
-    what the model reads of the evidence and it is here to be asked."""
+    """The stored rankings, measured. None while they are incomplete, or while the share of
+    evidence that the model reads has not been determined although its files are on this machine."""
     model, method = compute.identify(spec), method_for(compute, spec, setup)
     store = _store(compute, setup.collection)
     key = (
         str(compute.root),
-        spec.name,  # two may be of one model
+        spec.name,  # two specs may share a model
         model.key.fingerprint,
         repr(method),
         store.fingerprint,
@@ -355,7 +354,7 @@ def stored_ranking(
     """The stored ranking of one query over the whole collection.
 
     Raises:
-        UserError: the model reranks what another one retrieved, or the corpus cannot be read.
+        UserError: the model reranks another model's results, or the corpus cannot be read.
     """
     method = method_for(compute, spec, RankingSetup(collection))
     stored = _store(compute, collection).select(compute.identify(spec).key, method, [query])
@@ -365,10 +364,10 @@ def stored_ranking(
 def stored_rankings(
     compute: Compute, spec: RetrieverSpec, setup: RankingSetup
 ) -> dict[str, Ranking] | None:
-    """The stored rankings of all queries by id; None while one is missing.
+    """The stored rankings of all queries by id; None while any is missing.
 
     Raises:
-        UserError: as `method_for`, or the corpus cannot be read.
+        UserError: the model needs a first stage, or the corpus cannot be read.
     """
     method = method_for(compute, spec, setup)
     stored = _store(compute, setup.collection).select(compute.identify(spec).key, method)
@@ -378,6 +377,6 @@ def stored_rankings(
 
 
 def _store(compute: Compute, collection: Collection) -> RankingStore:
-    """One store a collection: its fingerprint takes a pass over what it holds."""
+    """The store of a collection, cached because its fingerprint requires a pass over the corpus."""
     key = (str(compute.root), collection.digest)
     return _stores.get(key, lambda: RankingStore(compute.root, collection))

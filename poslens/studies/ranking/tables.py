@@ -71,7 +71,8 @@ def _languages(measured: Measured) -> Iterator[LanguagesRow]:
 
 
 def _profiles(measured: Measured) -> Iterator[tuple[str, EvidenceProfile]]:
-    """The whole, then the queries whose evidence the model reads whole, then length buckets."""
+    """The profiles of all queries, of those whose evidence the model reads completely, and of
+    the length buckets."""
     evaluation = measured.evaluation
     for length, profile in (
         (OVERALL, evaluation.profile),
@@ -146,16 +147,17 @@ def _queries(measured: Measured) -> Iterator[QueriesRow]:
 
 
 def queries_frame(measured: Measured) -> pd.DataFrame:
-    """A row a query: its measures, the rank of its best relevant document, evidence, length."""
+    """One row per query: its measures, the rank of its best relevant document, evidence, length."""
     return TABLES["queries"].frame([measured]).drop(columns="model")
 
 
 def differences_frame(measured: Measured, other: Measured) -> pd.DataFrame:
-    """A row a query, what sets the two rankings apart most first: nDCG@10 and the rank of the first
-    relevant document by each, and the first's measure less the other's.
+    """One row per query, in descending order of the difference between two rankings: nDCG@10 and
+    the rank of the first relevant document in each, and the difference of the measure (first minus
+    second).
 
     Raises:
-        ValueError: they are not over the same queries.
+        ValueError: the rankings are not over the same queries.
     """
     mine, theirs = list(_queries(measured)), list(_queries(other))
     if [row.id for row in mine] != [row.id for row in theirs]:
@@ -199,10 +201,10 @@ BY_GROUP = ("groups", "positions")
 
 
 def ranking_frame(rankings: Sequence[Measured], table: str) -> pd.DataFrame:
-    """A table by its name.
+    """The table of this name.
 
     Raises:
-        UserError: there is none, or the data set has no groups of queries.
+        UserError: there is no such table, or the data set has no groups of queries.
     """
     if table not in TABLES:
         raise UserError(f"A ranking has no table {table[:40]!r}: choose from {', '.join(TABLES)}.")
@@ -211,10 +213,10 @@ def ranking_frame(rankings: Sequence[Measured], table: str) -> pd.DataFrame:
 
 
 def require_groups(collection: Collection, table: str) -> None:
-    """Refuse a table of groups of queries where there are none.
+    """Check that a table of groups of queries is possible.
 
     Raises:
-        UserError: the collection has no groups, and the table is of groups.
+        UserError: the table is of groups, and the collection has none.
     """
     if table in BY_GROUP and collection.groups is None:
         raise UserError(
@@ -236,17 +238,17 @@ def filtered(frame: pd.DataFrame, filters: Sequence[str]) -> pd.DataFrame:
 
 
 def first_rank(measured: Measured, query: Query) -> int | None:
-    """Rank, from 1, of the first relevant document; None where none was found."""
+    """Rank, from 1, of the first relevant document; None if none was retrieved."""
     ranking = measured.by_query[query.query_id]
     ranks = (r for r, key in enumerate(ranking.document_ids, 1) if key in query.relevant)
     return next(ranks, None)
 
 
 def query_of(measured: Measured, query_id: str) -> Query:
-    """The query of this id.
+    """The query with this id.
 
     Raises:
-        UserError: there is none.
+        UserError: there is no such query.
     """
     for query in measured.setup.queries:
         if query.query_id == query_id:
