@@ -1,5 +1,5 @@
-"""Interventions on pairs and data sets, computed once and kept, and what they say about methods.
-No Streamlit here."""
+"""Interventions on pairs and data sets, computed once and stored, and their agreement with
+attribution methods. No Streamlit here."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ MAX_OTHERS = 200
 
 
 def ask(compute: Compute, pair: TextPair, spec: RetrieverSpec, method: Method) -> Place[Any]:
-    """A place in the device's queue for `of_pair`, shared with whoever asks for the same.
+    """A position in the device queue for `of_pair`, shared with identical requests.
 
     Raises:
-        UserError: the model is not here, or too many requests wait.
+        UserError: the model's files are not on this machine, or too many requests are waiting.
     """
     model = compute.identify(spec).key
     if (found := causes(compute.root, method).get(model, method, pair)) is not None:
@@ -87,10 +87,10 @@ def of_pair(
     method: Method,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Any:
-    """One intervention on one pair; from the store or computed and kept.
+    """One intervention on one pair, from the store or computed and stored.
 
     Raises:
-        UserError: whatever keeps it from being computed, or it was stopped.
+        UserError: it cannot be computed, or it was stopped.
     """
     model = compute.identify(spec)
     results = causes(compute.root, method)
@@ -119,10 +119,10 @@ def other_documents(pair: TextPair, pairs: Sequence[TextPair]) -> list[str]:
 def ask_others(
     compute: Compute, pair: TextPair, spec: RetrieverSpec, documents: Sequence[str]
 ) -> Place[Array]:
-    """A place in the device's queue for `scores_of_others`, shared as that of `ask` is.
+    """A position in the device queue for `scores_of_others`, shared with identical requests.
 
     Raises:
-        UserError: as `ask`.
+        UserError: the model's files are not on this machine, or too many requests are waiting.
     """
     if (values := stored_scores_of_others(compute, pair, spec, documents)) is not None:
         return ready(values)
@@ -139,10 +139,10 @@ def scores_of_others(
     documents: Sequence[str],
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Array:
-    """The query's scores [n] with other documents; from the store or computed and kept.
+    """The query's scores [n] with other documents, from the store or computed and stored.
 
     Raises:
-        UserError: there are none, they cannot be scored, or it was stopped.
+        UserError: there are no other documents, they cannot be scored, or it was stopped.
     """
     values = stored_scores_of_others(compute, pair, spec, documents)
     if values is None:
@@ -159,7 +159,7 @@ def scores_of_others(
 def stored_scores_of_others(
     compute: Compute, pair: TextPair, spec: RetrieverSpec, documents: Sequence[str]
 ) -> Array | None:
-    """The same where they are stored, else None."""
+    """The query's stored scores [n] with other documents; None if they are not stored."""
     key = compute.identify(spec).key
     other_scores = others(compute.root).get(key, OTHERS, AmongOthers(pair, documents))
     return (
@@ -225,20 +225,21 @@ def job(
 def stored(
     compute: Compute, spec: RetrieverSpec, method: Method, pairs: Sequence[TextPair]
 ) -> Stored[Any]:
-    """What is kept of an intervention on `pairs`."""
+    """The stored results of an intervention on `pairs`."""
     return causes(compute.root, method).select(compute.identify(spec).key, method, pairs)
 
 
 @dataclass(frozen=True, slots=True)
 class DataSetCause:
-    """Causal curves averaged over pairs. Relocation: score minus the pair's own mean over positions
-    where the evidence is read whole, and `last_minus_first`, the mean over pairs of the last third
-    minus the first, in the score's units; `lost` is what the score loses where the evidence is past
-    the context limit, over the pairs that have such positions. Ablation: score lost
-    without each part, and the same of it; nothing is `lost`.
+    """Causal curves averaged over pairs. Relocation: the score minus the pair's own mean over
+    positions where the evidence is read completely, and `last_minus_first`, the mean over pairs of
+    the last third minus the first, in the score's units; `lost` is the decrease of the score when
+    the evidence is past the context limit, over the pairs that have such positions. Ablation: the
+    decrease of the score without each part, and its `last_minus_first`; there is no `lost`.
 
-    Each may be None where no pair tells it, and has its own n. `n_left_out` pairs have evidence
-    that is read whole at fewer than two places, so no curve."""
+    Each value has its own n, and is None if no pair determines it. `n_left_out` pairs have no
+    curve, because their evidence is read completely at fewer than two positions.
+    """
 
     summary: CurveSummary
     last_minus_first: Estimate | None
@@ -250,13 +251,13 @@ class DataSetCause:
     selection: str
 
     def provenance(self) -> Provenance:
-        """Everything needed to compute this curve again."""
+        """Everything needed to reproduce this curve."""
         return provenance.of_curve(self.model, self.summary.curve, self.selection)
 
 
 def curve_of(found: Cause) -> Array | None:
-    """A causal curve [100] to be averaged and drawn; None where the evidence is read whole at
-    fewer than two places.
+    """The causal curve [100] of one intervention, for averages and figures; None if the evidence is
+    read completely at fewer than two positions.
 
     Raises:
         ValueError: the intervention has no curve over positions.
@@ -278,10 +279,10 @@ def data_set_cause(
     dataset: str,
     selection: str = "",
 ) -> DataSetCause:
-    """The average of what is kept of an intervention on `pairs`; computes none.
+    """The average of the stored results of an intervention on `pairs`; computes no intervention.
 
     Raises:
-        UserError: nothing is kept of them.
+        UserError: no results of these pairs are stored.
     """
     kept = stored(compute, spec, method, pairs)
     found = list(kept.results.values())
@@ -305,7 +306,7 @@ def data_set_cause(
 
 
 def documents_of_pairs(pairs: Sequence[TextPair], ids: Iterable[str]) -> list[str]:
-    """The documents of the pairs of these ids: what bootstraps resample."""
+    """The documents of the pairs with these ids, which bootstraps resample."""
     by_id = {pair.pair_id: pair.document for pair in pairs}
     return [by_id[i] for i in ids]
 

@@ -1,4 +1,4 @@
-"""What `check` compares: each measure of a model against that of a stored passport."""
+"""The comparisons that `check` makes between a model and a stored passport."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Scores = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check: the model's `value` and that of the `baseline`, over the same `n` pairs, queries
-    or documents of `n_documents` documents; None where unknown. `difference` is by how much the
-    model is worse, and `comparison` the same with its interval and verdict (higher is worse), None
-    where no documents are resampled. `line` says all of it in words."""
+    """One check: the model's `value` and that of the `baseline`, over the same `n` pairs,
+    queries or documents of `n_documents` documents; None if unknown. `difference` is how much
+    worse the model is, and `comparison` the same with its interval and verdict (higher is
+    worse), None if no documents are resampled. `line` is the check as a sentence."""
 
     name: str
     outcome: Outcome
@@ -41,8 +41,8 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """The items that both have, of the same texts: their values [n] before and now, and documents
-    [n]. `n_gone` are the baseline's that are not here."""
+    """Items with the same texts in both: their values [n] before and now, and their documents
+    [n]. `n_gone` counts the baseline's items that are missing now."""
 
     before: Scores
     now: Scores
@@ -144,8 +144,8 @@ def _shared(now: Number, before: BaselineNumber) -> _Shared:
 def _in_standard_deviations(
     shared: _Shared, passport: ModelPassport, baseline: Baseline
 ) -> _Shared:
-    """In units that do not depend on a model's scale: standard deviations of its scores of the
-    pairs that both scored."""
+    """Values in standard deviations of the model's scores of the pairs that both scored, so that
+    they do not depend on the model's scale."""
     _, old, new = _same_pairs(passport, baseline)
     return replace(shared, before=shared.before / _spread(old), now=shared.now / _spread(new))
 
@@ -155,7 +155,7 @@ def _in_standard_deviations(
 
 @dataclass(frozen=True, slots=True)
 class TruncationMeasure:
-    """How much of a long text is read; more may be."""
+    """The number of tokens of a long text that are read; a higher number passes."""
 
     part = "audit"
 
@@ -223,7 +223,7 @@ def _same_pairs(passport: ModelPassport, baseline: Baseline) -> tuple[list[str],
 
 
 def _spread(scores: Scores) -> float:
-    # Scores that are all equal have no spread: they are compared as they are.
+    # Constant scores have no spread, so they are compared without scaling.
     return (float(scores.std()) if len(scores) else 0.0) or 1.0
 
 
@@ -236,7 +236,7 @@ def _exact(
     difference: float,
     tolerance: float,
 ) -> Check:
-    # What a sum of floats leaves behind is no difference.
+    # Ignore rounding errors of floating-point sums.
     outcome: Outcome = "pass" if difference <= tolerance + 1e-9 else "fail"
     return Check(name, outcome, line, value, before, n, None, difference, None, tolerance)
 
@@ -329,8 +329,8 @@ NAMES = tuple(MEASURES)
 
 
 def part_of(name: str, baseline: Baseline) -> str:
-    """The part of a passport that a check reads. Scores come with two: those of relocation are
-    quicker to compute."""
+    """The part of a passport that a check reads. Two parts have scores; relocation's are faster
+    to compute."""
     if name == "drift" and "relocation" in baseline.numbers:
         return "relocation"
     return MEASURES[name].part

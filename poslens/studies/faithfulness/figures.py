@@ -1,4 +1,4 @@
-"""Figures of what happens when units are taken out or put back."""
+"""Figures of deletion and insertion tests."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from poslens.figures.palettes import Style
 
 
 def scalable(results: Mapping[str, Faithfulness]) -> dict[str, Faithfulness]:
-    """Those of `results` whose document scores otherwise with its words than without."""
+    """The `results` whose document scores differently with and without its words."""
     return {label: result for label, result in results.items() if result.gap is not None}
 
 
 def deletion_insertion(
     results: Mapping[str, Faithfulness], kind: str, style: Style, provenance: Provenances = ()
 ) -> go.Figure:
-    """One pair's curves, a line for each of `results` (label -> result) and the random orders.
+    """One pair's curves, one line for each of `results` (label -> result) and the random orders.
 
-    `kind` is `deletion` (units taken out, largest contribution first) or `insertion` (put back).
-    Scores are scaled: the whole document is 1, the one without any word 0. Results whose document
-    scores the same with and without its words have no such scale and are left out (`scalable`).
+    `kind` is `deletion` (units removed, largest contribution first) or `insertion` (added back).
+    Scores are scaled: the whole document is 1, the document without words 0. Results whose document
+    scores the same with and without its words have no such scale and are omitted (`scalable`).
 
     Raises:
-        ValueError: none is left.
+        ValueError: no result is scalable.
     """
     results = scalable(results)
     if not results:
@@ -92,8 +92,8 @@ def deletion_insertion(
 def gains(
     rows: Sequence[tuple[str, Estimate]], title: str, style: Style, provenance: Provenances = ()
 ) -> go.Figure:
-    """Points with their intervals, one above the other, with a zero line. A point of too few
-    documents for an interval has none."""
+    """Points with their intervals, one below the other, with a zero line. A point with too few
+    documents has no interval."""
     figure = canvas("gains", style, title, "", provenance)
     # On two lines each: a narrow window needs its room for the points.
     labels = [

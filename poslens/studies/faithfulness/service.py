@@ -1,4 +1,4 @@
-"""Faithfulness tests of pairs and of data sets, computed once and kept. No Streamlit here."""
+"""Faithfulness tests of pairs and of data sets, computed once and stored. No Streamlit here."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def ask(
     method: Method,
     parameters: ErasureParameters,
 ) -> Place[Faithfulness]:
-    """A place in the device's queue for `of_pair`, shared with whoever asks for the same.
+    """A position in the device queue for `of_pair`, shared with identical requests.
 
     Raises:
-        UserError: the model is not here, or too many requests wait.
+        UserError: the model's files are not on this machine, or too many requests are waiting.
     """
     model = compute.identify(spec).key
     tests = FaithfulnessStore(compute.root).tests(parameters)
@@ -50,10 +50,10 @@ def of_pair(
     parameters: ErasureParameters,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Faithfulness:
-    """How faithfully a method orders one pair's words; from the store or computed and kept.
+    """How faithfully a method orders one pair's words, from the store or computed and stored.
 
     Raises:
-        UserError: whatever keeps it from being computed.
+        UserError: it cannot be computed.
     """
     model = compute.identify(spec)
     tests = FaithfulnessStore(compute.root)
@@ -79,7 +79,7 @@ def of_pair(
 
 
 def label(spec: RetrieverSpec, method: Method) -> str:
-    """What tells a job from others on the same pairs."""
+    """Distinguishes a job from others on the same pairs."""
     return f"{spec.name}, {method.name}"
 
 
@@ -91,7 +91,7 @@ def job(
     scope: str,
     parameters: ErasureParameters,
 ) -> Job:
-    """Test a method on `pairs`."""
+    """A job that tests a method on `pairs`."""
     model = compute.identify(spec)
 
     def work(run: Run, report: Report) -> Progress:
@@ -131,7 +131,7 @@ def stored(
     pairs: Sequence[TextPair],
     parameters: ErasureParameters,
 ) -> Stored[Faithfulness]:
-    """What is stored of the tests of a method on `pairs`."""
+    """The stored tests of a method on `pairs`."""
     model = compute.identify(spec).key
     tests = FaithfulnessStore(compute.root).tests(parameters)
     return tests.select(model, method, pairs)

@@ -62,8 +62,8 @@ def run_positions(
     options: RunOptions = RunOptions(),
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> Progress:
-    """Compute and store the ranks that are missing of `items`; stops between batches, resumes with
-    what is stored. Progress counts pairs, then documents of the corpus.
+    """Compute and store the missing ranks of `items`. Can be stopped between batches, and resumes
+    from stored results. Progress counts pairs, then documents of the corpus.
 
     Raises:
         UserError: the corpus cannot be read, or the store cannot be written.
@@ -101,7 +101,7 @@ def run_positions(
 
 
 class _Counts:
-    """How many documents score higher than each moved one, so far."""
+    """Counts, so far, of the documents that score higher than each relocated one."""
 
     def __init__(self, items: Sequence[RankedPair], relocations: Sequence[Relocation]) -> None:
         self._items, self._relocations = items, relocations
@@ -109,7 +109,7 @@ class _Counts:
         row_of = {query: row for row, query in enumerate(self.queries)}
         self._rows = [row_of[pair.pair.query] for pair in items]
         self._own = [text_digest(pair.pair.document) for pair in items]
-        # As floats of 32 bits on both sides: what differs by rounding beyond them is a tie.
+        # Both sides as 32-bit floats: differences below that precision are ties.
         self._scores = [relocation.scores.astype(np.float32)[:, None] for relocation in relocations]
         self._higher = [
             np.zeros(len(relocation.scores), dtype=np.int64) for relocation in relocations
@@ -157,7 +157,7 @@ def _scores(
     queries: Sequence[str],
     options: RunOptions,
 ) -> ScoreBlock:
-    """How this retriever scores a block of documents against the queries. Vectors of documents are
+    """The function that scores a block of documents against the queries. Document vectors are
     stored, and shared with rankings of the same corpus."""
     rows, way = list(range(len(queries))), family_of(retriever.spec).search
     if way == "index":

@@ -135,13 +135,13 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         )
 
     def notes(self, data: DataSet, corpus: Moved) -> list[str]:
-        """The pairs that are left out, and why."""
+        """Which pairs are excluded, and why."""
         return list(corpus.notes)
 
     def subjects(
         self, compute: Compute, spec: RetrieverSpec, corpus: Moved, settings: Settings
     ) -> list[PositionSubject]:
-        """One for each model.
+        """One subject for each model.
 
         Raises:
             UserError: the model is a cross-encoder.
@@ -150,10 +150,10 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         return [PositionSubject(spec, corpus, settings.positions)]
 
     def job(self, compute: Compute, subject: PositionSubject) -> Job:
-        """Rank the pairs that have no ranks; progress counts pairs, then documents.
+        """A job that ranks the pairs without ranks; progress counts pairs, then documents.
 
         Raises:
-            UserError: the model's files are not here.
+            UserError: the model's files are not on this machine.
         """
         model, items, moved = compute.identify(subject.spec), subject.items, subject.moved
         store, method = position_ranks(compute.root), position_ranks_method(subject.positions)
@@ -204,8 +204,8 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         """The effect of one model; None while pairs are missing.
 
         Raises:
-            UserError: no pair could be ranked, or each has its evidence read whole at fewer than
-                two positions.
+            UserError: no pair could be ranked, or the evidence of every pair is read completely at
+                fewer than two positions.
         """
         model, items, moved = compute.identify(subject.spec), subject.items, subject.moved
         method = position_ranks_method(subject.positions)
@@ -254,7 +254,8 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         return _summaries.get(key, lambda: (ranks, summary()))[1]
 
     def together(self, summaries: Sequence[PositionSummary]) -> list[PositionSummary]:
-        """The results with Holm's p over the models' effects, and over their comparisons."""
+        """The results with Holm-adjusted p values, over the models' effects and over their
+        comparisons."""
         effects = iter(adjusted([summary.effect.effect for summary in summaries]))
         pairs = iter(
             adjusted([each.comparison for summary in summaries for each in summary.against])
@@ -276,7 +277,8 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         return found
 
     def verdict(self, summary: PositionSummary) -> str:
-        """nDCG@10 at three positions, first minus last, what follows, and the null control."""
+        """nDCG@10 at three positions, first minus last, its interpretation, and the null
+        control."""
         found = summary.effect
         effect = found.effect
         side = {"higher": "first", "lower": "last"}.get(effect.verdict)
@@ -300,7 +302,7 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         return " ".join(sentences)
 
     def provenance(self, summary: PositionSummary) -> Provenance:
-        """Everything needed to compute the effect again."""
+        """Everything needed to reproduce the effect."""
         moved, effect = summary.asked.moved, summary.effect
         return of_model(
             summary.model,

@@ -1,4 +1,4 @@
-"""What a within-query position effect is asked of, and its result."""
+"""Subject and result of a within-query position effect."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ALL, WHOLE = "all", "read whole"
 
 @dataclass(frozen=True)
 class Moved:
-    """The pairs whose evidence is moved, the corpus that they are ranked among, and the control
+    """The pairs with movable evidence, the corpus that they are ranked in, and the control
     pairs, in which another sentence is moved. `fingerprint` is the corpus's."""
 
     dataset: str
@@ -46,7 +46,7 @@ class Moved:
 
 @dataclass(frozen=True)
 class PositionSubject:
-    """One model, and what is moved to how many positions."""
+    """One model, the pairs to relocate and the number of positions."""
 
     spec: RetrieverSpec
     moved: Moved
@@ -69,9 +69,10 @@ class Against:
 
 @dataclass(frozen=True)
 class PositionSummary:
-    """The ranks of one model's pairs. `left_out` pairs have evidence that the model reads whole at
-    fewer than two positions; `failed` says why others have no ranks. `null` is the effect of moving
-    another sentence, where asked for; `against` compares with the models shown above."""
+    """The ranks of one model's pairs. `left_out` pairs have evidence that the model reads
+    completely at fewer than two positions; `failed` gives the reasons why others have no ranks.
+    `null` is the effect of moving another sentence, if requested; `against` compares with the
+    models shown above."""
 
     model: ModelIdentity
     asked: PositionSubject
@@ -145,8 +146,8 @@ def no_effect(name: str, failed: Mapping[str, str], n: int) -> UserError:
 
 
 def against(queries: tuple[QueryPositions, ...], other: PositionSummary) -> Against | None:
-    """First minus last of a model's queries minus that of another's, over the queries that both
-    have; None where they share none."""
+    """A model's first minus last, minus that of another model, over their common queries; None
+    if there are none."""
     theirs = {each.pair.pair_id: each for each in other.queries}
     both = [(mine, theirs[mine.pair.pair_id]) for mine in queries if mine.pair.pair_id in theirs]
     if not both:
