@@ -25,7 +25,8 @@ _FORM = re.compile(r"(windows|late):(\d{1,9})(?::(\d{1,9}))?")
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """`size` tokens a window, of which `overlap` are the one's before; 0 and 0 where whole."""
+    """`size` tokens per window, of which `overlap` are shared with the previous one; 0 and 0 for
+    whole documents."""
 
     kind: Literal["whole", "windows", "late"] = "whole"
     size: int = 0
@@ -38,7 +39,7 @@ class Chunks:
 
     @property
     def title(self) -> str:
-        """What figures and tables call it."""
+        """The name in figures and tables."""
         if self.kind == "whole":
             return "whole"
         if self.kind == "late":
@@ -50,7 +51,7 @@ WHOLE = Chunks()
 
 
 def chunks_of(text: str) -> Chunks:
-    """What `whole`, `windows:128:32`, `windows:128` or `late:128` asks for.
+    """The setting for `whole`, `windows:128:32`, `windows:128` or `late:128`.
 
     Raises:
         UserError: none of these, or windows that would not advance.
@@ -75,11 +76,11 @@ def chunks_of(text: str) -> Chunks:
 
 
 def require_fit(retriever: Any, chunks: Chunks) -> None:
-    """Refuse what a loaded model cannot do.
+    """Check that a loaded model supports the setting.
 
     Raises:
-        UserError: windows that exceed the context limit together with special tokens and prompt,
-            or late chunks for a model without mean pooling of token vectors.
+        UserError: windows that exceed the context limit together with special tokens and prompt, or
+            late chunks for a model without mean pooling of token vectors.
     """
     if chunks.kind == "late":
         from sentence_transformers.sentence_transformer.modules import (  # here: slow to import
@@ -109,7 +110,7 @@ def _room(retriever: DenseRetriever) -> int:
 
 
 def no_late_chunks(name: str) -> UserError:
-    """Why a model has none."""
+    """The error for a model that does not support late chunks."""
     return UserError(
         f"{name} cannot be chunked late: its vector is not the mean of token vectors. Choose "
         "windows, or a model with mean pooling."

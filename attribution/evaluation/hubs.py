@@ -63,7 +63,7 @@ def shuffled_words(text: str) -> str:
     end = 0
     for (start, stop), number in zip(spans, generator.permutation(len(words)), strict=True):
         word, between = words[number], text[end:start]
-        # Between scripts there may be no space, which would make one word of two.
+        # Scripts may change without a space, which would merge two words.
         if parts and not between and not starts_unspaced(word):
             between = " "
         parts += [between, word]
@@ -72,8 +72,8 @@ def shuffled_words(text: str) -> str:
 
 
 def control(collection: Collection) -> Collection:
-    """The same queries and judgments over documents with their words in random order. Evidence has
-    no position there. It has a name of its own, under which its rankings are stored."""
+    """The same queries and judgments over documents with their words in random order. Evidence
+    has no position there. The control has its own name, under which its rankings are stored."""
     words = ", ".join(filter(None, (collection.drawn, CONTROL)))
     return replace(
         collection,
@@ -180,12 +180,12 @@ class InDegrees:
 
     @property
     def n_queries(self) -> int:
-        """Queries, also those that retrieve nothing."""
+        """Number of queries, including those that retrieve nothing."""
         return len(self.tops)
 
     @property
     def n_groups(self) -> int:
-        """Documents that the queries belong to."""
+        """Number of documents that the queries belong to."""
         return len(set(self.groups))
 
     @cached_property
@@ -243,11 +243,10 @@ class InDegrees:
         return estimate(rows[:, None], self.groups)
 
     def minus(self, other: InDegrees) -> Comparison | None:
-        """Skewness minus that of the same queries in another index. None where one of them is not
-        defined.
+        """Skewness minus that of the same queries in another index. None if either is undefined.
 
         Raises:
-            ValueError: other queries.
+            ValueError: the other index has other queries.
         """
         if self.groups != other.groups:
             raise ValueError("in-degrees of other queries")

@@ -79,14 +79,15 @@ _SECOND = (
 
 @dataclass(frozen=True, slots=True)
 class Needle:
-    """A sentence and the question that it alone answers."""
+    """A sentence and the question that only this sentence answers."""
 
     sentence: str
     question: str
 
 
 def needles(n: int, seed: int = 0) -> tuple[Needle, ...]:
-    """`n` needles, all about other things; of the first twenty no two share a word of their name.
+    """`n` needles about different things; among the first twenty, no two share a word of their
+    name.
 
     Raises:
         UserError: fewer than 2, or more than 100.
@@ -108,15 +109,15 @@ def needles(n: int, seed: int = 0) -> tuple[Needle, ...]:
 
 
 def needle_method(n: int = NEEDLES, seed: int = 0) -> Method:
-    """What cells of a grid are kept and shown under."""
+    """The method under which the cells of a grid are stored and shown."""
     return Method("needle", {"needles": n, "seed": seed, "version": 1})
 
 
 @dataclass(frozen=True, slots=True)
 class NeedleCell:
-    """One length and depth: the rank [n] of each needle's own text among all n, the worst of equal
-    scores, and the texts' tokens [n]. `n_repeated` texts say a sentence of the corpus twice: it has
-    no more."""
+    """One length and depth: the rank [n] of each needle's own text among all n (ties get the
+    worst rank), and the texts' token counts [n]. `n_repeated` texts repeat sentences, because
+    the corpus has too few."""
 
     ranks: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -131,7 +132,7 @@ class NeedleCell:
 
     @property
     def found(self) -> list[bool]:
-        """Which needles are found."""
+        """Which needles are retrieved, as booleans [n]."""
         return [rank == 1 for rank in self.ranks]
 
 
@@ -151,7 +152,7 @@ class Haystacks:
     _kept: dict[tuple[int, int], tuple[list[str], bool]] = field(default_factory=dict)
 
     def text(self, number: int, length: int, depth: float) -> tuple[str, int, bool]:
-        """The text of a needle with its number of tokens, and whether it repeats itself.
+        """The text of a needle, its number of tokens, and whether it repeats sentences.
 
         Raises:
             UserError: the needle alone is longer.
@@ -167,7 +168,7 @@ class Haystacks:
         return text, n, repeated
 
     def _filler(self, number: int, length: int) -> tuple[list[str], bool]:
-        """Sentences that fill `length` tokens together with the needle, cut at a word."""
+        """Sentences that together with the needle have `length` tokens, cut at a word."""
         order = list(range(len(self.documents)))
         random.Random(f"{self.seed} {number}").shuffle(order)
         needle, listed, repeated = self.needles[number], [], False
@@ -176,7 +177,7 @@ class Haystacks:
             before = left
             for at in order:
                 for sentence in _sentences(*self.documents[at]):
-                    with suppress(UserError):  # no token of it is text
+                    with suppress(UserError):  # the sentence has no token with text
                         read = tokens_of(self.retriever, needle.question, sentence)
                         left -= read.n_tokens_full
                         listed.append(sentence)
@@ -192,7 +193,7 @@ class Haystacks:
         return self._cut(needle, listed, length), repeated
 
     def _cut(self, needle: Needle, listed: list[str], length: int) -> list[str]:
-        """The sentences up to the last word that fits, by bisection."""
+        """The longest prefix of the sentences, in whole words, that fits; found by bisection."""
         words = [(row, word) for row, text in enumerate(listed) for word in text.split()]
         low, high = 0, len(words)
         while low < high:
@@ -204,8 +205,8 @@ class Haystacks:
         return _joined(words[:low])
 
     def _fits(self, needle: Needle, text: str, length: int) -> int | None:
-        """Tokens of a text, special ones included; None if they are more than `length`, or more
-        than the model reads."""
+        """Number of tokens of a text, including special ones; None if it exceeds `length` or the
+        model's context limit."""
         read = tokens_of(self.retriever, needle.question, text)
         n = read.n_tokens_full + int((~read.content).sum())
         return None if read.truncated or n > length else n
@@ -216,7 +217,7 @@ def _sentences(text: str, language: str | None) -> list[str]:
 
 
 def _joined(words: Sequence[tuple[int, str]]) -> list[str]:
-    """Words with their sentence's number as sentences."""
+    """Sentences from words that carry their sentence's number."""
     found: dict[int, list[str]] = {}
     for row, word in words:
         found.setdefault(row, []).append(word)
@@ -224,7 +225,7 @@ def _joined(words: Sequence[tuple[int, str]]) -> list[str]:
 
 
 def _shorter(filler: Sequence[str]) -> list[str]:
-    """Without its last word."""
+    """The words without the last one."""
     *rest, last = filler
     words = last.split()[:-1]
     return [*rest, " ".join(words)] if words else rest
@@ -264,7 +265,7 @@ def cell(
 
 @dataclass(frozen=True)
 class NeedleGrid:
-    """A model's cells by length and depth, those that are computed."""
+    """The computed cells of a model, by length and depth."""
 
     lengths: tuple[int, ...]
     depths: tuple[float, ...]
@@ -272,24 +273,24 @@ class NeedleGrid:
 
     @property
     def n(self) -> int:
-        """Needles of a cell."""
+        """Number of needles in a cell."""
         return max((len(cell.ranks) for cell in self.cells.values()), default=0)
 
     def accuracy(self, length: int, depth: float) -> Estimate | None:
-        """Share of a cell's needles that are found, with its Agresti-Coull interval."""
+        """Share of a cell's needles that are retrieved, with its Agresti-Coull interval."""
         cell = self.cells.get((length, depth))
         return None if cell is None else agresti_coull(sum(cell.found), len(cell.ranks))
 
     def mean(self, length: int | None = None) -> Estimate | None:
-        """Share of all needles that are found, in texts of `length` or of any; the interval
-        resamples needles, each with all its texts."""
+        """Share of all needles that are retrieved, in texts of `length` or of any length; the
+        interval resamples needles, each with all its texts."""
         rows = self._rows(lambda at, depth: length in (None, at))
         return None if rows is None else estimate(rows.mean(1)[:, None], resampled="needles")
 
     @property
     def last_minus_first(self) -> Estimate | None:
-        """Share found in the last third of depths minus that in the first: below 0 is primacy. None
-        where a third is empty."""
+        """Share retrieved in the last third of depths minus that in the first; a negative value
+        is primacy. None if a third is empty."""
         early = self._rows(lambda length, depth: depth < 100 / 3)
         late = self._rows(lambda length, depth: depth > 200 / 3)
         if early is None or late is None:
@@ -297,7 +298,7 @@ class NeedleGrid:
         return estimate((late.mean(1) - early.mean(1))[:, None], resampled="needles")
 
     def _rows(self, wanted: Callable[[int, float], bool]) -> np.ndarray | None:
-        """Which needles were found in the cells that are wanted [needles, cells]."""
+        """Which needles were retrieved in the selected cells [needles, cells]."""
         found = [
             cell.found for (length, depth), cell in self.cells.items() if wanted(length, depth)
         ]

@@ -81,16 +81,16 @@ class Searched:
         return 1 + int(np.count_nonzero(others > score) + np.count_nonzero(first == score))
 
     def found(self, number: int) -> bool:
-        """Whether the document shares anything with the query."""
+        """Whether the document has any match with the query."""
         return bool(np.isfinite(self.scores[number]))
 
     def best(self, n: int) -> list[int]:
-        """The numbers of the first `n` documents, best first."""
+        """Indices of the first `n` documents, best first."""
         order = np.lexsort((np.arange(len(self.scores)), -self.scores))
         return [int(one) for one in order[:n] if self.found(int(one))]
 
     def above(self, number: int, most: int) -> list[int]:
-        """The numbers of the documents above this one, best first."""
+        """Indices of the documents ranked above this one, best first."""
         rank = self.rank(float(self.scores[number]), number)
         return [one for one in self.best(min(most, rank - 1) + 1) if one != number][:most]
 
@@ -170,7 +170,7 @@ class _Ladder:
         self.read_share = evidence_read(self._whole, EvidenceSpan(start, end))
 
     def _proposed(self) -> EvidenceSpan:
-        """The sentence that scores highest alone."""
+        """The sentence with the highest score on its own."""
         spans = self._spans[:MOST_SENTENCES]
         scores = self._scores([self._wanted.text[a:b] for a, b in spans])
         return EvidenceSpan(*spans[int(np.argmax(scores))])
@@ -182,13 +182,13 @@ class _Ladder:
         return [self._scored[text] for text in texts]
 
     def _step(self, score: float, null: float | None) -> Step:
-        """The step to this score, with the null's."""
+        """The step to this score, with its null."""
         rank, number = self._searched.rank, self._wanted.number
         known = None if null is None else rank(null, number)
         return Step(rank(score, number), known, _finite(score), _finite(null))
 
     def _others(self) -> list[tuple[int, int]]:
-        """Sentences outside the evidence, those most like it in length first."""
+        """Sentences outside the evidence, in order of similarity in length."""
         length = len(self.passage)
         others = [span for i, span in enumerate(self._spans) if i not in self._touched]
         return sorted(others, key=lambda span: abs(span[1] - span[0] - length))[:N_NULLS]
@@ -214,7 +214,7 @@ class _Ladder:
         It is the best of as many tries: some order of the sentences scores higher by chance."""
         try:
             variants = self._variants(self.evidence)
-        except UserError:  # one sentence, or a script without sentences
+        except UserError:  # a single sentence, or a script without sentence marks
             return None, None
         if not variants:
             return None, None

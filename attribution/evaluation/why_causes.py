@@ -107,8 +107,7 @@ class Why:
 
     @property
     def steps(self) -> dict[Cause, Step]:
-        """The changes that were made, by the cause that each stands for, in the order in which they
-        are tried."""
+        """The steps that were possible, by the cause that each tests, in the order of testing."""
         made: dict[Cause, Step | None] = {
             "competitor": self.without,
             "not read": self.read,
@@ -129,7 +128,7 @@ class Why:
     def named(
         self, least_of_alone: float = LEAST_OF_ALONE, most_by_chance: float = MOST_BY_CHANCE
     ) -> Cause:
-        """The cause under other shares of the two objections to a position."""
+        """The cause with other thresholds for the two objections to a position."""
         if self.rank <= self.top:
             return "found"
         for cause, step in self.steps.items():
@@ -153,7 +152,8 @@ class Why:
         return step.score - self.score < least_of_alone * (alone.score - self.score)
 
     def _by_chance(self, step: Step, most_by_chance: float) -> bool:
-        """Whether the null of a step reaches the top k with at least this share of its gain."""
+        """Whether the null of a step also reaches the top k, with at least this share of its
+        gain."""
         if step.null is None or step.null > self.top:
             return False
         if self.score is None or step.score is None or step.null_score is None:
