@@ -39,7 +39,7 @@ _COMPARED: dict[str, Any] = {
     ],
     "margin": Annotated[float | None, "Difference up to which two values are equivalent."],
     "documents_needed": Annotated[
-        int | None, "About how many documents would decide; null once decided, or unknown."
+        int | None, "Documents needed for a decision, estimated; null once decided, or if unknown."
     ],
 }
 """What files have of a comparison besides its difference."""

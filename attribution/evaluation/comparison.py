@@ -275,7 +275,7 @@ def _sentence(comparison: Comparison) -> str:
         if interval is None:
             return f"Too few documents to decide: an interval needs {MIN_DOCUMENTS}."
         needed = comparison.needed
-        would = "" if needed is None else f"; about {needed:,} would decide"
+        would = "" if needed is None else f"; about {needed:,} documents are needed"
         # Otherwise an interval that excludes 0 would contradict the verdict.
         p = f" ({_p_value(comparison)})" if interval[0] > 0 or interval[1] < 0 else ""
         return f"Too few documents to decide{p}{would}."

@@ -106,7 +106,7 @@ class ComparisonEntry(Interval):
     ]
     margin: Annotated[float, "Difference up to which two values are equivalent."]
     documents_needed: Annotated[
-        int | None, "About how many documents would decide; null once decided, or unknown."
+        int | None, "Documents needed for a decision, estimated; null once decided, or if unknown."
     ]
 
 

@@ -36,7 +36,7 @@ class CheckEntry(TypedDict):
         float | None, "p of the difference, adjusted by Holm for the checks made; null without."
     ]
     documents_needed: Annotated[
-        int | None, "About how many documents would decide; null once decided, or unknown."
+        int | None, "Documents needed for a decision, estimated; null once decided, or if unknown."
     ]
     tolerance: Annotated[float | None, "By how much the model may be worse, in the same unit."]
     line: Annotated[str, "The result in one line."]

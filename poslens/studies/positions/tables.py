@@ -22,7 +22,7 @@ PSI = "1 - min / max of nDCG@10 over the positions, 0 to 1; interval one-sided, 
 VERDICT = "higher, lower, equivalent (within the margin) or too few documents."
 HOLM = "p of the difference, adjusted by Holm for all rows; null below 10 documents."
 MARGIN = "Difference of nDCG@10 up to which two values are equivalent."
-NEEDED = "About how many documents would decide; null once decided, or unknown."
+NEEDED = "Documents needed for a decision, estimated; null once decided, or if unknown."
 
 
 @dataclass(frozen=True)

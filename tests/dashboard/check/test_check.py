@@ -279,7 +279,7 @@ def test_what_too_few_documents_cannot_decide_does_not_pass(
     assert check.outcome == "too few documents" and check.n == 60
     assert check.comparison is not None and check.comparison.needed is not None
     assert check.n_documents is not None and check.comparison.needed > check.n_documents
-    assert f"about {check.comparison.needed:,} would decide" in check.line
+    assert f"about {check.comparison.needed:,} documents are needed" in check.line
     assert checking.exit_code([check]) == 4 and not checking.passed([check])
     assert single(card, less, "ranking", ranking=0.5).outcome == "pass"
 
@@ -476,7 +476,7 @@ def test_a_junit_file_says_what_passed_failed_and_was_skipped() -> None:
         Check("relocation", "pass", "fine"),
         Check("ranking", "fail", "\x00 <b> & rose"),
         Check("drift", "not checked", "none"),
-        Check("audit", "too few documents", "about 70 would decide"),
+        Check("audit", "too few documents", "about 70 documents are needed"),
     ]
     suite = ElementTree.fromstring(junit_bytes(checks, "a\x07b"))[0]
     assert suite.attrib == {
@@ -494,7 +494,7 @@ def test_a_junit_file_says_what_passed_failed_and_was_skipped() -> None:
         ["skipped"],
     ]
     assert suite[1][0].attrib["message"] == "� <b> & rose"
-    assert suite[3][0].attrib["message"] == "too few documents: about 70 would decide"
+    assert suite[3][0].attrib["message"] == "too few documents: about 70 documents are needed"
 
 
 def damaged(stored: Baseline) -> list[tuple[bytes, str]]:
