@@ -33,6 +33,7 @@ from poslens.studies.ranking.rows import (
     MeasuresRow,
     PositionsRow,
     PsiRow,
+    PsiStratumRow,
     PublishedCurveRow,
     QueriesRow,
 )
@@ -52,6 +53,7 @@ class RankingTableName(StrEnum):
 
     measures = "measures"
     psi = "psi"
+    psi_strata = "psi_strata"
     bins = "bins"
     queries = "queries"
     languages = "languages"
@@ -66,6 +68,7 @@ class RankingTableName(StrEnum):
     {
         "--table measures": table_answer(MeasuresRow),
         "--table psi": table_answer(PsiRow),
+        "--table psi_strata": table_answer(PsiStratumRow),
         "--table bins": table_answer(BinsRow),
         "--table queries": table_answer(QueriesRow),
         "--table languages": table_answer(LanguagesRow),
@@ -120,7 +123,8 @@ def rank(
     table: Annotated[
         RankingTableName,
         typer.Option(
-            help="measures, psi (by length), bins (by evidence), queries, languages; of SQuAD and "
+            help="measures, psi (by length), psi_strata (by language or domain, and by length, as "
+            "PosIR compares them), bins (by evidence), queries, languages; of SQuAD and "
             "FineWeb-PosQ groups (each measure of each group of queries) or positions (nDCG@10 of "
             "the groups, PSI, harmonic mean); differences (of two models or runs: the queries "
             "that set them apart most first)."

@@ -93,6 +93,14 @@ class PsiRow:
 
 
 @dataclass(frozen=True, slots=True)
+class PsiStratumRow(PsiRow):
+    """The same for the queries of one language or domain."""
+
+    by: str = column("language or domain.")
+    stratum: str = column("The language, or the domain: the part of the corpus.")
+
+
+@dataclass(frozen=True, slots=True)
 class BinsRow:
     """The queries whose evidence stands in one bin."""
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
 
 import pandas as pd
 
-from poslens.attribution.curves.positions import length_bucket
+from poslens.attribution.curves.positions import LENGTH_BUCKETS, length_bucket
 from poslens.attribution.datasets.corpus import Collection, Query
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.evidence_profile import EvidenceProfile
+from poslens.attribution.evaluation.evidence_profile import EvidenceProfile, evidence_profile
 from poslens.attribution.evaluation.ranking_measures import (
     CUTOFF_MEASURES,
     NDCG,
@@ -27,11 +28,19 @@ from poslens.studies.ranking.rows import (
     MeasuresRow,
     PositionsRow,
     PsiRow,
+    PsiStratumRow,
     QueriesRow,
 )
 from poslens.studies.ranking.service import Measured
 
 OVERALL, READ_WHOLE = "all lengths", "evidence read whole"
+_STRATA: Mapping[str, Callable[[Query], str | None]] = {
+    "language": lambda query: query.language,
+    "domain": lambda query: query.part.rpartition("/")[2],
+}
+"""How queries are grouped in the table of PSI by stratum; queries without a value are left out."""
+
+_Row = TypeVar("_Row", bound=PsiRow)
 
 
 def _measures(measured: Measured) -> Iterator[MeasuresRow]:
@@ -85,18 +94,54 @@ def _profiles(measured: Measured) -> Iterator[tuple[str, EvidenceProfile]]:
 
 def _psi(measured: Measured) -> Iterator[PsiRow]:
     for length, profile in _profiles(measured):
-        yield PsiRow(
-            measured.name,
-            length,
-            profile.psi,
-            profile.psi_under_permutation,
-            profile.p,
-            profile.n,
-            profile.mean_read,
-            profile.n_empty,
-            profile.mean,
-            profile.mean_of_bins,
-        )
+        yield _psi_row(PsiRow, measured, length, profile)
+
+
+def _psi_row(
+    row: Callable[..., _Row],
+    measured: Measured,
+    length: str,
+    profile: EvidenceProfile,
+    *stratum: str,
+) -> _Row:
+    return row(
+        measured.name,
+        length,
+        profile.psi,
+        profile.psi_under_permutation,
+        profile.p,
+        profile.n,
+        profile.mean_read,
+        profile.n_empty,
+        profile.mean,
+        profile.mean_of_bins,
+        *stratum,
+    )
+
+
+def _psi_strata(measured: Measured) -> Iterator[PsiStratumRow]:
+    """By language, then by domain; of each stratum all lengths first, then its length buckets."""
+    scores, read = measured.evaluation.per_query[NDCG], measured.read
+    order = (OVERALL, *LENGTH_BUCKETS)
+    for by, stratum_of in _STRATA.items():
+        members: dict[tuple[str, str], list[tuple[int, Query, float]]] = {}
+        for number, query in enumerate(measured.setup.queries):
+            if query.evidence is None or not (stratum := stratum_of(query)):
+                continue
+            lengths = [length_bucket(query.document_tokens)] if query.document_tokens else []
+            for length in (OVERALL, *lengths):
+                members.setdefault((stratum, length), []).append((number, query, query.evidence))
+        for stratum, length in sorted(members, key=lambda key: (key[0], order.index(key[1]))):
+            numbers, queries, positions = zip(*members[stratum, length], strict=True)
+            known = all(query.query_id in read for query in queries)
+            profile = evidence_profile(
+                scores[list(numbers)],
+                positions,
+                [query.document for query in queries],
+                [read[query.query_id] for query in queries] if known else None,
+            )
+            if profile is not None:
+                yield _psi_row(PsiStratumRow, measured, length, profile, by, stratum)
 
 
 def _bins(measured: Measured) -> Iterator[BinsRow]:
@@ -184,6 +229,7 @@ def differences_frame(measured: Measured, other: Measured) -> pd.DataFrame:
 TABLES: Mapping[str, Table[Measured]] = {
     "measures": Table(MeasuresRow, _measures),
     "psi": Table(PsiRow, _psi),
+    "psi_strata": Table(PsiStratumRow, _psi_strata),
     "bins": Table(BinsRow, _bins),
     "queries": Table(QueriesRow, _queries),
     "languages": Table(LanguagesRow, _languages),

@@ -53,6 +53,7 @@ ARGUMENTS = {
         for name, data in {
             "measures": "pairs",
             "psi": "pairs",
+            "psi_strata": "pairs",
             "bins": "pairs",
             "queries": "pairs",
             "languages": "pairs",
