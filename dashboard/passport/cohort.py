@@ -34,11 +34,8 @@ def section(compute: Compute, data: DataSet) -> None:
         format_func=lambda one: cohort.TITLES[one],
         key="passport.effect",
     )
-    cards = [
-        card
-        for card in cards
-        if all(word in f"{card.name} {card.model.spec.family}".lower() for word in words)
-    ]
+    labels = {card.name: f"{card.name} {card.model.spec.family}".lower() for card in cards}
+    cards = [card for card in cards if all(word in labels[card.name] for word in words)]
     if not cards:
         st.info("No model matches the filter.")
         return

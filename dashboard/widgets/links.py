@@ -84,7 +84,7 @@ def text_link(
     asked = {"text": OWN, "q": query, "d": document, **({"e": evidence} if evidence else {})}
     address = urlencode({**asked, "models": list(models)}, doseq=True)
     st.link_button(
-        label,
+        plain(label),
         f"{access.current().root}{page}?{address}",
         icon=icon,
         help="Opens a new tab. Its address contains the query and the document.",

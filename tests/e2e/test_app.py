@@ -133,7 +133,7 @@ def test_faithfulness_of_two_methods(run_app: App, visit: Visit) -> None:
     expect(page.get_by_role("figure", name="insertion curves")).to_be_visible()
     idle(page).get_by_role("tab", name="Data set").click()
     expect(page.get_by_text("2 of 60 tests")).to_be_visible()
-    expect(page).to_have_url(re.compile("tab=A\\+data\\+set"))
+    expect(page).to_have_url(re.compile("tab=Data\\+set"))
     no_error(page)
 
 

@@ -111,7 +111,7 @@ def test_documents_by_themselves(run_app: App, visit: Visit) -> None:
     expect(page.get_by_text("0 of 1 results")).to_be_visible()
     settled(page).locator("[class*=st-key-corpus-start] button").click()
     expect(page.get_by_text("removal(version=1)").first).to_be_attached()
-    expect(page).to_have_url(re.compile("tab=A\\+data\\+set"))
+    expect(page).to_have_url(re.compile("tab=Data\\+set"))
     expect(page).to_have_url(re.compile("corpus=removal"))
     no_error(page)
 

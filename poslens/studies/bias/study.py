@@ -232,7 +232,10 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         """The pairs excluded from each test, and the tests without pairs."""
         sentences = [
             f"{TESTS[pairs_of_test.test].title}: "
-            + " ".join(f"{n:,} pairs left out. {why}" for why, n in pairs_of_test.rejected.items())
+            + " ".join(
+                f"{n:,} pair{'s' * (n != 1)} left out. {why}"
+                for why, n in pairs_of_test.rejected.items()
+            )
             for pairs_of_test in corpus
             if pairs_of_test.rejected
         ]

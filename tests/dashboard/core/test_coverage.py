@@ -287,7 +287,7 @@ def test_bias_tests_leave_out_by_a_click(queried: str) -> None:
     assert UNREADABLE not in captions(page)
     page.toggle(key="readable").set_value(True).run()
     assert not page.exception
-    assert f"1: {UNREADABLE}" in captions(page)
+    assert f"1 pair left out. {UNREADABLE}" in captions(page)
     assert "only pairs that no model truncates" in captions(page)
 
 

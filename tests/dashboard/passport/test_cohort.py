@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from poslens.attribution import datasets
 from poslens.attribution.retrievers.lexical import with_corpus
+from poslens.attribution.retrievers import resolve as resolve_module
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.compute.compute import Compute
 from poslens.dashboard.__main__ import app
@@ -129,6 +130,13 @@ def test_one_card_has_no_overview(cards: list[ModelPassport]) -> None:
     assert page.count('id="plotly"') == 1, "the library is in it once"
 
 
+@pytest.fixture
+def own_models(own_service: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the models of these cards: none that another test registered or stored results of."""
+    monkeypatch.setattr(resolve_module, "_registered", {})
+
+
+@pytest.mark.usefixtures("own_models")
 def test_the_command_takes_all_models(
     cards: list[ModelPassport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +154,7 @@ def test_the_command_takes_all_models(
     assert both.exit_code == 2 and "--all selects every model: leave out --model." in both.stderr
 
 
+@pytest.mark.usefixtures("own_models")
 def test_the_page_filters_models(
     cards: list[ModelPassport], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -358,6 +358,7 @@ def test_a_pdf_has_a4_pages_that_cut_no_part(primacy: ModelPassport) -> None:
         assert ".cards > * > tr { break-inside: avoid; }" in source
 
 
+@pytest.mark.usefixtures("own_service")
 def test_the_command_prints_and_writes(tmp_path: Path) -> None:
     run = CliRunner()
     printed = run.invoke(

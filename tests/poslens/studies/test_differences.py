@@ -158,6 +158,8 @@ def test_the_page_has_the_data_set_behind_a_tab(monkeypatch: pytest.MonkeyPatch)
     page.query_params["tab"] = "Data set"
     page.run()
     assert not page.exception and not page.error
-    assert any("MiniLM\\-recency minus MiniLM\\-primacy" in one.value for one in page.markdown)
+    assert any(
+        "MiniLM\\-recency compared with MiniLM\\-primacy" in one.value for one in page.markdown
+    )
     (table,) = [one.value for one in page.dataframe if "difference" in one.value.columns]
     assert len(table) == 5 and table["difference"].str.contains("higher|lower|few|equi").all()
