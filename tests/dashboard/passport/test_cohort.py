@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from poslens.attribution import datasets
-from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers import resolve as resolve_module
+from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.compute.compute import Compute
 from poslens.dashboard.__main__ import app
