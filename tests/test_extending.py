@@ -78,10 +78,10 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 def changed(path: str) -> str:
     """A file of the product with an example's changes; each must fit in one place."""
     text = (ROOT / path).read_text(encoding="utf-8")
-    for removed, added in re.findall(r"((?:^-.*\n)+)((?:^\+.*\n)+)", BLOCKS["diff", path], re.M):
-        before, after = (re.sub(r"^.", "", lines, flags=re.M) for lines in (removed, added))
+    for above, added in re.findall(r"((?:^ .*\n)+)((?:^\+.*\n)+)", BLOCKS["diff", path], re.M):
+        before, after = (re.sub(r"^.", "", lines, flags=re.M) for lines in (above, added))
         assert text.count(before) == 1, before
-        text = text.replace(before, after)
+        text = text.replace(before, before + after)
     return text
 
 
