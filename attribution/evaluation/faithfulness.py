@@ -7,38 +7,23 @@ replaced with the padding token's embedding, so length, positions and special to
 Documents without words are rare in training, so the middle of a curve is more meaningful than its
 end.
 
-Every measure is also computed for random orders, because the score falls whatever is deleted.
+Every measure is also computed for random orders, because the score falls whatever is deleted, and
+for the document's own order from the front and from the back, because an order can be good by
+position alone (`position_order`). `deletion.py` computes all of them.
 """
 
 from __future__ import annotations
 
 import re
-import time
-import zlib
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from poslens.attribution.batching import batches, run_batches
 from poslens.attribution.curves.bootstrap import SEED
-from poslens.attribution.curves.positions import aggregated, evidence_share
 from poslens.attribution.errors import UserError
-from poslens.attribution.methods import METHODS
-from poslens.attribution.methods.occlusion import units
-from poslens.attribution.methods.perturbation import Perturbed, perturbed
-from poslens.attribution.retrievers.base import Retriever
-from poslens.attribution.types import (
-    Array,
-    Attribution,
-    Method,
-    TextPair,
-    TokenizedText,
-    as_array,
-)
+from poslens.attribution.types import Array, Method, as_array
 
 Unit = Literal["word", "token", "sentence"]
 UNITS: tuple[Unit, ...] = ("word", "token", "sentence")
@@ -48,6 +33,9 @@ FRACTIONS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 ERASER_FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.5)
 """ERASER's fractions; like its released scorer, measures average over the five."""
+
+POSITION_ORDERS = {"front": "front to back", "back": "back to front"}
+"""Where an order by position alone begins, and its name on pages and in figures."""
 
 N_RANDOM = 5
 MAX_RANDOM = 100
@@ -290,141 +278,8 @@ class Faithfulness:
         )
 
 
-def deletion_insertion(
-    retriever: Retriever,
-    pair: TextPair,
-    attribution: Attribution,
-    *,
-    fractions: Sequence[float] = FRACTIONS,
-    unit: Unit = "word",
-    n_random: int = N_RANDOM,
-    seed: int = SEED,
-    random_orders: RandomOrders | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
-) -> Faithfulness:
-    """Score `pair` while its document's units are deleted, or inserted, largest contribution first,
-    and along `n_random` random orders.
-
-    A unit's contribution is the method's aggregate (`MethodEntry.aggregate`) of its tokens: the sum
-    of shares, the mean of saliencies. For signed methods the most positive unit comes first, for
-    unsigned ones the largest. Ties are broken at random (seeded by `seed` and the document), not by
-    reading order, which would rank the first words as important and favor any method for a
-    retriever with a primacy bias.
-
-    With F fractions (including 0, 1 and ERASER's five: 13 by default), at most
-    2 + 2 (F - 2) (1 + n_random) documents are scored (134; about 90 because the curves share some;
-    24 with `random_orders` of the same parameters), in batches of at most `Perturbed.batch`, plus
-    one forward pass for the query. No gradients are computed. `should_stop` is called before each
-    batch. Results are the same at each call.
-
-    Raises:
-        Stopped: `should_stop` returned true.
-        UserError: invalid parameters, a score that is not finite, or a document that does not fit.
-        ValueError: the attribution belongs to another text or tokenizer.
-    """
-    parameters = ErasureParameters(tuple(fractions), unit, n_random, seed)
-    started = time.perf_counter()
-    with retriever.lock, torch.no_grad():
-        document = _document(retriever, pair, unit)
-        if attribution.document != document.text:
-            raise ValueError(f"the attribution of {attribution.pair_id} is not of this document")
-        counts = parameters.counts(document.n_units)
-        fronts = [_order(document, attribution, parameters, pair)]
-        backs = list(fronts)
-        if random_orders is None:
-            random = _random_orders(document.n_units, parameters, pair)
-            fronts += random
-            backs += [order[::-1] for order in random]
-        ranks = np.array([np.argsort(order) for order in (*fronts, *backs)])
-        behind = ranks[:, None, :] >= counts[:, None]  # [2K, F, U]
-        behind[len(fronts) :] ^= True  # inserted: those before
-        scores = document.scores(behind.reshape(-1, document.n_units), should_stop)
-    deletion, insertion = scores.reshape(2, len(fronts), len(counts))
-    share = evidence_share(attribution, pair.evidence) if pair.evidence else None
-    return Faithfulness(
-        model=attribution.model,
-        method=attribution.method,
-        pair_id=pair.pair_id,
-        parameters=parameters,
-        n_units=document.n_units,
-        truncated=document.text.truncated,
-        deletion=deletion[0],
-        insertion=insertion[0],
-        random_orders=random_orders or RandomOrders(deletion[1:], insertion[1:]),
-        enrichment=None if share is None else share.enrichment,
-        attribution_seconds=attribution.seconds,
-        seconds=time.perf_counter() - started,
-    )
-
-
-# -- one document ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Document:
-    """A document whose units can be deleted; `unit_of` [T] is each position's unit, -1 where
-    nothing can be deleted (special tokens, padding)."""
-
-    perturbed: Perturbed
-    unit_of: NDArray[np.int64]
-    n_units: int
-
-    @property
-    def text(self) -> TokenizedText:
-        return self.perturbed.encoded.texts[0]
-
-    def scores(
-        self, present: NDArray[np.bool_], should_stop: Callable[[], bool]
-    ) -> NDArray[np.float32]:
-        """Scores [M] with the units `present` [M, U] in place and padding for the others; equal
-        rows are scored once."""
-        distinct, where = np.unique(present, axis=0, return_inverse=True)
-        positions = np.where(self.unit_of >= 0, distinct[:, self.unit_of], True)
-        text = self.perturbed
-
-        def score(part: list[NDArray[np.bool_]]) -> list[float]:
-            stays = torch.from_numpy(np.array(part)).to(text.inputs.device)[..., None]
-            return text.score(torch.where(stays, text.inputs, text.baseline)).float().tolist()
-
-        # Copies of one document: a batch at a time, in order.
-        parts = batches(list(positions), lambda copy: 1, text.batch)
-        found = [one for _, scores in run_batches(score, parts, should_stop) for one in scores]
-        return np.array(found, dtype=np.float32)[where.reshape(-1)]
-
-
-def _document(retriever: Retriever, pair: TextPair, unit: Unit) -> _Document:
-    text = perturbed(retriever, pair, "document")
-    tokens = text.encoded.texts[0]
-    numbers, content = units(tokens, pair, unit), tokens.content
-    # Units of which nothing was read (past the context limit) get no index.
-    _, compact = np.unique(numbers[content], return_inverse=True)
-    unit_of = np.full(text.inputs.shape[1], -1)
-    unit_of[text.encoded.offsets[0] :][: len(numbers)][content] = compact
-    return _Document(text, unit_of, int(compact.max()) + 1)
-
-
-def _order(
-    document: _Document, attribution: Attribution, parameters: ErasureParameters, pair: TextPair
-) -> NDArray[np.int64]:
-    content = document.text.content
-    contributions = aggregated(
-        attribution.document_scores[content],
-        document.unit_of[document.unit_of >= 0],
-        document.n_units,
-        METHODS[attribution.method.name].aggregate,
-    )
-    lot = _generator(parameters, pair, 1).random(document.n_units)
-    return np.lexsort((lot, -contributions))
-
-
-def _random_orders(
-    n_units: int, parameters: ErasureParameters, pair: TextPair
-) -> list[NDArray[np.int64]]:
-    generator = _generator(parameters, pair, 0)
-    return [generator.permutation(n_units) for _ in range(parameters.n_random)]
-
-
-def _generator(parameters: ErasureParameters, pair: TextPair, purpose: int) -> np.random.Generator:
-    # The document is part of the seed; otherwise documents of equal length would share orders.
-    text = zlib.crc32(pair.document.encode("utf-8", "replace"))
-    return np.random.default_rng([parameters.seed, text, purpose])
+def position_order(start: str) -> Method:
+    """The baseline that deletes and inserts a document's units in reading order from one end
+    (`start`, one of `POSITION_ORDERS`): what an order by position alone achieves. A method that is
+    no better has not shown more than where units stand."""
+    return Method("position_order", {"order": start, "version": 1})

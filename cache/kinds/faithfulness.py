@@ -13,11 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.deletion import by_position, deletion_insertion
 from poslens.attribution.evaluation.faithfulness import (
+    POSITION_ORDERS,
     ErasureParameters,
     Faithfulness,
     RandomOrders,
-    deletion_insertion,
+    position_order,
 )
 from poslens.attribution.methods import attribute_batches
 from poslens.attribution.retrievers.base import Retriever
@@ -116,7 +118,8 @@ def run(
     resumes at any pair.
 
     Attributions are read from `store`; missing ones are computed and stored there. Random orders
-    scored in another method's test are reused. A device slot is taken for each pair.
+    scored in another method's test are reused, and orders by position are tested and stored once
+    per pair. A device slot is taken for each pair.
 
     Raises:
         UserError: a store can't be written; results stored before remain.
@@ -143,6 +146,18 @@ def run(
         )
         if random_orders is None:
             fstore.put_random_orders(model, settings, pair, result.random_orders)
+        tests = fstore.tests(settings)
+        for start in POSITION_ORDERS:
+            if tests.get(model, position_order(start), pair) is None:
+                baseline = by_position(
+                    retriever,
+                    pair,
+                    start,
+                    result.random_orders,
+                    parameters=settings,
+                    should_stop=options.should_stop,
+                )
+                tests.put(model, position_order(start), [(pair, baseline)])
         return result
 
     return compute_missing(

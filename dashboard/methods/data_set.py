@@ -92,10 +92,10 @@ def _results(
     provenance: list[Provenance] = []
     failed: list[tuple[Job, Mapping[str, str]]] = []
     for spec in specs:
-        for method in methods.values():
-            title = METHODS[method.name].title
+        for title, method in faithfulness_service.with_baselines(methods.values()).items():
             stored = faithfulness_service.stored(compute, spec, method, pairs, PARAMETERS)
-            failed.append((_job(data, spec, method, pairs, scope), stored.failed))
+            if method.name in METHODS:
+                failed.append((_job(data, spec, method, pairs, scope), stored.failed))
             if not stored.results:
                 continue
             try:
@@ -120,7 +120,7 @@ def _results(
     panels.show(
         draw(panels.screen_style(height_px=140 + 34 * len(rows))),
         "faithfulness.gains",
-        "Gain of each method over random order",
+        "Gain of each method, and of orders by position, over random order",
     )
     show_table(frame)
     st.caption(MEASURES)
@@ -128,6 +128,7 @@ def _results(
         panels.plain(
             f"Means over pairs ({scope}), with 95% bootstrap intervals over documents. The chart "
             "shows deletion gains: how much smaller the deletion area is than for random orders. "
+            "Front to back and back to front order words by position alone. "
             "Seconds are for the attribution alone. Pairs whose score doesn't change or rises "
             "when all words are removed are left out."
         )

@@ -13,7 +13,7 @@ TABS = ("One pair", "Data set", "Agreement with interventions")
 ERASURE = (
     "PosLens removes words in the order of their attribution (deletion) and restores them in the "
     "same order (insertion). If a method is faithful, the score drops early in deletion and rises "
-    "early in insertion, compared with random orders."
+    "early in insertion, compared with random orders and with orders by position alone."
 )
 
 st.markdown("# Methods: how faithful is each method?")

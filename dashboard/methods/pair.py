@@ -32,10 +32,11 @@ def section(offered: DataSet, models: Sequence[str], methods: Mapping[str, Metho
         return
     results, provenance = _tested(pair, models, methods)
     n_tests = len(models) * len(methods)
-    if len(results) < n_tests and st.session_state.get(_ASKED) != pair:
+    n_stored = sum(result.method.name in METHODS for result in results.values())
+    if n_stored < n_tests and st.session_state.get(_ASKED) != pair:
         with st.container(horizontal=True, vertical_alignment="center"):
             st.caption(
-                f"{len(results):,} of {n_tests:,} tests of this pair are stored.", width="content"
+                f"{n_stored:,} of {n_tests:,} tests of this pair are stored.", width="content"
             )
             st.button(
                 "Test this pair",
@@ -54,19 +55,19 @@ def section(offered: DataSet, models: Sequence[str], methods: Mapping[str, Metho
 def _tested(
     pair: TextPair, models: Sequence[str], methods: Mapping[str, Method]
 ) -> tuple[dict[str, Faithfulness], list[Provenance]]:
-    """Each method's test under each model, and its provenance. A test takes seconds to minutes, so
-    missing ones are computed only on request."""
+    """The test of each method and of the orders by position under each model, and its provenance. A
+    test takes seconds to minutes, so missing ones are computed only on request."""
     results: dict[str, Faithfulness] = {}
     provenance: list[Provenance] = []
     for name in models:
-        for method in methods.values():
-            title = METHODS[method.name].title
+        for title, method in faithfulness_service.with_baselines(methods.values()).items():
             label = title if len(models) == 1 else f"{name}, {title}"
             with panels.guarded():
                 compute, spec = service_for(pair.dataset), choices.spec(name, pair.dataset)
                 stored = faithfulness_service.stored(compute, spec, method, [pair], PARAMETERS)
                 result = stored.results.get(pair.pair_id)
-                if result is None and st.session_state.get(_ASKED) == pair:
+                asked = st.session_state.get(_ASKED) == pair and method.name in METHODS
+                if result is None and asked:
                     with st.spinner(f"Testing {panels.plain(label)}", show_time=True):
                         result = wait(
                             faithfulness_service.ask(compute, pair, spec, method, PARAMETERS)
@@ -82,12 +83,14 @@ MEASURES = (
     "insertion curve. Comprehensiveness (higher is better) is the share of the score lost without "
     "the top words; sufficiency (lower is better) is the share lost with only the top words. Both "
     "are averages over the top 1% to 50%. Enrichment is the evidence's share of the attribution "
-    "divided by its share of the tokens."
+    "divided by its share of the tokens. Front to back and back to front delete and restore words "
+    "by position alone: a faithful method does better than both."
 )
 
 
 def _frame(results: Mapping[str, Faithfulness]) -> pd.DataFrame:
-    """One row for each method: areas, comprehensiveness and sufficiency with their gains."""
+    """One row for each method and order by position: areas, comprehensiveness and sufficiency with
+    their gains."""
     rows = []
     for label, result in results.items():
         measures, gain = result.measures, result.gain
@@ -129,7 +132,7 @@ def _curves(
             panels.show(
                 deletion_insertion(drawn, kind, style),
                 f"faithfulness.{kind}",
-                f"{kind} curves of each method and of random orders",
+                f"{kind} curves of each method, of orders by position and of random orders",
             )
     table = _frame(results)
     four = st.column_config.NumberColumn(format="%.4f")

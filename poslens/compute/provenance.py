@@ -318,8 +318,10 @@ def of_model(
 
 def _ordered(found: Faithfulness | FaithfulnessSummary) -> str:
     """The units that were ordered, and the criterion."""
-    unit, aggregate = found.parameters.unit, METHODS[found.method.name].aggregate
-    return "tokens" if unit == "token" else f"{unit}s, by the {aggregate} of their tokens"
+    unit, entry = found.parameters.unit, METHODS.get(found.method.name)
+    if entry is None:
+        return f"{unit}s, by position"
+    return "tokens" if unit == "token" else f"{unit}s, by the {entry.aggregate} of their tokens"
 
 
 def _resampled(number: Estimate | None) -> str:

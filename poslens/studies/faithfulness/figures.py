@@ -8,7 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from poslens.attribution.curves.bootstrap import Estimate
-from poslens.attribution.evaluation.faithfulness import Faithfulness
+from poslens.attribution.evaluation.faithfulness import Faithfulness, position_order
 from poslens.figures.figure_base import (
     Provenances,
     canvas,
@@ -20,6 +20,8 @@ from poslens.figures.figure_base import (
 )
 from poslens.figures.palettes import Style
 
+_DASHES = {"front": "dash", "back": "dashdot"}
+
 
 def scalable(results: Mapping[str, Faithfulness]) -> dict[str, Faithfulness]:
     """The `results` whose document scores differently with and without its words."""
@@ -30,6 +32,7 @@ def deletion_insertion(
     results: Mapping[str, Faithfulness], kind: str, style: Style, provenance: Provenances = ()
 ) -> go.Figure:
     """One pair's curves, one line for each of `results` (label -> result) and the random orders.
+    Orders by position are drawn as baselines, without markers.
 
     `kind` is `deletion` (units removed, largest contribution first) or `insertion` (added back).
     Scores are scaled: the whole document is 1, the document without words 0. Results whose document
@@ -75,14 +78,18 @@ def deletion_insertion(
             line={"color": muted, "dash": "dot", "width": style.line_width},
         )
     )
+    dashes = {position_order(start): dash for start, dash in _DASHES.items()}
     for index, (label, result) in enumerate(results.items()):
+        dash = dashes.get(result.method)
         trace = go.Scatter(
             x=100 * result.removed,
             y=result.scaled(getattr(result, kind)),
-            mode="lines+markers",
+            mode="lines" if dash else "lines+markers",
             name=legend_name(label, style),
-            line=style.line(index),
-            **marks(index, len(result.removed), style),
+            line={"color": muted, "dash": dash, "width": style.line_width}
+            if dash
+            else style.line(index),
+            **({} if dash else marks(index, len(result.removed), style)),
         )
         figure.add_trace(group(trace, f"result {index}", label))
     figure.update_xaxes(range=[0, 100])

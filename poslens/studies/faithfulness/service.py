@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.faithfulness import ErasureParameters, Faithfulness
+from poslens.attribution.evaluation.faithfulness import (
+    POSITION_ORDERS,
+    ErasureParameters,
+    Faithfulness,
+    position_order,
+)
+from poslens.attribution.methods import METHODS
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, TextPair
 from poslens.cache.jobs.loop import Progress, RunOptions
@@ -76,6 +82,14 @@ def of_pair(
             raise UserError(next(iter(stored.failed.values()), "This pair gave no result."))
         faithfulness = stored.results[pair.pair_id]
     return faithfulness
+
+
+def with_baselines(methods: Iterable[Method]) -> dict[str, Method]:
+    """The methods by title, followed by the orders by position, which every test scores too."""
+    return {
+        **{METHODS[method.name].title: method for method in methods},
+        **{title.capitalize(): position_order(start) for start, title in POSITION_ORDERS.items()},
+    }
 
 
 def label(spec: RetrieverSpec, method: Method) -> str:

@@ -17,13 +17,14 @@ from torch import Tensor
 
 from poslens.attribution.curves.positions import evidence_share
 from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.evaluation.deletion import by_position, deletion_insertion
 from poslens.attribution.evaluation.faithfulness import (
     ERASER_FRACTIONS,
     FRACTIONS,
     ErasureParameters,
     Faithfulness,
     RandomOrders,
-    deletion_insertion,
+    position_order,
 )
 from poslens.attribution.evaluation.faithfulness_summary import summarize
 from poslens.attribution.methods import make_method
@@ -624,3 +625,33 @@ def test_the_batch_changes_nothing(
     np.testing.assert_allclose(
         single.random_orders.insertion, whole.random_orders.insertion, atol=1e-5
     )
+
+
+# -- orders by position ----------------------------------------------------------------------------
+
+
+def test_orders_by_position_of_four_words() -> None:
+    """Weights 1, 4, 2, 3 in reading order: front to back leaves 10, 9, 5, 3, 0, and back to front
+    10, 7, 5, 1, 0; insertion adds the same words."""
+    retriever, pair = linear(WEIGHTS), TextPair("p", "query", " ".join(WEIGHTS))
+    parameters = ErasureParameters(QUARTERS, n_random=1)
+    own = trial(WEIGHTS, fractions=QUARTERS, n_random=1)
+    for start, left in (("front", [10, 9, 5, 3, 0]), ("back", [10, 7, 5, 1, 0])):
+        result = by_position(retriever, pair, start, own.random_orders, parameters=parameters)
+        quarters = at(result, QUARTERS)
+        assert result.deletion[quarters].tolist() == left
+        assert result.insertion[quarters].tolist() == [10 - score for score in left]
+        assert result.method == position_order(start) and result.enrichment is None
+        assert result.random_orders is own.random_orders
+
+
+def test_a_score_by_position_is_no_more_faithful_than_its_order() -> None:
+    """A method that only knows positions has the curves of the order by position."""
+    words = {f"w{n}": float(n % 7) for n in range(30)}
+    retriever, pair = linear(words), TextPair("p", "query", " ".join(words))
+    ranked = trial(words, {word: -float(n) for n, word in enumerate(words)})
+    parameters = ErasureParameters()
+    front = by_position(retriever, pair, "front", ranked.random_orders, parameters=parameters)
+    assert front.deletion.tolist() == ranked.deletion.tolist()
+    assert front.insertion.tolist() == ranked.insertion.tolist()
+    assert front.measures == ranked.measures

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poslens.attribution.errors import Stopped, UserError
-from poslens.attribution.evaluation.faithfulness import deletion_insertion
+from poslens.attribution.evaluation.deletion import deletion_insertion
 from poslens.attribution.interventions.ablation import (
     REPLACEMENTS,
     ablation,

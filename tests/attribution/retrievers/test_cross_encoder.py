@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.faithfulness import deletion_insertion
+from poslens.attribution.evaluation.deletion import deletion_insertion
 from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.retrievers.cross_encoder import CrossEncoderRetriever
 from poslens.attribution.retrievers.detect import family_of_folder

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.faithfulness import deletion_insertion
+from poslens.attribution.evaluation.deletion import deletion_insertion
 from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.retrievers.detect import family_of, family_of_folder
 from poslens.attribution.retrievers.late_interaction import LateInteractionRetriever

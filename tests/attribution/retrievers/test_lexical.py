@@ -14,7 +14,7 @@ import pytest
 from poslens.attribution import datasets
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.faithfulness import deletion_insertion
+from poslens.attribution.evaluation.deletion import deletion_insertion
 from poslens.attribution.methods import METHODS, attribute_batches, make_method
 from poslens.attribution.retrievers import resolve
 from poslens.attribution.retrievers.lexical import (

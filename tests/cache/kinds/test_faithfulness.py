@@ -15,9 +15,11 @@ import poslens.cache.kinds.faithfulness
 from poslens.attribution import methods
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.evaluation.faithfulness import (
+    POSITION_ORDERS,
     ErasureParameters,
     Faithfulness,
     RandomOrders,
+    position_order,
 )
 from poslens.attribution.methods import make_method
 from poslens.attribution.methods.saliency import attribute
@@ -266,13 +268,20 @@ def test_methods_share_random_orders(
     assert one is not None and other is not None
     assert one.random_orders.deletion.tobytes() == other.random_orders.deletion.tobytes()
     assert one.random == other.random and one.measures != other.measures
+    # Orders by position too: one result per pair.
+    for start in POSITION_ORDERS:
+        by_position = fstore.tests(FEW).select(MODEL, position_order(start), PAIRS)
+        assert list(by_position.results) == ["p0", "p1", "p2"]
+        first = by_position.results["p0"]
+        assert first.random_orders.deletion.tobytes() == one.random_orders.deletion.tobytes()
+        assert (first.score, first.baseline) == (one.score, one.baseline)
     # Other parameters, other orders.
     computed.clear()
     run(retriever, MODEL, OTHER, PAIRS[:1], store, fstore, parameters=ErasureParameters(n_random=3))
     assert computed == ["b-p0"]
 
 
-@pytest.mark.parametrize("allowed", [0, 1, 2, 4])
+@pytest.mark.parametrize("allowed", [0, 1, 4, 8])
 def test_stopped_and_resumed_gives_the_same(
     retriever: DenseRetriever,
     store: Store,
@@ -281,7 +290,8 @@ def test_stopped_and_resumed_gives_the_same(
     computed: list[str],
     allowed: int,
 ) -> None:
-    """Two questions a pair: before it, and before its one batch."""
+    """Four questions a pair: before it, and before the batches of its test and of both orders by
+    position."""
     whole = FaithfulnessStore(tmp_path / "whole")
     run(retriever, MODEL, METHOD, PAIRS, Store(tmp_path / "whole"), whole, parameters=FEW)
     computed.clear()
@@ -296,10 +306,10 @@ def test_stopped_and_resumed_gives_the_same(
         parameters=FEW,
         options=RunOptions(lambda: next(answers)),
     )
-    assert first.stopped and first.done == first.computed == allowed // 2
-    assert len(kept(fstore).missing(MODEL, METHOD, PAIRS)) == 4 - allowed // 2
+    assert first.stopped and first.done == first.computed == allowed // 4
+    assert len(kept(fstore).missing(MODEL, METHOD, PAIRS)) == 4 - allowed // 4
     # An attribution that was finished is kept though its test was not.
-    assert len(store.missing(MODEL, METHOD, PAIRS)) == 4 - (allowed + 1) // 2
+    assert len(store.missing(MODEL, METHOD, PAIRS)) == 4 - (allowed + 3) // 4
     second = run(retriever, MODEL, METHOD, PAIRS, store, fstore, parameters=FEW)
     assert not second.stopped and second.done == 4
     assert sorted(computed) == sorted(f"{k}-p{n}" for k in "ab" for n in range(4)), "twice"

@@ -190,8 +190,10 @@ def test_a_pair_without_a_shared_word_breaks_nothing(tmp_path: Path) -> None:
     page.run()
     assert not page.exception and not page.error
     (table,) = [one.value for one in page.dataframe if "left out (score unchanged)" in one.value]
-    assert table["n"].tolist() == [2] and table["left out (score unchanged)"].tolist() == [1]
-    assert table["left out (score rises)"].tolist() == [0] and table["documents"].tolist() == [2]
+    assert table["method"].tolist() == ["Term shares", "Front to back", "Back to front"]
+    assert table["n"].tolist() == [2] * 3 and table["documents"].tolist() == [2] * 3
+    assert table["left out (score unchanged)"].tolist() == [1] * 3
+    assert table["left out (score rises)"].tolist() == [0] * 3
 
 
 def test_faithfulness_of_a_data_set_is_captioned_as_such(tmp_path: Path) -> None:

@@ -1,0 +1,233 @@
+"""Scores of a document while its units are deleted or inserted: in the order of an attribution, by
+position, or at random."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from poslens.attribution.batching import batches, run_batches
+from poslens.attribution.curves.bootstrap import SEED
+from poslens.attribution.curves.positions import aggregated, evidence_share
+from poslens.attribution.evaluation.faithfulness import (
+    FRACTIONS,
+    N_RANDOM,
+    ErasureParameters,
+    Faithfulness,
+    RandomOrders,
+    Unit,
+    position_order,
+)
+from poslens.attribution.methods import METHODS
+from poslens.attribution.methods.occlusion import units
+from poslens.attribution.methods.perturbation import Perturbed, perturbed
+from poslens.attribution.retrievers.base import Retriever
+from poslens.attribution.types import Attribution, TextPair, TokenizedText
+
+
+def deletion_insertion(
+    retriever: Retriever,
+    pair: TextPair,
+    attribution: Attribution,
+    *,
+    fractions: Sequence[float] = FRACTIONS,
+    unit: Unit = "word",
+    n_random: int = N_RANDOM,
+    seed: int = SEED,
+    random_orders: RandomOrders | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Faithfulness:
+    """Score `pair` while its document's units are deleted, or inserted, largest contribution first,
+    and along `n_random` random orders.
+
+    A unit's contribution is the method's aggregate (`MethodEntry.aggregate`) of its tokens: the sum
+    of shares, the mean of saliencies. For signed methods the most positive unit comes first, for
+    unsigned ones the largest. Ties are broken at random (seeded by `seed` and the document), not by
+    reading order, which would rank the first words as important and favor any method for a
+    retriever with a primacy bias.
+
+    With F fractions (including 0, 1 and ERASER's five: 13 by default), at most
+    2 + 2 (F - 2) (1 + n_random) documents are scored (134; about 90 because the curves share some;
+    24 with `random_orders` of the same parameters), in batches of at most `Perturbed.batch`, plus
+    one forward pass for the query. No gradients are computed. `should_stop` is called before each
+    batch. Results are the same at each call.
+
+    Raises:
+        Stopped: `should_stop` returned true.
+        UserError: invalid parameters, a score that is not finite, or a document that does not fit.
+        ValueError: the attribution belongs to another text or tokenizer.
+    """
+    parameters = ErasureParameters(tuple(fractions), unit, n_random, seed)
+    started = time.perf_counter()
+
+    def order(document: _Document) -> NDArray[np.int64]:
+        if attribution.document != document.text:
+            raise ValueError(f"the attribution of {attribution.pair_id} is not of this document")
+        return _order(document, attribution, parameters, pair)
+
+    erased = _erased(retriever, pair, order, parameters, random_orders, should_stop)
+    share = evidence_share(attribution, pair.evidence) if pair.evidence else None
+    return Faithfulness(
+        model=attribution.model,
+        method=attribution.method,
+        pair_id=pair.pair_id,
+        parameters=parameters,
+        n_units=erased.document.n_units,
+        truncated=erased.document.text.truncated,
+        deletion=erased.deletion,
+        insertion=erased.insertion,
+        random_orders=erased.random_orders,
+        enrichment=None if share is None else share.enrichment,
+        attribution_seconds=attribution.seconds,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def by_position(
+    retriever: Retriever,
+    pair: TextPair,
+    start: str,
+    random_orders: RandomOrders,
+    *,
+    parameters: ErasureParameters,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Faithfulness:
+    """The test of `position_order(start)` on a pair, with random orders of the same parameters.
+
+    Raises:
+        Stopped: `should_stop` returned true.
+        UserError: a score that is not finite, or a document that does not fit.
+    """
+    started = time.perf_counter()
+
+    def order(document: _Document) -> NDArray[np.int64]:
+        return np.arange(document.n_units)[:: 1 if start == "front" else -1]
+
+    erased = _erased(retriever, pair, order, parameters, random_orders, should_stop)
+    return Faithfulness(
+        model=retriever.name,
+        method=position_order(start),
+        pair_id=pair.pair_id,
+        parameters=parameters,
+        n_units=erased.document.n_units,
+        truncated=erased.document.text.truncated,
+        deletion=erased.deletion,
+        insertion=erased.insertion,
+        random_orders=random_orders,
+        enrichment=None,
+        attribution_seconds=0.0,
+        seconds=time.perf_counter() - started,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Erased:
+    """Scores [F] along one order, and those of the random orders."""
+
+    document: _Document
+    deletion: NDArray[np.float32]
+    insertion: NDArray[np.float32]
+    random_orders: RandomOrders
+
+
+def _erased(
+    retriever: Retriever,
+    pair: TextPair,
+    order_of: Callable[[_Document], NDArray[np.int64]],
+    parameters: ErasureParameters,
+    random_orders: RandomOrders | None,
+    should_stop: Callable[[], bool],
+) -> _Erased:
+    """Score a pair along one order of its units, and along random ones if none are given."""
+    with retriever.lock, torch.no_grad():
+        document = _document(retriever, pair, parameters.unit)
+        counts = parameters.counts(document.n_units)
+        fronts = [order_of(document)]
+        backs = list(fronts)
+        if random_orders is None:
+            random = _random_orders(document.n_units, parameters, pair)
+            fronts += random
+            backs += [order[::-1] for order in random]
+        ranks = np.array([np.argsort(order) for order in (*fronts, *backs)])
+        behind = ranks[:, None, :] >= counts[:, None]  # [2K, F, U]
+        behind[len(fronts) :] ^= True  # inserted: those before
+        scores = document.scores(behind.reshape(-1, document.n_units), should_stop)
+    deletion, insertion = scores.reshape(2, len(fronts), len(counts))
+    random_orders = random_orders or RandomOrders(deletion[1:], insertion[1:])
+    return _Erased(document, deletion[0], insertion[0], random_orders)
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """A document whose units can be deleted; `unit_of` [T] is each position's unit, -1 where
+    nothing can be deleted (special tokens, padding)."""
+
+    perturbed: Perturbed
+    unit_of: NDArray[np.int64]
+    n_units: int
+
+    @property
+    def text(self) -> TokenizedText:
+        return self.perturbed.encoded.texts[0]
+
+    def scores(
+        self, present: NDArray[np.bool_], should_stop: Callable[[], bool]
+    ) -> NDArray[np.float32]:
+        """Scores [M] with the units `present` [M, U] in place and padding for the others; equal
+        rows are scored once."""
+        distinct, where = np.unique(present, axis=0, return_inverse=True)
+        positions = np.where(self.unit_of >= 0, distinct[:, self.unit_of], True)
+        text = self.perturbed
+
+        def score(part: list[NDArray[np.bool_]]) -> list[float]:
+            stays = torch.from_numpy(np.array(part)).to(text.inputs.device)[..., None]
+            return text.score(torch.where(stays, text.inputs, text.baseline)).float().tolist()
+
+        # Copies of one document: a batch at a time, in order.
+        parts = batches(list(positions), lambda copy: 1, text.batch)
+        found = [one for _, scores in run_batches(score, parts, should_stop) for one in scores]
+        return np.array(found, dtype=np.float32)[where.reshape(-1)]
+
+
+def _document(retriever: Retriever, pair: TextPair, unit: Unit) -> _Document:
+    text = perturbed(retriever, pair, "document")
+    tokens = text.encoded.texts[0]
+    numbers, content = units(tokens, pair, unit), tokens.content
+    # Units of which nothing was read (past the context limit) get no index.
+    _, compact = np.unique(numbers[content], return_inverse=True)
+    unit_of = np.full(text.inputs.shape[1], -1)
+    unit_of[text.encoded.offsets[0] :][: len(numbers)][content] = compact
+    return _Document(text, unit_of, int(compact.max()) + 1)
+
+
+def _order(
+    document: _Document, attribution: Attribution, parameters: ErasureParameters, pair: TextPair
+) -> NDArray[np.int64]:
+    content = document.text.content
+    contributions = aggregated(
+        attribution.document_scores[content],
+        document.unit_of[document.unit_of >= 0],
+        document.n_units,
+        METHODS[attribution.method.name].aggregate,
+    )
+    lot = _generator(parameters, pair, 1).random(document.n_units)
+    return np.lexsort((lot, -contributions))
+
+
+def _random_orders(
+    n_units: int, parameters: ErasureParameters, pair: TextPair
+) -> list[NDArray[np.int64]]:
+    generator = _generator(parameters, pair, 0)
+    return [generator.permutation(n_units) for _ in range(parameters.n_random)]
+
+
+def _generator(parameters: ErasureParameters, pair: TextPair, purpose: int) -> np.random.Generator:
+    # The document is part of the seed; otherwise documents of equal length would share orders.
+    text = zlib.crc32(pair.document.encode("utf-8", "replace"))
+    return np.random.default_rng([parameters.seed, text, purpose])
