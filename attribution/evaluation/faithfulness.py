@@ -8,8 +8,8 @@ Documents without words are rare in training, so the middle of a curve is more m
 end.
 
 Every measure is also computed for random orders, because the score falls whatever is deleted, and
-for the document's own order from the front and from the back, because an order can be good by
-position alone (`position_order`). `deletion.py` computes all of them.
+for reading order from the front and from the back, because an order can be good by position alone
+(`position_order`). `deletion.py` computes all of them.
 """
 
 from __future__ import annotations
