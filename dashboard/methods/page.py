@@ -1,15 +1,15 @@
-"""The Methods page: deletion and insertion tests on a pair and on a data set, and each method's
-agreement with interventions, one tab each."""
+"""The Methods page: deletion and insertion tests on a pair and on a data set, each method's
+agreement with interventions, and simulatability, one tab each."""
 
 from __future__ import annotations
 
 import streamlit as st
 
 from poslens.attribution.methods import METHODS, make_method
-from poslens.dashboard.methods import agreement, data_set, pair
+from poslens.dashboard.methods import agreement, data_set, pair, simulatability
 from poslens.dashboard.widgets import choices, panels
 
-TABS = ("One pair", "Data set", "Agreement with interventions")
+TABS = ("One pair", "Data set", "Agreement with interventions", "Simulatability")
 ERASURE = (
     "PosLens removes words in the order of their attribution (deletion) and restores them in the "
     "same order (insertion). If a method is faithful, the score drops early in deletion and rises "
@@ -17,7 +17,13 @@ ERASURE = (
 )
 
 st.markdown("# Methods: how faithful is each method?")
-pair_tab, data_tab, agreement_tab = st.tabs(TABS, key="tab", bind="query-params")
+pair_tab, data_tab, agreement_tab, simulatability_tab = st.tabs(
+    TABS, key="tab", bind="query-params"
+)
+if simulatability_tab.open:
+    with simulatability_tab:
+        simulatability.section()
+    st.stop()
 data = None
 with st.sidebar:
     with panels.guarded():

@@ -1,0 +1,111 @@
+"""The Methods page's fourth tab: predictions of a ranking from a few words, by a program and by the
+reader of the page."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import asdict
+
+import pandas as pd
+import streamlit as st
+
+from poslens.attribution.evaluation.comparison import change_in_words
+from poslens.dashboard.widgets import panels
+from poslens.dashboard.widgets.guard import fragment
+from poslens.dashboard.widgets.study_page import Opened, study_page
+from poslens.studies.simulatability.answers import (
+    Answer,
+    AnswerFile,
+    Question,
+    answer,
+    of_summary,
+    questions,
+    tally,
+)
+from poslens.studies.simulatability.study import SIMULATABILITY, SimulatabilitySummary
+
+_READER = "simulatability.reader"
+_ANSWERED = "simulatability.answered"
+
+
+def section() -> None:
+    """The study's page without its heading, followed by the same questions for the reader."""
+    opened = study_page(SIMULATABILITY, heading=False)
+    if opened is not None and opened.summaries:
+        _predict(opened)
+
+
+@fragment()
+def _predict(opened: Opened) -> None:
+    """One question at a time for a selected model and method, and the share of correct answers."""
+    st.markdown("**Predict it yourself**")
+    summaries: dict[str, SimulatabilitySummary] = {
+        f"{summary.asked.spec.name}, {summary.asked.method.name}": summary
+        for summary in opened.summaries
+    }
+    label = st.selectbox("Model and method", list(summaries), key="simulatability.asked")
+    summary = summaries[label]
+    file = AnswerFile(opened.compute.root)
+    st.caption(
+        "You see the query and a few words of the two documents that the model ranks first and "
+        "second, in random order. Half of the questions have the method's words, half random "
+        "words. PosLens records your answers in the cache folder on this machine, without names "
+        "or texts."
+    )
+    reader = st.session_state.setdefault(_READER, secrets.token_hex(8))
+    answered: set[str] = st.session_state.setdefault(f"{_ANSWERED} {label}", set())
+
+    def record(question: Question, first: bool) -> None:
+        """Record the answer before the page shows the next question."""
+        with panels.guarded():
+            file.add(answer(summary, question, first, reader))
+            answered.add(question.choice.choice_id)
+
+    left = [
+        question
+        for question in questions(summary, int(reader, 16))
+        if question.choice.choice_id not in answered
+    ]
+    if left:
+        question = left[0]
+        st.markdown(f"Query: {panels.plain(question.choice.query)}")
+        for column, text, first in zip(st.columns(2), question.texts, (True, False), strict=True):
+            with column, st.container(border=True):
+                st.markdown(panels.plain(text))
+                name = "first" if first else "second"
+                st.button(
+                    f"The {name} document ranks higher",
+                    key=f"simulatability.{name}",
+                    on_click=record,
+                    args=(question, first),
+                )
+        st.caption(f"{len(answered):,} answered, {len(left):,} left")
+    else:
+        st.info("All questions are answered. Select another model or method.")
+    _tally(file.read(), summary)
+
+
+def _tally(answers: list[Answer], summary: SimulatabilitySummary) -> None:
+    """What all answers on this machine show so far."""
+    recorded = of_summary(answers, summary)
+    counted = tally(recorded)
+    if not counted.n:
+        return
+    shares = [
+        f"{share.value:.2f} with {words} ({share.n:,} answers)"
+        for condition, words in (("explanation", "the method's words"), ("random", "random words"))
+        if (share := counted.shares.get(condition)) is not None  # type: ignore[call-overload]
+    ]
+    sentence = f"Correct answers: {', '.join(shares)}."
+    if counted.gain is not None:
+        sentence += (
+            f" With the method's words the share {change_in_words(counted.gain.difference)}. "
+            f"{counted.gain.sentence}"
+        )
+    st.markdown(panels.plain(sentence))
+    panels.downloads(
+        "simulatability.answers",
+        [summary.asked.collection.name, "answers"],
+        [SIMULATABILITY.provenance(summary)],
+        frame=pd.DataFrame([asdict(each) for each in recorded]),
+    )

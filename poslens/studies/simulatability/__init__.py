@@ -1,0 +1,1 @@
+"""Simulatability: do words chosen by a method help to predict a model's ranking?"""

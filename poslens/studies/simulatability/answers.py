@@ -1,0 +1,196 @@
+"""The same questions put to a person: which of two documents does the model rank first, judged by a
+few words of each?
+
+Answers are lines of a file on this machine. They have ids, parameters and whether the answer was
+right, and neither texts nor names.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+from filelock import FileLock
+
+from poslens.attribution.curves.bootstrap import Estimate, Values, estimate
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.comparison import SHARE_MARGIN, Comparison, compared
+from poslens.attribution.evaluation.simulatability import Choice
+from poslens.studies.simulatability.study import SimulatabilitySummary
+
+Condition = Literal["explanation", "random"]
+CONDITIONS: tuple[Condition, ...] = get_args(Condition)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One query with words of two documents, in the order in which they are shown."""
+
+    choice: Choice
+    document: str
+    condition: Condition
+    texts: tuple[str, str]
+    higher_first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer: `document` is the one that intervals resample."""
+
+    time: str
+    reader: str
+    model: str
+    fingerprint: str
+    measure: str
+    dataset: str
+    question: str
+    document: str
+    condition: Condition
+    correct: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Share of correct answers by condition, and the difference of the two shares. The conditions
+    have different questions, so the difference is not paired; its interval resamples documents."""
+
+    n: int
+    shares: dict[Condition, Estimate]
+    gain: Comparison | None
+
+
+def questions(summary: SimulatabilitySummary, seed: int) -> list[Question]:
+    """All questions of a model and method in an order, with conditions and sides, that depend on
+    `seed` alone. Every second question has the method's words, the others random ones."""
+    generator = random.Random(seed)
+    order = list(range(len(summary.choices)))
+    generator.shuffle(order)
+    n, asked = summary.asked.words, []
+    for place, number in enumerate(order):
+        choice, condition = summary.choices[number], CONDITIONS[place % 2]
+        words = [
+            side.largest(n) if condition == "explanation" else side.drawn(n, generator)
+            for side in (choice.higher, choice.lower)
+        ]
+        texts = choice.higher.text(words[0]), choice.lower.text(words[1])
+        first = generator.random() < 0.5
+        asked.append(
+            Question(
+                choice,
+                summary.documents[number],
+                condition,
+                texts if first else (texts[1], texts[0]),
+                first,
+            )
+        )
+    return asked
+
+
+def answer(
+    summary: SimulatabilitySummary, question: Question, chose_first: bool, reader: str
+) -> Answer:
+    """The answer to a question, to be recorded."""
+    asked = summary.asked
+    return Answer(
+        datetime.now(UTC).isoformat(timespec="seconds"),
+        reader,
+        asked.spec.name,
+        summary.model.key.fingerprint,
+        repr(asked.measure),
+        asked.collection.name,
+        question.choice.choice_id,
+        question.document,
+        question.condition,
+        chose_first == question.higher_first,
+    )
+
+
+def of_summary(answers: Sequence[Answer], summary: SimulatabilitySummary) -> list[Answer]:
+    """The answers to questions of this model, method and data set."""
+    asked = summary.asked
+    wanted = (summary.model.key.fingerprint, repr(asked.measure), asked.collection.name)
+    return [a for a in answers if (a.fingerprint, a.measure, a.dataset) == wanted]
+
+
+def tally(answers: Sequence[Answer]) -> Tally:
+    """Shares of correct answers with intervals over documents."""
+    documents = [a.document for a in answers]
+    shares = {}
+    for condition in CONDITIONS:
+        under = [a for a in answers if a.condition == condition]
+        share = estimate(np.array([[a.correct] for a in under]), [a.document for a in under])
+        if share is not None:
+            shares[condition] = share
+    rows = np.array(
+        [
+            [
+                value
+                for c in CONDITIONS
+                for value in (a.correct and a.condition == c, a.condition == c)
+            ]
+            for a in answers
+        ],
+        dtype=np.float64,
+    )
+    gain = None
+    if len(shares) == len(CONDITIONS):
+        gain = compared(rows, documents, SHARE_MARGIN, _difference)
+    return Tally(len(answers), shares, gain)
+
+
+def _difference(means: Values) -> Values:
+    """Share of correct answers with the method's words minus that with random words, from the mean
+    of (correct and explanation, explanation, correct and random, random) [B, 4]."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(means[:, 0] / means[:, 1] - means[:, 2] / means[:, 3])
+
+
+class AnswerFile:
+    """Answers below a cache folder, one JSON object per line."""
+
+    def __init__(self, root: Path) -> None:
+        self.path = root / "answers" / "simulatability.jsonl"
+
+    def add(self, new: Answer) -> None:
+        """Record an answer.
+
+        Raises:
+            UserError: the file can't be written.
+        """
+        line = json.dumps(asdict(new), ensure_ascii=False) + "\n"
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with (
+                FileLock(self.path.with_suffix(".lock"), timeout=10),
+                self.path.open("a", encoding="utf-8") as file,
+            ):
+                file.write(line)
+        except OSError as error:
+            raise UserError(f"The answer can't be recorded ({error.strerror}).") from error
+
+    def read(self) -> list[Answer]:
+        """All answers; lines that are no answers are skipped."""
+        try:
+            lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise UserError(f"The answers can't be read ({error.strerror}).") from error
+        return [parsed for line in lines if (parsed := _parsed(line)) is not None]
+
+
+def _parsed(line: str) -> Answer | None:
+    try:
+        row = json.loads(line)
+        parsed = Answer(**row)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    texts = (getattr(parsed, field.name) for field in fields(Answer) if field.name != "correct")
+    valid = isinstance(parsed.correct, bool) and all(isinstance(text, str) for text in texts)
+    return parsed if valid and parsed.condition in CONDITIONS else None

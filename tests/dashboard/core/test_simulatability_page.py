@@ -1,0 +1,94 @@
+"""The tab Simulatability of the Methods page: the study, and questions for the reader."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+import poslens
+from poslens.attribution import datasets
+from poslens.compute.compute import service
+from poslens.studies.simulatability.answers import (
+    AnswerFile,
+    answer,
+    of_summary,
+    questions,
+    tally,
+)
+from tests.support.nouns import NOUNS
+from tests.support.pages import open_page
+
+NAME = "simulated"
+
+
+@pytest.fixture
+def summary(own_service: None, tmp_path: Path) -> Any:
+    path = tmp_path / "simulated.jsonl"
+    path.write_text(
+        "".join(
+            json.dumps(
+                {
+                    "pair_id": f"d{n}",
+                    "query": f"which {noun} in the evening",
+                    "document": f"In the evening people speak about the {noun} and many things.",
+                }
+            )
+            + "\n"
+            for n, noun in enumerate(NOUNS[:12])
+        )
+    )
+    datasets.register(NAME, path)
+    return poslens.simulatability("BM25", NAME, words=3).summaries[0]
+
+
+def shown(page: AppTest) -> str:
+    return " ".join(str(element.value) for element in [*page.markdown, *page.caption])
+
+
+def test_questions_are_balanced_and_keep_their_order(summary: Any) -> None:
+    asked = questions(summary, 7)
+    assert asked == questions(summary, 7) != questions(summary, 8)
+    assert [q.condition for q in asked] == ["explanation", "random"] * 6
+    assert len({q.choice.choice_id for q in asked}) == len(summary.choices) == 12
+    for question in asked:
+        higher, lower = question.texts if question.higher_first else question.texts[::-1]
+        assert set(higher.split()) <= set(question.choice.higher.words)
+        assert set(lower.split()) <= set(question.choice.lower.words)
+        if question.condition == "explanation":
+            assert higher == question.choice.higher.text(question.choice.higher.largest(3))
+
+
+def test_answers_are_recorded_and_counted(summary: Any, tmp_path: Path) -> None:
+    file = AnswerFile(tmp_path)
+    assert file.read() == [] and tally([]).n == 0
+    for question in questions(summary, 7):
+        # Right with the method's words, wrong with random ones.
+        first = question.higher_first == (question.condition == "explanation")
+        file.add(answer(summary, question, first, "r"))
+    with file.path.open("a") as stream:
+        stream.write('nonsense\n{"time": 1}\n[]\n')
+    read = file.read()
+    assert len(read) == 12 and of_summary(read, summary) == read
+    counted = tally(read)
+    assert {name: share.value for name, share in counted.shares.items()} == {
+        "explanation": 1,
+        "random": 0,
+    }
+    assert counted.gain is not None and counted.gain.difference.value == 1
+    text = file.path.read_text()
+    assert "evening" not in text  # no text of the data set
+
+
+def test_a_reader_answers_on_the_page(summary: Any) -> None:
+    page = open_page("methods", tab="Simulatability", dataset=NAME, models="BM25", words="3").run()
+    assert not page.exception and not page.error, page.error
+    assert "the share of correct predictions rises by" in shown(page)
+    assert "0 answered, 12 left" in shown(page)
+    page.button(key="simulatability.first").click().run()
+    assert "1 answered, 11 left" in shown(page) and "Correct answers" in shown(page)
+    (recorded,) = AnswerFile(service().root).read()
+    assert recorded.model == "BM25" and recorded.dataset == NAME
