@@ -13,30 +13,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from poslens.attribution.datasets import languages
-from poslens.attribution.datasets.corpus import Collection, Document, gather, grade
+from poslens.attribution.datasets.corpus import Collection, Document, documents_of, gather
 from poslens.attribution.datasets.formats import Format, register
-from poslens.attribution.datasets.row import NOT_UTF8, Row
-from poslens.attribution.datasets.streams import (
-    File,
-    has_foreign_bytes,
-    json_lines,
-    open_text,
+from poslens.attribution.datasets.judged_pairs import (
+    COLUMNS,
+    JudgementRow,
+    RowsById,
+    judged_pairs,
+    judgement_rows,
 )
+from poslens.attribution.datasets.schema import (
+    NOT_UTF8,
+    Row,
+    accepted,
+    as_id,
+    as_is,
+    as_string,
+    names_of,
+    optional,
+    required,
+)
+from poslens.attribution.datasets.streams import File, has_foreign_bytes, json_lines, open_text
 from poslens.attribution.datasets.tables import json_row, rows, suffix
-from poslens.attribution.datasets.types import (
-    DataSet,
-    Judgement,
-    LostDocument,
-    Rejection,
-    checked_id,
-    collect,
-    pairs_of,
-)
+from poslens.attribution.datasets.types import DataSet, Judgement, Rejection, collect, pairs_of
 from poslens.attribution.errors import UserError
 from poslens.attribution.text import clean
 from poslens.attribution.types import TextPair
@@ -49,31 +52,11 @@ KEEPS_OWN_IDS = "keeps-own-ids"
 """A file of this name means that a query can find the document with its own id, because ids of
 queries and documents are unrelated, as in most data sets that are not BEIR's own."""
 
-_JUDGEMENT = ("query-id", "corpus-id", "score")
+ID, TITLE, TEXT = required("_id", as_id), optional("title", as_string), required("text", as_string)
+_SPAN = optional("pos_char_span", as_is)
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
 # Lines that begin with a plain id that no pair needs are skipped without parsing.
-_ID = re.compile(r'\s*\{\s*"_id"\s*:\s*"([^"\\]*)"\s*[,}]')
-
-
-@dataclass(slots=True)
-class _Texts:
-    """Texts by id, and why others are missing."""
-
-    file: str
-    by_id: dict[str, str] = field(default_factory=dict)
-    twice: dict[str, str] = field(default_factory=dict)
-    places: dict[str, tuple[str, int]] = field(default_factory=dict)
-    unread: int = 0
-    first_unread: str = ""
-
-    def absent(self, what: str, identity: str) -> str:
-        """Why there is no text with this id."""
-        if identity in self.twice:
-            return f"{what} {identity} is there twice with another text: {self.twice[identity]}"
-        hint = f"; {self.unread} lines of {self.file} cannot be read, the first: "
-        return f"{what} {identity} does not exist" + (
-            hint + self.first_unread if self.unread else ""
-        )
+_PLAIN_ID = re.compile(r'\s*\{\s*"_id"\s*:\s*"([^"\\]*)"\s*[,}]')
 
 
 def folders(root: Path) -> list[Path]:
@@ -99,8 +82,7 @@ def read(path: Path, name: str, title: str = "") -> DataSet:
         UserError: a file is missing or damaged, or no judgment makes a valid pair.
     """
     path, chosen = _chosen(path)
-    found = pairs_of(_judged(path, chosen, name))
-    return collect(name, _title(name, title, chosen), found)
+    return collect(name, _title(name, title, chosen), pairs_of(_judged(path, chosen, name)))
 
 
 def collection(path: Path, name: str, title: str = "") -> Collection:
@@ -116,29 +98,15 @@ def collection(path: Path, name: str, title: str = "") -> Collection:
     """
     path, chosen = _chosen(path)
 
-    def stream() -> Iterator[Document]:
+    def stream() -> Iterator[Document | Rejection]:
         for folder, _ in chosen:
             part = folder.relative_to(path).as_posix().removeprefix(".")
             language, _ = languages.of_folder(_names(folder))
-            seen: set[str] = set()
-            for file in table_files(folder, "corpus"):
-                shown = File(file.relative_to(path).as_posix(), file)
-                for row in _rows(shown, None):
-                    identity = row.cells.get("_id")
-                    known = "" if row.problem or not _is_id(identity) else str(identity)
-                    known = "" if known in seen else known
-                    seen.add(known)
-                    title = row.cells.get("title")
-                    text = _joined(title, row.cells.get("text"))
-                    yield Document(
-                        known,
-                        text,
-                        part,
-                        language,
-                        shown.name,
-                        row.number,
-                        title if isinstance(title, str) else "",
-                    )
+            read = partial(_document, part=part, language=language)
+            seen: set[int] = set()
+            for table in table_files(folder, "corpus"):
+                file = File(table.relative_to(path).as_posix(), table)
+                yield from documents_of(file, _rows(file, None), read, seen)
 
     files = [file for folder, _ in chosen for file in table_files(folder, "corpus")]
     title = _title(name, title, chosen)
@@ -182,15 +150,17 @@ def _stem(file: Path) -> str:
     return _PART.sub("", name.removesuffix(suffix(name)))
 
 
-def queries(folder: Path) -> dict[str, str]:
-    """Every query of a folder by its id, judged or not; of duplicate ids the first."""
-    texts: dict[str, str] = {}
+def queries(folder: Path) -> Iterator[tuple[str, str]]:
+    """The id and the text of every query of a folder, judged or not."""
+
+    def read(row: Row) -> tuple[str, str]:
+        return row[ID], clean(row[TEXT], "query").text
+
     for path in table_files(folder, "queries"):
-        for row in _rows(File(path.name, path), None):
-            identity = row.cells.get("_id")
-            if not row.problem and _is_id(identity):
-                texts.setdefault(str(identity), _joined(None, row.cells.get("text")))
-    return texts
+        file = File(path.name, path)
+        for query in accepted(file, _rows(file, None), read):
+            if not isinstance(query, Rejection):
+                yield query
 
 
 def judgement_files(folder: Path) -> list[Path]:
@@ -221,71 +191,31 @@ def _split(folder: Path) -> list[Path]:
 def _read_folder(
     folder: Path, qrels: list[Path], inner: tuple[str, ...], dataset: str, ids: set[str]
 ) -> Iterator[Judgement | Rejection]:
-    shown = "/".join((*inner, ""))
-    judgements = [
-        judgement
-        for file in qrels
-        for judgement in _judgements(File(f"{shown}{file.relative_to(folder)}", file))
-    ]
-    wanted = [judgement for judgement in judgements if isinstance(judgement, _Line)]
-    queries = _texts(folder, "queries", shown, {j.query for j in wanted})
+    part, shown = "/".join(inner), "/".join((*inner, ""))
+    files = [File(f"{shown}{file.relative_to(folder)}", file) for file in qrels]
+    judged = [row for file in files for row in judgement_rows(file, _qrels(file))]
+    wanted = [row for row in judged if isinstance(row, JudgementRow)]
+    queries = _texts(folder, "queries", shown, {row.query for row in wanted})
     # Judgments whose query is missing need no document.
     documents = _texts(
-        folder, "corpus", shown, {j.document for j in wanted if j.query in queries.by_id}
+        folder, "corpus", shown, {row.document for row in wanted if row.query in queries.by_id}
     )
     language, domain = languages.of_folder(_names(folder))
-    taken: set[tuple[str, str]] = set()
-    for judgement in judgements:
-        if isinstance(judgement, Rejection):
-            yield judgement
-            continue
-        at = (judgement.file, judgement.row)
-        key = (judgement.query, judgement.document)
-        if judgement.query not in queries.by_id:
-            yield Rejection(*at, queries.absent("query", judgement.query))
-            continue
-        if key in taken:
-            yield Rejection(*at, f"{judgement.query} with {judgement.document} is there twice")
-            continue
-        try:
-            query = clean(queries.by_id[judgement.query], "query").text
-        except UserError as error:
-            yield Rejection(*at, f"{judgement.query} with {judgement.document}: {error}")
-            continue
-        taken.add(key)
-        lost, document = "", ""
-        try:
-            document = clean(documents.by_id[judgement.document], "document").text
-        except KeyError:
-            lost = documents.absent("document", judgement.document)
-        except UserError as error:
-            lost = f"{judgement.query} with {judgement.document}: {error}"
-        if lost:
-            yield LostDocument(
-                *at,
-                lost,
-                judgement.query,
-                query,
-                judgement.document,
-                judgement.relevance,
-                "/".join(inner),
-                language,
-            )
-            continue
-        pair_id = f"{judgement.query}/{judgement.document}"
+
+    def pair_of(row: JudgementRow, query: str, document: str) -> TextPair:
         # Two data sets below one root can share ids.
-        if pair_id in ids:
-            pair_id = f"{shown}{pair_id}"
-        ids.add(pair_id)
-        pair = TextPair(pair_id, query, document, language=language, domain=domain, dataset=dataset)
-        yield Judgement(
-            pair,
-            judgement.query,
-            judgement.document,
-            judgement.relevance,
-            "/".join(inner),
-            language,
-        )
+        name = f"{shown}{row.pair_id}" if row.pair_id in ids else row.pair_id
+        ids.add(name)
+        return TextPair(name, query, document, language=language, domain=domain, dataset=dataset)
+
+    yield from judged_pairs(
+        judged,
+        queries.__getitem__,
+        documents.__getitem__,
+        pair_of,
+        part,
+        language,
+    )
 
 
 def _names(folder: Path) -> tuple[str, ...]:
@@ -295,49 +225,19 @@ def _names(folder: Path) -> tuple[str, ...]:
     return folder.parent.name, folder.name
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    file: str
-    row: int
-    query: str
-    document: str
-    relevance: int
-
-
-def _judgements(file: File) -> Iterator[_Line | Rejection]:
+def _qrels(file: File) -> Iterator[Row]:
     if suffix(file.name) != ".tsv":
-        for row in rows(file, _JUDGEMENT):
-            yield _judgement(file.name, row)
+        yield from rows(file, COLUMNS)
         return
     with open_text(file) as stream:
         for number, line in enumerate(stream, start=1):
             cells = line.rstrip("\r\n").split("\t")
             if not line.strip(" \r\n") or (number == 1 and not _is_number(cells[-1])):
                 continue
-            if len(cells) != 3:
-                yield Rejection(
-                    file.name,
-                    number,
-                    f"the line has {len(cells)} cells, not query-id, corpus-id and score",
-                )
-            elif has_foreign_bytes(line):
-                yield Rejection(file.name, number, NOT_UTF8)
-            else:
-                named = dict(zip(_JUDGEMENT, cells, strict=True))
-                yield _judgement(file.name, Row(number, named))
-
-
-def _judgement(file: str, row: Row) -> _Line | Rejection:
-    if row.problem:
-        return Rejection(file, row.number, row.problem)
-    try:
-        query, document = (checked_id(row.cells.get(name), name) for name in _JUDGEMENT[:2])
-        relevance = grade(row.cells.get("score"))
-    except UserError as error:
-        return Rejection(file, row.number, str(error))
-    if not relevance:
-        return Rejection(file, row.number, f"{query}: {document} is judged not relevant")
-    return _Line(file, row.number, query, document, relevance)
+            problem = NOT_UTF8 if has_foreign_bytes(line) else ""
+            if len(cells) != len(COLUMNS):
+                problem = f"the line has {len(cells)} cells, not query-id, corpus-id and score"
+            yield Row(number, dict(zip(names_of(COLUMNS), cells, strict=False)), problem)
 
 
 def _is_number(text: str) -> bool:
@@ -348,69 +248,59 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _texts(folder: Path, stem: str, shown: str, wanted: set[str]) -> _Texts:
+def _texts(folder: Path, stem: str, shown: str, wanted: set[str]) -> RowsById[str]:
+    """The `wanted` texts of a folder's queries or corpus."""
     files = [File(f"{shown}{p.relative_to(folder)}", p) for p in table_files(folder, stem)]
     if not files:
         raise UserError(
             f"{shown}{stem}.jsonl is missing: the BEIR layout needs corpus.jsonl, queries.jsonl "
             "and qrels/<split>.tsv, each with or without .gz, or Parquet files."
         )
-    texts = _Texts(files[0].name if len(files) == 1 else f"{shown}{stem}")
+    what = "query" if stem == "queries" else "document"
+
+    def read(row: Row) -> str:
+        return clean(joined(row[TITLE], row[TEXT]), what).text
+
+    table: RowsById[str] = RowsById(what)
     for file in files:
-        for row in _rows(file, wanted):
-            _take(texts, file.name, row, wanted)
-    for identity in texts.twice:
-        del texts.by_id[identity]
-    return texts
+        table.add(file, _rows(file, wanted), ID, read, wanted)
+    return table
 
 
 def _rows(file: File, wanted: set[str] | None) -> Iterator[Row]:
     """The rows of texts; for lines of JSON only those in `wanted`, unless all are."""
     if suffix(file.name) == ".parquet":
-        yield from rows(file, ("_id", "text"), ("title", "pos_char_span"))
+        yield from _require_beir(file, rows(file, (ID, TEXT, TITLE, _SPAN)))
         return
     for number, line in json_lines(file):
-        if wanted is not None and line and (plain := _ID.match(line)) and plain[1] not in wanted:
+        if (
+            wanted is not None
+            and line
+            and (plain := _PLAIN_ID.match(line))
+            and plain[1] not in wanted
+        ):
             continue
         yield json_row(number, line)
 
 
-def _take(texts: _Texts, file: str, row: Row, wanted: set[str]) -> None:
-    cells = row.cells
-    problem = row.problem
-    if not problem and not _is_id(cells.get("_id")):
-        problem = "the line has no _id"
-    if problem:
-        texts.unread += 1
-        texts.first_unread = texts.first_unread or f"line {row.number}, {problem}"
-        return
-    if "pos_char_span" in cells and row.number == 1:
-        raise UserError(
-            f"{file} is of the PosIR layout: give the folder that holds <language>/<domain>/, so "
-            "that the evidence is read too."
-        )
-    identity = str(cells["_id"])
-    if identity not in wanted:
-        return
-    text = _joined(cells.get("title"), cells.get("text"))
-    first = texts.places.setdefault(identity, (file, row.number))
-    if first == (file, row.number):
-        texts.by_id[identity] = text
-    elif texts.by_id.get(identity, text) != text:
-        texts.twice[identity] = (
-            f"lines {first[1]} and {row.number} of {file}"
-            if first[0] == file
-            else f"line {first[1]} of {first[0]} and line {row.number} of {file}"
-        )
+def _require_beir(file: File, rows: Iterator[Row]) -> Iterator[Row]:
+    for row in rows:
+        if row.number == 1 and _SPAN.names[0] in row.cells:
+            raise UserError(
+                f"{file.name} is of the PosIR layout: give the folder that holds "
+                "<language>/<domain>/, so that the evidence is read too."
+            )
+        yield row
 
 
-def _is_id(value: Any) -> bool:
-    return isinstance(value, str | int) and not isinstance(value, bool)
+def _document(row: Row, part: str, language: str | None) -> Document:
+    title = row[TITLE] or ""
+    return Document(row[ID], joined(title, row[TEXT]), part, language, title)
 
 
-def _joined(title: Any, text: Any) -> str:
-    parts = (part.strip() for part in (title, text) if isinstance(part, str))
-    return " ".join(part for part in parts if part)
+def joined(title: str | None, text: str) -> str:
+    """Title and text, joined by a space."""
+    return " ".join(part for part in ((title or "").strip(), text.strip()) if part)
 
 
 def _fits(path: Path) -> bool:

@@ -9,27 +9,31 @@ the tests on them are paired.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from poslens.attribution.datasets import tables
 from poslens.attribution.datasets.corpus import Collection
-from poslens.attribution.datasets.formats import Format, files_of, register
-from poslens.attribution.datasets.row import Row
+from poslens.attribution.datasets.formats import Format, files_of, has_columns, register
+from poslens.attribution.datasets.schema import (
+    Row,
+    accepted,
+    as_id,
+    as_is,
+    as_text,
+    optional,
+    required,
+)
 from poslens.attribution.datasets.streams import File
-from poslens.attribution.datasets.tables import json_rows
-from poslens.attribution.datasets.types import DataSet, Rejection, checked_id, collect
+from poslens.attribution.datasets.types import DataSet, Rejection, collect
 from poslens.attribution.errors import UserError, printable
-from poslens.attribution.text import clean
 from poslens.attribution.types import EvidenceSpan, TextPair
 
-QUERY = ("query", "queries")
-DOCUMENTS = (("document_1", "doc1"), ("document_2", "doc2"))
-
-
-def fits(row: Row) -> bool:
-    """Whether a file's first row is one of ColDeR."""
-    return all(any(name in row.cells for name in names) for names in (QUERY, *DOCUMENTS))
+QUERY = required("query", as_text, "queries")
+DOCUMENTS = (required("document_1", as_text, "doc1"), required("document_2", as_text, "doc2"))
+ID, EVIDENCE = optional("id", as_id), optional("evidence_sents", as_is)
 
 
 def read(files: list[File], name: str, title: str = "") -> DataSet:
@@ -43,23 +47,20 @@ def read(files: list[File], name: str, title: str = "") -> DataSet:
         ids: set[str] = set()
         for file in files:
             bias = printable(Path(file.name).name.removesuffix(".gz").removesuffix(".jsonl"))
-            for row in json_rows(file):
-                try:
-                    yield from _two(row, bias, name, ids)
-                except UserError as error:
+            rows = tables.json_rows(file)
+            for pair in accepted(file, rows, partial(_two, bias=bias, dataset=name, ids=ids)):
+                if isinstance(pair, Rejection):
                     for side in (1, 2):
-                        yield Rejection(file.name, row.number, f"document {side}: {error}")
+                        yield Rejection(pair.file, pair.row, f"document {side}: {pair.reason}")
+                else:
+                    yield from pair
 
     return collect(name, title or f"{name} (ColDeR)", pairs())
 
 
 def _two(row: Row, bias: str, dataset: str, ids: set[str]) -> tuple[TextPair, TextPair]:
-    if row.problem:
-        raise UserError(row.problem)
-    query = clean(_field(row.cells, QUERY), "query").text
-    documents = [clean(_field(row.cells, names), names[0]).text for names in DOCUMENTS]
-    given = row.cells.get("id")
-    name = f"{bias}/{row.number if given is None else checked_id(given, 'id')}"
+    query, documents = row[QUERY], [row[column] for column in DOCUMENTS]
+    name = f"{bias}/{row[ID] or row.number}"
     # One document of the source may give several rows.
     if name in ids:
         name = f"{name}/{row.number}"
@@ -69,7 +70,7 @@ def _two(row: Row, bias: str, dataset: str, ids: set[str]) -> tuple[TextPair, Te
             f"{name}/{side}",
             query,
             document,
-            evidence=_evidence(row.cells, document),
+            evidence=_evidence(row[EVIDENCE], document),
             language="eng",
             domain=bias,
             dataset=dataset,
@@ -79,17 +80,9 @@ def _two(row: Row, bias: str, dataset: str, ids: set[str]) -> tuple[TextPair, Te
     return first, second
 
 
-def _field(cells: Mapping[str, Any], names: tuple[str, ...]) -> str:
-    value = next((cells[name] for name in names if name in cells), None)
-    if not isinstance(value, str):
-        raise UserError(f"the row has no text in {' or '.join(names)}")
-    return value
-
-
-def _evidence(cells: Mapping[str, Any], document: str) -> EvidenceSpan | None:
+def _evidence(listed: Any, document: str) -> EvidenceSpan | None:
     """The span of the evidence sentences if they follow each other in the document, otherwise of
     the first one that occurs in it; None for documents built without the answer."""
-    listed = cells.get("evidence_sents")
     if not isinstance(listed, list):
         return None
     sentences = [
@@ -106,14 +99,7 @@ def _evidence(cells: Mapping[str, Any], document: str) -> EvidenceSpan | None:
 def _files(path: Path) -> list[File]:
     """The files of a folder in this format, or of its folder `test`; none where one is not."""
     files = files_of(path, (".jsonl",)) or files_of(path / "test", (".jsonl",), "test/")
-    for file in files:
-        try:
-            first = next(json_rows(file), None)
-        except UserError:
-            return []
-        if first is None or not fits(first):
-            return []
-    return files
+    return files if all(has_columns(file, (QUERY, *DOCUMENTS)) for file in files) else []
 
 
 def _collection(_path: Path, name: str, title: str) -> Collection:

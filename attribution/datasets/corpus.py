@@ -16,14 +16,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from poslens.attribution.datasets.types import (
-    DataSet,
-    Groups,
-    Judgement,
-    LostDocument,
-    Rejection,
-    checked_id,
-)
+from poslens.attribution.datasets.schema import Row
+from poslens.attribution.datasets.streams import File
+from poslens.attribution.datasets.types import DataSet, Groups, Judgement, LostDocument, Rejection
 from poslens.attribution.errors import UserError
 from poslens.attribution.text import clean
 from poslens.attribution.types import EvidenceSpan, TextPair
@@ -31,19 +26,16 @@ from poslens.attribution.types import EvidenceSpan, TextPair
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A document of a file, and its place in the file.
+    """A document of a corpus.
 
     `part` is the corpus it belongs to, if a data set has several; `language` of a translation is
-    the original's. `title` is the beginning of the text, if the file has titles. A document without
-    an id could not be read.
+    the original's. `title` is the beginning of the text, if the file has titles.
     """
 
     document_id: str
     text: str
     part: str = ""
     language: str | None = None
-    file: str = ""
-    row: int = 0
     title: str = ""
 
     @property
@@ -118,7 +110,7 @@ class Collection:
     name: str
     title: str
     queries: tuple[Query, ...]
-    stream: Callable[[], Iterator[Document]]
+    stream: Callable[[], Iterator[Document | Rejection]]
     files: tuple[Path, ...] = ()
     rejected: tuple[Rejection, ...] = field(default=())
     skips_own_id: bool = False
@@ -134,23 +126,23 @@ class Collection:
     @property
     def notes(self) -> tuple[str, ...]:
         """Remarks about what measures count and readers may not expect, one sentence each."""
-        found = []
+        notes = []
         if self.monolingual:
-            found.append(
+            notes.append(
                 "Each query is put to the documents of its own language; queries and judgements "
                 "without one there are left out."
             )
         if self.survey.own_ids:
-            found.append(
+            notes.append(
                 f"Documents that have the id of a query are left out of its ranking, as in BEIR: "
                 f"{self.survey.own_ids:,} here."
             )
         if self.n_lost:
-            found.append(
+            notes.append(
                 f"{self.n_lost:,} judgements are of documents that the corpus lacks; these count "
                 "as not found, as in trec_eval."
             )
-        return tuple(found)
+        return tuple(notes)
 
     @cached_property
     def row_of(self) -> Mapping[str, int]:
@@ -176,31 +168,17 @@ class Collection:
     def documents(
         self, reject: Callable[[Rejection], None] = lambda rejection: None
     ) -> Iterator[Document]:
-        """Every document of the corpus in order, cleaned; documents that cannot be searched go to
-        `reject`, so accepted + rejected = rows read.
+        """Every document of the corpus in order; rows that are no documents go to `reject`, so
+        accepted + rejected = rows read.
 
         Raises:
             UserError: a file of the corpus cannot be read.
         """
         for document in self.stream():
-            try:
-                if not document.document_id:
-                    raise UserError("the row cannot be read, has no id, or its id is there twice")
-                checked_id(document.document_id, "id")
-                text = clean(document.text, "document").text
-            except UserError as error:
-                reject(
-                    Rejection(
-                        document.file,
-                        document.row,
-                        f"{document.document_id[:80]}: {error}".lstrip(": "),
-                    )
-                )
-                continue
-            title = document.title.strip()
-            if len(title) >= len(text) or not text.startswith(title):
-                title = ""
-            yield replace(document, text=text, title=title)
+            if isinstance(document, Rejection):
+                reject(document)
+            else:
+                yield document
 
     @cached_property
     def survey(self) -> Survey:
@@ -238,7 +216,7 @@ class Collection:
                         text_document, document_id=text_document.key, part=text_document.language
                     )
                 )
-        known = {
+        key_of = {
             document.document_id: document.key
             for documents in held.values()
             for document in documents
@@ -247,7 +225,7 @@ class Collection:
         queries = []
         for row, query in enumerate(self.queries, start=1):
             own = {old: _key(query.language or "", old) for old in query.relevant}
-            keys = {old: new for old, new in own.items() if known.get(old) == new}
+            keys = {old: new for old, new in own.items() if key_of.get(old) == new}
             if query.language is None or not keys:
                 reason = (
                     f"{query.query_id}: no document in its language ({query.language}) is "
@@ -290,12 +268,12 @@ class Collection:
             raise UserError(f"{n} queries of a group are too few: draw 1 or more.")
         order = list(range(len(self.queries)))
         random.Random(seed).shuffle(order)
-        kept: set[int] = set()
+        drawn: set[int] = set()
         for name in self.groups.names:
-            kept.update([row for row in order if name in self.queries[row].groups][:n])
+            drawn.update([row for row in order if name in self.queries[row].groups][:n])
         return replace(
             self,
-            queries=tuple(self.queries[row] for row in sorted(kept)),
+            queries=tuple(self.queries[row] for row in sorted(drawn)),
             drawn=f"up to {n:,} queries of each group, drawn with seed {seed}",
         )
 
@@ -324,11 +302,11 @@ class Collection:
         smallest = heapq.nsmallest(
             n, ((lot(document.key), document.key) for document in self.documents())
         )
-        kept = frozenset(key for _, key in smallest)
+        drawn = frozenset(key for _, key in smallest)
         words = f"{n:,} of {total:,} documents, drawn with seed {seed}"
         return replace(
             self,
-            stream=lambda: (document for document in self.stream() if document.key in kept),
+            stream=lambda: (document for document in self.documents() if document.key in drawn),
             files=(),
             drawn=", ".join(filter(None, (self.drawn, words))),
         )
@@ -336,15 +314,15 @@ class Collection:
     def texts(self, keys: Iterable[str]) -> dict[str, str]:
         """The texts of documents, from one pass over the corpus that ends at the last of them."""
         wanted = set(keys)
-        found: dict[str, str] = {}
+        texts: dict[str, str] = {}
         if not wanted:
-            return found
+            return texts
         for document in self.documents():
             if document.key in wanted:
-                found[document.key] = document.text
-                if len(found) == len(wanted):
+                texts[document.key] = document.text
+                if len(texts) == len(wanted):
                     break
-        return found
+        return texts
 
     @cached_property
     def digest(self) -> str:
@@ -374,8 +352,8 @@ class Collection:
         for document in self.documents():
             texts.update(f"{document.key}\0{document.text}\0".encode("utf-8", "replace"))
             languages.update(f"{document.part!r} {document.language!r}\0".encode())
-        found = texts.hexdigest()
-        return found[:16], found + languages.hexdigest()
+        digest = texts.hexdigest()
+        return digest[:16], digest + languages.hexdigest()
 
     def queries_digest(self) -> str:
         """16 hexadecimal digits over queries and judgments, without the corpus."""
@@ -393,8 +371,8 @@ class Collection:
 def gather(
     name: str,
     title: str,
-    found: Iterable[Judgement | Rejection],
-    stream: Callable[[], Iterator[Document]],
+    rows: Iterable[Judgement | Rejection],
+    stream: Callable[[], Iterator[Document | Rejection]],
     files: Sequence[Path] = (),
     *,
     skips_own_id: bool = False,
@@ -408,11 +386,11 @@ def gather(
     judged: dict[str, list[Judgement | LostDocument]] = {}
     rejected: list[Rejection] = []
     n_pairs = 0
-    for one in found:
-        if isinstance(one, Judgement | LostDocument):
-            judged.setdefault(_key(one.part, one.query_id), []).append(one)
-        if isinstance(one, Rejection):
-            rejected.append(one)
+    for row in rows:
+        if isinstance(row, Judgement | LostDocument):
+            judged.setdefault(_key(row.part, row.query_id), []).append(row)
+        if isinstance(row, Rejection):
+            rejected.append(row)
         else:
             n_pairs += 1
     if not n_pairs:
@@ -433,7 +411,7 @@ def gather(
 
 
 def _query(query_id: str, judged: Sequence[Judgement | LostDocument]) -> Query:
-    paired = [one for one in judged if isinstance(one, Judgement)]
+    paired = [judgement for judgement in judged if isinstance(judgement, Judgement)]
     first = next((judgement for judgement in paired if judgement.pair.evidence is not None), None)
     first = first or (paired[0] if paired else None)
     pair = None if first is None else first.pair
@@ -443,7 +421,7 @@ def _query(query_id: str, judged: Sequence[Judgement | LostDocument]) -> Query:
         judged[0].query if isinstance(judged[0], LostDocument) else judged[0].pair.query,
         judged[0].part,
         judged[0].query_language,
-        {_key(one.part, one.document_id): one.relevance for one in judged},
+        {_key(row.part, row.document_id): row.relevance for row in judged},
         {
             _key(judgement.part, judgement.document_id): judgement.pair.pair_id
             for judgement in paired
@@ -494,14 +472,15 @@ def _file_state(path: Path) -> tuple[str, int, int, int]:
 _MAX_GRADE = 1_000_000
 
 
-def grade(score: object) -> int:
-    """A judgment as a grade, 0 if not relevant; pytrec_eval requires whole numbers.
+def grade(value: object, name: str = "score") -> int:
+    """A judgment as a grade, 0 if not relevant; pytrec_eval requires whole numbers. The type of a
+    column.
 
     Raises:
         UserError: it is no number, or too large.
     """
     try:
-        number = float(score) if isinstance(score, str) else score
+        number = float(value) if isinstance(value, str) else value
     except ValueError:
         number = None
     if (
@@ -509,8 +488,35 @@ def grade(score: object) -> int:
         or not isinstance(number, int | float)
         or not -math.inf < number <= _MAX_GRADE
     ):
-        raise UserError(f"the score {str(score)[:40]!a} is no number up to {_MAX_GRADE:,}")
+        raise UserError(f"the {name} {str(value)[:40]!a} is no number up to {_MAX_GRADE:,}")
     return max(1, round(number)) if number > 0 else 0
+
+
+def documents_of(
+    file: File, rows: Iterable[Row], read: Callable[[Row], Document], seen: set[int]
+) -> Iterator[Document | Rejection]:
+    """The documents that `read` takes from the rows of a file, with their texts cleaned; `seen`
+    are hashes of the corpus's ids, which save memory for millions of documents.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    for row in rows:
+        about = ""
+        try:
+            document = read(row)
+            about = f"{document.document_id[:80]}: "
+            if hash(document.document_id) in seen:
+                raise UserError("an earlier row has this id")
+            text = clean(document.text, "document").text
+        except UserError as error:
+            yield Rejection(file.name, row.number, f"{about}{error}")
+            continue
+        seen.add(hash(document.document_id))
+        title = document.title.strip()
+        if len(title) >= len(text) or not text.startswith(title):
+            title = ""
+        yield replace(document, text=text, title=title)
 
 
 def _key(part: str, identity: str) -> str:

@@ -8,31 +8,24 @@ is named after its file and row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from poslens.attribution.datasets import beir, languages, tables
-from poslens.attribution.datasets.corpus import Collection, Document, Query
-from poslens.attribution.datasets.formats import Format, files_of, register
+from poslens.attribution.datasets.corpus import Collection, Document, Query, documents_of
+from poslens.attribution.datasets.formats import Format, files_of, has_columns, register
 from poslens.attribution.datasets.languages import iso_639_3
-from poslens.attribution.datasets.row import Row
+from poslens.attribution.datasets.schema import Row, as_id, as_label, as_string, optional, required
 from poslens.attribution.datasets.streams import File
-from poslens.attribution.datasets.types import (
-    DataSet,
-    Rejection,
-    checked_id,
-    collect,
-    label,
-)
+from poslens.attribution.datasets.types import DataSet, Rejection, collect
 from poslens.attribution.errors import UserError
-from poslens.attribution.text import clean
 from poslens.attribution.types import TextPair
 
-TEXTS = ("text", "document")
-IDS = ("_id", "id", "doc_id", "document_id")
-_QUERY_COLUMNS = ("query", "question")
-_WANTED = (*TEXTS, *IDS, "title", "language", *_QUERY_COLUMNS)
+TEXT = required("text", as_string, "document")
+ID = optional("_id", as_id, "id", "doc_id", "document_id")
+TITLE, LANGUAGE = optional("title", as_string), optional("language", as_label)
+_QUERY = optional("query", as_string, "question")
 
 
 def documents(path: Path, name: str, title: str = "") -> Collection:
@@ -49,13 +42,14 @@ def documents(path: Path, name: str, title: str = "") -> Collection:
             "column text, or a BEIR folder."
         )
 
-    def stream() -> Iterator[Document]:
+    def stream() -> Iterator[Document | Rejection]:
         seen: set[int] = set()
         for file, language in files:
             # Rows of two files in a folder can have the same number.
             prefix = f"{file.name}/" if len(files) > 1 else ""
-            for row in tables.rows(file, (_column(file) or TEXTS[0],), _WANTED):
-                yield _document(file, row, prefix, language, seen)
+            rows = tables.rows(file, (TEXT, ID, TITLE, LANGUAGE))
+            read = partial(_document, prefix=prefix, language=language)
+            yield from documents_of(file, rows, read, seen)
 
     return Collection(
         name,
@@ -71,15 +65,10 @@ def _queries(path: Path) -> Iterator[Query]:
     seen: set[str] = set()
     for place in beir.folders(path) if path.is_dir() else ():
         language = languages.of_folder(_names(place))[0]
-        for identity, text in beir.queries(place).items():
-            try:
-                checked_id(identity, "_id")
-                cleaned = clean(text, "query").text
-            except UserError:
-                continue
-            if identity not in seen:
-                seen.add(identity)
-                yield Query(identity, cleaned, "", language, {}, {}, None, None)
+        for query_id, text in beir.queries(place):
+            if query_id not in seen:
+                seen.add(query_id)
+                yield Query(query_id, text, "", language, {}, {}, None, None)
 
 
 def read(path: Path, name: str, title: str = "") -> DataSet:
@@ -88,15 +77,14 @@ def read(path: Path, name: str, title: str = "") -> DataSet:
     Raises:
         UserError: as `documents`, or no row is a document.
     """
-    found: list[TextPair | Rejection] = []
     corpus = documents(path, name, title)
-    for document in corpus.documents(found.append):
-        found.append(
-            TextPair(
-                document.document_id, "", document.text, language=document.language, dataset=name
-            )
-        )
-    return collect(name, corpus.title, found)
+    rows = (
+        row
+        if isinstance(row, Rejection)
+        else TextPair(row.document_id, "", row.text, language=row.language, dataset=name)
+        for row in corpus.stream()
+    )
+    return collect(name, corpus.title, rows)
 
 
 def _files(path: Path) -> list[tuple[File, str | None]]:
@@ -118,62 +106,22 @@ def _path(file: File) -> Path | None:
     return file.content if isinstance(file.content, Path) else None
 
 
-def _document(file: File, row: Row, prefix: str, language: str | None, seen: set[int]) -> Document:
-    """A row as a document; without an id if it could not be read (see `Collection.documents`)."""
-    nothing = Document("", "", file=file.name, row=row.number)
-    if row.problem:
-        return nothing
-    cells = row.cells
-    try:
-        identity = next(
-            (checked_id(cells[key], "id") for key in IDS if cells.get(key) not in (None, "")),
-            f"{prefix}row {row.number}",
-        )
-        text = iso_639_3(label(cells.get("language"), "language")) or language
-    except UserError:
-        return nothing
-    # A hash saves memory for millions of ids.
-    if hash(identity) in seen:
-        return nothing
-    seen.add(hash(identity))
-    title = cells.get("title")
+def _document(row: Row, prefix: str, language: str | None) -> Document:
+    title = row[TITLE] or ""
     return Document(
-        identity,
-        _text(cells),
+        row[ID] or f"{prefix}row {row.number}",
+        beir.joined(title, row[TEXT]),
         "",
-        text,
-        file.name,
-        row.number,
-        title if isinstance(title, str) else "",
+        iso_639_3(row[LANGUAGE]) or language,
+        title,
     )
-
-
-def _text(cells: Mapping[str, Any]) -> str:
-    """Title and text, joined by a space."""
-    body = next((cells[key] for key in TEXTS if isinstance(cells.get(key), str)), "")
-    parts = (part.strip() for part in (cells.get("title"), body) if isinstance(part, str))
-    return " ".join(part for part in parts if part) if body.strip() else ""
-
-
-def _column(file: File) -> str | None:
-    """The column of texts; None for a file of queries or one without such a column."""
-    for name in TEXTS:
-        try:
-            first = next(tables.rows(file, (name,), _WANTED), None)
-        except UserError:
-            continue
-        # Parquet returns empty lists for missing columns.
-        cells = {} if first is None else {k: v for k, v in first.cells.items() if v != []}
-        if name in cells:
-            return None if cells.keys() & _QUERY_COLUMNS else name
-    return None
 
 
 def _fits(path: Path) -> bool:
     if path.is_dir() and (places := beir.folders(path)):
         return not any(beir.judgement_files(place) for place in places)
     files = files_of(path, tables.SUFFIXES)
-    return bool(files) and _column(files[0]) is not None
+    return bool(files) and has_columns(files[0], [TEXT]) and not has_columns(files[0], [_QUERY])
 
 
 def _nothing_judged(path: Path, name: str, title: str = "") -> Collection:

@@ -6,12 +6,14 @@ Each format is a module of this package that registers itself when the package i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from poslens.attribution.datasets import tables
 from poslens.attribution.datasets.corpus import Collection, from_pairs
+from poslens.attribution.datasets.schema import Column
 from poslens.attribution.datasets.streams import File
 from poslens.attribution.datasets.types import DataSet
 from poslens.attribution.errors import UserError
@@ -105,7 +107,7 @@ def read(path: Path, name: str, title: str = "", variant: str = "") -> DataSet:
             f"{path.name}@{variant}: only the PosIR layout has a folder for each language; leave "
             "that part out."
         )
-    return entry.read(*_asked(entry, path, name, title, variant))
+    return entry.read(*_arguments(entry, path, name, title, variant))
 
 
 def collection(path: Path, name: str, title: str = "", variant: str = "") -> Collection:
@@ -117,7 +119,7 @@ def collection(path: Path, name: str, title: str = "", variant: str = "") -> Col
     entry = FORMATS[detect(path)]
     if entry.collection is None:
         return from_pairs(read(path, name, title, variant))
-    return entry.collection(*_asked(entry, path, name, title, variant))
+    return entry.collection(*_arguments(entry, path, name, title, variant))
 
 
 def corpus(path: Path, name: str, title: str = "", variant: str = "") -> Collection:
@@ -132,7 +134,9 @@ def corpus(path: Path, name: str, title: str = "", variant: str = "") -> Collect
     return collection(path, name, title, variant)
 
 
-def _asked(entry: Format, path: Path, name: str, title: str, variant: str) -> tuple[object, ...]:
+def _arguments(
+    entry: Format, path: Path, name: str, title: str, variant: str
+) -> tuple[object, ...]:
     return (path, name, title, variant) if entry.has_variants else (path, name, title)
 
 
@@ -142,6 +146,12 @@ def files_of(path: Path, suffixes: tuple[str, ...], prefix: str = "") -> list[Fi
     return [
         File(prefix + p.name, p) for p in paths if p.is_file() and tables.suffix(p.name) in suffixes
     ]
+
+
+def has_columns(file: File, columns: Sequence[Column[Any]]) -> bool:
+    """Whether a file on disk has all of the columns; False if it cannot be read."""
+    present = tables.columns_of(file)
+    return all(present & {*column.names} for column in columns)
 
 
 def files_below(path: Path, wanted: Callable[[str], bool]) -> list[File]:

@@ -12,26 +12,20 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from poslens.attribution.datasets.corpus import Collection, Document, gather
+from poslens.attribution.datasets.corpus import Collection, Document, documents_of, gather
 from poslens.attribution.datasets.formats import Format, register
+from poslens.attribution.datasets.judged_pairs import RowsById
 from poslens.attribution.datasets.languages import iso_639_3
+from poslens.attribution.datasets.schema import Column, Row, as_id, as_label, required
 from poslens.attribution.datasets.streams import File
 from poslens.attribution.datasets.tables import csv_rows
-from poslens.attribution.datasets.types import (
-    DataSet,
-    Judgement,
-    Rejection,
-    checked_id,
-    collect,
-    label,
-    pairs_of,
-)
+from poslens.attribution.datasets.types import DataSet, Judgement, Rejection, collect, pairs_of
 from poslens.attribution.errors import UserError
 from poslens.attribution.text import clean
 from poslens.attribution.types import TextPair
@@ -60,12 +54,6 @@ class _Text:
         return self.english if version == "english" else self.original
 
 
-@dataclass(slots=True)
-class _Found:
-    by_id: dict[str, _Text] = field(default_factory=dict)
-    broken: dict[str, str] = field(default_factory=dict)
-
-
 def files(root: Path) -> dict[str, Path] | None:
     """The three files by name, with or without .gz; None where one is missing."""
     paths = {
@@ -88,10 +76,10 @@ def read(root: Path, name: str, title: str = "", version: Version = "original") 
         UserError: a file or column is missing, or no line makes a pair.
     """
     others: dict[str, TextPair] = {}
-    found = pairs_of(_judged(_files(root), name, version, others))
+    rows = pairs_of(_judged(_files(root), name, version, others))
     title = title or f"{name} (MultiClaim, {version})"
-    called = "Original" if version == "english" else "English version"
-    return collect(name, title, found, others, called)
+    version_name = "Original" if version == "english" else "English version"
+    return collect(name, title, rows, others, version_name)
 
 
 def collection(root: Path, name: str, title: str = "", version: Version = "original") -> Collection:
@@ -104,21 +92,13 @@ def collection(root: Path, name: str, title: str = "", version: Version = "origi
     """
     paths = _files(root)
 
-    def stream() -> Iterator[Document]:
-        path = paths[CLAIMS]
-        seen: set[str] = set()
-        for row in csv_rows(File(path.name, path), ("fact_check_id", "claim")):
-            at = (path.name, row.number)
-            identity = "" if row.problem else _id(row.cells, "fact_check_id")
-            try:
-                if not identity or identity in seen:
-                    raise UserError("no id of its own")
-                claim = _claim(row.cells)
-            except UserError:
-                yield Document("", "", "", None, *at)
-                continue
-            seen.add(identity)
-            yield Document(identity, claim.of(version), "", claim.language, *at)
+    def read(row: Row) -> Document:
+        claim = row[CLAIM]
+        return Document(row[CLAIM_ID], claim.of(version), "", claim.language)
+
+    def stream() -> Iterator[Document | Rejection]:
+        file = File(paths[CLAIMS].name, paths[CLAIMS])
+        return documents_of(file, csv_rows(file, (CLAIM_ID, CLAIM)), read, set())
 
     title = title or f"{name} (MultiClaim, {version})"
     return gather(name, title, _judged(paths, name, version, {}), stream, [paths[CLAIMS]])
@@ -150,29 +130,14 @@ def _judged(
         )
 
     mapping = File(paths[MAPPING].name, paths[MAPPING])
-    rows = list(csv_rows(mapping, ("fact_check_id", "post_id")))
-    posts = _texts(
-        paths[POSTS],
-        "post_id",
-        {_id(r.cells, "post_id") for r in rows},
-        _post,
-        ("text", "ocr"),
-    )
-    claims = _texts(
-        paths[CLAIMS],
-        "fact_check_id",
-        {_id(r.cells, "fact_check_id") for r in rows},
-        _claim,
-        ("claim",),
-    )
+    rows = list(csv_rows(mapping, (CLAIM_ID, POST_ID)))
+    posts = _texts("post", paths[POSTS], POST_ID, rows, _post, (TEXT, PICTURES))
+    claims = _texts("claim", paths[CLAIMS], CLAIM_ID, rows, lambda row: row[CLAIM], (CLAIM,))
     ids: set[str] = set()
     for row in rows:
         try:
-            if row.problem:
-                raise UserError(row.problem)
-            post_id = checked_id(_id(row.cells, "post_id"), "post_id")
-            claim_id = checked_id(_id(row.cells, "fact_check_id"), "fact_check_id")
-            post, claim = _get(posts, "post", post_id), _get(claims, "claim", claim_id)
+            post_id, claim_id = row[POST_ID], row[CLAIM_ID]
+            post, claim = posts[post_id], claims[claim_id]
             pair_id = f"{post_id}/{claim_id}"
             if pair_id in ids:
                 raise UserError(f"post {post_id} with claim {claim_id} is there twice")
@@ -187,52 +152,35 @@ def _judged(
         yield Judgement(pair, post_id, claim_id, query_language=post.language)
 
 
-def _id(cells: Mapping[str, Any], name: str) -> str:
-    # pandas writes a column of ids with gaps as 7.0.
-    return str(cells.get(name, "")).strip().removesuffix(".0")
-
-
 def _domain(post: str | None, claim: str | None) -> str | None:
     if post is None or claim is None:
         return None
     return "one language" if post == claim else "two languages"
 
 
-def _get(found: _Found, what: str, identity: str) -> _Text:
-    if identity in found.broken:
-        raise UserError(f"{what} {identity}: {found.broken[identity]}")
-    if identity not in found.by_id:
-        raise UserError(f"{what} {identity} does not exist")
-    return found.by_id[identity]
-
-
 def _texts(
+    what: str,
     path: Path,
-    key: str,
-    wanted: set[str],
-    read_text: Callable[[Mapping[str, Any]], _Text],
-    needed: tuple[str, ...],
-) -> _Found:
-    found = _Found()
-    for row in csv_rows(File(path.name, path), (key, *needed)):
-        identity = _id(row.cells, key)
-        if row.problem or identity not in wanted:
-            continue
-        try:
-            text = read_text(row.cells)
-        except UserError as error:
-            found.broken[identity] = f"{path.name} row {row.number}: {error}"
-            continue
-        if found.by_id.setdefault(identity, text) != text:
-            found.broken[identity] = f"{path.name} row {row.number} gives it another text"
-    return found
+    key: Column[str],
+    mapping: Sequence[Row],
+    read: Callable[[Row], _Text],
+    columns: Sequence[Column[Any]],
+) -> RowsById[_Text]:
+    """The texts of a file that rows of the mapping name in the column `key`."""
+    wanted = set()
+    for row in mapping:
+        with suppress(UserError):
+            wanted.add(row[key])
+    table: RowsById[_Text] = RowsById(what)
+    file = File(path.name, path)
+    table.add(file, csv_rows(file, (key, *columns)), key, read, wanted)
+    return table
 
 
-def _post(cells: Mapping[str, Any]) -> _Text:
-    pictures = _parsed(cells["ocr"], "ocr")
+def _post(row: Row) -> _Text:
+    pictures, whole = row[PICTURES], row[TEXT]
     if pictures is not None and not isinstance(pictures, list):
         raise UserError("ocr is no list of texts")
-    whole = _parsed(cells["text"], "text")
     parts = [_versions(part) for part in (whole, *(pictures or ())) if part]
     # The longest part tells the post's language: shares of pictures' texts do not add up.
     language = max(parts, key=lambda part: len(part.original)).language if parts else None
@@ -244,11 +192,16 @@ def _post(cells: Mapping[str, Any]) -> _Text:
     return _Text(original, english, language, kind if parts else None)
 
 
-def _claim(cells: Mapping[str, Any]) -> _Text:
-    claim = _parsed(cells["claim"], "claim")
+def _claim(value: str, name: str) -> _Text:
+    claim = _parsed(value, name)
     if not claim:
         raise UserError("it has no claim")
     return _versions(claim)
+
+
+def _number(value: str, name: str) -> str:
+    # pandas writes a column of ids with gaps as 7.0.
+    return as_id(value.strip().removesuffix(".0"), name)
 
 
 def _parsed(cell: str, name: str) -> Any:
@@ -283,8 +236,13 @@ def _versions(value: Any) -> _Text:
         and isinstance(share[0], str)
         and isinstance(share[1], int | float)
     ]
-    language = iso_639_3(label(max(shares)[1], "language")) if shares else None
+    language = iso_639_3(as_label(max(shares)[1], "language")) if shares else None
     return _Text(value[0], value[1], language)
+
+
+CLAIM_ID, POST_ID = required("fact_check_id", _number), required("post_id", _number)
+CLAIM = required("claim", _claim)
+TEXT, PICTURES = required("text", _parsed), required("ocr", _parsed)
 
 
 def _version(variant: str) -> Version:

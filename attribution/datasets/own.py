@@ -11,34 +11,39 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
 
 from poslens.attribution.datasets import tables
 from poslens.attribution.datasets.formats import Format, files_of, register
 from poslens.attribution.datasets.languages import iso_639_3
-from poslens.attribution.datasets.row import Row
+from poslens.attribution.datasets.schema import (
+    Row,
+    accepted,
+    as_label,
+    as_text,
+    as_whole,
+    optional,
+    required,
+)
 from poslens.attribution.datasets.streams import MEGABYTE, File
-from poslens.attribution.datasets.types import DataSet, Rejection, collect, label
+from poslens.attribution.datasets.types import DataSet, Rejection, collect
 from poslens.attribution.errors import UserError
 from poslens.attribution.text import clean
 from poslens.attribution.types import EvidenceSpan, TextPair
 
-NEEDED = ("query", "document")
-OPTIONAL = (
-    "evidence",
-    "evidence_start",
-    "evidence_end",
-    "language",
-    "domain",
-    "query_type",
-    "pair_id",
-    "query_id",
-    "document_id",
+QUERY, DOCUMENT = required("query", as_text), required("document", as_text)
+EVIDENCE = optional("evidence", as_text)
+START, END = optional("evidence_start", as_whole), optional("evidence_end", as_whole)
+LANGUAGE, DOMAIN = optional("language", as_label), optional("domain", as_label)
+QUERY_TYPE = optional("query_type", as_label)
+PAIR_ID = optional("pair_id", as_label)
+QUERY_ID, DOCUMENT_ID = optional("query_id", as_label), optional("document_id", as_label)
+COLUMNS = (
+    *(QUERY, DOCUMENT, EVIDENCE, START, END),
+    *(LANGUAGE, DOMAIN, QUERY_TYPE, PAIR_ID, QUERY_ID, DOCUMENT_ID),
 )
-MAX_NAME = 200
-"""Maximum length of an id, language or domain, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,102 +109,53 @@ def _pairs(
     for file in files:
         # Rows of two files in a folder can have the same number.
         prefix = f"{file.name}/" if len(files) > 1 else ""
-        for row in tables.rows(file, NEEDED, OPTIONAL, limits.unpacked):
+        rows = tables.rows(file, COLUMNS, limits.unpacked)
+        for pair in accepted(file, rows, partial(_pair, dataset=dataset, prefix=prefix, seen=seen)):
             total += 1
             if limits.rows is not None and total > limits.rows:
                 raise UserError(
                     f"{file.name} has more than {limits.rows:,} rows: give it in smaller parts."
                 )
-            if row.problem:
-                yield Rejection(file.name, row.number, row.problem)
-                continue
-            try:
-                yield _pair(row, dataset, prefix, seen)
-            except UserError as error:
-                yield Rejection(file.name, row.number, str(error))
+            yield pair
 
 
 def _pair(row: Row, dataset: str, prefix: str, seen: _Seen) -> TextPair:
-    cells = row.cells
-    # Lines of JSON name their fields individually.
-    if missing := [name for name in NEEDED if name not in cells]:
-        raise UserError(
-            f"the row lacks {' and '.join(missing)}; it has "
-            f"{', '.join(name[:40] for name in list(cells)[:12]) or 'nothing'}"
-        )
     where = f"{prefix}row {row.number}"
-    query = clean(_text(cells, "query"), "query").text
-    document = clean(_text(cells, "document"), "document").text
-    ids = {name: _short(cells, name) for name in ("pair_id", "query_id", "document_id")}
-    for name, text in (("query_id", query), ("document_id", document)):
-        if (value := ids[name]) is not None:
+    query, document = row[QUERY], row[DOCUMENT]
+    query_id, document_id = row[QUERY_ID], row[DOCUMENT_ID]
+    for name, value, content in (
+        ("query_id", query_id, query),
+        ("document_id", document_id, document),
+    ):
+        if value is not None:
             # A hash saves memory for the ids of a large file.
-            known = seen.texts.setdefault((name, value), (hash(text), where))
-            if known[0] != hash(text):
-                raise UserError(f"{name} {value} is another text in {known[1]}")
-    pair_id = ids["pair_id"]
+            first = seen.texts.setdefault((name, value), (hash(content), where))
+            if first[0] != hash(content):
+                raise UserError(f"{name} {value} is another text in {first[1]}")
+    pair_id = row[PAIR_ID]
     if pair_id is None:
         pair_id = f"{prefix}row-{row.number}"
-        if ids["query_id"] is not None:
+        if query_id is not None:
             # A number alone could be the id of another row's document.
-            pair_id = f"{ids['query_id']}/{ids['document_id'] or pair_id}"
+            pair_id = f"{query_id}/{document_id or pair_id}"
     if pair_id in seen.pairs:
         raise UserError(f"pair {pair_id} is there twice, first in {seen.pairs[pair_id]}")
     pair = TextPair(
         pair_id=pair_id,
         query=query,
         document=document,
-        evidence=_evidence(cells, document),
-        language=iso_639_3(_short(cells, "language")),
-        domain=_short(cells, "domain"),
+        evidence=_evidence(row, document),
+        language=iso_639_3(row[LANGUAGE]),
+        domain=row[DOMAIN],
         dataset=dataset,
-        query_type=_short(cells, "query_type"),
+        query_type=row[QUERY_TYPE],
     )
     seen.pairs[pair_id] = where
     return pair
 
 
-def _text(cells: Mapping[str, Any], name: str) -> str:
-    value = cells.get(name)
-    if value is None:
-        raise UserError(f"the {name} is missing")
-    if not isinstance(value, str):
-        raise UserError(f"the {name} is no text but {type(value).__name__}")
-    return value
-
-
-def _short(cells: Mapping[str, Any], name: str) -> str | None:
-    """An id or a label; None if the cell is empty."""
-    value = cells.get(name)
-    if isinstance(value, bool) or not isinstance(value, str | int | float | None):
-        raise UserError(f"{name} is neither text nor a number")
-    # A column of numbers with gaps is read as floats: 7.0 is the id 7, NaN a gap.
-    if isinstance(value, float):
-        value = None if value != value else int(value) if value.is_integer() else str(value)
-    if isinstance(value, int):
-        value = str(value) if abs(value) < 10**MAX_NAME else "9" * (MAX_NAME + 1)
-    if value is None:
-        return None
-    text = _text({name: value}, name).strip()
-    if len(text) > MAX_NAME:
-        raise UserError(f"{name} has {len(text):,} characters; the limit is {MAX_NAME}")
-    return label(text, name)
-
-
-def _offset(cells: Mapping[str, Any], name: str) -> int | None:
-    text = _short(cells, name)
-    if text is None:
-        return None
-    number = text.removesuffix(".0")
-    if not re.fullmatch(r"-?[0-9]{1,12}", number):
-        raise UserError(f"{name} is {text[:40]!r}, not a whole number")
-    return int(number)
-
-
-def _evidence(cells: Mapping[str, Any], document: str) -> EvidenceSpan | None:
-    start, end = _offset(cells, "evidence_start"), _offset(cells, "evidence_end")
-    passage = None if cells.get("evidence") is None else _text(cells, "evidence")
-    passage = clean(passage, "evidence").text if passage and passage.strip() else None
+def _evidence(row: Row, document: str) -> EvidenceSpan | None:
+    start, end, passage = row[START], row[END], row[EVIDENCE]
     if (start is None) != (end is None):
         raise UserError("evidence_start and evidence_end come only together")
     if start is None or end is None:

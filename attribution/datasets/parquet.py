@@ -16,7 +16,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from poslens.attribution import isolated
-from poslens.attribution.datasets.row import NOT_UTF8, Row, checked_columns, column_name
+from poslens.attribution.datasets.schema import (
+    NOT_UTF8,
+    Column,
+    Row,
+    checked_columns,
+    column_name,
+    names_of,
+    required_names,
+)
 from poslens.attribution.datasets.streams import MEGABYTE, File, open_bytes
 from poslens.attribution.errors import UserError
 
@@ -28,25 +36,23 @@ _MAX_SURVIVED = 4096
 _VIEWS = (pa.string_view(), pa.binary_view())
 
 
-def rows(
-    file: File, needed: Sequence[str], wanted: Sequence[str], limit: int | None
-) -> Iterator[Row]:
-    """The rows of a Parquet file, of which `wanted` columns are read; an upload, which has a
-    `limit` of bytes unpacked, in a child.
+def rows(file: File, columns: Sequence[Column[Any]], limit: int | None) -> Iterator[Row]:
+    """The rows of a Parquet file, of which `columns` are read; an upload, which has a `limit` of
+    unpacked bytes, in a child.
 
     Raises:
-        UserError: one of the columns `needed` is missing or there twice, or the file is damaged or
-            too large.
+        UserError: a required column is missing or there twice, or the file is damaged or too large.
     """
+    needed, wanted = required_names(columns), names_of(columns)
     if limit is None:
         require_readable([(file, wanted)])
-        yield from rows_in_process(file, needed, wanted, None)
+        yield from _rows_in_process(file, needed, wanted, None)
         return
     with open_bytes(file, limit) as stream:
         data = stream.read()
     answer = isolated.call(
         uploaded_rows,
-        [file.name, list(needed), list(wanted), limit],
+        [file.name, needed, wanted, limit],
         data,
         damaged=_damaged(file.name),
         limits=isolated.Limits(answer=2 * limit + MEGABYTE),
@@ -56,7 +62,7 @@ def rows(
 
 
 def uploaded_rows(
-    data: bytes, name: str, needed: list[str], wanted: list[str], limit: int
+    data: bytes, name: str, needed: list[list[str]], wanted: list[str], limit: int
 ) -> Iterator[bytes]:
     """Rows of an uploaded Parquet file as lines of JSON; what its child does.
 
@@ -64,13 +70,13 @@ def uploaded_rows(
         UserError: as `rows`.
     """
     left = 2 * limit
-    for row in rows_in_process(File(name, data), needed, wanted, limit):
+    for row in _rows_in_process(File(name, data), needed, wanted, limit):
         line = json.dumps([row.number, row.cells, row.problem], ensure_ascii=False)
-        said = line.encode("utf-8", "surrogatepass") + b"\n"
-        left -= len(said)
+        encoded = line.encode("utf-8", "surrogatepass") + b"\n"
+        left -= len(encoded)
         if left < 0:
             raise _too_large(name, limit)
-        yield said
+        yield encoded
 
 
 def columns_of(file: File) -> tuple[str, ...]:
@@ -108,9 +114,9 @@ def named_columns(data: bytes, name: str, path: str) -> Iterator[bytes]:
     Raises:
         UserError: it is no Parquet file.
     """
-    with _said(name), File(name, Path(path)).open() as raw:
-        found = [column_name(column) for column in pq.ParquetFile(raw).schema_arrow.names]
-        yield json.dumps(found).encode()
+    with _translate_errors(name), File(name, Path(path)).open() as raw:
+        names = [column_name(column) for column in pq.ParquetFile(raw).schema_arrow.names]
+        yield json.dumps(names).encode()
 
 
 _survived: set[tuple[_State | None, frozenset[str]]] = set()
@@ -156,7 +162,7 @@ def decoded(data: bytes, name: str, path: str, wanted: list[str]) -> Iterator[by
         UserError: 256 rows take more memory than any texts that are read.
     """
     largest = 0
-    with suppress(UserError), _said(name):
+    with suppress(UserError), _translate_errors(name):
         for _columns_read, batch in _batches(File(name, Path(path)), (), wanted, None):
             largest = max(largest, batch.nbytes)
     if largest > _MAX_BATCH:
@@ -164,8 +170,8 @@ def decoded(data: bytes, name: str, path: str, wanted: list[str]) -> Iterator[by
     yield data
 
 
-def rows_in_process(
-    file: File, needed: Sequence[str], wanted: Sequence[str], limit: int | None
+def _rows_in_process(
+    file: File, needed: Sequence[Sequence[str]], wanted: Sequence[str], limit: int | None
 ) -> Iterator[Row]:
     """Rows of a Parquet file that may be trusted not to end the process.
 
@@ -174,7 +180,7 @@ def rows_in_process(
     """
     number = 0
     # A damaged file may show itself as late as in a cell.
-    with _said(file.name):
+    with _translate_errors(file.name):
         for columns, batch in _batches(file, needed, wanted, limit):
             for index in range(batch.num_rows):
                 number += 1
@@ -200,7 +206,7 @@ def _too_large(name: str, limit: int) -> UserError:
 
 
 @contextmanager
-def _said(name: str) -> Iterator[None]:
+def _translate_errors(name: str) -> Iterator[None]:
     try:
         yield
     except UserError:
@@ -219,7 +225,7 @@ def _said(name: str) -> Iterator[None]:
 
 
 def _batches(
-    file: File, needed: Sequence[str], wanted: Sequence[str], limit: int | None
+    file: File, needed: Sequence[Sequence[str]], wanted: Sequence[str], limit: int | None
 ) -> Iterator[tuple[dict[str, str | None], pa.RecordBatch]]:
     """Batches of 256 rows, and the column in them of each name of `wanted` that the file has; None
     for one of another type than texts, numbers and spans, which is not read."""
@@ -284,7 +290,7 @@ def _value(scalar: pa.Scalar) -> Any:
         return {kind.field(at).name: _value(scalar[at]) for at in range(kind.num_fields)}
     if isinstance(scalar, pa.ListScalar | pa.LargeListScalar):
         # No span is longer, and of many answers the first counts: no copy of all of it.
-        return [_value(one) for one in scalar.values[:_MAX_LIST]]
+        return [_value(item) for item in scalar.values[:_MAX_LIST]]
     value = scalar.as_py()
     return value.decode() if isinstance(value, bytes) else value
 

@@ -16,38 +16,59 @@ from __future__ import annotations
 import glob
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from poslens.attribution.datasets import parquet
-from poslens.attribution.datasets.corpus import Collection, Document, gather, grade
+from poslens.attribution.datasets import judged_pairs, parquet
+from poslens.attribution.datasets.corpus import Collection, Document, documents_of, gather
 from poslens.attribution.datasets.formats import LANGUAGE, Format, register
+from poslens.attribution.datasets.judged_pairs import JudgementRow, RowsById, judgement_rows
 from poslens.attribution.datasets.languages import iso_639_3
-from poslens.attribution.datasets.row import Row
-from poslens.attribution.datasets.streams import File
-from poslens.attribution.datasets.types import (
-    DataSet,
-    Judgement,
-    LostDocument,
-    Rejection,
-    checked_id,
-    collect,
-    label,
-    pairs_of,
+from poslens.attribution.datasets.schema import (
+    Column,
+    Row,
+    as_id,
+    as_label,
+    as_string,
+    as_text,
+    as_whole,
+    names_of,
+    optional,
+    required,
 )
+from poslens.attribution.datasets.streams import File
+from poslens.attribution.datasets.types import DataSet, Judgement, Rejection, collect, pairs_of
 from poslens.attribution.errors import UserError, printable
-from poslens.attribution.text import clean
 from poslens.attribution.types import EvidenceSpan, TextPair
 
-_COLUMNS = {
-    "queries.parquet": ("_id", "text", "pos_char_span", "pos_char_length", "pos_token_length"),
-    "corpus.parquet": ("_id", "text"),
-    "qrels/test.parquet": ("query-id", "corpus-id", "score"),
+_MAX_TOKENS = 10_000_000
+
+
+def _span(value: Any, name: str) -> tuple[int, int]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise UserError(f"the {name} is not a list of two whole numbers")
+    return as_whole(value[0], name), as_whole(value[1], name)
+
+
+def _tokens(value: Any, name: str) -> int:
+    number = as_whole(value, name)
+    if not 0 <= number <= _MAX_TOKENS:
+        raise UserError(f"the {name} is {number:,}, not a number of tokens")
+    return number
+
+
+ID, TEXT = required("_id", as_id), required("text", as_string)
+QUERY, DOCUMENT = (required("text", as_text, called=side) for side in ("query", "document"))
+SPAN, TOKENS = required("pos_char_span", _span), optional("pos_token_length", _tokens)
+QUERY_TYPE = optional("query_type", as_label)
+_COLUMNS: dict[str, tuple[Column[Any], ...]] = {
+    "queries.parquet": (ID, QUERY, SPAN, TOKENS, QUERY_TYPE),
+    "corpus.parquet": (ID, DOCUMENT),
+    "qrels/test.parquet": judged_pairs.COLUMNS,
 }
 _PARTS = re.compile(rf"(?P<queries>{LANGUAGE})(?:-(?P<documents>{LANGUAGE}))?")
-_OPTIONAL = ("query_type",)
-_MAX_TOKENS = 10_000_000
 
 
 def read(root: Path, name: str, title: str = "", queries: str = "", documents: str = "") -> DataSet:
@@ -62,16 +83,11 @@ def read(root: Path, name: str, title: str = "", queries: str = "", documents: s
         UserError: no such layout or language below `root`, no domain in both languages, a file
             lacks a column, or no judgment of these languages makes a valid pair.
     """
-    found = pairs_of(_judged(root, name, queries, documents)[1])
     if queries != documents:
-        return collect(name, title or f"{name} (queries {queries}, documents {documents})", found)
-    if queries:
-        return collect(name, title or f"{name} ({queries})", found)
-    pairs: list[TextPair] = []
-    rejected: list[Rejection] = []
-    for one in found:
-        (pairs if isinstance(one, TextPair) else rejected).append(one)  # type: ignore[arg-type]
-    return DataSet(name, title or name, tuple(pairs), tuple(rejected))
+        title = title or f"{name} (queries {queries}, documents {documents})"
+    elif queries:
+        title = title or f"{name} ({queries})"
+    return collect(name, title, pairs_of(_judged(root, name, queries, documents)[1]))
 
 
 def _judged(
@@ -84,7 +100,7 @@ def _judged(
         return folders, _cross_lingual(root, folders, name, asked[0])
     folders = _folders(root, _language_folder(root, queries) if queries else "*")
     ids: set[str] = set()
-    return folders, (one for folder in folders for one in _read_domain(folder, name, ids))
+    return folders, (row for folder in folders for row in _read_domain(folder, name, ids))
 
 
 def _language_folder(root: Path, language: str) -> str:
@@ -95,13 +111,13 @@ def _language_folder(root: Path, language: str) -> str:
     """
     names = sorted({p.parent.parent.name for p in root.glob("*/*/queries.parquet")})
     same = [name for name in names if iso_639_3(name) == iso_639_3(language)]
-    found = [language] if language in names else same
-    if len(found) != 1:
-        lacks = f"is in several scripts in {root.name}" if found else f"is not in {root.name}"
+    matches = [language] if language in names else same
+    if len(matches) != 1:
+        lacks = f"is in several scripts in {root.name}" if matches else f"is not in {root.name}"
         raise UserError(
-            f"{language} {lacks}: choose one of its languages {', '.join(found or names)}."
+            f"{language} {lacks}: choose one of its languages {', '.join(matches or names)}."
         )
-    return found[0]
+    return matches[0]
 
 
 def _folders(root: Path, language: str) -> list[Path]:
@@ -135,10 +151,9 @@ def _cross_lingual(
 ) -> Iterator[Judgement | Rejection]:
     ids: set[str] = set()
     for folder in folders:
-        asked, damaged = _by_id(root / queries / folder.name, "queries.parquet")
-        yield from damaged
-        texts = {query_id: cells["text"] for query_id, cells in asked.items()}
-        yield from _read_domain(folder, name, ids, (queries, texts))
+        asked = _table(root / queries / folder.name, "queries.parquet", f"{queries} query")
+        yield from asked.without_id
+        yield from _read_domain(folder, name, ids, (queries, asked))
 
 
 def collection(
@@ -150,27 +165,30 @@ def collection(
     Raises:
         UserError: as `read`.
     """
-    folders, found = _judged(root, name, queries, documents)
+    folders, rows = _judged(root, name, queries, documents)
 
-    def stream() -> Iterator[Document]:
+    def stream() -> Iterator[Document | Rejection]:
         for folder in folders:
-            file, columns = _file(folder, "corpus.parquet"), _COLUMNS["corpus.parquet"]
-            part, language = f"{folder.parent.name}/{folder.name}", iso_639_3(folder.parent.name)
-            for row in parquet.rows_in_process(file, columns, columns, None):
-                known, text = row.cells.get("_id"), row.cells.get("text")
-                if row.problem or isinstance(known, bool) or not isinstance(known, str | int):
-                    known = ""
-                read = text if isinstance(text, str) else ""
-                yield Document(str(known), read, part, language, file.name, row.number)
+            read = partial(
+                _document,
+                part=f"{folder.parent.name}/{folder.name}",
+                language=iso_639_3(folder.parent.name),
+            )
+            file = _file(folder, "corpus.parquet")
+            yield from documents_of(file, _rows(folder, "corpus.parquet"), read, set())
 
     files = [folder / "corpus.parquet" for folder in folders]
-    return gather(name, title or name, found, stream, files)
+    return gather(name, title or name, rows, stream, files)
+
+
+def _document(row: Row, part: str, language: str | None) -> Document:
+    return Document(row[ID], row[TEXT], part, language)
 
 
 def _require_readable(folders: Sequence[Path]) -> None:
     parquet.require_readable(
         [
-            (_file(folder, name), (*columns, *_OPTIONAL))
+            (_file(folder, name), names_of(columns))
             for folder in folders
             for name, columns in _COLUMNS.items()
             if (folder / name).is_file()
@@ -182,137 +200,70 @@ def _file(folder: Path, name: str) -> File:
     return File(f"{folder.parent.name}/{folder.name}/{name}", folder / name)
 
 
-def _rows(folder: Path, name: str) -> list[Row]:
+def _rows(folder: Path, name: str) -> Iterator[Row]:
     file = _file(folder, name)
     if not (folder / name).is_file():
         raise UserError(f"{file.name} is missing: a domain needs {', '.join(_COLUMNS)}.")
-    columns = _COLUMNS[name]
-    return list(parquet.rows_in_process(file, columns, (*columns, *_OPTIONAL), None))
+    return parquet.rows(file, _COLUMNS[name], None)
 
 
-def _by_id(folder: Path, name: str) -> tuple[dict[str, Mapping[str, Any]], list[Rejection]]:
-    """Rows by id, and rows that are damaged or have no usable id. These count as missing, so
-    judgments of them are rejected too."""
-    where = f"{printable(folder.parent.name)}/{printable(folder.name)}/{name}"
-    by_id: dict[str, Mapping[str, Any]] = {}
-    damaged = []
-    for row in _rows(folder, name):
-        try:
-            if row.problem:
-                raise UserError(row.problem)
-            by_id[checked_id(row.cells.get("_id"), "_id")] = row.cells
-        except UserError as error:
-            damaged.append(Rejection(where, row.number, str(error)))
-    return by_id, damaged
+def _table(folder: Path, name: str, what: str) -> RowsById[Row]:
+    table: RowsById[Row] = RowsById(what)
+    table.add(_file(folder, name), _rows(folder, name), ID, lambda row: row)
+    return table
 
 
-def _text(value: object, what: str) -> str:
-    if not isinstance(value, str):
-        raise UserError(f"the {what} has no text")
-    return clean(value, what).text
-
-
-def _span(value: object, document: str) -> EvidenceSpan:
-    """Two whole numbers within the document; they can be stored as floats."""
-    whole = [_whole(number) for number in value] if isinstance(value, list) else []
-    span = [number for number in whole if number is not None]
-    if len(span) != 2 or len(whole) != 2 or not 0 <= span[0] < span[1] <= len(document):
-        raise UserError(f"span {value} lies outside the document's {len(document)} characters")
+def _evidence(span: tuple[int, int], document: str) -> EvidenceSpan:
+    if not 0 <= span[0] < span[1] <= len(document):
+        raise UserError(f"span {list(span)} lies outside the document's {len(document)} characters")
     return EvidenceSpan(*span)
-
-
-def _tokens(value: object) -> int | None:
-    # A column of numbers with gaps is read as floats.
-    if value is None or value != value:
-        return None
-    found = _whole(value)
-    if found is None or not 0 <= found <= _MAX_TOKENS:
-        raise UserError(f"pos_token_length {str(value)[:40]!a} is no number of tokens")
-    return found
-
-
-def _whole(value: object) -> int | None:
-    """A whole number, also if it is stored as a float; None for anything else."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _read_domain(
     folder: Path,
     dataset: str,
     ids: set[str],
-    translated: tuple[str, Mapping[str, Any]] | None = None,
+    translated: tuple[str, RowsById[Row]] | None = None,
 ) -> Iterator[Judgement | Rejection]:
-    """`translated`: another language's folder and its queries' texts by id, which replace these."""
+    """`translated`: another language's folder and its queries by id, whose texts replace these."""
     place, domain = printable(folder.parent.name), printable(folder.name)
-    language = iso_639_3(place)
-    documents, damaged_documents = _by_id(folder, "corpus.parquet")
-    queries, damaged_queries = _by_id(folder, "queries.parquet")
-    yield from (*damaged_documents, *damaged_queries)
-    where, part = f"{place}/{domain}/qrels/test.parquet", f"{place}/{domain}"
-    asked_in = iso_639_3(translated[0]) if translated else language
-    taken: set[tuple[str, str]] = set()
-    for row in _rows(folder, "qrels/test.parquet"):
-        about = ""
-        try:
-            if row.problem:
-                raise UserError(row.problem)
-            query_id = checked_id(row.cells["query-id"], "query-id")
-            document_id = checked_id(row.cells["corpus-id"], "corpus-id")
-            relevance = grade(row.cells["score"])
-            if not relevance:
-                raise UserError(f"{query_id}: {document_id} is judged not relevant")
-            query, document = queries.get(query_id), documents.get(document_id)
-            if query is None:
-                raise UserError(f"query {query_id} does not exist")
-            if (query_id, document_id) in taken:
-                raise UserError(f"{query_id} with {document_id} is there twice")
-            if translated is not None and query_id not in translated[1]:
-                raise UserError(f"query {query_id} does not exist in {translated[0]}")
-            about = f"{query_id}: "
-            text = _text(query["text"] if translated is None else translated[1][query_id], "query")
-            if document is None:
-                yield LostDocument(
-                    where,
-                    row.number,
-                    f"document {document_id} does not exist",
-                    query_id,
-                    text,
-                    document_id,
-                    relevance,
-                    part,
-                    asked_in,
-                )
-                continue
-            # Ids are unique within a file; two domains, or a query's two documents, can share them.
-            pair_id = next(
-                candidate
-                for candidate in (
-                    query_id,
-                    f"{query_id}/{document_id}",
-                    f"{part}/{query_id}/{document_id}",
-                )
-                if candidate not in ids
-            )
-            read = _text(document["text"], "document")
-            pair = TextPair(
-                pair_id=pair_id,
-                query=text,
-                document=read,
-                evidence=_span(query["pos_char_span"], read),
-                language=language,
-                domain=domain,
-                dataset=dataset,
-                document_tokens=_tokens(query["pos_token_length"]),
-                query_type=label(query.get("query_type"), "query_type"),
-            )
-        except UserError as error:
-            yield Rejection(where, row.number, f"{about}{error}")
-            continue
-        taken.add((query_id, document_id))
-        ids.add(pair_id)
-        yield Judgement(pair, query_id, document_id, relevance, part, asked_in)
+    part, language = f"{place}/{domain}", iso_639_3(place)
+    documents = _table(folder, "corpus.parquet", "document")
+    queries = _table(folder, "queries.parquet", "query")
+    yield from (*documents.without_id, *queries.without_id)
+    asked_in = translated[0] if translated else place
+
+    def query_of(name: str) -> str:
+        row = queries[name]
+        return (row if translated is None else translated[1][name])[QUERY]
+
+    def pair_of(row: JudgementRow, query: str, document: str) -> TextPair:
+        # Ids are unique within a file; two domains, or a query's two documents, can share them.
+        names = (row.query, row.pair_id, f"{part}/{row.pair_id}")
+        about = queries[row.query]
+        pair = TextPair(
+            pair_id=next(name for name in names if name not in ids),
+            query=query,
+            document=document,
+            evidence=_evidence(about[SPAN], document),
+            language=language,
+            domain=domain,
+            dataset=dataset,
+            document_tokens=about[TOKENS],
+            query_type=about[QUERY_TYPE],
+        )
+        ids.add(pair.pair_id)
+        return pair
+
+    file = _file(folder, "qrels/test.parquet")
+    yield from judged_pairs.judged_pairs(
+        judgement_rows(file, _rows(folder, "qrels/test.parquet")),
+        query_of,
+        lambda name: documents[name][DOCUMENT],
+        pair_of,
+        part,
+        iso_639_3(asked_in),
+    )
 
 
 def _languages(variant: str) -> tuple[str, str]:

@@ -17,33 +17,32 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from poslens.attribution.datasets import parquet, tables
-from poslens.attribution.datasets.formats import files_below, register
+from poslens.attribution.datasets import tables
+from poslens.attribution.datasets.formats import files_below, has_columns, register
 from poslens.attribution.datasets.passages import PassageReader
-from poslens.attribution.datasets.streams import MEGABYTE, File, open_bytes, open_text
-from poslens.attribution.datasets.types import (
-    Groups,
-    Judgement,
-    Passages,
-    Rejection,
-    checked_id,
-    label,
+from poslens.attribution.datasets.schema import (
+    Row,
+    as_id,
+    as_is,
+    as_label,
+    as_string,
+    as_text,
+    as_whole,
+    optional,
+    required,
 )
+from poslens.attribution.datasets.streams import MEGABYTE, File, open_bytes, open_text
+from poslens.attribution.datasets.types import Groups, Judgement, Passages, Rejection
 from poslens.attribution.errors import UserError
-from poslens.attribution.text import clean
 from poslens.attribution.types import EvidenceSpan, TextPair
 
 SUFFIXES = (".json", ".json.gz")
 LIMIT = 500 * MEGABYTE
 """Largest JSON file, unpacked: it is held in memory as a whole. SQuAD 2.0's own has 42 MB."""
-
-COLUMNS = ("id", "context", "question", "answers")
-"""What a Parquet file in this layout has; `title` may be there too."""
 
 _STARTS = (0, 100, 200, 300, 400, 500)
 _END = 3120
@@ -59,18 +58,32 @@ two of them; here each is in one."""
 _HEAD = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """A passage, or with `number` (from 1 in its file) a question about it, as the file has them;
-    `place` names the passage, and `problem` says why a row could not be read."""
+def _first_answer(value: Any, name: str) -> tuple[str, int]:
+    """Text and first character of the first answer: of JSON's list, or of Parquet's two lists."""
+    if isinstance(value, Mapping):
+        texts, starts = value.get("text"), value.get("answer_start")
+        if isinstance(texts, list) and isinstance(starts, list):
+            both = zip(texts[:1], starts[:1], strict=False)
+            value = [{"text": text, "answer_start": start} for text, start in both]
+    if not isinstance(value, list) or not value:
+        raise UserError(_UNANSWERED)
+    if not isinstance(value[0], Mapping):
+        raise UserError("the answer is no object with text and answer_start")
+    answer = Row(0, value[0])
+    return answer[_ANSWER], answer[_START]
 
-    file: str
-    place: str
-    title: Any = None
-    context: Any = None
-    number: int = 0
-    question: Any = None
-    problem: str = ""
+
+_UNANSWERED = "its passage does not answer the question"
+_ANSWER, _START = required("text", as_string, called="answer"), required("answer_start", as_whole)
+ID, QUESTION, CONTEXT = (
+    required("id", as_id),
+    required("question", as_text),
+    required("context", as_text),
+)
+TITLE, IMPOSSIBLE = optional("title", as_label), optional("is_impossible", as_is)
+ANSWERS = optional("answers", _first_answer)
+COLUMNS = (ID, CONTEXT, QUESTION, ANSWERS)
+"""What a Parquet file in this layout has; `title` may be there too."""
 
 
 def judgements(
@@ -83,130 +96,78 @@ def judgements(
         UserError: a file cannot be read or is in no such layout.
     """
     seen: set[str] = set()
-    for entry in _entries(files):
-        if isinstance(entry.context, str):
+    for file in files:
+        for place, row in _of_parquet(file) if _is_parquet(file.name) else _of_json(file):
             with suppress(UserError):  # its questions say what is wrong with it
-                passages.of(clean(entry.context, "context").text, entry.place)
-        if not entry.number:
-            continue
-        try:
-            yield _judgement(entry, name, passages, seen)
-        except UserError as error:
-            yield Rejection(entry.file, entry.number, str(error))
+                passages.of(row[CONTEXT], f"{file.name}/{place}")
+            if not row.number:
+                continue
+            try:
+                yield _judgement(row, f"{file.name}/{place}", name, passages, seen)
+            except UserError as error:
+                yield Rejection(file.name, row.number, str(error))
 
 
 READER = PassageReader(judgements, "SQuAD", GROUPS)
 
 
-def _entries(files: Sequence[File]) -> Iterator[_Entry]:
-    for file in files:
-        yield from _of_parquet(file) if _is_parquet(file.name) else _of_json(file)
-
-
-def _of_json(file: File) -> Iterator[_Entry]:
+def _of_json(file: File) -> Iterator[tuple[str, Row]]:
+    """Every passage as row 0 and every question as a row with its passage, with the place of the
+    passage in the file."""
     number = 0
     for a, article in enumerate(_list(_loaded(file), "data", file.name), start=1):
         for p, paragraph in enumerate(_list(article, "paragraphs", file.name), start=1):
-            title = article.get("title")
-            place = f"{file.name}/{a}/{p}"
-            context = paragraph.get("context") if isinstance(paragraph, Mapping) else None
-            yield _Entry(file.name, place, title, context)
-            for question in _list(paragraph, "qas", file.name):
+            questions = _list(paragraph, "qas", file.name)
+            passage = {"title": article.get("title"), "context": paragraph.get("context")}
+            yield f"{a}/{p}", Row(0, passage)
+            for question in questions:
                 number += 1
-                yield _Entry(file.name, place, title, context, number, question)
+                if isinstance(question, Mapping):
+                    yield f"{a}/{p}", Row(number, {**question, **passage})
+                else:
+                    problem = "the question is no object with named fields"
+                    yield f"{a}/{p}", Row(number, problem=problem)
 
 
-def _of_parquet(file: File) -> Iterator[_Entry]:
-    for row in tables.rows(file, COLUMNS, ("title",)):
-        place, cells = f"{file.name}/{row.number}", row.cells
-        question = {
-            "id": cells.get("id"),
-            "question": cells.get("question"),
-            "answers": _answers(cells.get("answers")),
-        }
-        yield _Entry(
-            file.name,
-            place,
-            cells.get("title"),
-            cells.get("context"),
-            row.number,
-            question,
-            row.problem,
-        )
+def _of_parquet(file: File) -> Iterator[tuple[str, Row]]:
+    return ((str(row.number), row) for row in tables.rows(file, (*COLUMNS, TITLE)))
 
 
-def _answers(value: Any) -> Any:
-    """Lists of texts and of starts as the list of answers that JSON has; anything else as it is."""
-    if not isinstance(value, Mapping):
-        return value
-    texts, starts = value.get("text"), value.get("answer_start")
-    if not isinstance(texts, list) or not isinstance(starts, list):
-        return value
-    both = zip(texts, starts, strict=False)
-    return [{"text": text, "answer_start": start} for text, start in both]
-
-
-def _judgement(entry: _Entry, dataset: str, passages: Passages, seen: set[str]) -> Judgement:
-    if entry.problem:
-        raise UserError(entry.problem)
-    question = entry.question
-    if not isinstance(question, Mapping):
-        raise UserError("the question is no object with named fields")
-    identity = checked_id(question.get("id"), "id")
-    if identity in seen:
-        raise UserError(f"question {identity} is there twice")
-    context = clean(_text({"context": entry.context}, "context"), "context").text
-    document_id, document = passages.of(context, entry.place)
-    query = clean(_text(question, "question"), "question").text
-    answers = question.get("answers")
-    if not isinstance(answers, list) or not answers or question.get("is_impossible") is True:
-        raise UserError("its passage does not answer the question")
-    evidence = _evidence(answers[0], document)
-    seen.add(identity)
-    pair = TextPair(
-        identity,
-        query,
-        document,
-        evidence=evidence,
-        domain=label(entry.title, "title"),
-        dataset=dataset,
-    )
-    return Judgement(pair, identity, document_id, groups=_groups(evidence.start))
+def _judgement(row: Row, place: str, dataset: str, passages: Passages, seen: set[str]) -> Judgement:
+    name = row[ID]
+    if name in seen:
+        raise UserError(f"question {name} is there twice")
+    document_id, document = passages.of(row[CONTEXT], place)
+    query, answer = row[QUESTION], row[ANSWERS]
+    if answer is None or row[IMPOSSIBLE] is True:
+        raise UserError(_UNANSWERED)
+    evidence = _evidence(*answer, document)
+    seen.add(name)
+    pair = TextPair(name, query, document, evidence=evidence, domain=row[TITLE], dataset=dataset)
+    return Judgement(pair, name, document_id, groups=_groups(evidence.start))
 
 
 def _groups(start: int) -> tuple[str, ...]:
     """The group of an answer by its first character; none behind SQuAD's longest passage."""
-    at = sum(start >= one for one in _STARTS) - 1
+    at = sum(start >= first for first in _STARTS) - 1
     return (GROUPS.names[at],) if start <= _END else ()
 
 
-def _evidence(answer: Any, document: str) -> EvidenceSpan:
-    if not isinstance(answer, Mapping):
-        raise UserError("the answer is no object with text and answer_start")
-    text, start = _text(answer, "text"), answer.get("answer_start")
-    if isinstance(start, bool) or not isinstance(start, int):
-        raise UserError("answer_start is no whole number")
-    if not text.strip():
+def _evidence(answer: str, start: int, document: str) -> EvidenceSpan:
+    if not answer.strip():
         raise UserError("the answer is empty")
-    if start < 0 or document[start : start + len(text)] != text:
+    if start < 0 or document[start : start + len(answer)] != answer:
         raise UserError(f"the answer is not at character {start:,} of its passage")
-    return EvidenceSpan(start, start + len(text))
-
-
-def _text(values: Any, name: str) -> str:
-    value = values.get(name) if isinstance(values, Mapping) else None
-    if not isinstance(value, str):
-        raise UserError(f"{name} is missing or no text")
-    return value
+    return EvidenceSpan(start, start + len(answer))
 
 
 def _list(values: Any, name: str, file: str) -> list[Any]:
-    found = values.get(name) if isinstance(values, Mapping) else None
-    if not isinstance(found, list):
+    listed = values.get(name) if isinstance(values, Mapping) else None
+    if not isinstance(listed, list):
         raise UserError(
             f"{file} has an entry without a list of {name}: give a file in SQuAD's layout."
         )
-    return found
+    return listed
 
 
 def _loaded(file: File) -> Any:
@@ -233,7 +194,7 @@ def _files(path: Path) -> list[File]:
 def _fits(file: File) -> bool:
     """Whether a file begins as SQuAD's do, or has its columns."""
     if _is_parquet(file.name):
-        return set(COLUMNS) <= set(parquet.columns_of(file))
+        return has_columns(file, COLUMNS)
     try:
         with open_text(file) as text:
             head = text.read(_HEAD)

@@ -9,11 +9,18 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 from poslens.attribution.datasets import parquet
-from poslens.attribution.datasets.row import NOT_UTF8, Row, checked_columns, column_name
+from poslens.attribution.datasets.schema import (
+    NOT_UTF8,
+    Column,
+    Row,
+    checked_columns,
+    column_name,
+    required_names,
+)
 from poslens.attribution.datasets.streams import (
     MAX_LINE,
     MEGABYTE,
@@ -29,6 +36,9 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 # A text above PosLens's limit must be rejected by its length, without ending the reading.
 csv.field_size_limit(100 * MEGABYTE)
 _MAX_HEADER = 1_000_000
+_DELIMITERS = ",;\t"
+_ROWS_OF_COLUMNS = 20
+"""Rows of JSON lines from which columns are taken: one row can lack a field."""
 
 
 def suffix(name: str) -> str:
@@ -37,55 +47,66 @@ def suffix(name: str) -> str:
     return next((ending for ending in SUFFIXES if name.endswith(ending)), "")
 
 
-def rows(
-    file: File, needed: Sequence[str], wanted: Sequence[str] = (), limit: int | None = None
-) -> Iterator[Row]:
-    """The rows of a file, in the format of its name's ending.
+def columns_of(file: File) -> frozenset[str]:
+    """Names of the columns of a file on disk, from its header or its first 20 rows; none if it
+    cannot be read."""
+    kind = suffix(file.name)
+    if kind == ".parquet":
+        return frozenset(parquet.columns_of(file))
+    try:
+        if kind == ".jsonl":
+            rows = islice(json_rows(file), _ROWS_OF_COLUMNS)
+            return frozenset(name for row in rows for name in row.cells)
+        with open_text(file) as stream:
+            first = stream.readline(_MAX_HEADER)
+    except (UserError, OSError, UnicodeError):
+        return frozenset()
+    return frozenset(column_name(name) for d in _DELIMITERS for name in _cells(first, d))
 
-    `needed` columns are required and `wanted` ones optional (Parquet reads no others); `limit` is
-    the maximum number of unpacked bytes.
+
+def rows(file: File, columns: Sequence[Column[Any]], limit: int | None = None) -> Iterator[Row]:
+    """The rows of a file, in the format of its name's ending. Parquet reads only `columns`; `limit`
+    is the maximum number of unpacked bytes.
 
     Raises:
-        UserError: another format, a column is missing or duplicated, or the file is damaged or too
-            large.
+        UserError: another format, a required column is missing or there twice, or the file is
+            damaged or too large.
     """
     kind = suffix(file.name)
     if not kind:
         raise UserError(
             f"{file.name} is of no known format: give a .csv, .tsv, .jsonl or .parquet file, or "
-            "one of these with .gz behind it."
+            "one of these with .gz appended."
         )
     if kind == ".parquet":
-        return parquet.rows(file, needed, (*needed, *wanted), limit)
+        return parquet.rows(file, columns, limit)
     if kind == ".jsonl":
         return json_rows(file, limit)
-    return csv_rows(file, needed, "\t,;" if kind == ".tsv" else ",;\t", limit)
+    return csv_rows(file, columns, "\t,;" if kind == ".tsv" else _DELIMITERS, limit)
 
 
 def csv_rows(
-    file: File, needed: Sequence[str], delimiters: str = ",", limit: int | None = None
+    file: File, columns: Sequence[Column[Any]], delimiters: str = ",", limit: int | None = None
 ) -> Iterator[Row]:
-    """Rows of delimited text with a header; the first of `delimiters` that yields `needed` is used.
+    """Rows of delimited text with a header, separated by the first of `delimiters` that yields the
+    required columns.
 
     Raises:
         UserError: as `rows`.
     """
+    needed = required_names(columns)
     with open_text(file, limit) as stream:
         first = stream.readline(_MAX_HEADER)
         if not first.strip():
             raise UserError(f"{file.name} begins with no header: name the columns in line 1.")
         if len(first) == _MAX_HEADER:
             raise UserError(f"Line 1 of {file.name} is no header: name the columns there.")
-        by_delimiter = {d: _cells(first, d) for d in delimiters}
+        headers = {d: [column_name(name) for name in _cells(first, d)] for d in delimiters}
         delimiter = next(
-            (
-                d
-                for d, found in by_delimiter.items()
-                if set(needed) <= {column_name(c) for c in found}
-            ),
+            (d for d in delimiters if all({*each} & {*headers[d]} for each in needed)),
             delimiters[0],
         )
-        names = checked_columns(file, by_delimiter[delimiter], needed)
+        names = checked_columns(file, _cells(first, delimiter), needed)
         # Strict: half-quoted cells are an error of their row, not a guess.
         reader = csv.reader(chain((first,), stream), delimiter=delimiter, strict=True)
         try:
@@ -141,10 +162,10 @@ def json_rows(file: File, limit: int | None = None) -> Iterator[Row]:
 
 def json_row(number: int, line: str | None) -> Row:
     """One line of JSON as a row; None is a line that was too long to be read."""
-    found = json_object(line)
-    if isinstance(found, str):
-        return Row(number, problem=found)
-    return Row(number, {column_name(key): value for key, value in found.items()})
+    fields = json_object(line)
+    if isinstance(fields, str):
+        return Row(number, problem=fields)
+    return Row(number, {column_name(key): value for key, value in fields.items()})
 
 
 def json_object(line: str | None) -> dict[str, Any] | str:
@@ -154,7 +175,9 @@ def json_object(line: str | None) -> dict[str, Any] | str:
     if has_foreign_bytes(line):
         return NOT_UTF8
     try:
-        found = json.loads(line)
+        fields = json.loads(line)
     except (ValueError, RecursionError) as error:
         return f"the line is not JSON ({str(error)[:80]})"
-    return found if isinstance(found, dict) else "the line is JSON, but no object with named fields"
+    if isinstance(fields, dict):
+        return fields
+    return "the line is JSON, but no object with named fields"

@@ -26,29 +26,32 @@ from typing import Any
 from poslens.attribution.datasets.corpus import Collection
 from poslens.attribution.datasets.formats import files_below, register
 from poslens.attribution.datasets.passages import PassageReader
+from poslens.attribution.datasets.schema import (
+    Column,
+    Kind,
+    Row,
+    T,
+    as_id,
+    as_is,
+    as_label,
+    as_text,
+    optional,
+    required,
+)
 from poslens.attribution.datasets.streams import MEGABYTE, File, json_lines, open_text
 from poslens.attribution.datasets.tables import json_object
-from poslens.attribution.datasets.types import (
-    Judgement,
-    Passages,
-    Rejection,
-    checked_id,
-    label,
-)
+from poslens.attribution.datasets.types import Judgement, Passages, Rejection
 from poslens.attribution.errors import UserError
-from poslens.attribution.text import clean
 from poslens.attribution.types import TextPair
 
 SUFFIXES = (".json", ".json.gz", ".jsonl", ".jsonl.gz")
 LIMIT = 500 * MEGABYTE
 """Largest .json file, unpacked: it is held in memory as a whole. Lines of JSON have no limit."""
 
-KINDS = ("RETRIEVER", "RERANKER")
 _DOCUMENTS = {
     "RETRIEVER": ("retrieval.documents",),
     "RERANKER": ("reranker.output_documents", "reranker.input_documents", "retrieval.documents"),
 }
-_QUERIES = ("reranker.query", "input.value")
 _HIDDEN = "__REDACTED__"
 """What stands for texts that whoever traced has hidden."""
 
@@ -56,11 +59,29 @@ _HEAD = 1 << 20
 _TOLD_BY = re.compile(r'"resourceSpans"\s*:|"(?:attributes\.)?openinference(?:\.span\.kind)?"')
 _MAX_DEPTH = 12
 _NEXT = re.compile(r"[\s,]*")
-Attributes = Mapping[str, Any]
+
+
+def _content(value: Any, name: str) -> str:
+    if value == _HIDDEN:
+        raise UserError(f"the {name} is hidden in the trace")
+    return as_text(value, name)
+
+
+def _attribute(kind: Kind[T], *names: str) -> Column[T | None]:
+    """A field of a span, in its attributes, in those of its resource, or at its top level."""
+    places = ("", "attributes.", "resource.attributes.")
+    return optional(names[0], kind, *(f"{place}{name}" for name in names for place in places))
+
+
+KIND = _attribute(lambda value, name: str(value).upper(), "openinference.span.kind", "span_kind")
+SPAN_ID = _attribute(as_id, "context.span_id", "spanId", "span_id")
+QUERY = _attribute(as_is, "reranker.query", "input.value")
+MIME_TYPE, SERVICE = _attribute(as_is, "input.mime_type"), _attribute(as_label, "service.name")
+CONTENT, ID = required("content", _content), optional("id", as_id)
 
 
 def judgements(
-    files: Sequence[File], name: str, passages: Passages
+    files: Sequence[File], dataset: str, passages: Passages
 ) -> Iterator[Judgement | Rejection]:
     """Every retrieved document as a pair with its query, or as a rejection; row numbers are lines
     of `.jsonl`, and of `.json` count its spans.
@@ -71,55 +92,43 @@ def judgements(
     ids: dict[str, int] = {}
     queries: set[str] = set()
     for file in files:
-        for row, span in _spans(file):
-            if isinstance(span, Rejection):
-                yield span
-                continue
-            kind = str(_value(span, "openinference.span.kind", "span_kind") or "").upper()
-            if kind not in KINDS:
-                continue
+        for span in _spans(file):
+            row = span.number
             try:
+                if (kind := span[KIND]) not in _DOCUMENTS:
+                    continue
                 place, query, documents = _retrieved(span, kind, f"{file.name}/{row}", queries)
-                domain = label(_value(span, "service.name"), "service.name")
+                domain = span[SERVICE]
             except UserError as error:
                 yield Rejection(file.name, row, str(error))
                 continue
-            for rank, document in documents:
+            for document in documents:
+                name = f"{place}/{document.number}"
                 try:
-                    key, text = _passage(document, f"{place}/{rank}", passages, ids)
+                    key, text = _passage(document, name, passages, ids)
                 except UserError as error:
-                    yield Rejection(file.name, row, f"document {rank}: {error}")
+                    yield Rejection(file.name, row, f"document {document.number}: {error}")
                     continue
                 pair = TextPair(
-                    f"{place}/{rank}",
-                    query,
-                    text,
-                    domain=domain,
-                    dataset=name,
-                    query_type=kind.lower(),
+                    name, query, text, domain=domain, dataset=dataset, query_type=kind.lower()
                 )
                 yield Judgement(pair, place, key)
 
 
-def _retrieved(
-    span: Attributes, kind: str, where: str, seen: set[str]
-) -> tuple[str, str, list[tuple[int, Attributes]]]:
-    """The span's own id, its query and its documents with their ranks from 1."""
-    place = checked_id(_value(span, "context.span_id", "spanId", "span_id") or where, "span's id")
+def _retrieved(span: Row, kind: str, where: str, seen: set[str]) -> tuple[str, str, list[Row]]:
+    """The span's own id, its query and its documents, numbered from 1."""
+    place = span[SPAN_ID] or where
     # A span that was exported twice is there once.
     if place in seen:
         raise UserError(f"the span {place} is there twice")
-    query = next((q for name in _QUERIES if (q := _value(span, name)) is not None), None)
-    query = _plain_query(query, _value(span, "input.mime_type"))
-    if query == _HIDDEN:
-        raise UserError("the query is hidden in the trace")
-    if not isinstance(query, str):
+    query = _plain_query(span[QUERY], span[MIME_TYPE])
+    if query is None:
         raise UserError("the span has no query as text in input.value")
-    cleaned = clean(query, "query").text
+    query = _content(query, "query")
     for prefix in _DOCUMENTS[kind]:
-        if found := _listed(span, prefix):
+        if documents := _listed(span.cells, prefix):
             seen.add(place)
-            return place, cleaned, found
+            return place, query, documents
     raise UserError("the span has no documents")
 
 
@@ -128,73 +137,54 @@ def _plain_query(value: Any, kind: Any) -> Any:
     if kind != "application/json" or not isinstance(value, str):
         return value
     try:
-        found = json.loads(value)
+        query = json.loads(value)
     except (ValueError, RecursionError):
         return value
-    if isinstance(found, Mapping):
+    if isinstance(query, Mapping):
         names = ("query", "question", "input", "query_str")
-        found = next((found[name] for name in names if isinstance(found.get(name), str)), None)
-    return found if isinstance(found, str) else value
+        query = next((query[name] for name in names if isinstance(query.get(name), str)), None)
+    return query if isinstance(query, str) else value
 
 
-def _listed(span: Attributes, prefix: str) -> list[tuple[int, Attributes]]:
-    """The documents below `prefix` by their numbers, counted from 1."""
-    found: dict[int, dict[str, Any]] = {}
+def _listed(span: Mapping[str, Any], prefix: str) -> list[Row]:
+    """The documents below `prefix` in the order of their numbers, counted from 1."""
+    fields: dict[int, dict[str, Any]] = {}
     for start in (f"{prefix}.", f"attributes.{prefix}."):
         for name, value in span.items():
             if name.startswith(start):
                 number, _, rest = name[len(start) :].partition(".")
                 if number.isascii() and number.isdigit() and len(number) < 7:
-                    found.setdefault(int(number), {})[rest.removeprefix("document.")] = value
-    return [(rank, found[number]) for rank, number in enumerate(sorted(found), start=1)]
+                    fields.setdefault(int(number), {})[rest.removeprefix("document.")] = value
+    return [Row(rank, fields[number]) for rank, number in enumerate(sorted(fields), start=1)]
 
 
-def _passage(
-    document: Attributes, place: str, passages: Passages, ids: dict[str, int]
-) -> tuple[str, str]:
-    """The document's key and the one copy of its text that is kept."""
-    content = document.get("content")
-    if content == _HIDDEN:
-        raise UserError("its content is hidden in the trace")
-    if not isinstance(content, str):
-        raise UserError("its content is missing or no text")
-    text = clean(content, "document").text
-    given = document.get("id")
-    key = place if given in (None, "") else checked_id(given, "id")
-    # An id may stand for several passages of one document; a hash keeps its memory small.
+def _passage(document: Row, place: str, passages: Passages, ids: dict[str, int]) -> tuple[str, str]:
+    """The document's key and the stored copy of its text."""
+    text = document[CONTENT]
+    key = document[ID] or place
+    # An id may stand for several passages of one document; a hash needs little memory.
     if ids.setdefault(key, hash(text)) != hash(text):
         key = place
     return passages.of(text, key)
 
 
-def _value(span: Attributes, *names: str) -> Any:
-    """The first of these fields that the span has, in its attributes or at its top level."""
-    for name in names:
-        for prefix in ("", "attributes.", "resource.attributes."):
-            if (found := span.get(f"{prefix}{name}")) is not None:
-                return found
-    return None
-
-
 # -- spans of a file -------------------------------------------------------------------------------
 
 
-def _spans(file: File) -> Iterator[tuple[int, Attributes | Rejection]]:
-    """Every span as one level of fields, their names joined by dots, with the number of its row."""
+def _spans(file: File) -> Iterator[Row]:
+    """Every span as one level of fields, their names joined by dots."""
     if file.name.removesuffix(".gz").endswith(".jsonl"):
         for number, line in json_lines(file):
-            found = json_object(line)
-            if isinstance(found, str):
-                yield number, Rejection(file.name, number, found)
+            fields = json_object(line)
+            if isinstance(fields, str):
+                yield Row(number, problem=fields)
                 continue
-            for span in _spans_of(found):
-                yield number, _flat(span)
+            for span in _spans_of(fields):
+                yield Row(number, _flat(span))
         return
-    number = 0
-    for value in _values(file):
-        for span in _spans_of(value):
-            number += 1
-            yield number, _flat(span)
+    spans = (span for value in _values(file) for span in _spans_of(value))
+    for number, span in enumerate(spans, start=1):
+        yield Row(number, _flat(span))
 
 
 def _values(file: File) -> Iterator[Any]:
@@ -220,29 +210,29 @@ def _spans_of(value: Any) -> Iterator[Mapping[str, Any]]:
     """The spans of what was exported at once: a span, a list, or OpenTelemetry's own nesting."""
     todo: list[tuple[Any, Mapping[str, Any]]] = [(value, {})]
     while todo:
-        one, about = todo.pop()
-        if isinstance(one, list):
-            todo.extend((inner, about) for inner in reversed(one))
+        item, about = todo.pop()
+        if isinstance(item, list):
+            todo.extend((inner, about) for inner in reversed(item))
             continue
-        if not isinstance(one, Mapping):
+        if not isinstance(item, Mapping):
             continue
         inner = [
-            one[name]
+            item[name]
             for name in ("resourceSpans", "scopeSpans", "instrumentationLibrarySpans", "spans")
-            if isinstance(one.get(name), list)
+            if isinstance(item.get(name), list)
         ]
         if inner:
-            resource = one.get("resource")
+            resource = item.get("resource")
             if isinstance(resource, Mapping):
                 about = {"resource": resource}
             todo.extend((each, about) for each in reversed(inner))
             continue
-        yield {**about, **one}
+        yield {**about, **item}
 
 
-def _flat(span: Mapping[str, Any]) -> Attributes:
+def _flat(span: Mapping[str, Any]) -> dict[str, Any]:
     """Nested objects and lists as one level; lists of `key` and `value` are objects."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     todo: list[tuple[str, Any, int]] = [("", span, 0)]
     while todo:
         name, value, depth = todo.pop()
@@ -253,15 +243,15 @@ def _flat(span: Mapping[str, Any]) -> Attributes:
         elif isinstance(value, list) and depth < _MAX_DEPTH and _holds_more(value):
             inner = iter(enumerate(value))
         else:
-            found[name] = value
+            fields[name] = value
             continue
         todo.extend((f"{name}.{key}" if name else str(key), each, depth + 1) for key, each in inner)
-    return found
+    return fields
 
 
 def _holds_more(values: list[Any]) -> bool:
     # Vectors of a thousand numbers are of no use here.
-    return any(isinstance(one, Mapping | list) for one in values)
+    return any(isinstance(value, Mapping | list) for value in values)
 
 
 def _otlp(value: Any) -> Any:
@@ -274,12 +264,12 @@ def _otlp(value: Any) -> Any:
         if kind in ("arrayValue", "kvlistValue") and isinstance(inner, Mapping):
             return _otlp(inner.get("values", []))
     if isinstance(value, list) and value and all(map(_is_key_value, value)):
-        return {one["key"]: one["value"] for one in value}
+        return {item["key"]: item["value"] for item in value}
     return value
 
 
-def _is_key_value(one: Any) -> bool:
-    return isinstance(one, Mapping) and isinstance(one.get("key"), str) and "value" in one
+def _is_key_value(item: Any) -> bool:
+    return isinstance(item, Mapping) and isinstance(item.get("key"), str) and "value" in item
 
 
 # -- the format ------------------------------------------------------------------------------------

@@ -13,8 +13,6 @@ from poslens.attribution.types import Pairs, TextPair
 
 T = TypeVar("T")
 
-MAX_ID = 500
-"""Maximum length of the id of a query or document, in characters."""
 _MAX_REASON = 500
 
 
@@ -81,15 +79,15 @@ class Passages:
     """Assigns ids to passages without ids: each distinct text has the id of its first
     occurrence."""
 
-    _known: dict[str, tuple[str, str]] = field(default_factory=dict)
+    _by_text: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def of(self, text: str, place: str) -> tuple[str, str]:
         """The id of this text, `place` if it is new, and the stored copy of the text."""
-        return self._known.setdefault(text, (place, text))
+        return self._by_text.setdefault(text, (place, text))
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
         """Ids and texts in order of first occurrence."""
-        return iter(self._known.values())
+        return iter(self._by_text.values())
 
 
 @dataclass(frozen=True)
@@ -149,48 +147,15 @@ def spread_evenly(items: Sequence[T], n: int) -> Sequence[T]:
     return items if n >= total else [items[i * total // n] for i in range(n)]
 
 
-def checked_id(value: object, what: str) -> str:
-    """An id as text; `what` names it in the message.
-
-    Raises:
-        UserError: it is neither text nor a whole number, empty, over 500 characters, or has invalid
-            characters (a lone surrogate, NUL), which would break storage or display.
-    """
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise UserError(f"the {what} is missing, or neither text nor a whole number")
-    if isinstance(value, int) and abs(value) >= 10**MAX_ID:
-        raise UserError(f"the {what} has more than {MAX_ID} digits")
-    text = str(value)
-    if not text.strip():
-        raise UserError(f"the {what} is empty")
-    if len(text) > MAX_ID:
-        raise UserError(f"the {what} has {len(text):,} characters; the limit is {MAX_ID}")
-    if printable(text) != text:
-        raise UserError(f"the {what} {text!a:.80} holds characters that are no text")
-    return text
-
-
-def label(value: object, what: str) -> str | None:
-    """A language, domain or type as text; None if it is empty.
-
-    Raises:
-        UserError: as `checked_id`.
-    """
-    if value is None or (isinstance(value, str) and not value.strip()):
-        return None
-    return checked_id(value.strip() if isinstance(value, str) else value, what)
-
-
-def pairs_of(found: Iterable[Judgement | Rejection]) -> Iterator[TextPair | Rejection]:
+def pairs_of(judged: Iterable[Judgement | Rejection]) -> Iterator[TextPair | Rejection]:
     """The pairs of judgments; rejections unchanged."""
-    for one in found:
-        yield one.pair if isinstance(one, Judgement) else one
+    return (row.pair if isinstance(row, Judgement) else row for row in judged)
 
 
 def collect(
     name: str,
     title: str,
-    found: Iterable[TextPair | Rejection],
+    rows: Iterable[TextPair | Rejection],
     versions: Mapping[str, TextPair] | None = None,
     version_name: str = "",
 ) -> DataSet:
@@ -201,11 +166,11 @@ def collect(
     """
     pairs: list[TextPair] = []
     rejected: list[Rejection] = []
-    for one in found:
-        if isinstance(one, TextPair):
-            pairs.append(one)
+    for row in rows:
+        if isinstance(row, TextPair):
+            pairs.append(row)
         else:
-            rejected.append(one)
+            rejected.append(row)
     if not pairs and not rejected:
         raise UserError(f"{title or name} holds no rows: give a data set with at least one pair.")
     if not pairs:

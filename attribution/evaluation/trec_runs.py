@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from poslens.attribution.datasets.corpus import Collection
-from poslens.attribution.datasets.row import NOT_UTF8
+from poslens.attribution.datasets.schema import NOT_UTF8, as_id
 from poslens.attribution.datasets.streams import File, has_foreign_bytes, open_text
-from poslens.attribution.datasets.types import Rejection, checked_id
+from poslens.attribution.datasets.types import Rejection
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.search import DEPTH, Ranking
 from poslens.attribution.types import as_array
@@ -110,7 +110,7 @@ def _result(line: str) -> tuple[str, str, float]:
         score = math.nan
     if not abs(score) < _LARGEST:  # nor is NaN
         raise UserError(f"the score {fields[4][:40]!a} is no number below {_LARGEST:g}")
-    return checked_id(fields[0], "query"), checked_id(fields[2], "document"), score
+    return as_id(fields[0], "query"), as_id(fields[2], "document"), score
 
 
 def _best(known: list[tuple[float, str]]) -> Results:

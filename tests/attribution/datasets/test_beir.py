@@ -92,10 +92,10 @@ def test_judgements_that_make_no_pair_are_counted(tmp_path: Path) -> None:
     said = reasons(found)
     assert sorted(said) == [3, 4, 5, 6, 7, 8, 9, 10]
     assert {rejection.file for rejection in found.rejected} == {"qrels/test.tsv"}
-    assert said[3] == "q1: d2 is judged not relevant" and "'nan' is no number" in said[9]
-    assert said[4] == "query q9 does not exist"
-    assert said[5] == "document d9 does not exist"
-    assert said[6] == "q1 with d1 is there twice"
+    assert said[3] == "q1/d2 is judged not relevant" and "'nan' is no number" in said[9]
+    assert said[4] == "q9/d1: query q9 does not exist"
+    assert said[5] == "q1/d9: document d9 does not exist"
+    assert said[6] == "q1/d1: an earlier row judges the same pair"
     assert "2 cells" in said[7] and "'much' is no number" in said[8]
     assert "The document is empty" in said[10]
 
@@ -104,8 +104,8 @@ def test_lines_of_the_corpus_that_cannot_be_read_are_named(tmp_path: Path) -> No
     corpus = [CORPUS[0], '{"_id": "d2", "text": ', "[1]", {"text": "no id"}]
     found = beir.read(write(tmp_path / "set", corpus), "mine")
     assert reasons(found)[3].startswith(
-        "document d2 does not exist; 3 lines of corpus.jsonl cannot be read, the first: line 2, "
-        "the line is not JSON"
+        "q2/d2: document d2 does not exist; 3 rows have no valid id, the first is corpus.jsonl "
+        "row 2: the line is not JSON"
     )
 
 
@@ -114,7 +114,7 @@ def test_an_id_with_two_texts_is_refused_and_one_repeated_is_not(tmp_path: Path)
     found = beir.read(write(tmp_path / "set", [*CORPUS, other, CORPUS[1]]), "mine")
     assert [pair.pair_id for pair in found.pairs] == ["q2/d2"]
     assert reasons(found) == {
-        2: "document d1 is there twice with another text: lines 1 and 4 of corpus.jsonl"
+        2: "q1/d1: document d1: corpus.jsonl row 4: an earlier row with this id differs"
     }
 
 
@@ -275,17 +275,17 @@ def test_rows_of_judgements_that_make_no_pair_are_counted(tmp_path: Path) -> Non
     found = beir.read(folder, "mine")
     assert len(found.pairs) == 2 and sorted(reasons(found)) == [3, 4, 5, 6, 7]
     said = reasons(found)
-    assert "judged not relevant" in said[3] and "the corpus-id is missing" in said[4]
+    assert "judged not relevant" in said[3] and "the row lacks corpus-id" in said[4]
     assert "'much' is no number" in said[5] and "no object" in said[6]
-    assert said[7] == "query q9 does not exist"
+    assert said[7] == "q9/d1: query q9 does not exist"
 
 
 def test_an_id_in_two_parts_is_refused_where_the_texts_differ(tmp_path: Path) -> None:
     again = {"_id": "d1", "title": "Fog", "text": "It stays."}
     found = beir.read(write_hub(tmp_path / "hub", [*CORPUS, again]), "mine")
     assert reasons(found) == {
-        1: "document d1 is there twice with another text: line 1 of "
-        "corpus/corpus-00000-of-00002.parquet and line 3 of corpus/corpus-00001-of-00002.parquet"
+        1: "q1/d1: document d1: corpus/corpus-00001-of-00002.parquet row 3: an earlier row with "
+        "this id differs"
     }
 
 

@@ -86,11 +86,11 @@ def test_parquet_csv_and_the_hub_give_the_same(tmp_path: Path, monkeypatch: Any)
     [
         ({"content": None}, "the content is missing"),
         ({"content": "  "}, "The content is empty"),
-        ({"question": 7}, "the question is missing or no text"),
+        ({"question": 7}, "the question is a number, not text"),
         ({"span_class": "start"}, "span_class is not among beginning, middle, end"),
         ({"span_class": []}, "span_class is not among"),
         ({"span_class": ["end", {}]}, "span_class is not among"),
-        ({"span_class": None}, "span_class is not among"),
+        ({"span_class": None}, "the span_class is missing"),
     ],
 )
 def test_a_damaged_row_is_left_out_and_counted(

@@ -82,8 +82,11 @@ def test_other_field_names_and_one_file(tmp_path: Path) -> None:
     ("row", "reason"),
     [
         (FOIL | {"document_2": " "}, "The document_2 is empty"),
-        ({"query": "q", "document_1": "a"}, "no text in document_2 or doc2"),
-        (FOIL | {"query": ["q"]}, "no text in query or queries"),
+        (
+            {"query": "q", "document_1": "a"},
+            "the row lacks document_2 or doc2; it has query, document_1",
+        ),
+        (FOIL | {"query": ["q"]}, "the query is a list, not text"),
         ("{", "is not JSON"),
     ],
 )
@@ -191,14 +194,19 @@ def test_a_version_without_text_is_left_out(tmp_path: Path) -> None:
         ("Bild", "Text", "text and pictures"),
     ],
 )
-def test_posts_say_whether_they_hold_pictures(ocr: str, text: str, kind: str) -> None:
+def test_query_types_say_whether_posts_have_pictures(
+    tmp_path: Path, ocr: str, text: str, kind: str
+) -> None:
     def one(word: str) -> str:
         return repr((word, word.upper(), [("deu", 1.0)]))
 
-    cells = {"ocr": f"[{one(ocr)}]" if ocr.isalpha() else ocr, "text": one(text) if text else ""}
-    found = multiclaim._post(cells)
+    write_multiclaim(tmp_path, "fact_check_id,post_id\n10,1\n")
+    cells = (f"[{one(ocr)}]" if ocr.isalpha() else ocr, one(text) if text else "")
+    (tmp_path / "posts.csv").write_text("post_id,ocr,text\n1," + ",".join(map(quoted, cells)))
     words = " ".join(filter(None, (text, ocr if ocr.isalpha() else "")))
-    assert (found.kind, found.original, found.english) == (kind, words, words.upper())
+    for version, expected in (("original", words), ("english", words.upper())):
+        (pair,) = formats.read(tmp_path, "mc", variant=version).pairs
+        assert (pair.query_type, pair.query) == (kind, expected)
 
 
 def test_lines_of_the_mapping_that_make_no_pair(tmp_path: Path) -> None:
@@ -277,7 +285,9 @@ def test_queries_of_one_language_with_documents_of_another(tmp_path: Path) -> No
     (pair,) = found.pairs
     assert (pair.query, pair.document, pair.language) == ("when", "Mgła się podnosi.", "pol")
     assert pair.evidence == EvidenceSpan(0, 17)
-    assert [(r.row, r.reason) for r in found.rejected] == [(2, "query q2 does not exist in eng")]
+    assert [(r.row, r.reason) for r in found.rejected] == [
+        (2, "q2/d1: eng query q2 does not exist")
+    ]
     assert found.title == "x (queries eng, documents pol)"
     with pytest.raises(UserError, match=r"slk is not in set: .* languages eng, pol"):
         formats.read(root, "x", variant="eng-slk")

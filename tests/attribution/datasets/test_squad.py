@@ -87,9 +87,9 @@ def test_every_passage_is_searched_once(tmp_path: Path) -> None:
     ("damage", "said"),
     [
         ({"id": None}, "the id is missing"),
-        ({"question": 7}, "question is missing or no text"),
+        ({"question": 7}, "the question is a number, not text"),
         ({"answers": [7]}, "no object with text"),
-        ({"answers": [{"text": "noon", "answer_start": "4"}]}, "no whole number"),
+        ({"answers": [{"text": "noon", "answer_start": "four"}]}, "'four', not a whole number"),
         ({"answers": [{"text": "noon", "answer_start": 0}]}, "is not at character 0"),
         ({"answers": [{"text": " ", "answer_start": 3}]}, "the answer is empty"),
     ],
@@ -207,10 +207,10 @@ def test_damaged_rows_of_parquet_are_left_out_and_counted(tmp_path: Path) -> Non
     assert [pair.pair_id for pair in found.pairs] == ["q1"]
     assert [one.row for one in found.rejected] == [2, 3, 4, 5, 6]
     assert [r.reason.split(":")[0] for r in found.rejected] == [
-        "context is missing or no text",
+        "the context is missing",
         "its passage does not answer the question",
         "the answer is not at character 0 of its passage",
-        "answer_start is no whole number",
+        "the answer_start is missing",
         "question q1 is there twice",
     ]
 

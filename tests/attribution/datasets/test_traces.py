@@ -182,12 +182,12 @@ def test_what_is_no_pair_is_counted_and_other_spans_are_no_rows(tmp_path: Path) 
     found = formats.read(path, "mine")
     assert [pair.pair_id for pair in found.pairs] == ["good/1", "number/2"]
     assert [(one.row, one.reason) for one in found.rejected[:-1]] == [
-        (2, "document 2: its content is hidden in the trace"),
+        (2, "document 2: the content is hidden in the trace"),
         (3, "the query is hidden in the trace"),
         (4, "the span good is there twice"),
         (5, "the span has no query as text in input.value"),
         (6, "the span has no documents"),
-        (7, "document 1: its content is missing or no text"),
+        (7, "document 1: the content is a number, not text"),
     ]
     assert found.rejected[-1].row == 8 and "is not JSON" in found.rejected[-1].reason
 

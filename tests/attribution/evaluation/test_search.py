@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poslens.attribution.datasets.corpus import Collection, Document, Query
+from poslens.attribution.datasets.types import Rejection
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.scorers import Dense, readable, scorer
 from poslens.attribution.evaluation.search import (
@@ -299,7 +300,8 @@ def test_a_corpus_is_read_once_a_search_and_never_held(tmp_path: Path) -> None:
         nonlocal passes
         passes += 1
         for n in range(1000):
-            yield Document(f"d{n}", f"text {n}" if n % 10 else " ", "", "eng", "f", n + 1)
+            document = Document(f"d{n}", f"text {n}", "", "eng")
+            yield document if n % 10 else Rejection("f", n + 1, "The document is empty")
 
     found = Collection("c", "C", collection().queries, stream)
     survey = found.survey
