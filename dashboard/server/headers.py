@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from poslens.dashboard.server.access_middleware import AccessMiddleware
-from poslens.dashboard.server.page_head import PageHead
-from poslens.dashboard.server.renamed_pages import RenamedPages
 
 HEADERS = (
     # A frame runs with its user's rights: another site could trigger computations with only a link.
@@ -31,31 +25,8 @@ class Headers:
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start":
                 own = {name for name, _ in HEADERS}
-                kept = [pair for pair in message.get("headers", ()) if pair[0].lower() not in own]
-                message = {**message, "headers": [*kept, *HEADERS]}
+                others = [pair for pair in message.get("headers", ()) if pair[0].lower() not in own]
+                message = {**message, "headers": [*others, *HEADERS]}
             await send(message)
 
         await self.app(scope, receive, sent)
-
-
-def install() -> None:
-    """Patch Streamlit's server, which has no settings for this: add the headers, the checks of
-    `AccessMiddleware`, the redirects of renamed pages, and the pages' head."""
-    from streamlit import net_util
-    from streamlit.web.server.starlette import starlette_server
-
-    # For each request from a page of another site, Streamlit would ask an internet host for this
-    # machine's address, block all users meanwhile, and accept pages from the address it gets.
-    net_util.get_external_ip = lambda: None
-    server: Any = starlette_server  # its function that creates the app is undocumented
-    create = server.create_starlette_app
-
-    def with_headers(*arguments: object) -> object:
-        app = create(*arguments)
-        app.add_middleware(PageHead)
-        app.add_middleware(RenamedPages)
-        app.add_middleware(AccessMiddleware)
-        app.add_middleware(Headers)
-        return app
-
-    server.create_starlette_app = with_headers

@@ -50,23 +50,29 @@ def section(access: Access) -> dict[str, str]:
             "PosLens."
         )
     read = _from_file()
-    found = {key: setting.get() or read.get(key, "") for key, setting in _KEYS.items()}
-    missing = [key for key, value in found.items() if not value]
+    values = {key: setting.get() or read.get(key, "") for key, setting in _KEYS.items()}
+    missing = [key for key, value in values.items() if not value]
     if missing:
         names = ", ".join(_KEYS[key].name for key in missing)
         raise UserError(
             f"--login needs {', '.join(missing)}: set {names}, or add them under [auth] to the "
             f"file that {SECRETS.name} names."
         )
-    if len(found["cookie_secret"]) < MIN_COOKIE_SECRET:
+    if len(values["cookie_secret"]) < MIN_COOKIE_SECRET:
         raise UserError(
             f"{COOKIE_SECRET.name} has fewer than {MIN_COOKIE_SECRET} characters: generate one "
             "with `openssl rand -hex 32`."
         )
-    _require_url(found["server_metadata_url"], OIDC_METADATA_URL.name)
-    _require_url(found["redirect_uri"], OIDC_REDIRECT_URI.name)
-    _require_way_back(found["redirect_uri"], access)
-    return found
+    _require_url(values["server_metadata_url"], OIDC_METADATA_URL.name)
+    _require_url(values["redirect_uri"], OIDC_REDIRECT_URI.name)
+    _require_way_back(values["redirect_uri"], access)
+    return values
+
+
+def hide_secrets() -> None:
+    """Remove the secrets from the environment: child processes don't need them."""
+    for setting in (OIDC_CLIENT_SECRET, COOKIE_SECRET):
+        os.environ.pop(setting.name, None)
 
 
 def trouble(metadata_url: str) -> str:
@@ -75,27 +81,16 @@ def trouble(metadata_url: str) -> str:
 
     try:
         answer = httpx.get(metadata_url, timeout=PATIENCE_S, follow_redirects=True)
-        found = answer.json() if answer.is_success else None
+        metadata = answer.json() if answer.is_success else None
     except (httpx.HTTPError, httpx.InvalidURL, ValueError):
-        found = None
-    if isinstance(found, dict) and {"issuer", "authorization_endpoint", "token_endpoint"} <= set(
-        found
-    ):
+        metadata = None
+    needed = {"issuer", "authorization_endpoint", "token_endpoint"}
+    if isinstance(metadata, dict) and needed <= metadata.keys():
         return ""
     return (
         f"Nobody can log in, because {metadata_url} doesn't return a provider's metadata: check "
         f"{OIDC_METADATA_URL.name} and the network."
     )
-
-
-def give(values: Mapping[str, str]) -> None:
-    """Pass the values to `st.login` without writing a file or an environment variable."""
-    from streamlit.runtime.secrets import secrets_singleton
-
-    secrets_singleton.merge_programmatic_secrets({"auth": dict(values)})
-    # Child processes don't need the secrets.
-    for setting in (OIDC_CLIENT_SECRET, COOKIE_SECRET):
-        os.environ.pop(setting.name, None)
 
 
 def _from_file() -> dict[str, str]:
@@ -137,7 +132,7 @@ def _require_way_back(uri: str, access: Access) -> None:
     if parts.path != f"/{path}":
         raise UserError(f"{OIDC_REDIRECT_URI.name} must end in /{path}, not in {parts.path!r}.")
     host = (parts.hostname or "").rstrip(".")
-    if not any(host == known or fnmatchcase(host, known) for known in access.hosts):
+    if not any(host == name or fnmatchcase(host, name) for name in access.hosts):
         raise UserError(
             f"{OIDC_REDIRECT_URI.name} refers to {host}, which isn't an allowed host name: add "
             f"--allowed-host {host}."

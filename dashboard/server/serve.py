@@ -6,7 +6,6 @@ from __future__ import annotations
 import atexit
 import errno
 import gc
-import json
 import logging
 import os
 import signal
@@ -26,7 +25,7 @@ from poslens.commands.command_output import silence_libraries
 from poslens.compute.garbage import no_search_for_garbage
 from poslens.compute.settings import ALLOW_CODE, SHIPPED
 from poslens.dashboard.server import oidc, opening
-from poslens.dashboard.server.access import LOOPBACK, OWN_HOSTS, Access, use
+from poslens.dashboard.server.access import Access, use
 from poslens.dashboard.server.opening import Opening
 
 if TYPE_CHECKING:
@@ -35,29 +34,6 @@ if TYPE_CHECKING:
 STOP_S = 25.0
 """Seconds that runs have to finish their batches when the server stops: less than the 30 s grace
 period of Kubernetes."""
-
-# By default, Streamlit listens on every interface, accepts any Host header and shows paths of this
-# machine in its error boxes.
-FLAGS: Mapping[str, object] = {
-    "server.address": LOOPBACK,
-    "server.headless": True,
-    "server.allowedHosts": list(OWN_HOSTS),
-    "server.fileWatcherType": "none",
-    "server.maxUploadSize": 20,
-    # A full garbage collection after each run traverses all objects of torch and Plotly, which
-    # takes longer than drawing a page of stored results; Python's own schedule is sufficient.
-    "runner.postScriptGC": False,
-    # Don't draw bare expressions of a page's script, such as a constant's docstring.
-    "runner.magicEnabled": False,
-    "browser.gatherUsageStats": False,
-    "browser.serverAddress": LOOPBACK,
-    "client.showErrorDetails": "none",
-    "client.toolbarMode": "minimal",
-    "client.showSidebarNavigation": False,
-    # For each theme separately: a color in [theme] would disable the user's choice of theme.
-    "theme.light.primaryColor": "#0B6E99",
-    "theme.dark.primaryColor": "#4FB3D9",
-}
 
 _FIRST_PAGE_S = 10.0
 _drawn = threading.Event()
@@ -88,6 +64,7 @@ def serve(
     """
     access = access or Access()
     auth = oidc.section(access) if access.login else {}
+    oidc.hide_secrets()
     with no_search_for_garbage():
         from poslens.attribution import datasets
         from poslens.attribution.curves.published import register as register_published
@@ -120,12 +97,11 @@ def serve(
         print("Loading PosLens ...", file=sys.stderr, flush=True)
         with no_search_for_garbage():
             _warm_up(given)
-            from streamlit.web import bootstrap
-
             from poslens.cache.storage.maintenance import older_layouts
             from poslens.compute.compute import service
-            from poslens.dashboard.server import fragment_queue, headers, log_records, people
+            from poslens.dashboard.server import log_records, people
             from poslens.dashboard.server.own_texts import remove_left_over
+            from poslens.dashboard.server.streamlit_app import DashboardApp
 
             gc.freeze()
         remove_left_over()
@@ -133,44 +109,22 @@ def serve(
             print(older, file=sys.stderr, flush=True)
         use(access)
         service().set_reader_key(people.reader)
-        if auth:
-            oidc.give(auth)
-            if text := oidc.trouble(auth["server_metadata_url"]):
-                print(text, file=sys.stderr, flush=True)
+        if auth and (text := oidc.trouble(auth["server_metadata_url"])):
+            print(text, file=sys.stderr, flush=True)
         # A client's address is that of its connection, not one from a header that it sends.
         os.environ["FORWARDED_ALLOW_IPS"] = ""
-        headers.install()
         log_records.install()
-        fragment_queue.install()
-        script = str(Path(__file__).parents[1] / "app.py")
-        flags = {**FLAGS, **_flags(access), "server.port": port, "browser.serverPort": port}
-        # Option names as on the command line, which bootstrap expects.
-        options = {name.replace(".", "_"): value for name, value in flags.items()}
-        bootstrap.load_config_options(flag_options=options)
+        app = DashboardApp(access, auth)
         print(f"PosLens: {'/'.join(filter(None, (access.url(port), page)))}", flush=True)
-        # Until Streamlit installs its own handlers: an exception would leave its server
-        # half-started.
+        # While the server runs it handles signals itself, and repeats them here when it has
+        # stopped. An exception while it starts would leave it half-started.
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: _interrupted())
-        bootstrap.run(script, False, [], options)
+            signal.signal(number, lambda *_: None if app.stopped.is_set() else _interrupted())
+        app.run(port)
         _end_runs()
     except KeyboardInterrupt:
         _interrupted()
     _leave(0)
-
-
-def _flags(access: Access) -> dict[str, object]:
-    """Streamlit's options for these access settings."""
-    from poslens.dashboard.server import people
-
-    found: dict[str, object] = {
-        "server.address": access.host,
-        "server.allowedHosts": list(access.hosts),
-        "server.baseUrlPath": access.base_path,
-    }
-    if access.proxies:
-        found["server.trustedUserHeaders"] = json.dumps({access.user_header: people.NAME})
-    return found
 
 
 def _end_runs() -> None:

@@ -15,11 +15,10 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from streamlit import config, net_util
 from streamlit.web.server import server_util
-from streamlit.web.server.starlette import starlette_server
 
 from poslens.attribution.errors import UserError
 from poslens.compute.settings import PEOPLE
-from poslens.dashboard.server import access, headers
+from poslens.dashboard.server import access, streamlit_app
 from poslens.dashboard.server.access import OWN_HOSTS, Access, access_of
 from poslens.dashboard.server.access_middleware import AccessMiddleware
 
@@ -143,10 +142,7 @@ def test_nobody_on_the_internet_is_asked_about_another_sites_page(
     asked: list[str] = []
     monkeypatch.setattr(net_util, "_make_blocking_http_get", lambda url, **_: asked.append(url))
     monkeypatch.setattr(net_util, "get_external_ip", net_util.get_external_ip)
-    monkeypatch.setattr(
-        starlette_server, "create_starlette_app", starlette_server.create_starlette_app
-    )
-    headers.install()
+    streamlit_app.ask_no_internet_host()
     assert not server_util.is_url_from_allowed_origins("http://evil.example.org") and not asked
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from poslens.attribution.errors import UserError
 from poslens.cache.exchange.atomic_file import replacing
 from tests.support.forked import Child, Forked
 from tests.support.ports import free_port
+from tests.support.served import served
 
 ROOT = Path(__file__).parents[3]
 LONG = "x" * 300
@@ -331,6 +333,18 @@ def test_a_server_that_is_starting_ends_cleanly(
         ends = (0, 130, -number, -signal.SIGINT)
         assert server.returncode in ends, (server.returncode, err.decode()[-2000:])
         assert "Traceback" not in err.decode() and "terminate called" not in err.decode()
+
+
+def test_a_running_server_exits_with_code_0_after_either_signal(tmp_path: Path) -> None:
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    folders = [tmp_path / str(number.value) for number in numbers]
+    with ExitStack() as stack:
+        for folder in folders:
+            folder.mkdir()
+        servers = [stack.enter_context(served(folder)) for folder in folders]
+        for number, server in zip(numbers, servers, strict=True):
+            server.process.send_signal(number)
+        assert [server.process.wait(60) for server in servers] == [0, 0]
 
 
 def listens(port: int) -> bool:

@@ -8,7 +8,8 @@ import pytest
 
 from poslens.attribution.errors import UserError
 from poslens.compute.settings import MODEL_MEMORY_GB, PRECISION, SETTINGS
-from poslens.dashboard.server.serve import FLAGS
+from poslens.dashboard.server.access import Access
+from poslens.dashboard.server.streamlit_app import options
 
 ROOT = Path(__file__).parents[3]
 
@@ -33,7 +34,8 @@ def test_a_value_out_of_range_is_refused(setting, value, monkeypatch) -> None:
 
 
 def test_the_server_is_safe_by_default() -> None:
-    assert FLAGS["server.address"] == "127.0.0.1"
-    assert FLAGS["client.showErrorDetails"] == "none"
-    assert FLAGS["browser.gatherUsageStats"] is False
-    assert set(FLAGS["server.allowedHosts"]) == {"127.0.0.1", "localhost"}  # type: ignore[call-overload]
+    given = options(Access(), 8501)
+    assert given["server.address"] == "127.0.0.1"
+    assert given["client.showErrorDetails"] == "none"
+    assert given["browser.gatherUsageStats"] is False
+    assert given["server.allowedHosts"] == ["127.0.0.1", "localhost"]

@@ -1,0 +1,93 @@
+"""The dashboard as a Streamlit app: its script, middleware, secrets and options."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import streamlit as st
+from starlette.middleware import Middleware
+
+from poslens.dashboard.server import fragment_queue, people
+from poslens.dashboard.server.access import LOOPBACK, Access
+from poslens.dashboard.server.access_middleware import AccessMiddleware
+from poslens.dashboard.server.headers import Headers
+from poslens.dashboard.server.page_head import PageHead
+from poslens.dashboard.server.renamed_pages import RenamedPages
+
+SCRIPT = Path(__file__).parents[1] / "app.py"
+MIDDLEWARE = (Headers, AccessMiddleware, RenamedPages, PageHead)
+"""What a request passes, in order, before Streamlit's own middleware."""
+
+# By default, Streamlit shows paths of this machine in its error boxes.
+_OPTIONS: Mapping[str, object] = {
+    "server.headless": True,
+    "server.fileWatcherType": "none",
+    "server.maxUploadSize": 20,
+    # A full garbage collection after each run traverses all objects of torch and Plotly, which
+    # takes longer than drawing a page of stored results; Python's own schedule is sufficient.
+    "runner.postScriptGC": False,
+    # Don't draw bare expressions of a page's script, such as a constant's docstring.
+    "runner.magicEnabled": False,
+    "browser.gatherUsageStats": False,
+    "browser.serverAddress": LOOPBACK,
+    "client.showErrorDetails": "none",
+    "client.toolbarMode": "minimal",
+    "client.showSidebarNavigation": False,
+    # For each theme separately: a color in [theme] would disable the user's choice of theme.
+    "theme.light.primaryColor": "#0B6E99",
+    "theme.dark.primaryColor": "#4FB3D9",
+}
+
+
+class DashboardApp:
+    """The app for these access settings; `auth` are the values of Streamlit's login, which stay in
+    memory."""
+
+    def __init__(self, access: Access, auth: Mapping[str, str]) -> None:
+        self._access = access
+        self.stopped = threading.Event()
+        """Set once the server has closed its connections after a signal."""
+        self._app = st.App(
+            SCRIPT,
+            secrets={"auth": dict(auth)} if auth else None,
+            middleware=[Middleware(each) for each in MIDDLEWARE],
+            lifespan=self._lifespan,
+        )
+        ask_no_internet_host()
+        fragment_queue.install()
+
+    def run(self, port: int) -> None:
+        """Serve until a signal ends the server."""
+        self._app.run(config=options(self._access, port))
+
+    @asynccontextmanager
+    async def _lifespan(self, app: st.App) -> AsyncIterator[None]:
+        yield
+        self.stopped.set()
+
+
+def options(access: Access, port: int) -> dict[str, object]:
+    """Streamlit's options for these access settings: by default, it would listen on every interface
+    and accept any Host header."""
+    users = json.dumps({access.user_header: people.NAME})
+    return {
+        **_OPTIONS,
+        "server.address": access.host,
+        "server.port": port,
+        "server.allowedHosts": list(access.hosts),
+        "server.baseUrlPath": access.base_path,
+        **({"server.trustedUserHeaders": users} if access.proxies else {}),
+    }
+
+
+def ask_no_internet_host() -> None:
+    """Patch Streamlit, which has no setting for this: for each request from a page of another site,
+    it would ask an internet host for this machine's address, block all users meanwhile, and accept
+    pages from the address it gets."""
+    from streamlit import net_util
+
+    net_util.get_external_ip = lambda: None
