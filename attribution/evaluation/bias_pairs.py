@@ -7,8 +7,9 @@ another name of the entity; `lacking` states which.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeVar
@@ -28,23 +29,41 @@ POSITIONS = ("end", "middle", "own")
 """Where d2 of the position test has the evidence: last, as in ColDeR's file; after half of the
 other sentences; or where the data set's document has it."""
 
+SHARES = (25, 50, 75, 100)
+"""Positions of the evidence in the position test's variants: percent of the other sentences before
+it."""
+
+VARIED = ("position", "literal", "repetition")
+"""Tests with variants."""
+
 NO_EVIDENCE = "The pair has no evidence span: mark the passage that answers the query."
 
 _FILES = {f"{name}{suffix}": name for name in TESTS for suffix in ("", "_bias")}
 """ColDeR's file names; some tests append `_bias`."""
+
+REPETITIONS = re.compile(r"repetition_([0-9]+)_of_([0-9]+)")
+"""Names of files with variants of the repetition test: so many of the added sentences of d1 name
+the entity, none of d2."""
 
 
 @dataclass(frozen=True, slots=True)
 class BiasPairs:
     """The pairs of one test, and the number of the data set's pairs that were excluded, by reason.
 
-    `source` describes where they come from, for captions and exports.
+    `source` describes where they come from, for captions and exports; `variant` names the variant
+    of the test, if these are pairs of one.
     """
 
     test: str
     pairs: tuple[DocumentPair, ...]
     source: str
     rejected: dict[str, int] = field(default_factory=dict)
+    variant: str = ""
+
+    @property
+    def title(self) -> str:
+        """Title of the test and its variant."""
+        return ", ".join(filter(None, (TESTS[self.test].title, self.variant)))
 
 
 def lacking(data: DataSet) -> dict[str, str]:
@@ -69,7 +88,63 @@ def available(data: DataSet) -> tuple[str, ...]:
 def unknown_files(data: DataSet) -> list[str]:
     """Files of a ColDeR data set that belong to none of the seven tests."""
     domains = {pair.domain for pair in data.pairs if pair.domain} if _is_colder(data) else set()
-    return sorted(domain for domain in domains if domain not in _FILES)
+    return sorted(d for d in domains if d not in _FILES and not REPETITIONS.fullmatch(d))
+
+
+def varied(data: DataSet) -> tuple[str, ...]:
+    """The tests of `VARIED` that the data set has variants of."""
+    tests = set(available(data)) - (set() if _repetitions(data) else {"repetition"})
+    return tuple(test for test in VARIED if test in tests)
+
+
+def variants(data: DataSet, test: str, limit: int | None = None) -> list[BiasPairs]:
+    """The pairs of each variant of a test, at most `limit` pairs of each.
+
+    Position: d2 has the evidence after each of `SHARES` of the other sentences, d1 first. In ColDeR
+    files, d1 and its evidence are those of the position test's rows. Literal: the query has the
+    entity's short name, or its long one; d1 has the same name and d2 the other, so the shorter
+    document is the one with the short name. Repetition: m of n added sentences of d1 name the
+    entity, none of d2.
+
+    Raises:
+        UserError: the data set has no variants of the test.
+    """
+    if test not in varied(data):
+        needed = _NEEDED.get(test, "none exist")
+        raise UserError(f"{data.name} has no variants of the test {test[:80]}: {needed}.")
+    if test == "position":
+        pairs: Sequence[TextPair] = data.pairs
+        if _is_colder(data):
+            pairs = [pair.first for pair in pairs_for(data, test).pairs]
+        return [_built(pairs, test, f"{share}%", limit) for share in SHARES]
+    rejected: dict[str, int] = {}
+    if test == "literal":
+        rows = pairs_for(data, test)
+        lengths = [(len(p.first.document), len(p.second.document), p) for p in rows.pairs]
+        groups = {
+            "short name": [p for d1, d2, p in lengths if d1 < d2],
+            "long name": [p for d1, d2, p in lengths if d1 > d2],
+        }
+        if equal := sum(d1 == d2 for d1, d2, _ in lengths):
+            rejected["Both names are equally long."] = equal
+    else:
+        groups = {
+            f"{m} of {n}": [_document_pair("repetition", *both) for both in both_documents]
+            for (m, n), both_documents in sorted(_repetitions(data).items())
+        }
+    chosen = {name: _chosen(pairs, limit) for name, pairs in groups.items() if pairs}
+    built = [
+        BiasPairs(test, tuple(pairs), f"ColDeR rows{note}", variant=name)
+        for name, (pairs, note) in chosen.items()
+    ]
+    return [replace(pairs, rejected={} if i else rejected) for i, pairs in enumerate(built)]
+
+
+_NEEDED = {
+    "position": "it has no pairs for the test",
+    "literal": "it needs a file literal_bias.jsonl, or Re-DocRED's files",
+    "repetition": "it needs Re-DocRED's files, which mark the sentences that name the entity",
+}
 
 
 def pairs_for(
@@ -124,11 +199,29 @@ def _colder_names(data: DataSet) -> set[str]:
     return {_FILES[pair.domain] for pair in data.pairs if pair.domain in _FILES}
 
 
+def _both(pairs: Sequence[TextPair]) -> Iterator[tuple[TextPair, TextPair]]:
+    """Both documents of each row: the reader returns one after the other, or neither."""
+    return zip(pairs[::2], pairs[1::2], strict=True)
+
+
+def _document_pair(test: str, first: TextPair, second: TextPair) -> DocumentPair:
+    return DocumentPair(test, _row(first), first, second)
+
+
 def _of_rows(pairs: Sequence[TextPair]) -> Iterable[DocumentPair]:
-    # The reader returns both documents of a row, one after the other, or neither.
-    for first, second in zip(pairs[::2], pairs[1::2], strict=True):
+    for first, second in _both(pairs):
         if first.domain in _FILES:
-            yield DocumentPair(_FILES[first.domain], _row(first), first, second)
+            yield _document_pair(_FILES[first.domain], first, second)
+
+
+def _repetitions(data: DataSet) -> dict[tuple[int, int], list[tuple[TextPair, TextPair]]]:
+    """Rows of the repetition test's variants by the numbers of sentences: those that name the
+    entity, and all."""
+    rows: dict[tuple[int, int], list[tuple[TextPair, TextPair]]] = {}
+    for first, second in _both(data.pairs) if _is_colder(data) else ():
+        if match := REPETITIONS.fullmatch(first.domain or ""):
+            rows.setdefault((int(match[1]), int(match[2])), []).append((first, second))
+    return rows
 
 
 # -- built from evidence spans -----------------------------------------------------------------
@@ -154,8 +247,10 @@ def _built(pairs: Sequence[TextPair], test: str, position: str, limit: int | Non
             built.append(build(pair, test, position))
         except UserError as error:
             rejected[str(error)] += 1
+    share = position in _PERCENT
+    where = f"{position} of the other sentences" if share else _WHERE.get(position, "")
     how = (
-        f"evidence moved from the front to {_WHERE[position]}"
+        f"evidence moved from the front to {'after ' * share}{where}"
         if test == "position"
         else ("evidence alone against evidence and the rest")
     )
@@ -163,9 +258,11 @@ def _built(pairs: Sequence[TextPair], test: str, position: str, limit: int | Non
     if not built:
         reasons = "; ".join(f"{n:,} x {reason}" for reason, n in rejected.items())
         raise UserError(f"No pair of documents could be built for the test {test}: {reasons}")
-    return BiasPairs(test, tuple(built), note + spread, dict(rejected))
+    variant = position if share else ""
+    return BiasPairs(test, tuple(built), note + spread, dict(rejected), variant)
 
 
+_PERCENT = {f"{share}%": share / 100 for share in SHARES}
 _WHERE = {"end": "the end", "middle": "the middle", "own": "its own position"}
 
 
@@ -173,9 +270,10 @@ def build(pair: TextPair, test: str, position: str = POSITIONS[0]) -> DocumentPa
     """d1 and d2 of one query, document and evidence span, built from whole sentences.
 
     The evidence is every sentence that the span touches, as one block. Position: d1 has it first
-    and d2 at `position`; the other sentences are the same and in order. Brevity: d1 is the evidence
-    alone, d2 the evidence followed by all other sentences. Sentences are joined by the most
-    frequent white space between the document's sentences.
+    and d2 at `position`, one of `POSITIONS` or a percentage of `SHARES`; the other sentences are
+    the same and in order. Brevity: d1 is the evidence alone, d2 the evidence followed by all other
+    sentences. Sentences are joined by the most frequent white space between the document's
+    sentences.
 
     Raises:
         UserError: no evidence span, no sentence other than the evidence, or a script without
@@ -194,7 +292,8 @@ def build(pair: TextPair, test: str, position: str = POSITIONS[0]) -> DocumentPa
         raise UserError("The document has no sentence outside the evidence: give a longer one.")
     gaps = Counter(text[a[1] : b[0]] for a, b in pairwise(spans))
     gap = gaps.most_common(1)[0][0]
-    before = {"end": len(others), "middle": len(others) // 2, "own": touched.index(True)}[position]
+    shares = {"end": 1.0, "middle": 0.5, **_PERCENT}
+    before = touched.index(True) if position == "own" else int(shares[position] * len(others))
     if test == "position":
         orders = [(0, others), (before, others)]
     elif test == "brevity":

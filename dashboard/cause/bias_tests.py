@@ -37,7 +37,7 @@ def behind(page: Opened) -> None:
     summaries: tuple[BiasSummary, ...] = page.summaries
     test = left.selectbox(
         "Test (or click a bar)",
-        list(dict.fromkeys(test.result.test for summary in summaries for test in summary.tests)),
+        list(dict.fromkeys(test.name for summary in summaries for test in summary.tests)),
         key="test",
         bind="query-params",
     )
@@ -55,7 +55,8 @@ def behind(page: Opened) -> None:
     st.caption(f"d1: {TESTS[tested.result.test].d1}. d2: {TESTS[tested.result.test].d2}.")
     table = BIAS_STUDY.tables["pairs"]
     rows = table.text_frame([summary])
-    rows = rows[rows["test"] == test].drop(columns=["model", "test"]).reset_index(drop=True)
+    of_test = (rows["test"] == tested.pairs.test) & (rows["variant"] == tested.pairs.variant)
+    rows = rows[of_test].drop(columns=["model", "test", "variant"]).reset_index(drop=True)
     row = chosen_row(
         rows,
         f"bias.pairs.{under}.{test}",

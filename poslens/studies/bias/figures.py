@@ -25,6 +25,13 @@ MEASURES = {
 }
 """What the bars show, with the axis title. Only mean differences depend on the score's scale."""
 
+_AXES = {
+    "position": "Other sentences before the evidence of d2",
+    "literal": "Entity's name in the query and in d1",
+    "repetition": "Added sentences of d1 that name the entity",
+}
+"""Titles of the x axis for the variants of a test."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bar:
@@ -38,49 +45,64 @@ class Bar:
     high: float | None
     note: str = ""
     instead: str = "none"
+    variant: str = ""
+
+    @property
+    def label(self) -> str:
+        """The label below the bar: one word for a test, or the variant."""
+        return self.variant or TESTS[self.test].title.split()[0]
+
+    @property
+    def name(self) -> str:
+        """Name of the test and its variant."""
+        return ", ".join(filter(None, (self.test, self.variant)))
 
 
-def bar(model: str, result: BiasResult, measure: str) -> Bar:
+def bar(model: str, result: BiasResult, measure: str, variant: str = "") -> Bar:
     """The bar of one result under a measure, a key of `MEASURES`."""
     note = " ".join(result.remarks)
     if measure == "mean difference":
         value, low, high = result.difference, result.low, result.high
-        return Bar(model, result.test, value, low, high, note)
+        return Bar(model, result.test, value, low, high, note, variant=variant)
     value, interval = result.t, result.t_interval
     documents = result.n_documents
     scale = 1.0 if measure == "t" else documents**-0.5 if documents else 1.0
     if value is None or interval is None:
         instead = "tie" if result.difference == 0 else "none"
-        return Bar(model, result.test, None, None, None, note, instead)
+        return Bar(model, result.test, None, None, None, note, instead, variant)
     low, high = interval
-    return Bar(model, result.test, scale * value, scale * low, scale * high, note)
+    low, high, value = scale * low, scale * high, scale * value
+    return Bar(model, result.test, value, low, high, note, variant=variant)
 
 
 def bias_chart(
     bars: Sequence[Bar], measure: str, style: Style, provenance: Provenances = ()
 ) -> go.Figure:
-    """A group of bars for each test, one bar per model, above zero if d1 scores higher.
+    """A group of bars for each test, or each variant of a test, one bar per model, above zero if d1
+    scores higher.
 
     Whiskers are 95% intervals. A bar without a value is omitted, and a label shows that the test
-    has none. Each bar's customdata is [model, test].
+    has none. Each bar's customdata is [model, name of the test and its variant].
     """
-    figure = canvas("bias_tests", style, "", MEASURES[measure], provenance)
+    axis = next((_AXES[bar.test] for bar in bars if bar.variant), "")
+    figure = canvas("bias_tests", style, axis, MEASURES[measure], provenance)
     models = list(dict.fromkeys(bar.model for bar in bars))
-    tests = [name for name in TESTS if any(bar.test == name for bar in bars)]
-    # One word each, in the largest size that fits between neighbors in a narrow paper column.
-    labels = {name: TESTS[name].title.split()[0] for name in tests}
-    room = (style.width_px - 6 * style.font_size) / max(1, len(tests))
-    longest = max((text_width(label, 1.0) for label in labels.values()), default=1.0)
+    order = list(TESTS)
+    listed = sorted(bars, key=lambda bar: order.index(bar.test))
+    labels = list(dict.fromkeys(bar.label for bar in listed))
+    # In the largest size that fits between neighbors in a narrow paper column.
+    room = (style.width_px - 6 * style.font_size) / max(1, len(labels))
+    longest = max((text_width(label, 1.0) for label in labels), default=1.0)
     for index, model in enumerate(models):
         own = [bar for bar in bars if bar.model == model]
         colour = str(style.line(index)["color"])
         known = [(bar.value, bar.low, bar.high) for bar in own]
         figure.add_trace(
             go.Bar(
-                x=[labels[bar.test] for bar in own],
+                x=[bar.label for bar in own],
                 y=[0.0 if value is None else value for value, *_ in known],
                 name=legend_name(model, style),
-                customdata=[[model, bar.test] for bar in own],
+                customdata=[[model, bar.name] for bar in own],
                 text=[bar.instead if bar.value is None else "" for bar in own],
                 textposition="outside",
                 textfont={"size": style.small, "color": style.colours.muted},
@@ -113,7 +135,8 @@ def bias_chart(
     figure.update_layout(barmode="group", bargap=0.25, hovermode="closest")
     figure.update_xaxes(
         categoryorder="array",
-        categoryarray=[labels[name] for name in tests],
+        categoryarray=labels,
+        type="category",
         ticks="",
         showline=False,
         # Horizontal if there is room: a page may be narrower than the style's width.
@@ -125,7 +148,8 @@ def bias_chart(
 
 
 def _hover(bar: Bar, measure: str) -> str:
-    head = f"{escape(bar.model)}<br>{escape(TESTS[bar.test].title)}"
+    title = ", ".join(filter(None, (TESTS[bar.test].title, bar.variant)))
+    head = f"{escape(bar.model)}<br>{escape(title)}"
     if bar.value is None:
         return f"{head}<br>{'<br>'.join(map(escape, wrap(bar.note, 320, 13)))}"
     interval = "" if bar.low is None else f" [{bar.low:.3g}, {bar.high:.3g}]"

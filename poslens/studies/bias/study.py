@@ -11,11 +11,14 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.bias_pairs import (
     FROM_EVIDENCE,
     POSITIONS,
+    VARIED,
     BiasPairs,
     available,
     lacking,
     pairs_for,
     unknown_files,
+    variants,
+    varied,
 )
 from poslens.attribution.evaluation.bias_tests import (
     TEST_NAME,
@@ -83,7 +86,8 @@ def narrowed(
         rejected = dict(test.rejected)
         if len(pairs) < len(test.pairs):
             rejected[UNREADABLE] = len(test.pairs) - len(pairs)
-        pairs_of_tests.append(BiasPairs(test.test, pairs, f"{test.source}; {selection}", rejected))
+        source = f"{test.source}; {selection}"
+        pairs_of_tests.append(replace(test, pairs=pairs, source=source, rejected=rejected))
     return pairs_of_tests
 
 
@@ -109,6 +113,17 @@ TEST_CHOICE = Several(
     options=tuple(TESTS),
     closed=True,
     help="Repeatable; all that the data set has by default.",
+)
+
+UNVARIED = "none"
+VARY = Choice(
+    title="Variants of",
+    default=UNVARIED,
+    options=(UNVARIED, *VARIED),
+    help="Replaces all tests by the variants of one test, as in the paper: position (evidence "
+    "after 25 to 100% of the other sentences, figure 4), literal (short or long name in the query "
+    "and in the document, table 3), repetition (m of n added sentences name the entity, figure 5; "
+    "needs Re-DocRED's files).",
 )
 
 
@@ -144,6 +159,7 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
             help="Where the position test moves the evidence to, if it is built from evidence "
             "spans: end, middle (after half of the other sentences) or own (not moved).",
         ),
+        vary=VARY,
         pairs=Integer(
             title="Pairs per test",
             default=250,
@@ -173,7 +189,12 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
             "Bias tests by test and model",
             lambda summaries, style, origin: bias_chart(
                 [
-                    bar(summary.model.spec.name, test.result, summary.asked.measure)
+                    bar(
+                        summary.model.spec.name,
+                        test.result,
+                        summary.asked.measure,
+                        test.pairs.variant,
+                    )
                     for summary in summaries
                     for test in summary.tests
                 ],
@@ -193,7 +214,8 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         left = {
             name: parameter for name, parameter in self.parameters.items() if name not in hidden
         }
-        return Parameters(**{**left, "tests": tests})
+        vary = replace(VARY, options=(UNVARIED, *varied(data)))
+        return Parameters(**{**left, "tests": tests, "vary": vary})
 
     def corpus(self, data: DataSet, settings: Settings) -> tuple[BiasPairs, ...]:
         """The pairs of each test."""
@@ -203,7 +225,15 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
                 f"{data.name} has neither ColDeR's files nor evidence spans, so there is no bias "
                 "test for it: choose another data set."
             )
-        tests = [pairs_for(data, name, settings.position, settings.pairs) for name in names]
+        if settings.vary == UNVARIED:
+            tests = [pairs_for(data, name, settings.position, settings.pairs) for name in names]
+        elif settings.tests and settings.vary not in settings.tests:
+            raise UserError(
+                f"The tests {', '.join(names)} do not include {settings.vary}, whose variants are "
+                "selected: select that test too."
+            )
+        else:
+            tests = variants(data, settings.vary, settings.pairs)
         if not any(distinct(pairs) for pairs in tests):
             paired_test(tests[0].test, [], len(tests[0].pairs))  # raises the reason
         return tuple(tests)
@@ -231,7 +261,7 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
     def notes(self, data: DataSet, corpus: tuple[BiasPairs, ...]) -> list[str]:
         """The pairs excluded from each test, and the tests without pairs."""
         sentences = [
-            f"{TESTS[pairs_of_test.test].title}: "
+            f"{pairs_of_test.title}: "
             + " ".join(
                 f"{n:,} pair{'s' * (n != 1)} left out. {why}"
                 for why, n in pairs_of_test.rejected.items()
@@ -240,7 +270,7 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
             if pairs_of_test.rejected
         ]
         sentences += [
-            f"{TESTS[pairs.test].title}: no two documents differ, so there is nothing to test."
+            f"{pairs.title}: no two documents differ, so there is nothing to test."
             for pairs in corpus
             if not distinct(pairs)
         ]
@@ -330,7 +360,7 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
                 partial = partial or test.missing > 0
                 if test.missing:
                     continue
-                label = f"{summary.model.spec.name}, {TESTS[test.result.test].title.lower()}"
+                label = f"{summary.model.spec.name}, {test.pairs.title.lower()}"
                 for sentence in (*test.result.remarks, *dict.fromkeys(test.failed.values())):
                     labels.setdefault(sentence, []).append(label)
         sentences = [f"{'; '.join(of)}: {sentence}" for sentence, of in labels.items()]
@@ -343,8 +373,7 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         higher: dict[str, list[str]] = {"d1": [], "d2": []}
         level: list[str] = []
         for test in summary.tests:
-            result = test.result
-            name = TESTS[result.test].title.lower()
+            name = test.pairs.title.lower()
             if test.adjusted_p is None or test.adjusted_p >= LEVEL or test.difference is None:
                 level.append(name)
             else:
@@ -366,7 +395,7 @@ def provenance_of(model: ModelIdentity, tests: Sequence[ScoredTest]) -> Provenan
     all tests together."""
     results = [test.result for test in tests]
     names, source = (
-        ", ".join(result.test for result in results),
+        ", ".join(dict.fromkeys(result.test for result in results)),
         "; ".join(dict.fromkeys(test.pairs.source for test in tests)),
     )
     unread = sum(result.n_unread for result in results)

@@ -40,6 +40,11 @@ class ScoredTest:
     adjusted_p: float | None = None
 
     @property
+    def name(self) -> str:
+        """Name of the test and its variant."""
+        return ", ".join(filter(None, (self.pairs.test, self.pairs.variant)))
+
+    @property
     def difference(self) -> Estimate | None:
         """The mean of s(d1) - s(d2) with its t interval."""
         result = self.result
@@ -56,9 +61,16 @@ class BiasSummary:
     asked: Asked
     tests: tuple[ScoredTest, ...]
 
-    def of(self, test: str) -> ScoredTest | None:
-        """The result of the test with this name."""
-        return next((one for one in self.tests if one.result.test == test), None)
+    def of(self, name: str) -> ScoredTest | None:
+        """The result of the test, or of its variant, with this name."""
+        return next((test for test in self.tests if test.name == name), None)
+
+
+VARIANT = (
+    "The variant of the test, if `--vary` is given. Position: percent of the other sentences "
+    "before the evidence. Literal: the name in the query and in d1. Repetition: added sentences of "
+    "d1 that name the entity."
+)
 
 
 @dataclass(frozen=True)
@@ -67,6 +79,7 @@ class BiasRow:
 
     model: str = column("Name of the model.")
     test: str = column("Name of the test.")
+    variant: str = column(VARIANT)
     n: int = column("Pairs of documents tested.")
     documents: int = column("Different documents.")
     t: float | None = column("Paired t statistic; null where it is not defined.", form=".2f")
@@ -112,6 +125,7 @@ class PairRow:
 
     model: str = column("Name of the model.")
     test: str = column("Name of the test.")
+    variant: str = column(VARIANT)
     difference: float = column("s(d1) - s(d2), in the model's score.", form=".4f")
     score_d1: float = column("Score of the first document.", title="s(d1)", form=".4f")
     score_d2: float = column("Score of the second document.", title="s(d2)", form=".4f")
@@ -132,6 +146,7 @@ def test_rows(summary: BiasSummary) -> Iterator[BiasRow]:
         yield BiasRow(
             model=summary.model.spec.name,
             test=result.test,
+            variant=one.pairs.variant,
             n=result.n,
             documents=result.n_documents,
             t=result.t,
@@ -163,6 +178,7 @@ def pair_rows(summary: BiasSummary) -> Iterator[PairRow]:
             PairRow(
                 summary.model.spec.name,
                 test.result.test,
+                test.pairs.variant,
                 scores.first - scores.second,
                 scores.first,
                 scores.second,

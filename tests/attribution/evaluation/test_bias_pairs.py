@@ -18,6 +18,8 @@ from poslens.attribution.evaluation.bias_pairs import (
     lacking,
     pairs_for,
     unknown_files,
+    variants,
+    varied,
 )
 from poslens.attribution.evaluation.bias_tests import TESTS, PairScores, paired_test
 from poslens.attribution.text import sentences
@@ -125,6 +127,58 @@ def test_items_at_even_distances_with_the_first_and_without_rounding() -> None:
     assert spread_evenly("abc", 5) == "abc"
     # a step of 304 / 140 as a binary fraction falls short of a whole number once
     assert list(spread_evenly(range(304), 140)) == [i * 304 // 140 for i in range(140)]
+
+
+def test_position_variants_move_the_evidence_past_a_share_of_the_sentences() -> None:
+    sentences_of = [f"Tea {number} is hot." for number in range(8)]
+    document = " ".join([*sentences_of[:3], "Ice melts.", *sentences_of[3:]])
+    data = DataSet("mine", "mine", (pair(document=document),))
+    assert varied(data) == ("position",)
+    built = variants(data, "position")
+    assert [of.variant for of in built] == ["25%", "50%", "75%", "100%"]
+    for of, before in zip(built, (2, 4, 6, 8), strict=True):
+        (item,) = of.pairs
+        assert item.first.document.startswith("Ice melts. ")
+        moved = [*sentences_of[:before], "Ice melts.", *sentences_of[before:]]
+        assert item.second.document == " ".join(moved) and of.variant in item.item_id
+    assert built[-1].pairs[0].second.document == build(data.pairs[0], "position").second.document
+    with pytest.raises(UserError, match=r"no variants of the test repetition: it needs Re-DocRED"):
+        variants(data, "repetition")
+
+
+def test_variants_of_colder_rows(tmp_path: Path) -> None:
+    rows = {
+        "literal_bias": [("LA", "Los Angeles"), ("New York", "NY"), ("A", "B")],
+        "repetition_1_of_2": [("c", "d")],
+        "repetition_2_of_2": [("e", "f"), ("g", "h")],
+    }
+    for name, listed in rows.items():
+        objects = [{"query": "q", "document_1": a, "document_2": b} for a, b in listed]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in objects))
+    data = formats.read(tmp_path, "c")
+    assert varied(data) == ("literal",) and unknown_files(data) == []
+    short, long = variants(data, "literal")
+    assert (short.variant, [p.first.document for p in short.pairs]) == ("short name", ["LA"])
+    assert (long.variant, [p.first.document for p in long.pairs]) == ("long name", ["New York"])
+    # Variants of a test come with the test.
+    (tmp_path / "repetition.jsonl").write_text((tmp_path / "repetition_2_of_2.jsonl").read_text())
+    one, two = variants(formats.read(tmp_path, "c"), "repetition", limit=1)
+    assert (one.variant, one.title, one.pairs[0].first.document) == (
+        "1 of 2",
+        "Repetition, 1 of 2",
+        "c",
+    )
+    assert (two.variant, two.source) == ("2 of 2", "ColDeR rows; 1 of 2 spread evenly")
+
+
+def test_position_variants_of_colder_rows_start_from_d1() -> None:
+    data = datasets.read("sample-bias")
+    rows = pairs_for(data, "position").pairs
+    built = variants(data, "position")
+    assert [len(of.pairs) for of in built] == [12] * 4
+    for row, item in zip(rows, built[-1].pairs, strict=True):
+        assert item.first.document == row.first.document
+        assert item.second.document == row.second.document
 
 
 def test_some_pairs_spread_evenly(sample: DataSet) -> None:

@@ -294,7 +294,24 @@ def test_the_command_prints_the_table() -> None:
     twice = command("--model", "BM25", "--model", "BM25", "--test", "position", "--test", "foil")
     assert json.loads(twice.stdout)["rows"] == found["rows"], "p is adjusted for two tests"
     again = command("--model", "BM25", "--test", "position", "--format", "csv")
-    assert again.stdout.splitlines()[-1].startswith('"BM25","position",12,12,"","",""')
+    assert again.stdout.splitlines()[-1].startswith('"BM25","position","",12,12,"","",""')
+
+
+def test_the_command_tests_each_variant(tmp_path: Path) -> None:
+    figure = tmp_path / "variants.json"
+    done = command("--model", "BM25", "--vary", "literal", "--figure", str(figure))
+    assert done.exit_code == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert [(row["test"], row["variant"]) for row in rows] == [
+        ("literal", "short name"),
+        ("literal", "long name"),
+    ]
+    assert sum(row["n"] for row in rows) == 11
+    assert "1 pair left out. Both names are equally long." in done.stderr
+    (trace,) = json.loads(figure.read_text())["data"]
+    assert trace["x"] == ["short name", "long name"]
+    both = command("--model", "BM25", "--vary", "literal", "--test", "foil")
+    assert both.exit_code == 2 and "foil do not include literal" in both.stderr
 
 
 @pytest.mark.parametrize(
