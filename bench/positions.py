@@ -2,9 +2,9 @@
 
     python -m bench.positions [--model MiniLM] [--pairs 30] [--rounds 1]
 
-Processor time of one thread, on the sample, in a new store each round: relocation of the pairs (the
-cost of `cause`), then the vectors of the corpus (which `rank` and `audit` share), then the ranks of
-the moved documents (what `positions` adds). Ratios are to `cause`.
+Processor time of one thread, on the sample. In one new store each round: relocation of the pairs
+(the cost of `cause`), then the vectors of the corpus (which `rank` and `audit` share), then the
+ranks of the moved documents. In another: `positions` with nothing stored. Ratios are to `cause`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import cast
@@ -45,34 +46,46 @@ def main(arguments: list[str] | None = None) -> None:
     retriever = load(resolve(options.model), "cpu", "float32")
     settings = POSITIONS.parameters.settings({"pairs": options.pairs})
     moved = POSITIONS.corpus(data_set("sample"), settings)
-    rounds: list[tuple[float, float, float]] = []
-    for _ in range(options.rounds):
-        with TemporaryDirectory() as folder:
-            rounds.append(_round(Path(folder), retriever, moved))
-            release(Path(folder))
+    rounds = [_round(retriever, moved) for _ in range(options.rounds)]
     print("| | processor time | relative to cause |\n|---|---|---|")
     for name, own in {
-        "cause": [cause for cause, _, _ in rounds],
-        "positions, after cause and rank": [ranks for _, _, ranks in rounds],
-        "positions, after rank": [cause + ranks for cause, _, ranks in rounds],
-        "positions, nothing stored": [sum(parts) for parts in rounds],
+        "cause": [cause for cause, *_ in rounds],
+        "positions, after cause and rank": [ranks for _, _, ranks, _ in rounds],
+        "positions, after rank": [cause + ranks for cause, _, ranks, _ in rounds],
+        "positions, nothing stored": [alone for *_, alone in rounds],
     }.items():
         ratios = [value / parts[0] for value, parts in zip(own, rounds, strict=True)]
         print(f"| {name} | {statistics.median(own):.1f} s | {statistics.median(ratios):.2f} |")
 
 
-def _round(root: Path, retriever: Retriever, moved: Moved) -> tuple[float, float, float]:
-    """Seconds of relocation, of the corpus's vectors and of the ranks, in a new store."""
+def _round(retriever: Retriever, moved: Moved) -> tuple[float, float, float, float]:
+    """Seconds of relocation, of the corpus's vectors and of the ranks, one after the other, and of
+    `positions` alone."""
     model = ModelKey(retriever.name, "bench")
     pairs, collection = moved.pairs, moved.collection
     items = [RankedPair(pair, moved.fingerprint) for pair in pairs]
     texts = [document.text for document in collection.documents()]
-    dense, store = cast(Pooled, retriever), EmbeddingStore(root)
-    return (
-        _seconds(lambda: intervene_all(retriever, model, relocation_method(), pairs, root)),
-        _seconds(lambda: embed(dense, model, "document", texts, store)),
-        _seconds(lambda: run_positions(root, retriever, model, N_POSITIONS, items, collection)),
-    )
+    dense = cast(Pooled, retriever)
+
+    def positions(root: Path) -> None:
+        run_positions(root, retriever, model, N_POSITIONS, items, collection)
+
+    with _new_store() as root:
+        method, store = relocation_method(), EmbeddingStore(root)
+        parts = (
+            _seconds(lambda: intervene_all(retriever, model, method, pairs, root)),
+            _seconds(lambda: embed(dense, model, "document", texts, store)),
+            _seconds(lambda: positions(root)),
+        )
+    with _new_store() as root:
+        return *parts, _seconds(lambda: positions(root))
+
+
+@contextmanager
+def _new_store() -> Iterator[Path]:
+    with TemporaryDirectory() as folder:
+        yield Path(folder)
+        release(Path(folder))
 
 
 def _seconds(run: Callable[[], object]) -> float:

@@ -187,12 +187,14 @@ def formats_of(row: type) -> dict[str, str]:
 @dataclass(frozen=True, slots=True)
 class Table(Generic[Summary]):
     """A table of a study: the dataclass of its rows, and the function that returns the rows of
-    one model's summary. If `on_page`, pages show it below its title."""
+    one model's summary, or of all summaries at once if the table is `joint`. If `on_page`, pages
+    show it below its title."""
 
     row: type
     rows: Callable[[Summary], Iterable[Any]]
     title: str = ""
     on_page: bool = True
+    joint: bool = False
 
     def formats(self) -> dict[str, str]:
         """The format of each number without an interval, by its page heading."""
@@ -200,11 +202,16 @@ class Table(Generic[Summary]):
 
     def frame(self, summaries: Sequence[Summary]) -> pd.DataFrame:
         """All rows, as written to files."""
-        return frame_of(self.row, (row for summary in summaries for row in self.rows(summary)))
+        return frame_of(self.row, self._all_rows(summaries))
 
     def text_frame(self, summaries: Sequence[Summary]) -> pd.DataFrame:
         """All rows, as shown on pages."""
-        return text_frame_of(row for summary in summaries for row in self.rows(summary))
+        return text_frame_of(self._all_rows(summaries))
+
+    def _all_rows(self, summaries: Sequence[Summary]) -> Iterable[Any]:
+        if self.joint:
+            return self.rows(summaries)  # type: ignore[arg-type]
+        return (row for summary in summaries for row in self.rows(summary))
 
 
 def _of_files(row: type) -> list[Field[Any]]:

@@ -25,6 +25,14 @@ from poslens.compute.compute import Compute
 from poslens.compute.coverage import Report
 from poslens.compute.runs import Job
 from poslens.figures.palettes import Style
+from poslens.paired import (
+    TITLE,
+    DifferenceRow,
+    MeasuredModel,
+    PairedDifference,
+    difference_rows,
+    paired_differences,
+)
 from poslens.parameters import Parameters, Settings
 from poslens.rows import Table
 
@@ -158,6 +166,27 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
         """The results as shown together, with everything that depends on all of them, such as p
         values adjusted for multiple tests."""
         return list(summaries)
+
+    def measured(self, summary: Summary) -> MeasuredModel | None:
+        """What two results are compared by. A study that overrides this has a table of paired
+        differences, and a sentence for each two results."""
+        return None
+
+    def differences(self, summaries: Sequence[Summary]) -> list[PairedDifference]:
+        """Each result compared with those above it, with Holm's p over all comparisons."""
+        measured = (self.measured(summary) for summary in summaries)
+        return paired_differences([each for each in measured if each is not None])
+
+    @property
+    def all_tables(self) -> Mapping[str, Table[Any]]:
+        """The study's tables by name, including that of paired differences."""
+        if type(self).measured is Study.measured:
+            return self.tables
+
+        def rows(summaries: Sequence[Summary]) -> Iterable[DifferenceRow]:
+            return difference_rows(self.differences(summaries))
+
+        return {**self.tables, "differences": Table(DifferenceRow, rows, TITLE, joint=True)}
 
     @property
     def streams(self) -> bool:

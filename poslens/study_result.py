@@ -14,6 +14,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.types import Provenance
 from poslens.export.files import FIGURE_FORMATS, TABLE_FORMATS, figure_bytes
 from poslens.figures.palettes import Style
+from poslens.paired import difference_sentences
 from poslens.study import Study
 
 
@@ -26,8 +27,9 @@ class StudyResult:
 
     @property
     def verdicts(self) -> list[str]:
-        """One sentence for each model."""
-        return [self.study.verdict(summary) for summary in self.summaries]
+        """One sentence for each model, then one for each two models that the study compares."""
+        own = [self.study.verdict(summary) for summary in self.summaries]
+        return [*own, *difference_sentences(self.study.differences(self.summaries))]
 
     @property
     def provenance(self) -> list[Provenance]:
@@ -40,13 +42,13 @@ class StudyResult:
         Raises:
             UserError: the study has no such table.
         """
-        name = table or next(iter(self.study.tables))
-        if name not in self.study.tables:
+        name = table or next(iter(self.study.all_tables))
+        if name not in self.study.all_tables:
             raise UserError(
                 f"{self.study.title} has no table {name[:40]!r}: choose from "
-                f"{', '.join(self.study.tables)}."
+                f"{', '.join(self.study.all_tables)}."
             )
-        return self.study.tables[name].frame(self.summaries)
+        return self.study.all_tables[name].frame(self.summaries)
 
     def figure(self, style: Style | None = None) -> go.Figure:
         """The study's first figure.
@@ -73,7 +75,7 @@ class StudyResult:
         return written(path, figure_bytes(self.figure(style), fmt, style, self.provenance))  # type: ignore[arg-type]
 
     def _repr_html_(self) -> str:
-        table = next(iter(self.study.tables.values()))
+        table = next(iter(self.study.all_tables.values()))
         return str(table.text_frame(self.summaries).to_html(escape=True, index=False))
 
     def __repr__(self) -> str:

@@ -267,6 +267,28 @@ def ratios(means: Values) -> Values:
     return np.asarray(found, dtype=np.float64)
 
 
+def share(means: Values) -> Values:
+    """Share of unretrieved sentences, from means of `share_row`."""
+    return ratios(means)[:, 0]
+
+
+def share_row(
+    document: SentenceRanks,
+    order: Order,
+    query_form: QueryForm,
+    top: int,
+    *,
+    read: bool | None = None,
+) -> Values:
+    """A document's unretrieved sentences and its sentences [2]. `read` restricts them to those
+    that the model reads whole (True) or does not (False)."""
+    unretrieved = document.unretrieved(order, query_form, top)
+    asked = np.isfinite(unretrieved)
+    if read is not None:
+        asked &= (document.read[ORDERS.index(order)] >= 1) == read
+    return np.array([unretrieved[asked].sum(), asked.sum()], dtype=np.float64)
+
+
 def unretrieved_share(
     documents: Sequence[SentenceRanks],
     order: Order,
@@ -275,40 +297,37 @@ def unretrieved_share(
     *,
     read: bool | None = None,
 ) -> Estimate | None:
-    """Share of unretrieved sentences. `read` restricts it to sentences that the model reads whole
-    (True) or does not (False). None if there are no sentences."""
-    rows = []
-    for document in documents:
-        unretrieved = document.unretrieved(order, query_form, top)
-        asked = np.isfinite(unretrieved)
-        if read is not None:
-            asked &= (document.read[ORDERS.index(order)] >= 1) == read
-        rows.append((unretrieved[asked].sum(), asked.sum()))
+    """Share of unretrieved sentences. `read` is as in `share_row`. None if there are no
+    sentences."""
+    rows = [share_row(document, order, query_form, top, read=read) for document in documents]
     return _share(rows)
+
+
+def thirds_row(document: SentenceRanks, order: Order, query_form: QueryForm, top: int) -> Values:
+    """A document's unretrieved sentences in the last and in the first third of its text, and its
+    sentences there [4]."""
+    unretrieved = document.unretrieved(order, query_form, top)
+    positions = document.positions[ORDERS.index(order)]
+    last, first = (
+        np.isfinite(unretrieved) & where for where in (positions > 2 / 3, positions < 1 / 3)
+    )
+    counts = (unretrieved[last].sum(), unretrieved[first].sum(), last.sum(), first.sum())
+    return np.array(counts, dtype=np.float64)
+
+
+def thirds_difference(means: Values) -> Values:
+    """Share of unretrieved sentences in the last third minus that in the first, from means of
+    `thirds_row`."""
+    shares = ratios(means)
+    return np.asarray(shares[:, 0] - shares[:, 1])
 
 
 def last_minus_first(
     documents: Sequence[SentenceRanks], order: Order, query_form: QueryForm, top: int
 ) -> Estimate | None:
     """Share of unretrieved sentences in the last third of documents minus that in the first."""
-    rows = []
-    for document in documents:
-        unretrieved, positions = (
-            document.unretrieved(order, query_form, top),
-            document.positions[ORDERS.index(order)],
-        )
-        last, first = (
-            np.isfinite(unretrieved) & where for where in (positions > 2 / 3, positions < 1 / 3)
-        )
-        rows.append((unretrieved[last].sum(), unretrieved[first].sum(), last.sum(), first.sum()))
-    if not rows:
-        return None
-
-    def difference(means: Values) -> Values:
-        shares = ratios(means)
-        return shares[:, 0] - shares[:, 1]
-
-    return estimate(np.array(rows, dtype=np.float64), None, difference)
+    rows = [thirds_row(document, order, query_form, top) for document in documents]
+    return estimate(np.array(rows), None, thirds_difference) if rows else None
 
 
 def recovered(
@@ -325,14 +344,12 @@ def recovered(
             "original", query_form, top
         )
         asked = np.isfinite(less)
-        rows.append((less[asked].sum(), asked.sum()))
+        rows.append(np.array([less[asked].sum(), asked.sum()], dtype=np.float64))
     return _share(rows)
 
 
-def _share(rows: Sequence[tuple[float, float]]) -> Estimate | None:
-    if not rows:
-        return None
-    return estimate(np.array(rows, dtype=np.float64), None, lambda means: ratios(means)[:, 0])
+def _share(rows: Sequence[Values]) -> Estimate | None:
+    return estimate(np.array(rows), None, share) if rows else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,12 +31,15 @@ from poslens.attribution.curves.bootstrap import (
     standard_error,
 )
 from poslens.attribution.curves.curve_summary import primacy_recency_index
-from poslens.attribution.types import N_BINS
 
 Verdict = Literal["higher", "lower", "equivalent", "too few documents"]
 
 SCORE_MARGIN = 0.005
 """Difference of two scores or cosines, in units of the score, up to which they are equivalent."""
+
+DEVIATIONS_MARGIN = 0.05
+"""Difference of two models' score differences up to which they are equivalent, each in standard
+deviations of the model's scores: models have different scales."""
 
 SHARE_MARGIN = 0.02
 """Difference of two shares up to which they are equivalent."""
@@ -167,6 +170,25 @@ def paired_sizes(
     return compared(rows, groups, margin, statistic, kind="percentile")
 
 
+def paired_statistics(
+    before: NDArray[np.floating],
+    after: NDArray[np.floating],
+    groups: Sequence[Hashable] | None,
+    margin: float,
+    statistic: Statistic,
+) -> Comparison | None:
+    """A statistic of the mean of rows after [n, K] minus that of rows before [n, K], row by row of
+    the same items. None without rows or where a statistic is not defined."""
+    if not len(before):
+        return None
+
+    def difference(means: Values) -> Values:
+        old, new = np.split(means, 2, axis=1)
+        return np.asarray(statistic(new) - statistic(old))
+
+    return compared(np.concatenate([before, after], axis=1), groups, margin, difference)
+
+
 def paired_indices(
     before: NDArray[np.floating],
     after: NDArray[np.floating],
@@ -175,14 +197,7 @@ def paired_indices(
 ) -> Comparison | None:
     """The primacy-recency index of the mean of magnitudes after [n, 100] minus that of those before
     [n, 100], row by row of the same texts. None without rows or where an index is not defined."""
-    if not len(before):
-        return None
-
-    def statistic(means: Values) -> Values:
-        sides = primacy_recency_index(means[:, :N_BINS]), primacy_recency_index(means[:, N_BINS:])
-        return np.asarray(sides[1] - sides[0])
-
-    return compared(np.concatenate([before, after], axis=1), groups, margin, statistic)
+    return paired_statistics(before, after, groups, margin, primacy_recency_index)
 
 
 def judged(difference: Estimate | None, margin: float) -> Verdict:

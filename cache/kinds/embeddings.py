@@ -15,7 +15,7 @@ import numpy as np
 from poslens.attribution.curves.projection import Layout, project
 from poslens.attribution.errors import Stopped, Unavailable
 from poslens.attribution.retrievers.base import Pooled
-from poslens.attribution.retrievers.scoring import read_texts
+from poslens.attribution.retrievers.scoring import Known, read_texts
 from poslens.attribution.types import Array, Method, Side
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.keys import text_digest
@@ -143,9 +143,10 @@ def embed(
     store: EmbeddingStore,
     *,
     options: RunOptions = RunOptions(),
+    cached: Known | None = None,
 ) -> Progress:
-    """Embed and store those of `texts` that the store lacks. Stops between batches and can be
-    resumed at any point.
+    """Embed and store those of `texts` that the store lacks; vectors in `cached` are not computed
+    again. Stops between batches and can be resumed at any point.
 
     Raises:
         UserError: a text can't be embedded, or the store can't be written; vectors stored before
@@ -168,7 +169,12 @@ def embed(
     options.on_progress(progress())
     try:
         for batch, made in read_texts(
-            retriever, todo, side, should_stop=options.should_stop, device_slot=options.device_slot
+            retriever,
+            todo,
+            side,
+            should_stop=options.should_stop,
+            device_slot=options.device_slot,
+            cached=cached,
         ):
             store.put(model, side, zip(batch, made.float().cpu().numpy(), strict=True))
             computed += len(batch)
@@ -188,9 +194,10 @@ def embedded(
     store: EmbeddingStore,
     options: RunOptions,
     on_texts: OnTexts = lambda stored, computed: None,
+    cached: Known | None = None,
 ) -> tuple[dict[str, Array], int]:
     """The vector [H] of each of `texts`, and how many of them were computed because the store
-    lacked them. Reports progress through `on_texts` only.
+    lacked them, or taken from `cached`. Reports progress through `on_texts` only.
 
     Raises:
         Stopped: cancelled by `options`; computed vectors are stored.
@@ -208,7 +215,7 @@ def embedded(
             told = progress.computed
 
         counted = RunOptions(options.should_stop, tell, options.device_slot)
-        done = embed(retriever, model, side, missing, store, options=counted)
+        done = embed(retriever, model, side, missing, store, options=counted, cached=cached)
         if done.stopped:
             raise Stopped("Stopped before all texts were embedded; vectors are kept.")
         arrays |= store.select(model, side, missing, retriever.width)

@@ -112,14 +112,16 @@ def intervene_all(
     root: Path,
     *,
     options: RunOptions = RunOptions(),
+    cached: Known | None = None,
 ) -> Progress:
     """Compute the intervention for those of `pairs` that lack it below `root`. Stops within a pair
-    and resumes at any pair. Texts shared by several pairs are encoded once.
+    and resumes at any pair. Texts shared by several pairs are encoded once; representations in
+    `cached` are reused, and new ones are added to it.
 
     Raises:
         UserError: the store can't be written; results stored before remain.
     """
-    cache = known_texts()
+    cache = known_texts() if cached is None else cached
     return compute_missing(
         causes(root, method),
         model,

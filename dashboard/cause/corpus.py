@@ -23,6 +23,7 @@ from poslens.compute.runs import Job
 from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.widgets import choices, panels
 from poslens.dashboard.widgets.guard import fragment
+from poslens.dashboard.widgets.paired import differences_table, show_differences
 from poslens.dashboard.widgets.run_board import any_active, failed_items, run_board
 from poslens.dashboard.widgets.tables import show_table
 from poslens.figures.palettes import Style
@@ -30,6 +31,7 @@ from poslens.studies.cause import service as interventions
 from poslens.studies.cause import tables as intervention_tables
 from poslens.studies.cause.edits import MeanEdits, edits_frame, mean_edits
 from poslens.studies.cause.figures import COSINE, causal_curves, edit_means
+from poslens.studies.cause.measures import measured_causes
 from poslens.studies.cause.service import DataSetCause
 from poslens.studies.curves.words import too_few
 
@@ -136,13 +138,18 @@ def _segments(
     panels.show(draw(panels.screen_style(height_px=340)), f"corpus.{measure}", COSINE)
     show_table(intervention_tables.segments_frame(results))
     st.caption(panels.plain(intervention_tables.READ_ONLY))
+    models = [measured_causes(compute, spec, MEASURES[measure], chosen) for spec in specs]
+    show_differences(models, f"corpus.{measure}.differences")
     panels.caption(provenance)
     panels.downloads(
         f"corpus.{measure}",
         [data.name, measure],
         provenance,
         figures={measure.capitalize(): draw},
-        frame=intervention_tables.causal_curve_frame(results),
+        tables={
+            "Numbers": lambda: intervention_tables.causal_curve_frame(results),
+            **differences_table(models),
+        },
     )
 
 

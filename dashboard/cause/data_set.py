@@ -13,12 +13,14 @@ from poslens.dashboard.cause import corpus
 from poslens.dashboard.cause.movable_pairs import MovablePairs, choose_movable
 from poslens.dashboard.widgets import panels
 from poslens.dashboard.widgets.guard import fragment
+from poslens.dashboard.widgets.paired import differences_table, show_differences
 from poslens.dashboard.widgets.reading_panel import what_is_read
 from poslens.dashboard.widgets.run_board import any_active, failed_items, run_board
 from poslens.dashboard.widgets.tables import show_table
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause import tables as intervention_tables
 from poslens.studies.cause.figures import QUANTITIES, causal_curves
+from poslens.studies.cause.measures import IN_DEVIATIONS, measured_causes
 from poslens.studies.cause.service import DataSetCause
 from poslens.studies.curves.words import too_few
 
@@ -91,6 +93,11 @@ def _curves(choice: MovablePairs) -> None:
     st.caption(CHARTS)
     show_table(intervention_tables.cause_frame(results))
     st.caption(panels.plain(intervention_tables.READ_WHOLE))
+    models = [
+        measured_causes(choice.compute, spec, list(choice.interventions.values()), choice.pairs)
+        for spec in choice.specs
+    ]
+    show_differences(models, "cause.differences", IN_DEVIATIONS)
     notes = list(dict.fromkeys(note for result in results for note in result.notes))
     if notes:
         more = f"; and {len(notes) - 3} more" if len(notes) > 3 else ""
@@ -102,7 +109,10 @@ def _curves(choice: MovablePairs) -> None:
         [choice.data.name, "cause"],
         provenance,
         figures=figures,
-        frame=intervention_tables.causal_curve_frame(results),
+        tables={
+            "Numbers": partial(intervention_tables.causal_curve_frame, results),
+            **differences_table(models),
+        },
     )
 
 

@@ -24,11 +24,13 @@ from poslens.compute.selection import Selection
 from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.widgets import choices, links, null_controls, panels, published_files
 from poslens.dashboard.widgets.guard import fragment
+from poslens.dashboard.widgets.paired import differences_table, show_differences
 from poslens.dashboard.widgets.reading_panel import readable_pairs, what_is_read
 from poslens.dashboard.widgets.run_board import failed_items, run_board
 from poslens.dashboard.widgets.tables import show_table
 from poslens.export.files import curve_frame
 from poslens.figures.curves import Style, mean_curves
+from poslens.studies.curves.measures import measured_curve
 from poslens.studies.curves.words import (
     over_what,
     read_unlike,
@@ -354,6 +356,8 @@ def board() -> None:
         show_table(summary_frame(curves, theirs))
         if missing := why_no_number([curve.summary for curve in curves]):
             st.caption(panels.plain(missing))
+        models = [measured_curve(curve, selection.pairs) for curve in curves]
+        show_differences(models, "curves.differences")
         custom = panels.clicked(event, "curves")
         bin_index = custom[0] if isinstance(custom, list) else custom
         if bin_index is not None:
@@ -364,6 +368,7 @@ def board() -> None:
         tables = {"Numbers": lambda: curve_frame([curve.summary.curve for curve in shown])}
         if theirs:
             tables["Published"] = lambda: published_service.curves_frame(theirs)
+        tables |= differences_table(models)
         panels.downloads(
             "curves",
             [data.name, method.name, *names],

@@ -21,6 +21,7 @@ from poslens.dashboard.widgets.reading_panel import told
 from poslens.dashboard.widgets.run_board import any_active, failed_items, run_board, start_once
 from poslens.dashboard.widgets.tables import number_columns, show_table
 from poslens.figures.palettes import Style
+from poslens.paired import difference_sentences
 from poslens.parameters import Choice, Integer, Numbers, Parameter, Settings, Several, Switch, Text
 from poslens.study import Figure, Plan, Study, plan, stored
 
@@ -237,11 +238,12 @@ def _results(
         if point := panels.clicked(event, study.name):
             on_click(point)
             st.rerun(scope="app")
-    for one in summaries:
-        st.markdown(panels.plain(study.verdict(one)))
+    verdicts = [study.verdict(one) for one in summaries]
+    for sentence in (*verdicts, *difference_sentences(study.differences(summaries))):
+        st.markdown(panels.plain(sentence))
     for sentence in study.remarks(summaries):
         st.warning(panels.plain(sentence), icon=":material/info:")
-    for name, table in study.tables.items():
+    for name, table in study.all_tables.items():
         if table.on_page and len(frame := table.text_frame(summaries)):
             if table.title:
                 st.markdown(f"**{panels.plain(table.title)}**")
@@ -259,6 +261,6 @@ def _results(
         figures=figures,
         tables={
             table.title or name.capitalize(): partial(table.frame, summaries)
-            for name, table in study.tables.items()
+            for name, table in study.all_tables.items()
         },
     )

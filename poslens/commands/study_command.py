@@ -29,6 +29,7 @@ from poslens.commands.command_output import (
     watched,
 )
 from poslens.commands.result_files import FigureFile, FigureOption
+from poslens.paired import difference_sentences
 from poslens.parameters import Integer, Numbers, Parameter, Several, Switch
 from poslens.study import Study, plan
 
@@ -38,8 +39,10 @@ if TYPE_CHECKING:
 
 def study_app(study: Study[Any, Any, Any]) -> typer.Typer:
     """A program that is the study's command alone."""
-    tables = StrEnum("Table", {name: name for name in study.tables})  # type: ignore[misc]
-    shapes = {f"--table {name}": table_answer(table.row) for name, table in study.tables.items()}
+    tables = StrEnum("Table", {name: name for name in study.all_tables})  # type: ignore[misc]
+    shapes = {
+        f"--table {name}": table_answer(table.row) for name, table in study.all_tables.items()
+    }
 
     def command(**given: Any) -> None:
         _run(study, given)
@@ -57,7 +60,7 @@ def _signature(study: Study[Any, Any, Any], tables: type[StrEnum]) -> inspect.Si
         return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
     models = several_models(f"{', '.join(study.models)} by default.")
-    names = ", ".join(study.tables)
+    names = ", ".join(study.all_tables)
     options = [
         parameter("model", Annotated[list[str] | None, models], None),
         parameter("dataset", Dataset, study.dataset),
@@ -137,6 +140,7 @@ def _run(study: Study[Any, Any, Any], given: dict[str, Any]) -> None:
         raise UserError(refused[0])
     summaries = study.together(summaries)
     verdicts = [] if study.streams else [study.verdict(summary) for summary in summaries]
+    verdicts += difference_sentences(study.differences(summaries))
     for sentence in (*verdicts, *study.remarks(summaries), *dict.fromkeys(refused)):
         print(sentence, file=sys.stderr)
     provenance = [study.provenance(summary) for summary in summaries]
@@ -145,7 +149,9 @@ def _run(study: Study[Any, Any, Any], given: dict[str, Any]) -> None:
     if folder is not None:
         study.write_product(summaries, folder)
         print(folder, file=sys.stderr)
-    print_table(study.tables[given["table"]].frame(summaries), given["format"].value, provenance)
+    print_table(
+        study.all_tables[given["table"]].frame(summaries), given["format"].value, provenance
+    )
 
 
 def _compute(study: Study[Any, Any, Any], subject: Any, job: Job, retry_failed: bool) -> None:

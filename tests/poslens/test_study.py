@@ -136,5 +136,5 @@ def test_every_study_is_found_without_importing_it_and_declares_itself_once() ->
         study = one.load()
         assert STUDIES[name] is study
         assert (study.name, study.question) == (name, one.question)
-        assert study.tables and study.reads and study.limits and study.unit
+        assert study.all_tables and study.reads and study.limits and study.unit
     assert set(declared()) == set(STUDIES)

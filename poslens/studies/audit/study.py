@@ -28,6 +28,7 @@ from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute, run_key
 from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job, Report, Run, duration
+from poslens.paired import MeasuredModel
 from poslens.parameters import Choice, Integer, Parameters, Settings, Several
 from poslens.studies.audit.figures import unretrieved_by_position
 from poslens.studies.audit.queries import known_pace, measured_pace
@@ -295,6 +296,10 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
         if len(stored.results) < MIN_DOCUMENTS:
             return None
         return summary_of(store, model, subject, stored, earlier)
+
+    def measured(self, summary: AuditSummary) -> MeasuredModel:
+        """Unretrieved sentences by document."""
+        return summary.measured
 
     def verdict(self, summary: AuditSummary) -> str:
         """Share of unretrieved sentences, whether position alone changes it, what is recovered, and

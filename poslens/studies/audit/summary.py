@@ -17,12 +17,17 @@ from poslens.attribution.evaluation.audit import (
     UnretrievedCurve,
     last_minus_first,
     recovered,
+    share,
+    share_row,
+    thirds_difference,
+    thirds_row,
     unretrieved_curve,
     unretrieved_share,
     worst,
 )
 from poslens.attribution.evaluation.audit_precision import Precision
 from poslens.attribution.evaluation.chunks import WHOLE, Chunks
+from poslens.attribution.evaluation.comparison import SHARE_MARGIN
 from poslens.attribution.evaluation.truncation import Truncation
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.cache.kinds.audit import AuditStore
@@ -30,6 +35,7 @@ from poslens.cache.lru_cache import LRUCache
 from poslens.cache.storage.results import Stored
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import ModelIdentity
+from poslens.paired import ItemMeasure, MeasuredModel
 from poslens.studies.ranking.service import collection_of
 
 
@@ -109,6 +115,37 @@ class AuditSummary:
             return None
         form, top = self.index.query_form, self.index.top
         return recovered(self.base.documents, self.documents, form, top)
+
+    @property
+    def measured(self) -> MeasuredModel:
+        """Unretrieved sentences by document, to compare indexes by: their share, and, in random
+        order, the share in the last third of documents minus that in the first."""
+        asked = self.index.query_form, self.index.top
+        shares = {
+            document.document_id: share_row(document, "original", *asked)
+            for document in self.documents
+        }
+        thirds = {
+            document.document_id: thirds_row(document, "random", *asked)
+            for document in self.documents
+        }
+        documents = {document.document_id: document.document_id for document in self.documents}
+        return MeasuredModel(
+            self.name,
+            (
+                ItemMeasure(
+                    "unretrieved sentences", "documents", SHARE_MARGIN, shares, documents, share
+                ),
+                ItemMeasure(
+                    "last minus first, random order",
+                    "documents",
+                    SHARE_MARGIN,
+                    thirds,
+                    documents,
+                    thirds_difference,
+                ),
+            ),
+        )
 
     @cached_property
     def worst(self) -> list[tuple[SentenceRanks, int, int]]:

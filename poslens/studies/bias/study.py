@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
+import numpy as np
+
 from poslens.attribution.datasets import SAMPLE_BIAS, DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.bias_pairs import (
@@ -28,6 +30,7 @@ from poslens.attribution.evaluation.bias_tests import (
     adjusted,
     paired_test,
 )
+from poslens.attribution.evaluation.comparison import DEVIATIONS_MARGIN
 from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance, TextPair
@@ -41,6 +44,7 @@ from poslens.compute.coverage import Report
 from poslens.compute.item_job import Batched, item_job
 from poslens.compute.provenance import ModelIdentity, of_model
 from poslens.compute.runs import Job
+from poslens.paired import ItemMeasure, MeasuredModel
 from poslens.parameters import Choice, Integer, Parameters, Settings, Several, Switch
 from poslens.rows import Table
 from poslens.studies.bias.figures import MEASURES, bar, bias_chart
@@ -106,6 +110,18 @@ def _tested(pairs: BiasPairs, stored: Stored[PairScores]) -> ScoredTest:
     return ScoredTest(pairs, result, scores, len(items) - len(scores) - len(failed), failed)
 
 
+def _measure(test: ScoredTest) -> ItemMeasure:
+    """s(d1) - s(d2) by pair whose evidence is read whole, in standard deviations of the model's
+    scores of these documents."""
+    read = {item: scores for item, scores in test.scores.items() if scores.read >= 1}
+    groups = {pair.item_id: pair.group for pair in test.pairs.pairs if pair.item_id in read}
+    both = [(scores.first, scores.second) for scores in read.values()]
+    scale = (float(np.std(both)) if both else 0.0) or 1.0
+    rows = {item: np.array([scores.difference / scale]) for item, scores in read.items()}
+    title = f"{TESTS[test.result.test].title.lower()}, s(d1) − s(d2)"
+    return ItemMeasure(title, "pairs", DEVIATIONS_MARGIN, rows, groups)
+
+
 TEST_CHOICE = Several(
     title="Tests",
     option="--test",
@@ -145,7 +161,8 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         "in which the document that mteb counts as correct scores higher: d2 for every test except "
         "answer importance; a tie counts in neither share. p (Holm): adjusted for all tests of the "
         "table. Pairs whose evidence the model truncates in one of the documents are excluded; "
-        "their mean difference is lost past the context limit. In the paper, t of the foil and of "
+        "their mean difference is lost past the context limit. Two models are compared by s(d1) − "
+        "s(d2) in standard deviations of each model's scores. In the paper, t of the foil and of "
         "moved evidence has the opposite sign."
     )
     dataset = SAMPLE_BIAS
@@ -349,6 +366,10 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
             )
             for summary in summaries
         ]
+
+    def measured(self, summary: BiasSummary) -> MeasuredModel:
+        """The mean difference of each test, by pair."""
+        return MeasuredModel(summary.model.spec.name, [_measure(test) for test in summary.tests])
 
     def remarks(self, summaries: Sequence[BiasSummary]) -> list[str]:
         """Caveats, each with the results it applies to; none for results whose pairs are not all

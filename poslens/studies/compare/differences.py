@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -11,16 +11,9 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from poslens.attribution.curves.bootstrap import Estimate
-from poslens.attribution.curves.curve_summary import primacy_recency_index
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import (
-    INDEX_MARGIN,
-    Comparison,
-    adjusted,
-    paired,
-    paired_indices,
-)
+from poslens.attribution.evaluation.comparison import DEVIATIONS_MARGIN
 from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
@@ -37,8 +30,15 @@ from poslens.figures.figure_base import (
     with_legend,
 )
 from poslens.figures.palettes import Style
+from poslens.paired import (
+    ItemMeasure,
+    MeasuredModel,
+    PairedDifference,
+    index_measure,
+    paired_differences,
+)
 from poslens.parameters import Integer, Parameters, Settings
-from poslens.rows import Table, column
+from poslens.rows import Table
 from poslens.studies.cause.service import DEFAULT_PAIRS
 from poslens.studies.passport import service as passports
 from poslens.studies.passport.service import ModelPassport
@@ -61,15 +61,15 @@ class Measure:
 
 
 MEASURES = (
-    Measure("relocation", "last_minus_first", "relocation difference", "pairs", 0.05, True),
+    Measure(
+        "relocation", "last_minus_first", "relocation difference", "pairs", DEVIATIONS_MARGIN, True
+    ),
     Measure("position_effect", "first_minus_last", "position effect on rank", "queries", 0.02),
     Measure("ranking", "ndcg_at_10", "nDCG@10", "queries", 0.01),
     Measure("audit", "unretrieved", "unretrieved sentences", "documents", 0.02),
 )
 
 SALIENCY = make_method("saliency")
-SALIENCY_INDEX = Measure("", "saliency_index", "saliency index", "pairs", INDEX_MARGIN)
-"""Of the mean curve of the pairs whose evidence is moved; no mean of items, so it is in no part."""
 
 
 @dataclass(frozen=True)
@@ -87,61 +87,21 @@ class DifferenceSubject:
 
 
 @dataclass(frozen=True)
-class MeasureDifference:
-    """A measure of a model minus that of `other`, over the same items: the means of both, and the
-    paired comparison."""
-
-    other: str
-    measure: Measure
-    value: float
-    other_value: float
-    comparison: Comparison
-
-
-@dataclass(frozen=True)
 class MeasuredSummary:
-    """The measures of one model, and its differences from each model shown above it. `curves` are
-    saliency curves of the pairs whose evidence is moved; None where the model has no gradients."""
+    """The measures of one model. `curves` are saliency curves of the pairs whose evidence is moved;
+    None where the model has no gradients."""
 
     card: ModelPassport
     curves: StoredCurves | None
-    differences: tuple[MeasureDifference, ...]
 
-
-@dataclass(frozen=True)
-class DifferenceRow:
-    """A measure of two models on the same items."""
-
-    model: str = column("Name of the model.")
-    against: str = column("The other model.")
-    measure: str = column(
-        "relocation difference (last third minus first, in standard deviations of each model's "
-        "scores), position effect on rank (nDCG@10, first minus last), nDCG@10, unretrieved "
-        "sentences (mean share of a document), or saliency index (of the mean saliency curve, -1: "
-        "first third, to 1: last third)."
-    )
-    value: float = column("The model's mean, or the index of its mean curve.")
-    other_value: float = column("The same of the other model.", title="other value")
-    difference: Comparison | None = column("Value minus other value, paired.", form="+.3f")
-    n: int = column("Pairs, queries or documents that both have.")
-    units: str = column("pairs, queries or documents.")
-    documents: int = column("Different documents of these.")
-
-
-def _rows(summary: MeasuredSummary) -> Iterator[DifferenceRow]:
-    for each in summary.differences:
-        difference = each.comparison.difference
-        yield DifferenceRow(
-            summary.card.name,
-            each.other,
-            each.measure.title,
-            each.value,
-            each.other_value,
-            each.comparison,
-            difference.n,
-            each.measure.units,
-            difference.n_resampled,
-        )
+    @property
+    def measured(self) -> MeasuredModel:
+        """Every measure by item, to compare models by."""
+        measures = [_of_items(self.card, measure) for measure in MEASURES]
+        if self.curves is not None:
+            document_of = {pair.pair_id: pair.document for pair in self.card.of.moved}
+            measures.append(index_measure(self.curves, document_of, "saliency index"))
+        return MeasuredModel(self.card.name, [each for each in measures if each.rows])
 
 
 def differences_in_margins(
@@ -152,10 +112,10 @@ def differences_in_margins(
     figure = canvas("differences", style, "", "Difference / margin of equivalence", provenance)
     band = {"fillcolor": faint(style.colours.muted, 0.15), "line_width": 0, "layer": "below"}
     figure.add_hrect(y0=-1, y1=1, **band)
+    found = paired_differences([summary.measured for summary in summaries])
     pairs = [
-        (summary.card.name, other, [d for d in summary.differences if d.other == other])
-        for summary in summaries
-        for other in dict.fromkeys(each.other for each in summary.differences)
+        (name, other, [each for each in found if (each.model, each.other) == (name, other)])
+        for name, other in dict.fromkeys((each.model, each.other) for each in found)
     ]
     for number, (name, other, differences) in enumerate(pairs):
         look = style.line(number)
@@ -163,7 +123,7 @@ def differences_in_margins(
         figure.add_trace(
             go.Scatter(
                 # A word on each line: on a phone, four names have little room.
-                x=[each.measure.title.replace(" ", "<br>") for each in differences],
+                x=[each.title.replace(" ", "<br>") for each in differences],
                 y=[each.value for each in scaled],
                 mode="markers",
                 name=legend_name(f"{name} minus {other}", style),
@@ -183,9 +143,9 @@ def differences_in_margins(
     return with_legend(figure, style)
 
 
-def _in_margins(each: MeasureDifference) -> Estimate:
+def _in_margins(each: PairedDifference) -> Estimate:
     """A difference with its interval in units of its margin."""
-    estimate, margin = each.comparison.difference, each.measure.margin
+    estimate, margin = each.comparison.difference, each.comparison.margin
     low, high = (None if end is None else end / margin for end in (estimate.low, estimate.high))
     return replace(estimate, value=estimate.value / margin, low=low, high=high)
 
@@ -220,7 +180,7 @@ class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
         ),
     )
     compared = ("MiniLM-primacy", "MiniLM-recency")
-    tables: ClassVar = {"differences": Table(DifferenceRow, _rows, "Paired differences")}
+    tables: ClassVar[Mapping[str, Table[MeasuredSummary]]] = {}
     figures = (Figure("Differences in margins of equivalence", differences_in_margins),)
 
     def corpus(self, data: DataSet, settings: Settings) -> DataSet:
@@ -258,52 +218,21 @@ class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
         curves = None
         if saliency is not None:
             curves = compute.store.curves(card.model.key, SALIENCY, card.of.moved)
-        summary = MeasuredSummary(card, curves, ())
-        differences = (
-            difference
-            for other in earlier
-            for difference in (
-                *(_difference(card, other.card, measure) for measure in MEASURES),
-                _index_difference(summary, other),
-            )
-        )
-        return replace(summary, differences=tuple(each for each in differences if each is not None))
+        return MeasuredSummary(card, curves)
 
-    def together(self, summaries: Sequence[MeasuredSummary]) -> list[MeasuredSummary]:
-        """The results with Holm's p over all differences."""
-        comparisons = iter(
-            adjusted([each.comparison for summary in summaries for each in summary.differences])
-        )
-        return [
-            replace(
-                summary,
-                differences=tuple(
-                    replace(each, comparison=next(comparisons) or each.comparison)
-                    for each in summary.differences
-                ),
-            )
-            for summary in summaries
-        ]
+    def measured(self, summary: MeasuredSummary) -> MeasuredModel:
+        """Every measure by item."""
+        return summary.measured
 
     def verdict(self, summary: MeasuredSummary) -> str:
-        """Each difference with its verdict; of the first model, its own numbers."""
+        """The model's own numbers."""
         card = summary.card
-        if not summary.differences:
-            own = (
-                f"{measure.title} {np.mean([item.value for item in items]):.3f}"
-                for measure in MEASURES
-                if not measure.in_scores and (items := _items(card, measure))
-            )
-            return f"{card.name}: {', '.join(own)}."
-        sentences = []
-        for other in dict.fromkeys(each.other for each in summary.differences):
-            parts = [
-                f"{each.measure.title} {_in_words(each.comparison)}"
-                for each in summary.differences
-                if each.other == other
-            ]
-            sentences.append(f"{card.name} compared with {other}: {'; '.join(parts)}.")
-        return " ".join(sentences)
+        own = (
+            f"{measure.title} {np.mean([item.value for item in items]):.3f}"
+            for measure in MEASURES
+            if not measure.in_scores and (items := _items(card, measure))
+        )
+        return f"{card.name}: {', '.join(own)}."
 
     def provenance(self, summary: MeasuredSummary) -> Provenance:
         """Everything needed to compute the first measure again; the others are over the same data
@@ -316,22 +245,16 @@ def _items(card: ModelPassport, measure: Measure) -> tuple[Item, ...]:
     return next((number.items for number in numbers if number.key == measure.key), ())
 
 
-def _difference(
-    card: ModelPassport, other: ModelPassport, measure: Measure
-) -> MeasureDifference | None:
-    """Over the items of both whose texts, evidence and corpus are the same; None without any."""
-    theirs = {(item.item_id, item.fingerprint): item.value for item in _items(other, measure)}
-    both = [item for item in _items(card, measure) if (item.item_id, item.fingerprint) in theirs]
-    values = np.array([item.value for item in both])
-    others = np.array([theirs[item.item_id, item.fingerprint] for item in both])
-    if measure.in_scores:
-        values, others = values / _spread(card), others / _spread(other)
-    documents = [item.document for item in both]
-    comparison = paired(others, values, documents, measure.margin)
-    if comparison is None:
-        return None
-    return MeasureDifference(
-        other.name, measure, float(values.mean()), float(others.mean()), comparison
+def _of_items(card: ModelPassport, measure: Measure) -> ItemMeasure:
+    """A measure of a passport by item; items differ if their texts, evidence or corpus do."""
+    scale = _spread(card) if measure.in_scores else 1.0
+    items = {(item.item_id, item.fingerprint): item for item in _items(card, measure)}
+    return ItemMeasure(
+        measure.title,
+        measure.units,
+        measure.margin,
+        {key: np.array([item.value / scale]) for key, item in items.items()},
+        {key: item.document for key, item in items.items()},
     )
 
 
@@ -343,41 +266,10 @@ def _saliency_job(of: Subject) -> Job | None:
     return of.compute.attribution_job(of.spec, SALIENCY, of.moved, scope)
 
 
-def _index_difference(own: MeasuredSummary, other: MeasuredSummary) -> MeasureDifference | None:
-    """Of the mean curves over the pairs of both; None without any, or without an index."""
-    if own.curves is None or other.curves is None:
-        return None
-    row_of = {pair_id: row for row, pair_id in enumerate(other.curves.pair_ids)}
-    both = [
-        (row, row_of[pair_id])
-        for row, pair_id in enumerate(own.curves.pair_ids)
-        if pair_id in row_of
-    ]
-    document_of = {pair.pair_id: pair.document for pair in own.card.of.moved}
-    mine = own.curves.magnitudes[[row for row, _ in both]]
-    theirs = other.curves.magnitudes[[row for _, row in both]]
-    documents = [document_of[own.curves.pair_ids[row]] for row, _ in both]
-    comparison = paired_indices(theirs, mine, documents)
-    if comparison is None:
-        return None
-    value, other_value = (
-        float(primacy_recency_index(side.astype(np.float64).mean(0))) for side in (mine, theirs)
-    )
-    return MeasureDifference(other.card.name, SALIENCY_INDEX, value, other_value, comparison)
-
-
 def _spread(card: ModelPassport) -> float:
     """Standard deviation of a model's scores of the relocated pairs."""
     scores: NDArray[np.float64] = np.array([score.score for score in card.scores.values()])
     return float(scores.std()) or 1.0
-
-
-def _in_words(comparison: Comparison) -> str:
-    """`higher by 0.252 [0.180, 0.319]`, or the difference with its verdict where neither is."""
-    if comparison.verdict not in ("higher", "lower"):
-        return comparison.text()
-    sign = 1 if comparison.verdict == "higher" else -1
-    return f"{comparison.verdict} by {comparison.difference.times(sign).text()}"
 
 
 DIFFERENCES = Differences()

@@ -17,6 +17,7 @@ from poslens.commands.answers import (
     print_answer,
     print_json,
     print_table,
+    table_answer,
 )
 from poslens.commands.command_options import (
     Dataset,
@@ -45,6 +46,13 @@ from poslens.commands.command_output import (
     wait,
 )
 from poslens.commands.result_files import FigureFile, FigureOption
+from poslens.paired import (
+    DifferenceRow,
+    difference_rows,
+    difference_sentences,
+    paired_differences,
+)
+from poslens.rows import frame_of
 from poslens.studies.curves.answers import CurveRow, Failures, Precomputed
 
 if TYPE_CHECKING:
@@ -269,9 +277,17 @@ def _on(axis: CurveAxis, method: Method, posir: bool) -> Method:
     return over_text(method)
 
 
+class CurveTable(StrEnum):
+    """What `curve` prints."""
+
+    curves = "curves"
+    differences = "differences"
+
+
 def _curves(
     models: Sequence[str], chosen: Method, dataset: str, posir: bool, readable: bool
-) -> list[DataSetCurve]:
+) -> tuple[list[DataSetCurve], list[TextPair]]:
+    """The mean curve of each model, and the pairs of the data set."""
     from poslens.compute.compute import service
 
     data, pairs = pairs_of(dataset, posir)
@@ -280,12 +296,17 @@ def _curves(
         chosen_pairs, left_out = readable_of([spec], pairs, readable)
         words = ", ".join(filter(None, ("PosIR protocol" if posir else "", left_out)))
         curves.append(service().curve(spec, chosen, chosen_pairs, data.name, words))
-    return curves
+    return curves, pairs
 
 
 @app.command()
 @cli_command
-@answers(TableAnswer[CurveRow])
+@answers(
+    {
+        "--table curves": TableAnswer[CurveRow],
+        "--table differences": table_answer(DifferenceRow),
+    }
+)
 def curve(
     model: Models = None,
     method: MethodName = "saliency",
@@ -296,19 +317,33 @@ def curve(
     axis: Axis = CurveAxis.read,
     posir: Posir = False,
     readable: Readable = False,
+    table: Annotated[
+        CurveTable,
+        typer.Option(
+            help="curves, or differences: the primacy-recency index of each two models, paired."
+        ),
+    ] = CurveTable.curves,
     figure: Annotated[FigureFile | None, FigureOption("the mean curves")] = None,
     format: Annotated[TextFormat, typer.Option(help="csv or json.")] = TextFormat.csv,
 ) -> None:
     """Print the mean curves of models over a data set, from the results of `precompute`."""
     from poslens.export.files import curve_frame
+    from poslens.studies.curves.measures import measured_curve
 
     chosen = _on(axis, method_of(method, normalization, resampling, posir, option), posir)
-    averages = _curves(model or ["MiniLM"], chosen, dataset, posir, readable)
+    averages, pairs = _curves(model or ["MiniLM"], chosen, dataset, posir, readable)
     curves = [average.summary.curve for average in averages]
     provenance = [average.provenance() for average in averages]
     say_caveat(chosen)
+    # Indices are over what each model reads, and so are the magnitudes that they are compared by.
+    differences = paired_differences([measured_curve(average, pairs) for average in averages])
+    for sentence in difference_sentences(differences):
+        print(sentence, file=sys.stderr)
     if figure is not None:
         from poslens.figures.curves import mean_curves
 
         figure.draw(mean_curves(curves, figure.style, provenance=provenance), provenance)
-    print_table(curve_frame(curves), format.value, provenance)
+    frame = curve_frame(curves)
+    if table is CurveTable.differences:
+        frame = frame_of(DifferenceRow, difference_rows(differences))
+    print_table(frame, format.value, provenance)

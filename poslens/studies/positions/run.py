@@ -23,7 +23,7 @@ from poslens.attribution.evaluation.search import BLOCK, GPU_BLOCK
 from poslens.attribution.interventions.relocation import Relocation, relocation_method
 from poslens.attribution.retrievers.base import Pooled, Retriever, separate
 from poslens.attribution.retrievers.detect import family_of
-from poslens.attribution.retrievers.scoring import score_texts
+from poslens.attribution.retrievers.scoring import Known, score_texts
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Side
 from poslens.cache.jobs.loop import Progress, RunOptions
@@ -72,7 +72,8 @@ def run_positions(
     todo = store.missing(model, method, items, retry=options.retry_failed)
     moved, pairs = relocation_method(positions), [pair.pair for pair in todo]
     on_stage("Moving evidence")
-    done = intervene_all(retriever, model, moved, pairs, root, options=options)
+    cache = known_texts()  # unchanged documents of the pairs are read again as part of the corpus
+    done = intervene_all(retriever, model, moved, pairs, root, options=options, cached=cache)
     if done.stopped:
         return done
     relocations = causes(root, moved).select(model, moved, pairs)
@@ -89,7 +90,7 @@ def run_positions(
     on_stage("Ranking among the corpus")
     counted = _Counts(usable, found)
     try:
-        score = _scores(root, retriever, model, counted.queries, options)
+        score = _scores(root, retriever, model, counted.queries, options, cache)
         progress = _count(counted, score, collection, retriever, options)
     except Unavailable:
         raise
@@ -156,18 +157,18 @@ def _scores(
     model: ModelKey,
     queries: Sequence[str],
     options: RunOptions,
+    cached: Known,
 ) -> ScoreBlock:
     """The function that scores a block of documents against the queries. Document vectors are
-    stored, and shared with rankings of the same corpus."""
+    stored, and shared with rankings of the same corpus; those in `cached` are not computed."""
     rows, way = list(range(len(queries))), family_of(retriever.spec).search
     if way == "index":
-        cache = known_texts()
 
         def lexical(texts: Sequence[str]) -> Scores:
             pairs = [(query, text) for query in queries for text in texts]
             with options.device_slot():
                 values = score_texts(
-                    retriever, pairs, should_stop=options.should_stop, cached=cache
+                    retriever, pairs, should_stop=options.should_stop, cached=cached
                 )
             return np.asarray(values, dtype=np.float32).reshape(len(queries), len(texts))
 
@@ -175,7 +176,9 @@ def _scores(
     dense = cast(Pooled, separate(retriever))
 
     def vectorise(texts: Sequence[str], side: Side) -> Tensor:
-        vectors, _ = embedded(dense, model, side, texts, EmbeddingStore(root), options)
+        vectors, _ = embedded(
+            dense, model, side, texts, EmbeddingStore(root), options, cached=cached
+        )
         return torch.from_numpy(np.stack([vectors[text] for text in texts]))
 
     score = scorer(dense, queries, vectorise if way == "vectors" else None, options.device_slot)

@@ -32,16 +32,15 @@ from poslens.compute.compute import Compute
 from poslens.compute.item_job import stored_job
 from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job, Report, Run
+from poslens.paired import MeasuredModel
 from poslens.parameters import Integer, Parameters, Settings, Switch
 from poslens.studies.cause.service import DEFAULT_PAIRS
 from poslens.studies.positions.figures import ndcg_by_position
 from poslens.studies.positions.run import require_separate, run_positions
 from poslens.studies.positions.summary import (
-    Against,
     Moved,
     PositionSubject,
     PositionSummary,
-    against,
     no_effect,
     ranked_queries,
 )
@@ -224,7 +223,6 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
             moved.fingerprint,
             tuple(pair.pair_id for pair in (*moved.pairs, *moved.nulls)),
             tuple(map(id, ranks.results.values())),
-            tuple((other.name, other.model.key) for other in earlier),
         )
 
         def summary() -> PositionSummary:
@@ -237,7 +235,6 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
             effect = position_effect(queries)
             if effect is None:
                 raise no_effect(subject.spec.name, ranks.failed, len(moved.pairs))
-            compared = (against(tuple(queries), other) for other in earlier)
             own = {pair.pair_id for pair in moved.pairs}
             failed = {name: why for name, why in ranks.failed.items() if name in own}
             return PositionSummary(
@@ -248,33 +245,21 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
                 position_effect(nulls),
                 len(moved.pairs) - len(queries) - len(failed),
                 failed,
-                tuple(against for against in compared if against is not None),
             )
 
         return _summaries.get(key, lambda: (ranks, summary()))[1]
 
     def together(self, summaries: Sequence[PositionSummary]) -> list[PositionSummary]:
-        """The results with Holm-adjusted p values, over the models' effects and over their
-        comparisons."""
-        effects = iter(adjusted([summary.effect.effect for summary in summaries]))
-        pairs = iter(
-            adjusted([each.comparison for summary in summaries for each in summary.against])
-        )
-        found = []
-        for own_summary in summaries:
-            effect = next(effects)
-            assert effect is not None
-            found.append(
-                replace(
-                    own_summary,
-                    effect=replace(own_summary.effect, effect=effect),
-                    against=tuple(
-                        Against(each.other, next(pairs) or each.comparison)
-                        for each in own_summary.against
-                    ),
-                )
-            )
-        return found
+        """The results with p of the models' effects adjusted by Holm."""
+        effects = adjusted([summary.effect.effect for summary in summaries])
+        return [
+            replace(summary, effect=replace(summary.effect, effect=effect or summary.effect.effect))
+            for summary, effect in zip(summaries, effects, strict=True)
+        ]
+
+    def measured(self, summary: PositionSummary) -> MeasuredModel:
+        """First minus last by query."""
+        return summary.measured
 
     def verdict(self, summary: PositionSummary) -> str:
         """nDCG@10 at three positions, first minus last, its interpretation, and the null

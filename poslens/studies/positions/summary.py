@@ -11,7 +11,6 @@ import numpy as np
 from poslens.attribution.curves.positions import LENGTH_BUCKETS, length_bucket
 from poslens.attribution.datasets import Collection
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import Comparison, compared
 from poslens.attribution.evaluation.position_effect import (
     MARGIN,
     PositionEffect,
@@ -26,6 +25,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
 from poslens.cache.kinds.position_ranks import RankedPair
 from poslens.compute.provenance import ModelIdentity
+from poslens.paired import ItemMeasure, MeasuredModel
 
 ALL, WHOLE = "all", "read whole"
 
@@ -60,19 +60,10 @@ class PositionSubject:
 
 
 @dataclass(frozen=True)
-class Against:
-    """A model's first minus last, minus that of `other` on the same queries."""
-
-    other: str
-    comparison: Comparison
-
-
-@dataclass(frozen=True)
 class PositionSummary:
     """The ranks of one model's pairs. `left_out` pairs have evidence that the model reads
     completely at fewer than two positions; `failed` gives the reasons why others have no ranks.
-    `null` is the effect of moving another sentence, if requested; `against` compares with the
-    models shown above."""
+    `null` is the effect of moving another sentence, if requested."""
 
     model: ModelIdentity
     asked: PositionSubject
@@ -81,12 +72,22 @@ class PositionSummary:
     null: PositionEffect | None
     left_out: int
     failed: Mapping[str, str]
-    against: tuple[Against, ...]
 
     @property
     def name(self) -> str:
         """The model's name."""
         return self.model.spec.name
+
+    @property
+    def measured(self) -> MeasuredModel:
+        """First minus last by query, to compare models by."""
+        gains = np.array([query.gains for query in self.queries])
+        apart = first_minus_last(gains).reshape(-1, 1)
+        ids = [query.pair.pair_id for query in self.queries]
+        documents = {query.pair.pair_id: query.pair.document for query in self.queries}
+        rows = dict(zip(ids, apart, strict=True))
+        measure = ItemMeasure("position effect on rank", "queries", MARGIN, rows, documents)
+        return MeasuredModel(self.name, (measure,))
 
     @cached_property
     def groups(self) -> dict[tuple[str, str], PositionEffect]:
@@ -143,16 +144,3 @@ def no_effect(name: str, failed: Mapping[str, str], n: int) -> UserError:
         f"{name} reads the evidence whole at fewer than two positions in each of {n:,} pairs: "
         "choose shorter documents, or a model that reads more."
     )
-
-
-def against(queries: tuple[QueryPositions, ...], other: PositionSummary) -> Against | None:
-    """A model's first minus last, minus that of another model, over their common queries; None
-    if there are none."""
-    theirs = {each.pair.pair_id: each for each in other.queries}
-    both = [(mine, theirs[mine.pair.pair_id]) for mine in queries if mine.pair.pair_id in theirs]
-    if not both:
-        return None
-    gains = [np.array([side[at].gains for side in both]) for at in (0, 1)]
-    apart = first_minus_last(gains[0]) - first_minus_last(gains[1])
-    comparison = compared(apart[:, None], [mine.pair.document for mine, _ in both], MARGIN)
-    return None if comparison is None else Against(other.name, comparison)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.curves.positions import length_bucket
-from poslens.attribution.evaluation.comparison import Comparison
 from poslens.attribution.evaluation.position_effect import PositionEffect
 from poslens.rows import Table, column
 from poslens.studies.positions.summary import PositionSummary
@@ -104,24 +102,6 @@ class PositionQueryRow:
     id: str = column("Id of the pair.")
 
 
-@dataclass(frozen=True)
-class PositionComparisonRow:
-    """Two models on the same queries."""
-
-    model: str = column(MODEL)
-    against: str = column("The other model.")
-    queries: int = column(QUERIES)
-    documents: int = column(DOCUMENTS)
-    difference: Estimate | None = column(
-        "First minus last of the model minus that of the other, paired within the query.",
-        form="+.3f",
-    )
-    verdict: str = column(VERDICT)
-    p_holm: float | None = column(HOLM, title="p (Holm)", form=".2g")
-    margin: float = column(MARGIN, form="g", shown=False)
-    documents_needed: int | None = column(NEEDED)
-
-
 def _effects(summary: PositionSummary) -> Iterator[PositionEffectRow]:
     effect = summary.effect
     yield PositionEffectRow(
@@ -132,7 +112,10 @@ def _effects(summary: PositionSummary) -> Iterator[PositionEffectRow]:
         middle=effect.middle,
         last=effect.last,
         first_minus_last=effect.effect.difference,
-        **_decided(effect.effect),
+        verdict=effect.effect.verdict,
+        p_holm=effect.effect.p_holm,
+        margin=effect.effect.margin,
+        documents_needed=effect.effect.needed,
         first_third=effect.thirds[0],
         middle_third=effect.thirds[1],
         last_third=effect.thirds[2],
@@ -142,15 +125,6 @@ def _effects(summary: PositionSummary) -> Iterator[PositionEffectRow]:
         left_out=summary.left_out,
         failed=len(summary.failed),
     )
-
-
-def _decided(comparison: Comparison) -> dict[str, Any]:
-    return {
-        "verdict": comparison.verdict,
-        "p_holm": comparison.p_holm,
-        "margin": comparison.margin,
-        "documents_needed": comparison.needed,
-    }
 
 
 def _positions(summary: PositionSummary) -> Iterator[PositionRow]:
@@ -205,24 +179,8 @@ def _queries(summary: PositionSummary) -> Iterator[PositionQueryRow]:
         )
 
 
-def _comparisons(summary: PositionSummary) -> Iterator[PositionComparisonRow]:
-    for each in summary.against:
-        comparison = each.comparison
-        yield PositionComparisonRow(
-            model=summary.name,
-            against=each.other,
-            queries=comparison.difference.n,
-            documents=comparison.difference.n_resampled,
-            difference=comparison.difference,
-            **_decided(comparison),
-        )
-
-
 TABLES = {
     "effect": Table(PositionEffectRow, _effects, "By model"),
-    "comparisons": Table(
-        PositionComparisonRow, _comparisons, "Difference between models, same queries"
-    ),
     "positions": Table(PositionRow, _positions, "By position", on_page=False),
     "groups": Table(PositionGroupRow, _groups, "By length and language"),
     "queries": Table(PositionQueryRow, _queries, "By query", on_page=False),

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from streamlit.testing.v1 import AppTest
 from typer.testing import CliRunner
@@ -125,6 +126,19 @@ def test_the_table_and_holms_p(results) -> None:
     assert pairs["difference"].mean() == pytest.approx(one.result.difference)
     made = provenance_of(found[0].model, [one])
     assert (made.n_pairs, made.dataset) == (12, "sample-bias") and "bias_scores" in made.method
+
+
+def test_models_are_compared_test_by_test(results: dict[str, BiasSummary]) -> None:
+    names = ("MiniLM-primacy", "MiniLM-recency")
+    summaries = [results[name] for name in names]
+    frame = BIAS_STUDY.all_tables["differences"].frame(summaries).set_index("measure")
+    row = frame.loc["position, s(d1) − s(d2)"]
+    assert (row["model"], row["against"], row["difference_verdict"]) == (*names[::-1], "lower")
+    for summary, value in zip(summaries, (row["other_value"], row["value"]), strict=True):
+        test = of(summary, "position")
+        scores = [(one.first, one.second) for one in test.scores.values()]
+        assert value == pytest.approx((test.result.difference or 0) / np.std(scores))
+    assert len(frame) == 7 and (frame["units"] == "pairs").all()
 
 
 def test_identical_documents_are_left_out_and_counted(compute: Compute) -> None:

@@ -35,7 +35,9 @@ FILLER = "Filler stands here. " * 4
 
 ARGUMENTS = {
     "explain": "--model bert --method decomposition --option matrix=yes --query ice --document fog",
-    "curve": "--model bert --dataset pairs --axis text",
+    "curve --table curves": "--model bert --dataset pairs --axis text",
+    "curve --table differences": "--model bert --model BM25 --method occlusion --dataset pairs "
+    "--table differences",
     "compare": "--model bert --model BM25 --method occlusion --dataset pairs --pair ice",
     "precompute": "--model bert --dataset pairs",
     "failures": "--model bert --dataset failing",
@@ -45,8 +47,8 @@ ARGUMENTS = {
     "cause --intervention insertion or removal": "--model bert --dataset pairs "
     "--intervention removal",
     **{
-        f"bias --table {name}": f"--model bert --dataset pairs --table {name}"
-        for name in ("tests", "pairs")
+        f"bias --table {name}": f"--model BM25 --model bert --dataset pairs --table {name}"
+        for name in ("tests", "pairs", "differences")
     },
     **{
         f"rank --table {name}": f"--model BM25 --dataset {data} --table {name}"
@@ -70,8 +72,8 @@ ARGUMENTS = {
         for name in ("points", "checks")
     },
     **{
-        f"audit --table {name}": f"--model bert --corpus pairs --top 1 --table {name}"
-        for name in ("summary", "positions", "groups", "worst", "truncation")
+        f"audit --table {name}": f"--model BM25 --model bert --corpus pairs --top 1 --table {name}"
+        for name in ("summary", "positions", "groups", "worst", "truncation", "differences")
     },
     **{
         f"chunks --table {name}": f"--model bert --dataset pairs --top 1 --windows 16 "
@@ -100,7 +102,7 @@ ARGUMENTS = {
     },
     **{
         f"positions --table {name}": f"--model BM25 --model bert --dataset pairs --table {name}"
-        for name in ("positions", "effect", "groups", "queries", "comparisons")
+        for name in ("positions", "effect", "groups", "queries", "differences")
     },
     "differences --table differences": "--model BM25 --model bert --dataset pairs",
     "models": "",
@@ -148,6 +150,7 @@ def home(
         for arguments in (
             "precompute --model bert --dataset pairs",
             "precompute --model bert --dataset pairs --method occlusion",
+            "precompute --model BM25 --dataset pairs --method occlusion",
             "precompute --model bert --dataset failing",
             "precompute --model BM25 --dataset pairs --method terms --parts parts",
             "cache export results.parquet",

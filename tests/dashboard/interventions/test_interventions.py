@@ -33,6 +33,7 @@ from poslens.studies.cause.figures import (
     minus_null_curves,
     relocation_scores,
 )
+from tests.support.pages import open_page
 
 MOVE, CUT, OCCLUSION = relocation_method(), ablation_method("mask"), make_method("occlusion")
 STYLE = Style()
@@ -269,3 +270,18 @@ def test_the_command(sample: DataSet, tmp_path: Path, monkeypatch: pytest.Monkey
     assert "left out" not in run.stderr, "parts can be taken out of any text"
     wrong = CliRunner().invoke(app, ["cause", "--intervention", "teleport"])
     assert wrong.exit_code == 2 and "choose one of relocation, ablation" in wrong.stderr
+
+
+@pytest.mark.usefixtures("own_service")
+def test_models_are_compared_on_the_same_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the results that come with the sample: both adapters, whose planted biases differ."""
+    monkeypatch.setenv("POSLENS_SHIPPED", "yes")
+    names = ["MiniLM-primacy", "MiniLM-recency"]
+    page = open_page("cause", tab="Data set", models=names)
+    page.run()
+    assert not page.exception and not page.error
+    sentences = [one.value.replace("\\", "") for one in page.markdown]
+    start = "MiniLM-recency compared with MiniLM-primacy: relocation difference higher by "
+    assert any(sentence.startswith(start) for sentence in sentences)
+    (table,) = [one.value for one in page.dataframe if "difference" in one.value.columns]
+    assert set(table["measure"]) >= {"relocation difference"} and table["n"].iloc[0] == 29

@@ -165,7 +165,14 @@ def test_the_call_gives_the_tables_of_the_command(
     assert frame["chunks"].tolist() == ["whole", "windows:12:4"]
     assert frame["top"].tolist() == [2, 2] and frame["documents"].tolist() == [12, 12]
     assert len(result.to_frame("positions")) == 40
-    assert len(result.verdicts) == 2 and len(result.figure().data) == 8
+    assert len(result.verdicts) == 3 and len(result.figure().data) == 8
+    assert result.verdicts[2].startswith("BM25, ") and " compared with BM25: " in result.verdicts[2]
+    differences = result.to_frame("differences").set_index("measure")
+    before, after = frame["unretrieved"]
+    assert differences.loc["unretrieved sentences", "difference"] == pytest.approx(after - before)
+    apart = frame["last_minus_first_random_order"].diff().iloc[1]
+    row = differences.loc["last minus first, random order"]
+    assert row["difference"] == pytest.approx(apart) and row["documents"] == 12
 
 
 def run(*arguments: str) -> tuple[int, str, str]:

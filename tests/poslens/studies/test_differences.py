@@ -16,13 +16,8 @@ from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.compute.compute import Compute
 from poslens.figures.palettes import Style
-from poslens.studies.compare.differences import (
-    DIFFERENCES,
-    MEASURES,
-    SALIENCY,
-    SALIENCY_INDEX,
-    MeasuredSummary,
-)
+from poslens.paired import PairedDifference, difference_sentences
+from poslens.studies.compare.differences import DIFFERENCES, MEASURES, SALIENCY, MeasuredSummary
 from poslens.studies.ranking import service as rankings
 from poslens.study import plan, stored
 from tests.support.pages import SECONDS, page_file
@@ -47,27 +42,40 @@ def summaries(shipped: Compute) -> list[MeasuredSummary]:
     return stored(DIFFERENCES, shipped, planned.subjects)
 
 
-def verdicts(summary: MeasuredSummary, other: str) -> dict[str, str]:
-    return {
-        each.measure.key: each.comparison.verdict
-        for each in summary.differences
-        if each.other == other
-    }
+@pytest.fixture(scope="module")
+def differences(summaries: list[MeasuredSummary]) -> list[PairedDifference]:
+    return DIFFERENCES.differences(summaries)
+
+
+def of_models(
+    differences: list[PairedDifference], model: str, other: str
+) -> dict[str, PairedDifference]:
+    return {each.title: each for each in differences if (each.model, each.other) == (model, other)}
+
+
+def verdicts(differences: list[PairedDifference], model: str, other: str) -> dict[str, str]:
+    own = of_models(differences, model, other)
+    return {title: each.comparison.verdict for title, each in own.items()}
 
 
 def test_every_pair_of_models_is_compared_on_every_measure(
-    summaries: list[MeasuredSummary],
+    summaries: list[MeasuredSummary], differences: list[PairedDifference]
 ) -> None:
-    assert [len(one.differences) for one in summaries] == [0, 5, 10]
-    rows = DIFFERENCES.tables["differences"].frame(summaries)
-    titles = {one.title for one in (*MEASURES, SALIENCY_INDEX)}
+    pairs = [(each.model, each.other) for each in differences]
+    assert list(dict.fromkeys(pairs)) == [
+        ("MiniLM", "MiniLM-primacy"),
+        ("MiniLM-recency", "MiniLM-primacy"),
+        ("MiniLM-recency", "MiniLM"),
+    ]
+    rows = DIFFERENCES.all_tables["differences"].frame(summaries)
+    titles = {*(one.title for one in MEASURES), "saliency index"}
     assert len(rows) == 15 and set(rows["measure"]) == titles
     assert rows["n"].tolist()[:5] == [29, 30, 304, 66, 30]
     assert rows["documents"].tolist()[:5] == [29, 30, 68, 66, 30]
 
 
 def test_saliency_indices_are_those_of_the_models_mean_curves(
-    summaries: list[MeasuredSummary], shipped: Compute
+    summaries: list[MeasuredSummary], differences: list[PairedDifference], shipped: Compute
 ) -> None:
     pairs = summaries[0].card.of.moved
     index = [
@@ -75,18 +83,22 @@ def test_saliency_indices_are_those_of_the_models_mean_curves(
         for name in MODELS[:2]
     ]
     assert index[0] is not None and index[1] is not None
-    each = next(one for one in summaries[1].differences if one.measure is SALIENCY_INDEX)
+    each = of_models(differences, "MiniLM", "MiniLM-primacy")["saliency index"]
     assert (each.other_value, each.value) == pytest.approx((index[0].value, index[1].value))
     difference = each.comparison.difference
     assert difference.value == pytest.approx(index[1].value - index[0].value)
 
 
-def test_planted_biases_are_told_apart_where_it_matters(summaries: list[MeasuredSummary]) -> None:
-    found = verdicts(summaries[2], "MiniLM-primacy")
-    assert found["last_minus_first"] == "higher" and found["first_minus_last"] == "lower"
-    assert verdicts(summaries[1], "MiniLM-primacy")["last_minus_first"] == "higher"
-    assert found["unretrieved"] == "equivalent" and found["ndcg_at_10"] == "too few documents"
-    sentence = DIFFERENCES.verdict(summaries[1])
+def test_planted_biases_are_told_apart_where_it_matters(
+    summaries: list[MeasuredSummary], differences: list[PairedDifference]
+) -> None:
+    relocation, rank = "relocation difference", "position effect on rank"
+    found = verdicts(differences, "MiniLM-recency", "MiniLM-primacy")
+    assert found[relocation] == "higher" and found[rank] == "lower"
+    assert found["unretrieved sentences"] == "equivalent"
+    assert found["nDCG@10"] == "too few documents"
+    assert verdicts(differences, "MiniLM", "MiniLM-primacy")[relocation] == "higher"
+    sentence = difference_sentences(differences)[0]
     start = r"MiniLM compared with MiniLM-primacy: relocation difference higher by 0\.\d+ \[0\."
     assert re.match(start, sentence)
     assert "position effect on rank -0." in sentence and ", too few documents, about" in sentence
@@ -94,7 +106,7 @@ def test_planted_biases_are_told_apart_where_it_matters(summaries: list[Measured
 
 
 def test_a_difference_is_paired_by_query(
-    summaries: list[MeasuredSummary], shipped: Compute
+    differences: list[PairedDifference], shipped: Compute
 ) -> None:
     setup = rankings.RankingSetup(rankings.collection_of(datasets.read("sample")))
     scores = []
@@ -102,7 +114,7 @@ def test_a_difference_is_paired_by_query(
         ranked = rankings.ranked(shipped, resolve(name), setup)
         assert ranked is not None
         scores.append(ranked.evaluation.per_query[NDCG].astype(np.float64))
-    each = next(one for one in summaries[1].differences if one.measure.key == "ndcg_at_10")
+    each = of_models(differences, "MiniLM", "MiniLM-primacy")["nDCG@10"]
     assert each.comparison.difference.value == pytest.approx((scores[1] - scores[0]).mean())
     documents = np.array([query.document for query in setup.queries])
     apart = [(scores[1] - scores[0])[documents == name].mean() for name in dict.fromkeys(documents)]
@@ -114,13 +126,13 @@ def test_the_chart_is_in_margins(summaries: list[MeasuredSummary]) -> None:
     (figure,) = DIFFERENCES.figures
     traces = figure.draw(summaries, Style(), provenance).data
     assert len(traces) == 3 and len(traces[0].x) == 5
-    rows = DIFFERENCES.tables["differences"].frame(summaries)
+    rows = DIFFERENCES.all_tables["differences"].frame(summaries)
     expected = rows["difference"] / rows["difference_margin"]
     assert [y for trace in traces for y in trace.y] == pytest.approx(expected.tolist())
 
 
-def test_p_is_adjusted_for_every_row(summaries: list[MeasuredSummary]) -> None:
-    comparisons = [each.comparison for one in summaries for each in one.differences]
+def test_p_is_adjusted_for_every_row(differences: list[PairedDifference]) -> None:
+    comparisons = [each.comparison for each in differences]
     p = [each.p for each in comparisons]
     assert None not in p
     assert [each.p_holm for each in comparisons] == pytest.approx(holm(p).tolist())  # type: ignore[arg-type]
@@ -131,10 +143,9 @@ def test_a_model_does_not_differ_from_itself(shipped: Compute) -> None:
     (subject,) = DIFFERENCES.subjects(shipped, resolve("MiniLM"), sample, settings)
     first = DIFFERENCES.summarize(shipped, subject)
     assert first is not None
-    again = DIFFERENCES.summarize(shipped, subject, [first])
-    assert again is not None
-    assert set(verdicts(again, "MiniLM").values()) == {"equivalent"}
-    assert all(each.comparison.difference.value == 0 for each in again.differences)
+    differences = DIFFERENCES.differences([first, first])
+    assert set(verdicts(differences, "MiniLM", "MiniLM").values()) == {"equivalent"}
+    assert all(each.comparison.difference.value == 0 for each in differences)
 
 
 def test_documents_alone_are_one_sentence(

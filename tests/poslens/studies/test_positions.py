@@ -130,15 +130,8 @@ def test_ranks_are_those_of_a_brute_force_ranking(
     assert groups.loc[("language", "pol"), "first"] == pytest.approx(float(np.mean(first)))
 
 
-def test_cause_has_computed_all_but_the_corpus(
-    corpus: str, tiny_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = str(tiny_folder("bert"))
-    told = CliRunner().invoke(
-        app, ["cause", "--model", folder, "--dataset", corpus], catch_exceptions=False
-    )
-    assert told.exit_code == 0
-    monkeypatch.setattr(interventions, "relocation", lambda *_, **__: pytest.fail("moved again"))
+def texts_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Sizes of the batches that dense models read from now on."""
     read: list[int] = []
     embed = DenseRetriever.embed
 
@@ -148,6 +141,31 @@ def test_cause_has_computed_all_but_the_corpus(
         return vectors
 
     monkeypatch.setattr(DenseRetriever, "embed", counted)
+    return read
+
+
+def test_without_stored_results_each_text_is_read_once(
+    corpus: str, tiny_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of four sentences, with the first or the third at four positions each, there are seven
+    orders; the original one is also the text of the corpus."""
+    folder = str(tiny_folder("bert"))
+    poslens.explain(folder, "what of it", "It is old.")  # loading checks the model
+    read = texts_read(monkeypatch)
+    assert run("--model", folder, "--dataset", corpus, "--positions", "4").exit_code == 0
+    assert sum(read) == len(WORDS) * (7 + 2)
+
+
+def test_cause_has_computed_all_but_the_corpus(
+    corpus: str, tiny_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(tiny_folder("bert"))
+    told = CliRunner().invoke(
+        app, ["cause", "--model", folder, "--dataset", corpus], catch_exceptions=False
+    )
+    assert told.exit_code == 0
+    monkeypatch.setattr(interventions, "relocation", lambda *_, **__: pytest.fail("moved again"))
+    read = texts_read(monkeypatch)
     first = json.loads(run("--model", folder, "--dataset", corpus).stdout)
     assert sum(read) == len(WORDS) + 2 * len(WORDS)  # its documents and queries, once
     monkeypatch.setattr(positions_run, "_scores", lambda *_: pytest.fail("ranked again"))
@@ -170,11 +188,11 @@ def test_models_are_compared_on_the_same_queries(
 ) -> None:
     folders = [str(tiny_folder("bert")), str(tiny_folder("bert-cls"))]
     found = poslens.positions(folders, corpus, positions=4)
-    assert len(found.verdicts) == 2
+    assert len(found.verdicts) == 3 and "bert-cls compared with bert" in found.verdicts[2]
     effects = found.to_frame("effect")["first_minus_last"].tolist()
-    (row,) = found.to_frame("comparisons").to_dict("records")
+    (row,) = found.to_frame("differences").to_dict("records")
     assert row["difference"] == pytest.approx(effects[1] - effects[0])
-    assert row["queries"] == 24 and row["documents"] == 12
+    assert (row["n"], row["units"], row["documents"]) == (24, "queries", 12)
     single = poslens.positions(folders[0], corpus, positions=4).to_frame("effect")
     p = found.to_frame("effect")["p_holm"].tolist()
     assert p[0] >= single["p_holm"].tolist()[0]
@@ -223,5 +241,6 @@ def test_a_planted_bias_is_seen_and_the_models_are_told_apart() -> None:
     assert primacy.effect.last.value == pytest.approx(0.943, abs=0.003)
     assert primacy.effect.effect.verdict == "higher"
     assert minilm.effect.effect.verdict == "equivalent"
-    assert primacy.against[0].comparison.verdict == "higher"
+    (difference,) = POSITIONS.differences([minilm, primacy])
+    assert difference.comparison.verdict == "higher"
     assert "rank higher with the evidence first" in POSITIONS.verdict(primacy)

@@ -1,0 +1,200 @@
+"""Paired differences of two models over the same items, measure by measure.
+
+What a model is measured by is declared as rows of items (`ItemMeasure`); differences, verdicts, the
+rows of their table and sentences are derived here, for studies (`poslens.study`) and for the pages
+and commands that show several models side by side.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from poslens.attribution.curves.bootstrap import Statistic, Values
+from poslens.attribution.curves.curve_summary import primacy_recency_index
+from poslens.attribution.evaluation.comparison import (
+    INDEX_MARGIN,
+    Comparison,
+    adjusted,
+    paired_statistics,
+)
+from poslens.cache.lru_cache import LRUCache
+from poslens.rows import column
+
+if TYPE_CHECKING:
+    from poslens.cache.storage.store import StoredCurves
+
+TITLE = "Paired differences"
+
+
+def mean(means: Values) -> Values:
+    """The statistic of a measure that is the mean of one number per item."""
+    return means[:, 0]
+
+
+@dataclass(frozen=True)
+class ItemMeasure:
+    """A measure of one model: `statistic` of the mean of its items' rows [K], by default the mean
+    of one number each. `rows` are by item, `documents` the document of each item, which intervals
+    resample; `units` names the items. Up to `margin`, two models are equivalent."""
+
+    title: str
+    units: str
+    margin: float
+    rows: Mapping[Any, NDArray[np.float64]]
+    documents: Mapping[Any, Hashable]
+    statistic: Statistic = mean
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Identifies the measure with all of its rows."""
+        total = hashlib.sha256(f"{self.title}\0{self.units}\0{self.margin!r}".encode())
+        for item, row in self.rows.items():
+            total.update(repr((item, self.documents[item])).encode("utf-8", "replace"))
+            total.update(np.ascontiguousarray(row).tobytes())
+        return total.digest()
+
+
+def index_measure(
+    curves: StoredCurves, documents: Mapping[str, Hashable], title: str = "primacy-recency index"
+) -> ItemMeasure:
+    """The primacy-recency index of the mean of stored curves' magnitudes. `documents` are by pair
+    id."""
+    rows = dict(zip(curves.pair_ids, curves.magnitudes.astype(np.float64), strict=True))
+    of_pairs = {pair_id: documents[pair_id] for pair_id in curves.pair_ids}
+    return ItemMeasure(title, "pairs", INDEX_MARGIN, rows, of_pairs, primacy_recency_index)
+
+
+@dataclass(frozen=True)
+class MeasuredModel:
+    """The measures of a model (or of an index), and its name."""
+
+    name: str
+    measures: Sequence[ItemMeasure]
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """A measure of a model minus that of `other` over the items of both: the values of both, and
+    the paired comparison."""
+
+    model: str
+    other: str
+    title: str
+    units: str
+    value: float
+    other_value: float
+    comparison: Comparison
+
+
+def paired_differences(models: Sequence[MeasuredModel]) -> list[PairedDifference]:
+    """Each model compared with every model before it, by each measure that both have, with Holm's
+    p over all of the comparisons."""
+    differences = [
+        difference
+        for number, model in enumerate(models)
+        for other in models[:number]
+        for measure in model.measures
+        for other_measure in other.measures
+        if measure.title == other_measure.title
+        and (difference := _difference(model.name, measure, other.name, other_measure)) is not None
+    ]
+    comparisons = adjusted([each.comparison for each in differences])
+    return [
+        replace(each, comparison=comparison or each.comparison)
+        for each, comparison in zip(differences, comparisons, strict=True)
+    ]
+
+
+_differences: LRUCache[PairedDifference | None] = LRUCache(256)
+
+
+def _difference(
+    name: str, measure: ItemMeasure, other_name: str, other: ItemMeasure
+) -> PairedDifference | None:
+    """Over the items of both; None without any, or where the statistic is not defined."""
+
+    def difference() -> PairedDifference | None:
+        both = [item for item in measure.rows if item in other.rows]
+        if not both:
+            return None
+        rows, other_rows = (
+            np.array([each.rows[item] for item in both], dtype=np.float64)
+            for each in (measure, other)
+        )
+        documents = [measure.documents[item] for item in both]
+        comparison = paired_statistics(
+            other_rows, rows, documents, measure.margin, measure.statistic
+        )
+        if comparison is None:
+            return None
+        value, other_value = (
+            float(measure.statistic(side.mean(0)[None])[0]) for side in (rows, other_rows)
+        )
+        return PairedDifference(
+            name, other_name, measure.title, measure.units, value, other_value, comparison
+        )
+
+    return _differences.get((name, measure.digest, other_name, other.digest), difference)
+
+
+@dataclass(frozen=True)
+class DifferenceRow:
+    """A measure of two models on the same items."""
+
+    model: str = column("Name of the model.")
+    against: str = column("The other model.")
+    measure: str = column("What was measured.")
+    value: float = column("The model's value.")
+    other_value: float = column("The same of the other model.", title="other value")
+    difference: Comparison | None = column("Value minus other value, paired.", form="+.3f")
+    n: int = column("Items that both models have.")
+    units: str = column("What the items are, such as pairs, queries or documents.")
+    documents: int = column("Different documents of these, which intervals resample.")
+
+
+def difference_rows(differences: Sequence[PairedDifference]) -> Iterator[DifferenceRow]:
+    """The rows of a table of differences."""
+    for each in differences:
+        estimate = each.comparison.difference
+        yield DifferenceRow(
+            each.model,
+            each.other,
+            each.title,
+            each.value,
+            each.other_value,
+            each.comparison,
+            estimate.n,
+            each.units,
+            estimate.n_resampled,
+        )
+
+
+def difference_sentences(differences: Sequence[PairedDifference]) -> list[str]:
+    """A sentence for each two models, with the verdict of each measure."""
+    pairs = dict.fromkeys((each.model, each.other) for each in differences)
+    return [
+        f"{model} compared with {other}: "
+        + "; ".join(
+            f"{each.title} {_in_words(each.comparison)}"
+            for each in differences
+            if (each.model, each.other) == (model, other)
+        )
+        + "."
+        for model, other in pairs
+    ]
+
+
+def _in_words(comparison: Comparison) -> str:
+    """`higher by 0.252 [0.180, 0.319]`, or the difference with its verdict if neither model is
+    higher."""
+    if comparison.verdict not in ("higher", "lower"):
+        return comparison.text()
+    sign = 1 if comparison.verdict == "higher" else -1
+    return f"{comparison.verdict} by {comparison.difference.times(sign).text()}"

@@ -1,0 +1,72 @@
+"""What the Cause page compares two models by: differences between the last and the first third."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from poslens.attribution.evaluation.comparison import DEVIATIONS_MARGIN, SCORE_MARGIN
+from poslens.attribution.interventions.relocation import Relocation
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Method, TextPair
+from poslens.compute.compute import Compute
+from poslens.paired import ItemMeasure, MeasuredModel
+from poslens.studies.cause.service import curve_of, stored
+
+IN_DEVIATIONS = (
+    "Differences are in standard deviations of each model's scores, because models have different "
+    f"scales; two models are equivalent within {DEVIATIONS_MARGIN:g}."
+)
+
+TITLES = {"relocation": "relocation difference", "ablation": "last minus first, ablation"}
+
+
+def measured_causes(
+    compute: Compute, spec: RetrieverSpec, methods: Sequence[Method], pairs: Sequence[TextPair]
+) -> MeasuredModel:
+    """The last-minus-first difference of each intervention by pair. Those of scores are in standard
+    deviations of the model's scores of the unchanged documents, because models have different
+    scales; those of cosines are as they are."""
+    return MeasuredModel(
+        spec.name, [cause_measure(compute, spec, method, pairs) for method in methods]
+    )
+
+
+def cause_measure(
+    compute: Compute, spec: RetrieverSpec, method: Method, pairs: Sequence[TextPair]
+) -> ItemMeasure:
+    """The last-minus-first difference of the stored results of one intervention."""
+    results = stored(compute, spec, method, pairs).results
+    differences = {
+        pair_id: value
+        for pair_id, result in results.items()
+        if (value := _last_minus_first(result)) is not None
+    }
+    scale, margin = 1.0, SCORE_MARGIN
+    if method.name in TITLES:
+        scores = [
+            result.original if isinstance(result, Relocation) else result.score
+            for result in results.values()
+        ]
+        scale, margin = float(np.std(scores)) or 1.0, DEVIATIONS_MARGIN
+    order = method.params.get("order")
+    title = TITLES.get(method.name) or f"last minus first, {order or method.name}"
+    documents = {pair.pair_id: pair.document for pair in pairs}
+    return ItemMeasure(
+        title,
+        "pairs" if method.name in TITLES else "documents",
+        margin,
+        {pair_id: np.array([value / scale]) for pair_id, value in differences.items()},
+        {pair_id: documents[pair_id] for pair_id in differences},
+    )
+
+
+def _last_minus_first(result: object) -> float | None:
+    if isinstance(result, Relocation):
+        return result.last_minus_first
+    curve = curve_of(result)  # type: ignore[arg-type]
+    if curve is None:
+        return None
+    third = len(curve) // 3
+    return float(curve[-third:].mean() - curve[:third].mean())

@@ -1,0 +1,107 @@
+"""Paired differences of made-up models: the values of both, Holm over all, and common items."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from poslens.attribution.evaluation.audit import ratios
+from poslens.attribution.evaluation.comparison import holm
+from poslens.cache.storage.store import StoredCurves
+from poslens.paired import (
+    ItemMeasure,
+    MeasuredModel,
+    difference_rows,
+    difference_sentences,
+    index_measure,
+    paired_differences,
+)
+from poslens.rows import entries
+
+ITEMS = [f"item {n}" for n in range(40)]
+RNG = np.random.default_rng(7)
+
+
+def measure(title: str, values: np.ndarray, items: list[str] = ITEMS) -> ItemMeasure:
+    rows = dict(zip(items, values.reshape(len(items), -1), strict=True))
+    return ItemMeasure(title, "pairs", 0.1, rows, {item: item for item in items})
+
+
+def test_the_mean_is_compared_item_by_item() -> None:
+    """p is that of scipy's paired t-test, within what a bootstrap differs from it."""
+    hard = RNG.normal(0, 5, 40)
+    first, second = hard + RNG.normal(0, 1, 40), hard + RNG.normal(0.5, 1, 40)
+    models = [
+        MeasuredModel("A", [measure("score", first)]),
+        MeasuredModel("B", [measure("score", second), measure("other", second)]),
+    ]
+    (each,) = paired_differences(models)
+    assert (each.model, each.other, each.title) == ("B", "A", "score")
+    assert (each.value, each.other_value) == pytest.approx((second.mean(), first.mean()))
+    assert each.comparison.p == pytest.approx(stats.ttest_rel(second, first).pvalue, abs=0.02)
+    assert each.comparison.verdict == "higher"
+    assert difference_sentences([each])[0].startswith("B compared with A: score higher by 0.")
+
+
+def test_items_that_only_one_model_has_do_not_count() -> None:
+    values = RNG.normal(0, 1, 40)
+    models = [
+        MeasuredModel("A", [measure("score", values)]),
+        MeasuredModel("B", [measure("score", values[:25] + 1, ITEMS[:25])]),
+        MeasuredModel("C", [measure("score", values[:1], ["another item"])]),
+    ]
+    (each,) = paired_differences(models)
+    assert each.comparison.difference.n == 25
+    assert each.comparison.difference.value == pytest.approx(1)
+    assert paired_differences(models[:1]) == []
+
+
+def test_a_ratio_is_that_of_sums_and_an_index_that_of_the_mean_curve() -> None:
+    def share(means: np.ndarray) -> np.ndarray:
+        return ratios(means)[:, 0]
+
+    sides = [np.stack([RNG.integers(0, 4, 40), RNG.integers(4, 9, 40)], axis=1) for _ in range(2)]
+    models = [
+        MeasuredModel(
+            name,
+            [
+                ItemMeasure(
+                    "share",
+                    "documents",
+                    0.02,
+                    dict(zip(ITEMS, counts.astype(float), strict=True)),
+                    {item: item for item in ITEMS},
+                    share,
+                )
+            ],
+        )
+        for name, counts in zip("AB", sides, strict=True)
+    ]
+    (each,) = paired_differences(models)
+    totals = [counts.sum(0) for counts in sides]
+    assert each.comparison.difference.value == pytest.approx(
+        totals[1][0] / totals[1][1] - totals[0][0] / totals[0][1]
+    )
+    early = np.zeros((12, 100))
+    early[:, :30] = 1
+    curves = StoredCurves(
+        tuple(ITEMS[:12]), early, early, np.zeros(12), np.zeros(12), np.zeros(100), {}
+    )
+    index = index_measure(curves, {item: item for item in ITEMS})
+    assert index.statistic(early[:1])[0] == pytest.approx(-1)
+
+
+def test_p_is_adjusted_over_every_comparison_shown() -> None:
+    models = [
+        MeasuredModel(name, [measure(title, RNG.normal(0, 1, 40)) for title in ("one", "two")])
+        for name in "ABC"
+    ]
+    found = paired_differences(models)
+    assert len(found) == 6 and len(difference_sentences(found)) == 3
+    p = [each.comparison.p for each in found]
+    assert None not in p
+    assert [each.comparison.p_holm for each in found] == pytest.approx(holm(p).tolist())  # type: ignore[arg-type]
+    row = entries(next(iter(difference_rows(found))))
+    assert row["difference"] == pytest.approx(row["value"] - row["other_value"])
+    assert (row["n"], row["documents"]) == (40, 40)
