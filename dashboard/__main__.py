@@ -1,121 +1,23 @@
-"""The command line, `python -m dashboard`: starts the dashboard, or runs a command without a
-browser."""
+"""The program `python -m dashboard`, also installed as `poslens`: starts the dashboard, or runs a
+command without a browser."""
 
 from __future__ import annotations
 
-import os
 import signal
-import sys
-from pathlib import Path
-from typing import Annotated
 
 if __name__ == "__main__":
     # Until `main` runs, Ctrl-C ends the process without a traceback from an unfinished import.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-import typer
+from poslens import cli
+from poslens.dashboard.server import command
 
-from poslens.commands import listing as listing_command
-from poslens.commands.study_group import StudyGroup, add_studies
-from poslens.dashboard.server import command as server_command
-from poslens.storage import command as cache
-from poslens.studies.benchmark import command as benchmark
-from poslens.studies.cause import command as interventions
-from poslens.studies.check import command as check
-from poslens.studies.compare import command as compare
-from poslens.studies.curves import command as curves
-from poslens.studies.debias import calibrate_command as calibrate
-from poslens.studies.explain import command as explain
-from poslens.studies.passport import command as passport
-from poslens.studies.ranking import command as ranking
-
-app = typer.Typer(
-    cls=StudyGroup,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    help="PosLens: where a text retriever looks in a document.",
-)
-for group in (
-    server_command,
-    explain,
-    compare,
-    curves,
-    interventions,
-    ranking,
-    calibrate,
-    passport,
-    check,
-    benchmark,
-    listing_command,
-    cache,
-):
-    app.add_typer(group.app)
-add_studies(app)
-
-
-def _print_version(asked: bool) -> None:
-    if asked:
-        from poslens.compute.provenance import poslens_version
-
-        print(poslens_version())
-        raise typer.Exit
-
-
-@app.callback()
-def with_version(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", is_eager=True, callback=_print_version, help="Print PosLens' version."
-        ),
-    ] = False,
-) -> None:
-    """What every command has in front of it."""
+app = cli.command_line(command.app)
 
 
 def main() -> None:
-    """Run the command line as a program: output is UTF-8 regardless of the terminal's encoding,
-    SIGTERM ends a command as Ctrl-C does, and incomplete output is an error."""
-    _open_streams()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
-    code: object = 0
-    try:
-        app()
-    except SystemExit as ended:
-        code = ended.code
-    except KeyboardInterrupt:
-        code = 130
-    raise SystemExit(_written() or code)
-
-
-def _open_streams() -> None:
-    """Replace streams that the caller closed by null devices, and write characters that can't be
-    encoded as escapes instead of failing."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        stream = getattr(sys, name)
-        if stream is None:
-            # Open for the lifetime of the program.
-            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
-        elif mode == "w" and hasattr(stream, "reconfigure"):
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-
-
-def _written() -> int:
-    """Flush stdout; 0 if everything was written, else the exit code."""
-    try:
-        sys.stdout.flush()
-        return 0
-    except BrokenPipeError:
-        code = 1  # the reading end of the pipe was closed
-    except OSError as error:
-        print(
-            f"The result could not be written ({error.strerror}): free some space.", file=sys.stderr
-        )
-        code = 2
-    # Otherwise Python would try to write the rest of the buffer at exit, and complain again.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return code
+    """Run the program."""
+    cli.main(app)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,118 @@
+"""The command line. `poslens.dashboard` adds the command that starts the dashboard."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from poslens.commands import listing as listing_command
+from poslens.commands.study_group import StudyGroup, add_studies
+from poslens.storage import command as cache
+from poslens.studies.benchmark import command as benchmark
+from poslens.studies.cause import command as interventions
+from poslens.studies.check import command as check
+from poslens.studies.compare import command as compare
+from poslens.studies.curves import command as curves
+from poslens.studies.debias import calibrate_command as calibrate
+from poslens.studies.explain import command as explain
+from poslens.studies.passport import command as passport
+from poslens.studies.ranking import command as ranking
+
+_GROUPS = (
+    explain.app,
+    compare.app,
+    curves.app,
+    interventions.app,
+    ranking.app,
+    calibrate.app,
+    passport.app,
+    check.app,
+    benchmark.app,
+    listing_command.app,
+    cache.app,
+)
+
+
+def command_line(*groups: typer.Typer) -> typer.Typer:
+    """A command line with the commands of `groups`, followed by those of the library and its
+    studies."""
+    app = typer.Typer(
+        cls=StudyGroup,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        help="PosLens: where a text retriever looks in a document.",
+    )
+    app.callback()(_with_version)
+    for group in (*groups, *_GROUPS):
+        app.add_typer(group)
+    add_studies(app)
+    return app
+
+
+def _print_version(requested: bool) -> None:
+    if requested:
+        from poslens.compute.provenance import poslens_version
+
+        print(poslens_version())
+        raise typer.Exit
+
+
+def _with_version(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="Print PosLens' version."
+        ),
+    ] = False,
+) -> None:
+    """What every command has in front of it."""
+
+
+def main(app: typer.Typer) -> None:
+    """Run a command line as a program: output is UTF-8 regardless of the terminal's encoding,
+    SIGTERM ends a command as Ctrl-C does, and incomplete output is an error."""
+    _open_streams()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    code: object = 0
+    try:
+        app()
+    except SystemExit as ended:
+        code = ended.code
+    except KeyboardInterrupt:
+        code = 130
+    raise SystemExit(_written() or code)
+
+
+def _open_streams() -> None:
+    """Replace streams that the caller closed by null devices, and write characters that can't be
+    encoded as escapes instead of failing."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            # Open for the lifetime of the program.
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
+        elif mode == "w" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+def _written() -> int:
+    """Flush stdout; 0 if everything was written, else the exit code."""
+    try:
+        sys.stdout.flush()
+        return 0
+    except BrokenPipeError:
+        code = 1  # the reading end of the pipe was closed
+    except OSError as error:
+        print(
+            f"The result could not be written ({error.strerror}): free some space.", file=sys.stderr
+        )
+        code = 2
+    # Otherwise Python would try to write the rest of the buffer at exit, and complain again.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return code
