@@ -48,7 +48,7 @@ def read(files: list[File], name: str, title: str = "") -> DataSet:
         for file in files:
             bias = printable(Path(file.name).name.removesuffix(".gz").removesuffix(".jsonl"))
             rows = tables.json_rows(file)
-            for pair in accepted(file, rows, partial(_two, bias=bias, dataset=name, ids=ids)):
+            for pair in accepted(file, rows, partial(both_pairs, bias=bias, dataset=name, ids=ids)):
                 if isinstance(pair, Rejection):
                     for side in (1, 2):
                         yield Rejection(pair.file, pair.row, f"document {side}: {pair.reason}")
@@ -58,7 +58,12 @@ def read(files: list[File], name: str, title: str = "") -> DataSet:
     return collect(name, title or f"{name} (ColDeR)", pairs())
 
 
-def _two(row: Row, bias: str, dataset: str, ids: set[str]) -> tuple[TextPair, TextPair]:
+def both_pairs(row: Row, bias: str, dataset: str, ids: set[str]) -> tuple[TextPair, TextPair]:
+    """The pairs of a row's query with both of its documents. `ids` are those of earlier rows.
+
+    Raises:
+        UserError: the row has invalid values.
+    """
     query, documents = row[QUERY], [row[column] for column in DOCUMENTS]
     name = f"{bias}/{row[ID] or row.number}"
     # One document of the source may give several rows.
@@ -102,7 +107,8 @@ def _files(path: Path) -> list[File]:
     return files if all(has_columns(file, (QUERY, *DOCUMENTS)) for file in files) else []
 
 
-def _collection(_path: Path, name: str, title: str) -> Collection:
+def refuse_collection(_path: Path, name: str, title: str) -> Collection:
+    """Raises `UserError`: pairs of documents have no judgments."""
     raise UserError(
         f"{title or name} compares two documents for one query and has no relevance judgments: "
         "choose a data set with judgments to rank."
@@ -116,7 +122,7 @@ register(
         order=40,
         fits=lambda path: bool(_files(path)),
         read=lambda path, name, title: read(_files(path), name, title),
-        collection=_collection,
+        collection=refuse_collection,
         judges=False,
     )
 )

@@ -14,7 +14,6 @@ are grouped by the first character of their answer, as there.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -35,7 +34,7 @@ from poslens.attribution.datasets.schema import (
     optional,
     required,
 )
-from poslens.attribution.datasets.streams import MEGABYTE, File, open_bytes, open_text
+from poslens.attribution.datasets.streams import MEGABYTE, File, open_text
 from poslens.attribution.datasets.types import Groups, Judgement, Passages, Rejection
 from poslens.attribution.errors import UserError
 from poslens.attribution.types import EvidenceSpan, TextPair
@@ -115,7 +114,7 @@ def _of_json(file: File) -> Iterator[tuple[str, Row]]:
     """Every passage as row 0 and every question as a row with its passage, with the place of the
     passage in the file."""
     number = 0
-    for a, article in enumerate(_list(_loaded(file), "data", file.name), start=1):
+    for a, article in enumerate(_list(tables.json_file(file, LIMIT), "data", file.name), start=1):
         for p, paragraph in enumerate(_list(article, "paragraphs", file.name), start=1):
             questions = _list(paragraph, "qas", file.name)
             passage = {"title": article.get("title"), "context": paragraph.get("context")}
@@ -168,15 +167,6 @@ def _list(values: Any, name: str, file: str) -> list[Any]:
             f"{file} has an entry without a list of {name}: give a file in SQuAD's layout."
         )
     return listed
-
-
-def _loaded(file: File) -> Any:
-    with open_bytes(file, LIMIT) as stream:
-        data = stream.read()
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{file.name} is damaged or no JSON: copy or fetch it again.") from error
 
 
 def _is_parquet(name: str) -> bool:

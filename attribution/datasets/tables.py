@@ -27,6 +27,7 @@ from poslens.attribution.datasets.streams import (
     File,
     has_foreign_bytes,
     json_lines,
+    open_bytes,
     open_text,
 )
 from poslens.attribution.errors import UserError
@@ -166,6 +167,20 @@ def json_row(number: int, line: str | None) -> Row:
     if isinstance(fields, str):
         return Row(number, problem=fields)
     return Row(number, {column_name(key): value for key, value in fields.items()})
+
+
+def json_file(file: File, limit: int) -> Any:
+    """The value of a whole JSON file of at most `limit` bytes, unpacked.
+
+    Raises:
+        UserError: the file cannot be read, is damaged or too large.
+    """
+    with open_bytes(file, limit) as stream:
+        data = stream.read()
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{file.name} is damaged or no JSON: copy or fetch it again.") from error
 
 
 def json_object(line: str | None) -> dict[str, Any] | str:

@@ -36,6 +36,7 @@ it."""
 VARIED = ("position", "literal", "repetition")
 """Tests with variants."""
 
+_USE_FILES = "use files of ColDeR or Re-DocRED"
 NO_EVIDENCE = "The pair has no evidence span: mark the passage that answers the query."
 
 _FILES = {f"{name}{suffix}": name for name in TESTS for suffix in ("", "_bias")}
@@ -69,13 +70,14 @@ class BiasPairs:
 def lacking(data: DataSet) -> dict[str, str]:
     """What the data set lacks for each test, in the paper's order; empty if it has pairs."""
     if files := _colder_names(data):
-        return {n: "" if n in files else f"the data set has no file {n}.jsonl" for n in TESTS}
+        reason = "the data set has no pairs for it"
+        return {n: "" if n in files else f"{reason} ({n}.jsonl)" for n in TESTS}
     if not any(pair.evidence is not None for pair in data.pairs):
-        return dict.fromkeys(TESTS, "the data set has no evidence spans: use ColDeR files")
+        return dict.fromkeys(TESTS, f"the data set has no evidence spans: {_USE_FILES}")
     return {
         name: ""
         if name in FROM_EVIDENCE
-        else "evidence spans don't mark the entity, the answer or a wrong answer: use ColDeR files"
+        else f"evidence spans don't mark the entity, the answer or a wrong answer: {_USE_FILES}"
         for name in TESTS
     }
 
@@ -130,14 +132,19 @@ def variants(data: DataSet, test: str, limit: int | None = None) -> list[BiasPai
     else:
         groups = {
             f"{m} of {n}": [_document_pair("repetition", *both) for both in both_documents]
-            for (m, n), both_documents in sorted(_repetitions(data).items())
+            for (m, n), both_documents in sorted(_repetitions(data).items(), key=_by_length)
         }
     chosen = {name: _chosen(pairs, limit) for name, pairs in groups.items() if pairs}
     built = [
-        BiasPairs(test, tuple(pairs), f"ColDeR rows{note}", variant=name)
+        BiasPairs(test, tuple(pairs), f"pairs of documents as in ColDeR{note}", variant=name)
         for name, (pairs, note) in chosen.items()
     ]
     return [replace(pairs, rejected={} if i else rejected) for i, pairs in enumerate(built)]
+
+
+def _by_length(item: tuple[tuple[int, int], object]) -> tuple[int, int]:
+    (m, n), _ = item
+    return n, m
 
 
 _NEEDED = {
@@ -168,7 +175,7 @@ def pairs_for(
         return _built(data.pairs, test, position, limit)
     rows = [pair for pair in _of_rows(data.pairs) if pair.test == test]
     chosen, note = _chosen(rows, limit)
-    return BiasPairs(test, tuple(chosen), f"ColDeR rows{note}")
+    return BiasPairs(test, tuple(chosen), f"pairs of documents as in ColDeR{note}")
 
 
 def _chosen(items: Sequence[T], limit: int | None) -> tuple[Sequence[T], str]:
@@ -205,7 +212,9 @@ def _both(pairs: Sequence[TextPair]) -> Iterator[tuple[TextPair, TextPair]]:
 
 
 def _document_pair(test: str, first: TextPair, second: TextPair) -> DocumentPair:
-    return DocumentPair(test, _row(first), first, second)
+    # Rows with the same two documents, in either order, are not independent.
+    source = str(hash(frozenset((first.document, second.document))))
+    return DocumentPair(test, _row(first), first, second, source)
 
 
 def _of_rows(pairs: Sequence[TextPair]) -> Iterable[DocumentPair]:

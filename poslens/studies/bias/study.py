@@ -239,7 +239,7 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         names = settings.tests or available(data)
         if not names:
             raise UserError(
-                f"{data.name} has neither ColDeR's files nor evidence spans, so there is no bias "
+                f"{data.name} has neither ColDeR's rows nor evidence spans, so there is no bias "
                 "test for it: choose another data set."
             )
         if settings.vary == UNVARIED:

@@ -168,7 +168,7 @@ def test_variants_of_colder_rows(tmp_path: Path) -> None:
         "Repetition, 1 of 2",
         "c",
     )
-    assert (two.variant, two.source) == ("2 of 2", "ColDeR rows; 1 of 2 spread evenly")
+    assert two.variant == "2 of 2" and two.source.endswith("as in ColDeR; 1 of 2 spread evenly")
 
 
 def test_position_variants_of_colder_rows_start_from_d1() -> None:
@@ -185,7 +185,7 @@ def test_some_pairs_spread_evenly(sample: DataSet) -> None:
     data = datasets.read("sample-bias")
     every, some = pairs_for(data, "foil"), pairs_for(data, "foil", limit=4)
     assert [every.pairs.index(pair) for pair in some.pairs] == [0, 3, 6, 9]
-    assert some.source == "ColDeR rows; 4 of 12 spread evenly"
+    assert some.source == "pairs of documents as in ColDeR; 4 of 12 spread evenly"
     assert pairs_for(data, "foil", limit=99) == every
     built = pairs_for(sample, "brevity", limit=3)
     assert len(built.pairs) == 3 and built.source.endswith("; 3 of 296 spread evenly")
@@ -226,7 +226,7 @@ def test_colder_rows_keep_their_two_documents_in_order(tmp_path: Path) -> None:
         (f"q{i}", f"a{i}", f"b{i}") for i in range(3)
     ]
     assert len(pairs_for(data, "foil").pairs) == 2
-    with pytest.raises(UserError, match=r"has no file brevity\.jsonl"):
+    with pytest.raises(UserError, match=r"has no pairs for it \(brevity\.jsonl\)"):
         pairs_for(data, "brevity")
 
 
