@@ -46,6 +46,7 @@ __all__ = [
 T = TypeVar("T")
 
 SAMPLE = "sample"
+SAMPLE_MULTILINGUAL = "sample-multilingual"
 SAMPLE_BIAS = "sample-bias"
 
 TYPED = "typed"
@@ -53,7 +54,11 @@ UPLOADED = "upload-"
 """Reserved names and prefixes of data sets of readers' own texts."""
 
 _HERE = Path(__file__).parent / "sample"
-_folders: dict[str, Path] = {SAMPLE: _HERE / "posir", SAMPLE_BIAS: _HERE / "colder"}
+_folders: dict[str, Path] = {
+    SAMPLE: _HERE / "posir",
+    SAMPLE_MULTILINGUAL: _HERE / "multilingual",
+    SAMPLE_BIAS: _HERE / "colder",
+}
 _variants: dict[str, str] = {}
 _Stamp = tuple[tuple[str, int, int], ...]
 _stamps: dict[str, _Stamp] = {}
@@ -61,7 +66,8 @@ _generation = 0
 """The files of each data set when it was read: paths, times and sizes."""
 _titles = {
     SAMPLE: "Bundled sample (PosIR layout)",
-    SAMPLE_BIAS: "Embedded bias tests (ColDeR layout)",
+    SAMPLE_MULTILINGUAL: "Bundled multilingual sample (PosIR layout)",
+    SAMPLE_BIAS: "Bundled bias tests (ColDeR layout)",
 }
 
 

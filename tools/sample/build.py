@@ -1,10 +1,12 @@
-"""Validate the sample data set's sources and write them in the PosIR layout.
+"""Validate the sources of the bundled samples and write them in the PosIR layout.
 
-`source/<document id>.toml` is what people edit; `posir/<language>/<domain>/` is what the
-readers read. Both are in the repository, and a test compares them.
+Edit `source/<document id>.toml` (`sample`) or `multilingual/<document id>.toml`
+(`sample-multilingual`), then write the Parquet files that PosLens reads. Sources and files are both
+in the repository, and a test compares them. A multilingual source without a text adds queries to
+the document of `source/` with the same name.
 
-    python -m tools.sample.build --check [SOURCE.toml ...]
-    python -m tools.sample.build
+    python -m tools.sample.build sample --check
+    python -m tools.sample.build sample-multilingual
 """
 
 from __future__ import annotations
@@ -14,36 +16,84 @@ import math
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
 SOURCE = Path(__file__).parent / "source"
-POSIR = Path(__file__).parents[2] / "attribution" / "datasets" / "sample" / "posir"
+OUTPUT = Path(__file__).parents[2] / "attribution" / "datasets" / "sample"
 
 LANGUAGES = ("eng", "pol", "slk", "spa", "cmn", "ara", "tha")
-BINS = 20
-MIN_TOKENS, MAX_TOKENS = 150, 2000
+MIN_TOKENS = 150
 BUCKET_EDGES = (512, 1024, 1536)
-MAX_SHARED_WORDS = 15
-"""Unrelated articles of the set share up to 7, two on economics 11, two on one subject 19."""
+WITHOUT_SPACES = ("cmn", "tha")
+"""Languages written without spaces: pairs of adjacent characters are compared instead of words."""
+STEM = 5
+"""Words with the same first letters, this many, count as inflections of one word."""
+SHARED, UNSHARED = "shares words", "shares no words"
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSet:
+    """A bundled data set, and what its data card states.
+
+    Each language has at least `documents` documents and `queries` queries; in all there are at
+    least `domains` domains and `long` documents of 1,024 tokens or more, and the evidence of at
+    least `per_bin` queries is in each of `bins` equal parts of the documents. A document has at
+    most `max_tokens` tokens. Two documents of a language share at most `shared_words` words that no
+    third one has. If `unshared` is not 0, each query is marked by whether it shares content words
+    with its evidence, and at least that share of each language's queries shares none.
+    """
+
+    sources: Path
+    output: Path
+    documents: int
+    queries: int
+    domains: int
+    long: int
+    bins: int
+    per_bin: int
+    max_tokens: int
+    shared_words: int
+    unshared: float = 0.0
+
+
+# Unrelated articles of `sample` share up to 7 words, two on economics 11, two on one subject 19.
+SAMPLE = SampleSet(SOURCE, OUTPUT / "posir", 2, 8, 12, 15, 20, 6, 2_000, 15)
+MULTILINGUAL = SampleSet(
+    Path(__file__).parent / "multilingual",
+    OUTPUT / "multilingual",
+    documents=20,
+    queries=80,
+    domains=12,
+    long=30,
+    bins=10,
+    per_bin=40,
+    max_tokens=13_000,
+    shared_words=50,
+    unshared=0.5,
+)
+SETS = {"sample": SAMPLE, "sample-multilingual": MULTILINGUAL}
 
 
 @dataclass(frozen=True, slots=True)
 class SourceQuery:
-    """A query and the one character span, [start, end), of its evidence."""
+    """A query and the one character span, [start, end), of its evidence. `kind` states whether it
+    shares content words with the evidence, in sets that mark this."""
 
     text: str
     start: int
     end: int
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceDocument:
-    """One document with its queries; `tokens` is counted by `count_tokens`."""
+    """A document with its queries; `tokens` is counted by `count_tokens`."""
 
     doc_id: str
     language: str
@@ -70,9 +120,9 @@ def _tokenizer() -> Tokenizer:
 def count_tokens(text: str) -> int:
     """WordPiece tokens of all-MiniLM-L6-v2, without special tokens.
 
-    A word its vocabulary lacks is one `[UNK]` however long it is (a whole Thai phrase, say);
-    such a word counts one token for every three characters begun, so that lengths stay
-    comparable between scripts.
+    A word that its vocabulary lacks is one `[UNK]` however long it is (a whole Thai phrase, for
+    example). Such a word counts one token for every three characters or part of them, so that
+    lengths are comparable across scripts.
     """
     encoded = _tokenizer().encode(text, add_special_tokens=False)
     return sum(
@@ -87,30 +137,34 @@ def bucket(tokens: int) -> int:
 
 
 def read(path: Path) -> SourceDocument:
-    """Read one source file; ValueError names the file and what to change."""
+    """Read a source file; ValueError names the file and what to change."""
 
     def refuse(reason: str) -> ValueError:
         return ValueError(f"{path.name}: {reason}")
 
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        if "text" not in raw:
+            raw = tomllib.loads((SOURCE / path.name).read_text(encoding="utf-8")) | raw
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise refuse(f"not valid TOML ({error})") from error
+    except FileNotFoundError as error:
+        raise refuse(f"no text, and no document of this name in {SOURCE.name}") from error
     if unknown := set(raw) - {"language", "domain", "text", "query"}:
         raise refuse(f"unknown keys {sorted(unknown)}")
     if raw.get("language") not in LANGUAGES:
         raise refuse(f"language must be one of {', '.join(LANGUAGES)}")
     text = raw["text"].strip()
     tokens = count_tokens(text)
-    if not MIN_TOKENS <= tokens <= MAX_TOKENS:
-        raise refuse(f"{tokens} tokens; allowed are {MIN_TOKENS} to {MAX_TOKENS}")
+    if tokens < MIN_TOKENS:
+        raise refuse(f"{tokens} tokens, fewer than {MIN_TOKENS}")
     queries = []
     for entry in raw.get("query", []):
         evidence = entry["evidence"]
         if not entry["text"].strip() or evidence != evidence.strip() or not evidence:
             raise refuse(f"query {entry['text']!r}: empty, or evidence with spaces around it")
-        if (found := text.count(evidence)) != 1:
-            raise refuse(f"query {entry['text']!r}: its evidence occurs {found} times, not once")
+        if (times := text.count(evidence)) != 1:
+            raise refuse(f"query {entry['text']!r}: its evidence occurs {times} times, not once")
         start = text.index(evidence)
         queries.append(SourceQuery(entry["text"].strip(), start, start + len(evidence)))
     if not queries:
@@ -118,20 +172,55 @@ def read(path: Path) -> SourceDocument:
     return SourceDocument(path.stem, raw["language"], raw["domain"], text, tokens, tuple(queries))
 
 
-def read_all(paths: Iterable[Path] | None = None) -> list[SourceDocument]:
-    """Every source document, by id."""
-    return [read(path) for path in sorted(paths or SOURCE.glob("*.toml"))]
+def read_all(built: SampleSet = SAMPLE) -> list[SourceDocument]:
+    """Every document of a set, by id, with its queries marked if the set marks them."""
+    documents = [read(path) for path in sorted(built.sources.glob("*.toml"))]
+    return list(_marked(documents)) if built.unshared else documents
 
 
-def bins(documents: Iterable[SourceDocument]) -> Counter[int]:
-    """How many queries have their evidence in each of the 20 equal position bins."""
-    return Counter(min(int(d.position(q) * BINS), BINS - 1) for d in documents for q in d.queries)
+def _stems(text: str, language: str) -> set[str]:
+    """The words of a text without inflection, roughly: their first letters. In languages without
+    spaces, pairs of adjacent characters."""
+    from poslens.attribution.retrievers.lexical import terms_of
+
+    terms = terms_of(text)
+    if language in WITHOUT_SPACES:
+        return {first + second for first, second in pairwise(terms)}
+    return {term[:STEM] for term in terms}
 
 
-def same_subject(documents: Iterable[SourceDocument]) -> list[str]:
-    """Documents of a language that share too many words of four letters or more which no other
-    document of it has: they tell the same things, and a query of one is answered by the other,
-    which is not judged."""
+def _marked(documents: Sequence[SourceDocument]) -> Iterator[SourceDocument]:
+    """The documents with each query marked by whether it shares content words with its evidence.
+
+    A content word is one that fewer than half of the language's documents have, so no list of stop
+    words is needed.
+    """
+    of_language = Counter(document.language for document in documents)
+    having = Counter(
+        (document.language, stem)
+        for document in documents
+        for stem in _stems(document.text, document.language)
+    )
+    for document in documents:
+        queries = []
+        for query in document.queries:
+            evidence = document.text[query.start : query.end]
+            same = _stems(query.text, document.language) & _stems(evidence, document.language)
+            half = of_language[document.language] / 2
+            shares = any(having[document.language, stem] < half for stem in same)
+            queries.append(replace(query, kind=SHARED if shares else UNSHARED))
+        yield replace(document, queries=tuple(queries))
+
+
+def bins(documents: Iterable[SourceDocument], n: int) -> Counter[int]:
+    """How many queries have their evidence in each of `n` equal position bins."""
+    return Counter(min(int(d.position(q) * n), n - 1) for d in documents for q in d.queries)
+
+
+def same_subject(documents: Iterable[SourceDocument], limit: int) -> list[str]:
+    """Pairs of documents of one language that share more than `limit` words of at least four
+    letters that no other document of that language has. Such documents cover the same subject: one
+    answers queries of the other without being judged relevant."""
     from poslens.attribution.retrievers.lexical import terms_of
 
     having: dict[tuple[str, str], list[str]] = {}
@@ -140,40 +229,46 @@ def same_subject(documents: Iterable[SourceDocument]) -> list[str]:
             having.setdefault((document.language, word), []).append(document.doc_id)
     pairs = Counter(tuple(sorted(ids)) for ids in having.values() if len(ids) == 2)
     return [
-        f"{one} and {other} share {n} words that no other document has: tell different things"
-        for (one, other), n in sorted(pairs.items())
-        if n > MAX_SHARED_WORDS
+        f"{first} and {second} share {n} words that no other document has: use different subjects"
+        for (first, second), n in sorted(pairs.items())
+        if n > limit
     ]
 
 
-def problems(documents: list[SourceDocument]) -> list[str]:
-    """What keeps the whole set from being what its data card says; empty when nothing does."""
-    found: list[str] = []
+def problems(documents: Sequence[SourceDocument], built: SampleSet = SAMPLE) -> list[str]:
+    """Where a set differs from its data card; empty if it does not."""
+    sentences: list[str] = []
 
-    def need(ok: bool, sentence: str) -> None:
-        if not ok:
-            found.append(sentence)
+    def at_least(n: float, minimum: float, what: str) -> None:
+        if n < minimum:
+            sentences.append(f"{n:g} {what}, fewer than {minimum:g}")
 
-    queries = [q.text for d in documents for q in d.queries]
-    need(len(documents) >= 60, f"{len(documents)} documents, fewer than 60")
-    need(len(queries) >= 240, f"{len(queries)} queries, fewer than 240")
-    need(len(queries) == len(set(queries)), "a query occurs twice")
-    domains = {d.domain for d in documents}
-    need(len(domains) >= 12, f"{len(domains)} domains, fewer than 12")
-    long = sum(d.tokens >= 1024 for d in documents)
-    need(long >= 15, f"{long} documents of 1,024 tokens or more, fewer than 15")
-    buckets = Counter(bucket(d.tokens) for d in documents)
-    need(len(buckets) == 4, f"length buckets filled: {sorted(buckets)}")
-    per_language = Counter(d.language for d in documents)
+    texts = [q.text for d in documents for q in d.queries]
+    if len(texts) != len(set(texts)):
+        sentences.append("a query occurs twice")
+    at_least(len({d.domain for d in documents}), built.domains, "domains")
+    at_least(sum(d.tokens >= 1024 for d in documents), built.long, "documents of 1,024 tokens")
+    at_least(len({bucket(d.tokens) for d in documents}), 4, "length buckets in use")
     for language in LANGUAGES:
-        need(per_language[language] >= 2, f"fewer than 2 documents in {language}")
-    counts = bins(documents)
-    for b in range(BINS):
-        need(counts[b] >= 6, f"position bin {b} holds {counts[b]} queries, fewer than 6")
-    return found + same_subject(documents)
+        of_language = [d for d in documents if d.language == language]
+        queries = [q for d in of_language for q in d.queries]
+        at_least(len(of_language), built.documents, f"documents in {language}")
+        at_least(len(queries), built.queries, f"queries in {language}")
+        if queries and built.unshared:
+            share = sum(q.kind == UNSHARED for q in queries) / len(queries)
+            at_least(round(share, 3), built.unshared, f"of the queries in {language} {UNSHARED}")
+    counts = bins(documents, built.bins)
+    for position in range(built.bins):
+        at_least(counts[position], built.per_bin, f"queries in position bin {position}")
+    sentences += [
+        f"{d.doc_id}: {d.tokens} tokens, more than {built.max_tokens}"
+        for d in documents
+        if d.tokens > built.max_tokens
+    ]
+    return sentences + same_subject(documents, built.shared_words)
 
 
-def write(documents: list[SourceDocument], root: Path = POSIR) -> None:
+def write(documents: Iterable[SourceDocument], root: Path) -> None:
     """Write `queries`, `corpus` and `qrels/test` Parquet files for each language and domain."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -193,6 +288,7 @@ def write(documents: list[SourceDocument], root: Path = POSIR) -> None:
                 "pos_token_length": d.tokens,
                 "corpus": d.doc_id,
             }
+            | ({"query_type": q.kind} if q.kind else {})
             for d in group
             for n, q in enumerate(d.queries, start=1)
         ]
@@ -206,34 +302,30 @@ def write(documents: list[SourceDocument], root: Path = POSIR) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line; returns 2 where the set is not what it must be."""
+    """Command line; returns 2 if the set is not what its data card states."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("set", choices=SETS, help="the data set")
     parser.add_argument("--check", action="store_true", help="validate only, write nothing")
-    parser.add_argument("sources", nargs="*", type=Path, help="some sources (with --check)")
     options = parser.parse_args(arguments)
-    documents, failed = [], False
-    for path in sorted(options.sources or SOURCE.glob("*.toml")):
-        try:
-            documents.append(read(path))
-        except (ValueError, KeyError) as error:
-            failed = True
-            print(error, file=sys.stderr)
+    built = SETS[options.set]
+    try:
+        documents = read_all(built)
+    except (ValueError, KeyError) as error:
+        print(error, file=sys.stderr)
+        return 2
     for d in documents:
-        where = " ".join(f"{d.position(q):.2f}" for q in d.queries)
-        print(f"{d.doc_id:34} {d.language} {d.domain:16} {d.tokens:5} tokens  {where}")
-    counts = bins(documents)
-    print("queries by position bin:", " ".join(str(counts[b]) for b in range(BINS)))
+        positions = " ".join(f"{d.position(q):.2f}" for q in d.queries)
+        print(f"{d.doc_id:34} {d.language} {d.domain:16} {d.tokens:5} tokens  {positions}")
+    counts = bins(documents, built.bins)
+    print("queries by position bin:", " ".join(str(counts[b]) for b in range(built.bins)))
     print(
         "documents by bucket:", dict(sorted(Counter(bucket(d.tokens) for d in documents).items()))
     )
-    if not options.sources:
-        for sentence in problems(documents):
-            failed = True
-            print(sentence, file=sys.stderr)
-    if failed:
+    if sentences := problems(documents, built):
+        print("\n".join(sentences), file=sys.stderr)
         return 2
     if not options.check:
-        write(documents)
+        write(documents, built.output)
     return 0
 
 

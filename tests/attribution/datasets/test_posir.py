@@ -18,6 +18,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.types import EvidenceSpan, TextPair
 
 DOCUMENT = "Fog forms over cold water. It lifts at noon."
+BUNDLED = ["sample", "sample-multilingual", "sample-bias"]
 Rows = list[dict[str, Any]]
 
 
@@ -278,11 +279,11 @@ def test_the_protocol_takes_english_pairs(language: str | None, chosen: bool) ->
 
 
 def test_folders_are_known_by_name_alone(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    shipped = {name: datasets._folders[name] for name in ("sample", "sample-bias")}
+    shipped = {name: datasets._folders[name] for name in BUNDLED}
     monkeypatch.setattr(datasets, "_folders", shipped)
     root = write()
     datasets.register("mine", root)
-    assert datasets.names() == ["sample", "sample-bias", "mine"]
+    assert datasets.names() == [*BUNDLED, "mine"]
     assert len(datasets.read("mine").pairs) == 1
     assert datasets.read("mine") is datasets.read("mine")
     # Registered anew, it is read anew.

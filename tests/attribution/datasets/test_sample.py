@@ -1,4 +1,4 @@
-"""The bundled data set is what its sources and its data card say."""
+"""The bundled data sets are what their sources and data card state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from poslens.attribution.datasets import DataSet
+from poslens.attribution import datasets
 from tools.sample import build
 
 
@@ -19,57 +19,84 @@ def sources() -> list[build.SourceDocument]:
     return build.read_all()
 
 
-def test_the_sources_have_no_problems(sources: list[build.SourceDocument]) -> None:
-    assert build.problems(sources) == []
+@pytest.fixture(scope="module", params=list(build.SETS))
+def bundled(
+    request: pytest.FixtureRequest,
+) -> tuple[str, build.SampleSet, list[build.SourceDocument]]:
+    built = build.SETS[request.param]
+    return request.param, built, build.read_all(built)
 
 
-def test_no_two_articles_tell_the_same_things(sources: list[build.SourceDocument]) -> None:
-    """Two on canal locks answered the same six queries, of which one each was judged."""
-    assert build.same_subject(sources) == []
-    # Half of one article inside another is enough to be told.
+Bundled = tuple[str, build.SampleSet, list[build.SourceDocument]]
+
+
+def test_the_sources_have_no_problems(bundled: Bundled) -> None:
+    _, built, documents = bundled
+    assert build.problems(documents, built) == []
+
+
+def test_two_articles_on_one_subject_are_reported(sources: list[build.SourceDocument]) -> None:
+    """Two on canal locks answered the same six queries, but only one was judged relevant."""
+    # Half of an article inside another is enough.
     first, second = (d for d in sources if d.doc_id in ("history-canal-locks", "zoology-honeybee"))
     mixed = replace(second, text=second.text + first.text[: len(first.text) // 2])
     rest = [d for d in sources if d is not second]
-    (told,) = build.same_subject([*rest, mixed])
-    assert told.startswith("history-canal-locks and zoology-honeybee share")
+    (sentence,) = build.same_subject([*rest, mixed], build.SAMPLE.shared_words)
+    assert sentence.startswith("history-canal-locks and zoology-honeybee share")
 
 
-def test_what_is_read_is_what_was_written(
-    sources: list[build.SourceDocument], tmp_path: Path
-) -> None:
-    build.write(sources, tmp_path)
-    here = {path.relative_to(build.POSIR) for path in build.POSIR.rglob("*.parquet")}
+def test_the_files_equal_what_the_sources_give(bundled: Bundled, tmp_path: Path) -> None:
+    _, built, documents = bundled
+    build.write(documents, tmp_path)
+    here = {path.relative_to(built.output) for path in built.output.rglob("*.parquet")}
     fresh = {path.relative_to(tmp_path) for path in tmp_path.rglob("*.parquet")}
     assert here == fresh
     for path in sorted(fresh):
-        one, other = pq.read_table(build.POSIR / path), pq.read_table(tmp_path / path)
-        assert one.schema.equals(other.schema) and one.equals(other), path
+        stored, written = pq.read_table(built.output / path), pq.read_table(tmp_path / path)
+        assert stored.schema.equals(written.schema) and stored.equals(written), path
 
 
-def test_every_query_of_the_sources_is_a_pair(
-    sources: list[build.SourceDocument], sample: DataSet
-) -> None:
-    assert sample.rejected == ()
-    assert len(sample.by_id) == len(sample.pairs) == sum(len(d.queries) for d in sources)
+def test_every_query_of_the_sources_is_a_pair(bundled: Bundled) -> None:
+    name, _, sources = bundled
+    data = datasets.read(name)
+    assert data.rejected == ()
+    assert len(data.by_id) == len(data.pairs) == sum(len(d.queries) for d in sources)
     documents = {d.doc_id: d for d in sources}
-    for pair in sample.pairs:
+    for pair in data.pairs:
         doc_id, _, number = pair.pair_id.rpartition("-q")
         source = documents[doc_id]
         wanted = source.queries[int(number) - 1]
         assert (pair.query, pair.document) == (wanted.text, source.text)
         assert (pair.language, pair.domain) == (source.language, source.domain)
-        assert pair.document_tokens == source.tokens and pair.dataset == "sample"
+        assert (pair.query_type or "") == wanted.kind
+        assert pair.document_tokens == source.tokens and pair.dataset == name
         assert pair.evidence is not None
         assert (pair.evidence.start, pair.evidence.end) == (wanted.start, wanted.end)
         assert source.text.count(source.text[wanted.start : wanted.end]) == 1
 
 
-def test_the_sample_fills_languages_lengths_and_positions(
-    sources: list[build.SourceDocument],
-) -> None:
-    assert {d.language for d in sources} == set(build.LANGUAGES)
-    assert set(Counter(build.bucket(d.tokens) for d in sources)) == {0, 1, 2, 3}
-    assert all(build.bins(sources)[b] >= 6 for b in range(20))
+def test_the_sets_fill_languages_and_lengths(bundled: Bundled) -> None:
+    documents = bundled[2]
+    assert {d.language for d in documents} == set(build.LANGUAGES)
+    assert set(Counter(build.bucket(d.tokens) for d in documents)) == {0, 1, 2, 3}
+
+
+def test_a_query_is_marked_by_the_words_it_shares(tmp_path: Path) -> None:
+    """`Fog` is in every document, so sharing it doesn't count; `freezing` shares its stem with
+    `freezes`, and `frost` does not."""
+    body = "Fog forms over cold water. " + "The harbor bell rings in the morning. " * 25
+    evidence = {"a": "It freezes at noon.", "b": "Ships wait.", "c": "Gulls sleep."}
+    for name, last in evidence.items():
+        (tmp_path / f"{name}.toml").write_text(
+            f'language = "eng"\ndomain = "geology"\ntext = "{body}{last}"\n'
+            f'[[query]]\ntext = "what is freezing"\nevidence = "{last}"\n'
+            f'[[query]]\ntext = "fog and frost"\nevidence = "{last}"\n',
+            encoding="utf-8",
+        )
+    built = replace(build.MULTILINGUAL, sources=tmp_path)
+    kinds = [[query.kind for query in d.queries] for d in build.read_all(built)]
+    unshared = [build.UNSHARED, build.UNSHARED]
+    assert kinds == [[build.SHARED, build.UNSHARED], unshared, unshared]
 
 
 def test_tokens_are_counted_without_special_ones() -> None:
@@ -79,15 +106,18 @@ def test_tokens_are_counted_without_special_ones() -> None:
     assert [build.bucket(n) for n in (512, 513, 1024, 1025, 1536, 1537)] == [0, 1, 1, 2, 2, 3]
 
 
-def test_a_set_that_lacks_something_is_told_so(sources: list[build.SourceDocument]) -> None:
-    fewer = build.problems([d for d in sources if d.language != "tha"][:50])
-    assert "fewer than 2 documents in tha" in fewer
-    assert any(s.startswith("50 documents") for s in fewer)
+def test_what_a_set_lacks_is_reported(sources: list[build.SourceDocument]) -> None:
+    fewer = build.problems([d for d in sources if d.language != "tha"])
+    assert "0 documents in tha, fewer than 2" in fewer
+    assert "0 queries in tha, fewer than 8" in fewer
     twice = [*sources, replace(sources[0], doc_id="copy")]
     assert "a query occurs twice" in build.problems(twice)
     assert f"{sources[0].doc_id} and copy share" in " ".join(build.problems(twice))
     short = build.problems([d for d in sources if d.tokens < 1024])
-    assert "0 documents of 1,024 tokens or more, fewer than 15" in short
+    assert "0 documents of 1,024 tokens, fewer than 15" in short
+    few = build.problems(sources, replace(build.SAMPLE, max_tokens=1_500, per_bin=14))
+    assert any("more than 1500" in sentence for sentence in few)
+    assert any("queries in position bin" in sentence for sentence in few)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +128,7 @@ def test_a_set_that_lacks_something_is_told_so(sources: list[build.SourceDocumen
         ("[[query]]", "[[query", "not valid TOML"),
     ],
 )
-def test_a_wrong_source_is_named(tmp_path: Path, old: str, new: str, reason: str) -> None:
+def test_an_invalid_source_is_named(tmp_path: Path, old: str, new: str, reason: str) -> None:
     path = tmp_path / "geology-obsidian.toml"
     shutil.copy(build.SOURCE / path.name, path)
     text = path.read_text(encoding="utf-8")
