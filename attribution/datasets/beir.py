@@ -183,7 +183,7 @@ def _split(folder: Path) -> list[Path]:
     if files := judgement_files(folder):
         return files
     raise UserError(
-        f"{folder.name}/qrels holds no .tsv file: put the judgements there as test.tsv, with the "
+        f"{folder.name}/qrels holds no .tsv file: put the judgments there as test.tsv, with the "
         "header query-id, corpus-id, score (or as .jsonl or .parquet)."
     )
 

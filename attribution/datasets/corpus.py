@@ -129,8 +129,8 @@ class Collection:
         notes = []
         if self.monolingual:
             notes.append(
-                "Each query is put to the documents of its own language; queries and judgements "
-                "without one there are left out."
+                "Each query searches the documents of its own language; queries without a relevant "
+                "document in their language are left out."
             )
         if self.survey.own_ids:
             notes.append(
@@ -139,7 +139,7 @@ class Collection:
             )
         if self.n_lost:
             notes.append(
-                f"{self.n_lost:,} judgements are of documents that the corpus lacks; these count "
+                f"{self.n_lost:,} judgments are of documents that the corpus lacks; these count "
                 "as not found, as in trec_eval."
             )
         return tuple(notes)

@@ -52,7 +52,7 @@ def fetch(name: str) -> Path:
         raise UserError(f"{identity} of ir_datasets has no documents: choose another.")
     if found.has_queries() and not found.has_qrels():
         raise UserError(
-            f"{identity} of ir_datasets has queries and no judgements: {_parts_of(identity)}."
+            f"{identity} of ir_datasets has queries and no judgments: {_parts_of(identity)}."
         )
     split = identity.rpartition("/")[2]
     part = LibraryCorpus(
