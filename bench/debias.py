@@ -111,7 +111,7 @@ def main(arguments: list[str] | None = None) -> None:
         assert isinstance(retriever, DenseRetriever)
         recipe = TrainingRecipe(seed=seed, steps=steps)
         if options.whole:
-            recipe = TrainingRecipe(seed=seed, steps=steps, tolerance=-1e9)
+            recipe = TrainingRecipe(seed=seed, steps=steps, tolerance=-1e9, margin=-1.0)
         training = Training(retriever, corpus_of(corpus), recipe)
         started = time.perf_counter()
         trained = training.run()

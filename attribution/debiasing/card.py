@@ -63,7 +63,7 @@ sentence read alone. Texts are sentences in random order, each also in the rever
 - Base model: {manifest.base}
 - Data: {manifest.corpus} (fingerprint {manifest.corpus_digest}), {manifest.n_sentences:,} sentences
   of half of its {manifest.n_documents:,} documents; the other half was held out
-- Steps: {manifest.steps}{" (stopped early: the effect was small enough)" if manifest.early else ""}
+- Steps: {manifest.steps}{_why_early(manifest)}
 - Recipe: {recipe}
 
 Position effect on validation texts (cosine of a text with its sentences in the last third minus
@@ -81,3 +81,9 @@ with those in the first third), by step:
 
 {limits}
 """
+
+
+def _why_early(manifest: Manifest) -> str:
+    if not manifest.steps:
+        return " (the position effect was too small to remove: the weights are the base model's)"
+    return " (stopped early: the effect was small enough)" if manifest.early else ""

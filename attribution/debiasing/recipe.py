@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from poslens.attribution.evaluation.comparison import SCORE_MARGIN
+
 WARM_UP = 0.1
 """Part of the schedule in which the learning rate rises."""
 START, END = 25.0, 1e4
@@ -14,10 +16,12 @@ MOMENTUM = (0.85, 0.95)
 
 @dataclass(frozen=True, slots=True)
 class TrainingRecipe:
-    """Hyperparameters of debiasing. Training ends after `steps`, or earlier: once the position
-    effect on validation texts, relative to its value before training, is at most `tolerance` or
-    has decreased by less than that since the previous check, the learning rate falls to 0 within
-    `cooldown` more steps. A step reads about `tokens_per_step` tokens, in texts of
+    """Hyperparameters of debiasing. A model is not trained at all if both ends of the interval of
+    its position effect on validation texts are within `margin` of 0: there is nothing to remove,
+    and training could only cost quality. Training ends after `steps`, or earlier: once the effect
+    is within that margin, is at most `tolerance` of its value before training, or has decreased by
+    less than that since the previous check, the learning rate falls to 0 within `cooldown` more
+    steps. A step reads about `tokens_per_step` tokens, in texts of
     `sentences_min` to `sentences_max` sentences."""
 
     seed: int = 7
@@ -25,6 +29,7 @@ class TrainingRecipe:
     check_every: int = 20
     cooldown: int = 20
     tolerance: float = 0.05
+    margin: float = SCORE_MARGIN
     rank: int = 8
     alpha: int = 16
     learning_rate: float = 1e-3

@@ -85,8 +85,8 @@ def _relative(vectors: Tensor, targets: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """The result of a training: its number of steps, and the position effect at each check. The
-    first check is before training."""
+    """The result of a training: its number of steps (0 for a model without a position effect, which
+    stays as it is), and the position effect at each check. The first check is before training."""
 
     recipe: TrainingRecipe
     steps: int
@@ -166,6 +166,8 @@ class Training:
         checks, step, end, total = self._resumed()
         if not checks:
             checks = [ValidationCheck(0, 0.0, self._effect(texts))]
+            if self._negligible(checks[0].effect):
+                end = 0
         on_step(step, end)
         while step < end:
             if should_stop():
@@ -195,7 +197,14 @@ class Training:
         least = self._recipe.tolerance * abs(before.value)
         last = checks[-2].effect
         stalled = last is not None and abs(last.value) - abs(now.value) < least
-        return cooled if abs(now.value) <= least or stalled else end
+        return cooled if self._negligible(now) or abs(now.value) <= least or stalled else end
+
+    def _negligible(self, effect: Estimate | None) -> bool:
+        """Whether both ends of the effect's interval are within the margin of 0."""
+        if effect is None or effect.interval is None:
+            return False
+        low, high = effect.interval
+        return max(-low, high) <= self._recipe.margin
 
     def batch_losses(self, step: int) -> Losses:
         """The loss of a step's batch, with its gradient graph."""

@@ -6,8 +6,28 @@ from __future__ import annotations
 import streamlit as st
 
 from poslens.dashboard.debias import calibration
-from poslens.dashboard.widgets.study_page import study_page
+from poslens.dashboard.widgets import panels
+from poslens.dashboard.widgets.study_page import study_choices, study_section
 from poslens.studies.debias.study import DEBIAS
+from poslens.studies.positions.study import POSITIONS
+
+BEFORE = (
+    "**Before debiasing.** Nothing has been debiased on this data set yet. This is what position "
+    "changes today, over pairs of the whole data set:"
+)
+
+
+def self_distillation() -> None:
+    """The study; without a result, what position changes before debiasing."""
+    if (chosen := study_choices(DEBIAS, heading=False)) is None:
+        return
+    with panels.guarded():
+        opened = study_section(DEBIAS, chosen.data, chosen.models, chosen.settings)
+        if opened is None or opened.summaries:
+            return
+        st.markdown(BEFORE)
+        study_section(POSITIONS, chosen.data, chosen.models, POSITIONS.parameters.settings())
+
 
 TABS = ("Self-distillation", "Attention calibration")
 
@@ -19,7 +39,7 @@ st.markdown("# Debias: can position bias be removed?")
 training_tab, calibration_tab = st.tabs(TABS, key="tab", bind="query-params")
 if training_tab.open:
     with training_tab:
-        study_page(DEBIAS, heading=False)
+        self_distillation()
 else:
     with calibration_tab:
         calibration.section()

@@ -74,7 +74,7 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
             high=5000,
             step=20,
             help="The training ends earlier once the position effect on validation texts is small "
-            "or falls no more.",
+            "or falls no more; a model without a position effect is not trained.",
         ),
         seed=Integer(
             title="Seed", default=DEFAULT.seed, low=0, high=1 << 31, help="Of the training."
@@ -236,6 +236,12 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         sentence = f"{summary.name}: {', '.join(parts) or 'nothing could be measured'}."
         if advice is None:
             return sentence
+        if summary.point.recipe is not None and summary.manifest and not summary.manifest.steps:
+            effect_text, margin = summary.manifest.checks[0][2], summary.point.recipe.margin
+            sentence += (
+                f" Not trained: its position effect on validation texts, {effect_text}, is within "
+                f"{margin:g} of 0."
+            )
         head = "Recommended" if summary.recommended else "No change recommended"
         if advice.recommended and not summary.recommended:
             head = "Better than the plain model, but not the first choice"

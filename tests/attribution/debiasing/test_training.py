@@ -159,6 +159,21 @@ def test_a_training_ends_early_once_the_effect_is_small_enough(tiny: Build) -> N
     assert [one.step for one in found.checks] == [0, 3, 5]
 
 
+def test_a_model_without_a_position_effect_stays_as_it_is(tiny: Build) -> None:
+    recipe = replace(QUICK, validation_texts=12)
+    training = Training(tiny("bert"), corpus(), replace(recipe, margin=1.0))
+    steps: list[tuple[int, int]] = []
+    found = training.run(on_step=lambda step, end: steps.append((step, end)))
+    assert (found.steps, found.early, len(found.checks)) == (0, True, 1)
+    assert steps == [(0, 0)]
+    merged = {path: value for path, value in state(training).items() if ".lora_B" in path}
+    assert merged and not any(value.any() for value in merged.values())
+    assert found.before is not None and found.before.interval is not None
+    nearest = min(map(abs, found.before.interval))
+    trained = Training(tiny("bert"), corpus(), replace(recipe, margin=nearest)).run()
+    assert trained.steps > 0, "one end of the interval is beyond the margin"
+
+
 @pytest.mark.parametrize("stop_at", [2, 3, 4])
 @pytest.mark.parametrize("tolerance", [-1e9, 1e9])
 def test_a_resumed_training_equals_an_uninterrupted_one(

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +19,15 @@ import poslens
 from poslens.attribution import datasets
 from poslens.attribution.curves.curve_summary import primacy_recency_index
 from poslens.attribution.datasets import DataSet
+from poslens.attribution.debiasing.folder import folder_of
+from poslens.attribution.debiasing.recipe import TrainingRecipe
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers import resolve
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.compute.compute import service
 from poslens.dashboard.__main__ import app
 from poslens.figures.palettes import Style
+from poslens.studies.debias import study as debias_study
 from poslens.studies.debias.debias_job import training_job
 from poslens.studies.debias.points import DebiasPoint, require_trainable
 from poslens.studies.debias.study import DEBIAS
@@ -42,6 +46,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setattr(datasets, "_variants", dict(datasets._variants))
         patch.setattr(resolve, "_registered", dict(resolve._registered))
         patch.setenv("POSLENS_HOME", str(folder))
+        # The tiny model has so little position bias that it would not be trained.
+        patch.setattr(debias_study, "TrainingRecipe", partial(TrainingRecipe, margin=-1.0))
         service.cache_clear()
         path = folder / "short.jsonl"
         path.write_text("".join(json.dumps(row) + "\n" for row in judged_rows(30)))
@@ -138,6 +144,25 @@ def test_every_point_is_judged_on_held_out_documents(planned: Plan[DebiasPoint])
     assert rows["ndcg_change_verdict"].tolist()[1] == changes.quality.verdict
     assert rows["rank_effect_change_margin"].tolist()[1] == 0.02
     assert DEBIAS.tables["checks"].frame(summaries)["step"].tolist() == [0, 2]
+
+
+def test_a_model_without_a_position_effect_is_not_trained(
+    data: DataSet, spec: RetrieverSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(debias_study, "TrainingRecipe", TrainingRecipe)
+    found = plan(DEBIAS, service(), [spec], DEBIAS.corpus(data, SETTINGS), SETTINGS)
+    for job in found.jobs[:2]:
+        run = job.start()
+        assert run.wait(600) and not run.error, run.error
+    _, debiased = stored(DEBIAS, service(), found.subjects[:2])
+    assert debiased.manifest is not None and debiased.manifest.steps == 0
+    assert debiased.changes is not None
+    assert [part.difference.value for part in debiased.changes.parts() if part] == [0] * 5
+    verdict = DEBIAS.verdict(debiased)
+    assert "Not trained: its position effect on validation texts, " in verdict
+    assert "is within 0.005 of 0. No change recommended: " in verdict
+    card = (folder_of(debiased.model.spec) / "README.md").read_text()
+    assert "- Steps: 0 (the position effect was too small to remove" in card
 
 
 def test_the_trained_model_opens_by_name_and_is_not_trained_again(
@@ -248,3 +273,14 @@ def test_the_page_refuses_a_model_that_cannot_be_trained(home: Path) -> None:
     page.run()
     assert not page.exception
     assert any("cannot be trained here" in one.value for one in page.caption)
+
+
+@pytest.mark.usefixtures("own_service")
+def test_a_first_visit_shows_what_there_is_to_remove(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSLENS_SHIPPED", "yes")
+    page = AppTest.from_file(str(page_file("debias")), default_timeout=SECONDS)
+    page.run()
+    assert not page.exception and not page.error
+    assert any("position_effect" in chart.proto.spec for chart in page.get("plotly_chart"))
+    sentences = [one.value.replace("\\", "") for one in page.markdown]
+    assert any(sentence.startswith("MiniLM-primacy: nDCG@10 ") for sentence in sentences)
