@@ -1,8 +1,8 @@
 """Pairs of documents for bias tests: read from ColDeR's files, or built from the evidence spans of
 any data set.
 
-Spans suffice for position and brevity. The other tests need the query's entity, the answer, or
-another name of the entity; `lacking` states which.
+Spans suffice for position, brevity and necessity. The other tests need the query's entity, the
+answer, or another name of the entity; `lacking` states which.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import TypeVar
 
 from poslens.attribution.datasets.types import DataSet, spread_evenly
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.bias_tests import TESTS, DocumentPair
+from poslens.attribution.evaluation.bias_tests import COLDER_TESTS, TESTS, DocumentPair
 from poslens.attribution.text import require_sentences, sentences
 from poslens.attribution.types import EvidenceSpan, TextPair
 
 T = TypeVar("T")
 
-FROM_EVIDENCE = ("position", "brevity")
+FROM_EVIDENCE = ("position", "brevity", "necessity")
 """Tests for which evidence spans suffice."""
 
 POSITIONS = ("end", "middle", "own")
@@ -71,7 +71,7 @@ def lacking(data: DataSet) -> dict[str, str]:
     """What the data set lacks for each test, in the paper's order; empty if it has pairs."""
     if files := _colder_names(data):
         reason = "the data set has no pairs for it"
-        return {n: "" if n in files else f"{reason} ({n}.jsonl)" for n in TESTS}
+        return {n: "" if n in files else f"{reason} ({n}.jsonl)" for n in COLDER_TESTS}
     if not any(pair.evidence is not None for pair in data.pairs):
         return dict.fromkeys(TESTS, f"the data set has no evidence spans: {_USE_FILES}")
     return {
@@ -169,7 +169,7 @@ def pairs_for(
         raise UserError(
             f"position cannot be {position[:80]!r}: choose one of {', '.join(POSITIONS)}."
         )
-    if reason := lacking(data)[test]:
+    if reason := lacking(data).get(test, "ColDeR's rows have no document without the evidence"):
         raise UserError(f"{data.name} has no pairs for the test {test}: {reason}.")
     if not _is_colder(data):
         return _built(data.pairs, test, position, limit)
@@ -258,11 +258,11 @@ def _built(pairs: Sequence[TextPair], test: str, position: str, limit: int | Non
             rejected[str(error)] += 1
     share = position in _PERCENT
     where = f"{position} of the other sentences" if share else _WHERE.get(position, "")
-    how = (
-        f"evidence moved from the front to {'after ' * share}{where}"
-        if test == "position"
-        else ("evidence alone against evidence and the rest")
-    )
+    how = {
+        "position": f"evidence moved from the front to {'after ' * share}{where}",
+        "brevity": "evidence alone against evidence and the rest",
+        "necessity": "the document against the document without its evidence",
+    }[test]
     note = f"built from evidence spans: {how}; other sentences may name the entity too"
     if not built:
         reasons = "; ".join(f"{n:,} x {reason}" for reason, n in rejected.items())
@@ -281,8 +281,8 @@ def build(pair: TextPair, test: str, position: str = POSITIONS[0]) -> DocumentPa
     The evidence is every sentence that the span touches, as one block. Position: d1 has it first
     and d2 at `position`, one of `POSITIONS` or a percentage of `SHARES`; the other sentences are
     the same and in order. Brevity: d1 is the evidence alone, d2 the evidence followed by all other
-    sentences. Sentences are joined by the most frequent white space between the document's
-    sentences.
+    sentences. Necessity: d2 lacks the evidence. Sentences are joined by the most frequent white
+    space between the document's sentences.
 
     Raises:
         UserError: no evidence span, no sentence other than the evidence, or a script without
@@ -307,14 +307,20 @@ def build(pair: TextPair, test: str, position: str = POSITIONS[0]) -> DocumentPa
         orders = [(0, others), (before, others)]
     elif test == "brevity":
         orders = [(0, []), (0, others)]
+    elif test == "necessity":
+        orders = [(touched.index(True), others)]
     else:
         raise UserError(f"The test {test} cannot be built from evidence spans alone.")
     # The position is part of the id, so results of two positions are stored separately.
     item = f"{test}-{position}/{pair.pair_id}" if test == "position" else f"{test}/{pair.pair_id}"
-    first, second = (
+    placed = [
         _placed(pair, evidence, rest, at, gap, f"{item}/{side}")
         for side, (at, rest) in enumerate(orders, start=1)
-    )
+    ]
+    if test == "necessity":
+        rest = gap.join(others)
+        placed.append(replace(placed[0], pair_id=f"{item}/2", document=rest, evidence=None))
+    first, second = placed
     return DocumentPair(test, item, first, second, pair.document)
 
 

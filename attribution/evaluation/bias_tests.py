@@ -104,9 +104,21 @@ TESTS: dict[str, BiasTest] = {
             "it is fooled and misled",
             "d2",
         ),
+        BiasTest(
+            "necessity",
+            "Span necessity",
+            "the document",
+            "the document without its evidence",
+            "it needs the evidence",
+            "d1",
+        ),
     )
 }
-"""The six tests and the poison test, in the paper's order."""
+"""The paper's six tests and its poison test in its order, and the check of evidence spans in
+PosIR's paper (arXiv 2601.08363)."""
+
+COLDER_TESTS = tuple(TESTS)[:-1]
+"""The tests that ColDeR's files have pairs for."""
 
 
 @dataclass(frozen=True, slots=True)

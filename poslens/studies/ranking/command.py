@@ -25,9 +25,12 @@ from poslens.commands.command_options import (
 )
 from poslens.commands.command_output import TextFormat, cli_command, quiet, watched
 from poslens.commands.result_files import FigureFile, FigureOption
+from poslens.rows import frame_of
 from poslens.studies.ranking.rows import (
+    AgreementRow,
     BinsRow,
     DifferencesRow,
+    EvidenceRow,
     GroupsRow,
     LanguagesRow,
     MeasuresRow,
@@ -41,6 +44,7 @@ from poslens.studies.ranking.rows import (
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+    from poslens.attribution.datasets import Collection, DataSet
     from poslens.attribution.evaluation.trec_runs import TrecRun
     from poslens.figures.palettes import Style
     from poslens.studies.ranking.service import Measured, Ranked, RankingSetup
@@ -60,6 +64,8 @@ class RankingTableName(StrEnum):
     groups = "groups"
     positions = "positions"
     differences = "differences"
+    agreement = "agreement"
+    evidence = "evidence"
 
 
 @app.command()
@@ -75,6 +81,8 @@ class RankingTableName(StrEnum):
         "--table groups": table_answer(GroupsRow),
         "--table positions": table_answer(PositionsRow),
         "--table differences": table_answer(DifferencesRow),
+        "--table agreement": table_answer(AgreementRow),
+        "--table evidence": table_answer(EvidenceRow),
     }
 )
 def rank(
@@ -127,36 +135,55 @@ def rank(
             "PosIR compares them), bins (by evidence), queries, languages; of SQuAD and "
             "FineWeb-PosQ groups (each measure of each group of queries) or positions (nDCG@10 of "
             "the groups, PSI, harmonic mean); differences (of two models or runs: the queries "
-            "that set them apart most first)."
+            "that set them apart most first); agreement (Spearman's correlation of the models' "
+            "order with that on the data set --against, as PosIR compares benchmarks); evidence "
+            "(positions of the evidence by length, as PosIR shows them; ranks nothing)."
         ),
     ] = RankingTableName.measures,
+    against: Annotated[
+        str | None,
+        typer.Option(help="Data set whose order of models --table agreement compares."),
+    ] = None,
     figure: Annotated[
         FigureFile | None,
         FigureOption(
-            "nDCG@10 by position of the evidence, or by group of queries where --table is "
-            "groups or positions"
+            "nDCG@10 by position of the evidence, by group of queries where --table is groups or "
+            "positions, or the number of queries where it is evidence"
         ),
     ] = None,
     format: Annotated[TextFormat, typer.Option(help="csv or json.")] = TextFormat.json,
 ) -> None:
     """Rank a data set's whole corpus for each query and print the quality of the rankings."""
     from poslens.compute.protocols import posir_ranking_spec
+    from poslens.studies.ranking import benchmarks, tables
     from poslens.studies.ranking import service as ranking_service
-    from poslens.studies.ranking import tables
     from poslens.studies.ranking.runs import difference_words, ranked_run
 
     def spec_of(name: str) -> RetrieverSpec:
         spec = resolve(name)
         return posir_ranking_spec(spec) if posir else spec
 
+    def setup_of(data: DataSet) -> RankingSetup:
+        collection = ranking_service.collection_of(data)
+        if monolingual:
+            collection = ranking_service.monolingual(collection)
+        for note in collection.notes:
+            print(note, file=sys.stderr)
+        first = for_data(spec_of(first_stage), data.name)
+        return ranking_service.RankingSetup(collection, own_corpus or monolingual, first)
+
+    compares = table is RankingTableName.agreement
+    if compares != (against is not None):
+        raise UserError("--table agreement and --against DATASET belong together: give both.")
+    if compares and (run or readable):
+        raise UserError("--table agreement ranks every query by models: leave out "
+                        f"{'--run' if run else '--readable'}.")  # fmt: skip
     data, pairs = pairs_of(dataset, False)
-    collection = ranking_service.collection_of(data)
-    if monolingual:
-        collection = ranking_service.monolingual(collection)
-    first = for_data(spec_of(first_stage), data.name)
-    setup = ranking_service.RankingSetup(collection, own_corpus or monolingual, first)
-    for note in collection.notes:
-        print(note, file=sys.stderr)
+    setup = setup_of(data)
+    collection = setup.collection
+    if table is RankingTableName.evidence:
+        print_evidence(collection, figure, format)
+        return
     by_group = table in tables.BY_GROUP
     tables.require_groups(collection, table)
     quiet()
@@ -173,6 +200,11 @@ def rank(
         if not setup.queries:
             raise UserError(f"No query of {data.name} remains: each has an excluded pair.")
     rankings: list[Measured] = [*ranked_by(specs, setup)]
+    others: list[Measured] = []
+    if against is not None:
+        other, _ = pairs_of(against, False)
+        models = specs_of([spec.name for spec in specs], other.name, spec_of)
+        others = [*ranked_by(models, setup_of(other))]
     for trec_run in runs:
         measured = ranked_run(trec_run, setup)
         for note in measured.notes:
@@ -181,16 +213,34 @@ def rank(
     if table is RankingTableName.differences:
         frame = tables.differences_frame(*rankings)
         print(difference_words(*rankings), file=sys.stderr)
+    elif compares:
+        frame = frame_of(AgreementRow, benchmarks.agreement_rows(rankings, others))
     else:
         frame = tables.ranking_frame(rankings, table)
     provenance = (
         ranking_service.group_provenance(rankings)
         if by_group
-        else [measured.provenance() for measured in rankings]
+        else [measured.provenance() for measured in (*rankings, *others)]
     )
     if figure is not None:
         figure.draw(ranking_figure(rankings, figure.style, by_group), provenance)
     print_table(frame, format.value, provenance)
+
+
+def print_evidence(collection: Collection, figure: FigureFile | None, format: TextFormat) -> None:
+    """Print the positions of a data set's evidence, and draw them in `figure`.
+
+    Raises:
+        UserError: the data set does not say where its evidence is.
+    """
+    from poslens.studies.ranking import benchmarks
+    from poslens.studies.ranking.figures import evidence_positions
+
+    rows = benchmarks.evidence_rows(collection)
+    provenance = [benchmarks.evidence_provenance(collection)]
+    if figure is not None:
+        figure.draw(evidence_positions(rows, figure.style, provenance=provenance), provenance)
+    print_table(frame_of(EvidenceRow, rows), format.value, provenance)
 
 
 def ranking_figure(rankings: Sequence[Measured], style: Style, by_group: bool = True) -> go.Figure:

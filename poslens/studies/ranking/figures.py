@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import plotly.graph_objects as go
@@ -24,6 +24,7 @@ from poslens.figures.figure_base import (
     with_legend,
 )
 from poslens.figures.palettes import Style, escape
+from poslens.studies.ranking.rows import EvidenceRow
 
 _CENTRES = (np.arange(N_EVIDENCE_BINS) + 0.5) * 100 / N_EVIDENCE_BINS
 _FOOT = 0.2
@@ -80,6 +81,34 @@ def evidence_bins(
         figure.add_trace(group(trace, f"model {index}", model))
     positions(figure)
     figure.update_yaxes(range=[0, 1.03])
+    return with_legend(figure, style)
+
+
+def evidence_positions(
+    rows: Sequence[EvidenceRow], style: Style, *, provenance: Provenances = ()
+) -> go.Figure:
+    """Number of queries in each of 20 bins of the evidence's position, stacked by length bucket if
+    the data set gives lengths."""
+    figure = canvas("evidence_positions", style, EVIDENCE_TITLE, "Queries", provenance)
+    lengths = list(dict.fromkeys(row.length for row in rows))
+    for index, length in enumerate(lengths[1:] or lengths):
+        of_length = [row for row in rows if row.length == length]
+        color = str(style.line(index)["color"])
+        figure.add_trace(
+            go.Bar(
+                x=[100 * row.position for row in of_length],
+                y=[row.queries for row in of_length],
+                width=100 / N_EVIDENCE_BINS,
+                name=str(length),
+                marker={
+                    "color": faint(color, 0.85),
+                    "line": {"color": style.colours.paper, "width": 1},
+                    "pattern": bar_pattern(index, style),
+                },
+            )
+        )
+    positions(figure)
+    figure.update_layout(barmode="stack")
     return with_legend(figure, style)
 
 

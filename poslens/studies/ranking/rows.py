@@ -208,6 +208,37 @@ class PositionsRow:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class AgreementRow:
+    """How alike two data sets order the same models by one measure."""
+
+    measure: str = column("Name of the measure.")
+    dataset: str = column("Name of the data set.")
+    against: str = column("Name of the other data set.")
+    models: int = column("Number of models.")
+    spearman: float | None = column(
+        "Spearman's rank correlation of the models' measures on both data sets, -1 to 1; null if "
+        "all models are equal on one of them.",
+        form="+.2f",
+    )
+    p: float | None = column(
+        "Its two-sided permutation p; with 3 models it is at least 0.33.", form=".2g"
+    )
+    order: str = column("The models on the data set, best first.")
+    order_against: str = column("The models on the other data set, best first.")
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceRow:
+    """The queries whose evidence is in one bin of its document."""
+
+    length: str | None = column(LENGTH)
+    bin: int = column("Index of the bin, from 0.")
+    position: float = column("Center of the bin, 0 to 1 of the document.")
+    queries: int = column(QUERIES)
+    share: float = column("Share of the queries of this length, 0 to 1.", form=".1%")
+
+
 class PublishedCurveRow(TypedDict):
     """One position of a published mean curve."""
 

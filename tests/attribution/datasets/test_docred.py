@@ -13,7 +13,7 @@ from poslens.attribution.datasets.docred import NO_FACT
 from poslens.attribution.datasets.docred_documents import QUESTIONS
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.bias_pairs import available, pairs_for, unknown_files, variants
-from poslens.attribution.evaluation.bias_tests import TESTS
+from poslens.attribution.evaluation.bias_tests import COLDER_TESTS
 
 
 def document(title: str, sentences: list[str], entities: list[list[str]], **fact: Any) -> Any:
@@ -83,7 +83,7 @@ UNRELATED = "Tea grows in Assam . Leaves are dried . Water is hot . Cups ."
 
 
 def test_every_test_is_built_from_one_fact(data: DataSet) -> None:
-    assert available(data) == tuple(TESTS) and unknown_files(data) == []
+    assert available(data) == COLDER_TESTS and unknown_files(data) == []
     question = "Where was Ada Brook born?"
     first = "Ada Brook was a painter ."
     assert both(data, "answer_importance") == (

@@ -21,7 +21,7 @@ from poslens.attribution.evaluation.bias_pairs import (
     variants,
     varied,
 )
-from poslens.attribution.evaluation.bias_tests import TESTS, PairScores, paired_test
+from poslens.attribution.evaluation.bias_tests import COLDER_TESTS, PairScores, paired_test
 from poslens.attribution.text import sentences
 from poslens.attribution.types import EvidenceSpan, TextPair
 from tools.sample import build_bias as sample_bias
@@ -66,6 +66,15 @@ def test_brevity_adds_the_rest() -> None:
     found = build(pair("Fog lifts"), "brevity")  # the sentence that the span touches
     assert found.first.document == "Fog lifts at noon."
     assert found.second.document == "Fog lifts at noon. Tea is hot. Ice melts. Salt dissolves."
+
+
+def test_necessity_removes_the_evidence_alone() -> None:
+    found = build(pair("Fog lifts"), "necessity")
+    assert found.first.document == DOCUMENT and evidence_of(found.first) == "Fog lifts at noon."
+    assert found.second.document == "Tea is hot. Ice melts. Salt dissolves."
+    assert found.second.evidence is None
+    with pytest.raises(UserError, match="no pairs for the test necessity: ColDeR's rows have no"):
+        pairs_for(datasets.read("sample-bias"), "necessity")
 
 
 def test_evidence_of_two_sentences_stays_together() -> None:
@@ -197,7 +206,7 @@ def test_some_pairs_spread_evenly(sample: DataSet) -> None:
 
 def test_what_a_data_set_lacks_is_named() -> None:
     spans = DataSet("mine", "mine", (pair(),))
-    assert available(spans) == ("position", "brevity")
+    assert available(spans) == ("position", "brevity", "necessity")
     assert "don't mark the entity" in lacking(spans)["literal"]
     assert "ColDeR" in lacking(spans)["repetition"]
     bare = DataSet("bare", "bare", (pair(None), pair(None)))
@@ -270,9 +279,9 @@ def test_the_sample_is_what_its_source_says(tmp_path: Path) -> None:
     for path in sorted((tmp_path / "test").iterdir()):
         assert (sample_bias.COLDER / "test" / path.name).read_text() == path.read_text()
     data = datasets.read("sample-bias")
-    assert not data.rejected and available(data) == tuple(TESTS)
-    assert all(len(pairs_for(data, test).pairs) == len(entities) >= 12 for test in TESTS)
-    for test in TESTS:
+    assert not data.rejected and available(data) == COLDER_TESTS
+    assert all(len(pairs_for(data, test).pairs) == len(entities) >= 12 for test in COLDER_TESTS)
+    for test in COLDER_TESTS:
         assert not any(p.identical for p in pairs_for(data, test).pairs)
 
 

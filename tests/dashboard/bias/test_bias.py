@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from poslens.attribution import datasets
 from poslens.attribution.evaluation.bias_pairs import BiasPairs, pairs_for
-from poslens.attribution.evaluation.bias_tests import TESTS, PairScores, paired_test
+from poslens.attribution.evaluation.bias_tests import COLDER_TESTS, PairScores, paired_test
 from poslens.attribution.methods import make_method
 from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.resolve import resolve
@@ -190,7 +190,9 @@ def test_the_chart_holds_every_result(results, measure: str) -> None:
     assert len(figure.layout.meta["provenance"]) == 3
     assert [trace.name for trace in figure.data] == list(results)
     for trace, (name, group) in zip(figure.data, results.items(), strict=True):
-        assert [list(custom) for custom in trace.customdata] == [[name, test] for test in TESTS]
+        assert [list(custom) for custom in trace.customdata] == [
+            [name, test] for test in COLDER_TESTS
+        ]
         for height, up, one in zip(trace.y, trace.error_y.array, group.tests, strict=True):
             known = one.result
             wanted = {
@@ -209,9 +211,9 @@ def test_the_labels_fit_into_a_column(results) -> None:
     style = PRESETS["single column"]
     bars = [bar("x", one.result, "t") for one in results["MiniLM-primacy"].tests]
     axis = bias_chart(bars, "t", style).layout.xaxis
-    room = (style.width_px - 6 * style.font_size) / len(TESTS)
+    room = (style.width_px - 6 * style.font_size) / len(COLDER_TESTS)
     assert all(text_width(label, axis.tickfont.size) <= room for label in axis.categoryarray)
-    assert len(set(axis.categoryarray)) == len(TESTS)
+    assert len(set(axis.categoryarray)) == len(COLDER_TESTS)
 
 
 def test_what_is_not_scored_to_the_end_is_not_judged(results) -> None:
@@ -251,7 +253,7 @@ def test_the_page_runs_and_shows_its_results(tests) -> None:
     chart = json.loads(page.get("plotly_chart")[0].proto.spec)
     assert [trace["name"] for trace in chart["data"]] == ["BM25"]
     table = page.dataframe[0].value
-    assert list(table["test"]) == list(TESTS) and (table["n"] == 12).all()
+    assert list(table["test"]) == list(COLDER_TESTS) and (table["n"] == 12).all()
     assert any("does not see the difference" in warning.value for warning in page.warning)
     assert len(page.dataframe[1].value) == 12
     assert any("in one colour range" in caption.value for caption in page.caption)
@@ -261,7 +263,7 @@ def test_the_page_runs_and_shows_its_results(tests) -> None:
 def test_a_data_set_with_spans_offers_what_they_are_enough_for() -> None:
     page = opened(models=["BM25"], dataset="sample", pairs="5", tests=["position"])
     assert not page.exception and not page.error
-    assert page.multiselect(key="tests").options == ["position", "brevity"]
+    assert page.multiselect(key="tests").options == ["position", "brevity", "necessity"]
     assert page.segmented_control(key="position").value == "end"
     page.button(key="bias.start").click().run()
     spec = with_corpus(resolve("BM25"), "sample")

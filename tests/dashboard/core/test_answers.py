@@ -59,10 +59,13 @@ ARGUMENTS = {
             "bins": "pairs",
             "queries": "pairs",
             "languages": "pairs",
+            "evidence": "pairs",
             "groups": "squad-posq",
             "positions": "squad-posq",
         }.items()
     },
+    "rank --table agreement": "--model BM25 --model bert --model bert@calibrated --dataset pairs "
+    "--table agreement --against squad-posq",
     "rank --table differences": "--model BM25 --model bert --dataset pairs --table differences",
     "figure5": "--curves A=published.npz",
     "calibrate": "--model bert --dataset pairs --strength 0.5 --block 8 --curves 2",

@@ -1,0 +1,112 @@
+"""Tables about benchmarks: whether two order models alike, and where a data set's evidence is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from scipy import stats
+
+from poslens.attribution.curves.bootstrap import SEED
+from poslens.attribution.curves.positions import LENGTH_BUCKETS, length_bucket
+from poslens.attribution.datasets.corpus import Collection
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.evidence_profile import N_EVIDENCE_BINS, evidence_bin
+from poslens.attribution.types import Provenance
+from poslens.compute.provenance import poslens_version
+from poslens.studies.ranking.rows import AgreementRow, EvidenceRow
+from poslens.studies.ranking.service import Measured
+
+FEWEST = 3
+"""Two models are always ordered alike or in reverse."""
+
+N_PERMUTATIONS = 9999
+ALL_LENGTHS = "all lengths"
+
+
+def agreement_rows(
+    rankings: Sequence[Measured], against: Sequence[Measured]
+) -> Iterator[AgreementRow]:
+    """Spearman's correlation of the order of models on two data sets, for each measure. Models are
+    matched by name.
+
+    Raises:
+        UserError: there are fewer than three models.
+    """
+    if len(rankings) < FEWEST:
+        raise UserError(
+            f"An order of {len(rankings)} models can't be compared: name at least {FEWEST} with "
+            "--model."
+        )
+    others = {measured.name: measured for measured in against}
+    for measure in rankings[0].evaluation.estimates:
+        values = {m.name: m.evaluation.estimates[measure].value for m in rankings}
+        values_against = {n: others[n].evaluation.estimates[measure].value for n in values}
+        spearman, p = _spearman(list(values.values()), list(values_against.values()))
+        yield AgreementRow(
+            measure,
+            rankings[0].setup.collection.name,
+            against[0].setup.collection.name,
+            len(values),
+            spearman,
+            p,
+            _order(values),
+            _order(values_against),
+        )
+
+
+def _spearman(x: Sequence[float], y: Sequence[float]) -> tuple[float | None, float | None]:
+    """Correlation and its permutation p, two-sided; exact for up to seven models. None if all
+    models are equal in one of them."""
+    first, second = stats.rankdata(x), stats.rankdata(y)
+    if not np.ptp(first) or not np.ptp(second):
+        return None, None
+    test = stats.permutation_test(
+        (first,),
+        lambda order: np.corrcoef(order, second)[0, 1],
+        permutation_type="pairings",
+        n_resamples=N_PERMUTATIONS,
+        rng=np.random.default_rng(SEED),
+    )
+    return float(test.statistic), float(test.pvalue)
+
+
+def _order(values: Mapping[str, float]) -> str:
+    return " > ".join(sorted(values, key=lambda name: -values[name]))
+
+
+def evidence_rows(collection: Collection) -> list[EvidenceRow]:
+    """Queries by the position of their evidence in 20 bins, for all lengths and for each length
+    bucket that has any.
+
+    Raises:
+        UserError: the data set does not say where its evidence is.
+    """
+    counts: dict[str, list[int]] = {}
+    for query in collection.queries:
+        if query.evidence is not None:
+            lengths = [length_bucket(query.document_tokens)] if query.document_tokens else []
+            for length in (ALL_LENGTHS, *lengths):
+                in_bins = counts.setdefault(length, [0] * N_EVIDENCE_BINS)
+                in_bins[evidence_bin(query.evidence)] += 1
+    if not counts:
+        raise UserError(
+            f"{collection.name} does not say where its evidence is: choose another data set."
+        )
+    return [
+        EvidenceRow(length, number, (number + 0.5) / N_EVIDENCE_BINS, n, n / sum(counts[length]))
+        for length in (ALL_LENGTHS, *LENGTH_BUCKETS)
+        if length in counts
+        for number, n in enumerate(counts[length])
+    ]
+
+
+def evidence_provenance(collection: Collection) -> Provenance:
+    """Provenance of the positions, which no model computes."""
+    return Provenance(
+        poslens=poslens_version(),
+        model="none",
+        method="mid-point of the evidence relative to the document's characters, 20 bins",
+        dataset=collection.name,
+        n_queries=sum(query.evidence is not None for query in collection.queries),
+    )
