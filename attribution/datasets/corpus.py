@@ -53,7 +53,7 @@ class Query:
     (first) evidence relative to its document's characters, and `document_tokens` the data set's
     token count of that document; None if unknown. `span` are the evidence's characters in the
     document of the pair `evidence_pair`. `groups` are the collection's groups that the query counts
-    in.
+    in, and `splits` its properties by which a benchmark splits queries, such as ("year", "2020").
     """
 
     query_id: str
@@ -67,6 +67,7 @@ class Query:
     span: EvidenceSpan | None = None
     evidence_pair: str = ""
     groups: tuple[str, ...] = ()
+    splits: tuple[tuple[str, str], ...] = ()
 
     @property
     def unjudged(self) -> Query:
@@ -431,6 +432,7 @@ def _query(query_id: str, judged: Sequence[Judgement | LostDocument]) -> Query:
         span,
         "" if pair is None else pair.pair_id,
         () if first is None else first.groups,
+        () if first is None else first.splits,
     )
 
 

@@ -4,8 +4,9 @@
 instances, title) and `fact_check_post_mapping.csv` (fact_check_id, post_id). A text is a Python
 tuple (original, English, [(language, share), ...]), `ocr` a list of those. The query is the
 post's text followed by that of its pictures, joined by spaces as in the authors' code; the
-document is the claim. Both are read in the original or in their English version, and each pair
-has the other one as a version (`DataSet.version_of`).
+document is the claim. `instances` of a post are (timestamp, platform) pairs; the first gives the
+year and the platform by which queries are split. Both are read in the original or in their English
+version, and each pair has the other one as a version (`DataSet.version_of`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -22,7 +24,7 @@ from poslens.attribution.datasets.corpus import Collection, Document, documents_
 from poslens.attribution.datasets.formats import Format, register
 from poslens.attribution.datasets.judged_pairs import RowsById
 from poslens.attribution.datasets.languages import iso_639_3
-from poslens.attribution.datasets.schema import Column, Row, as_id, as_label, required
+from poslens.attribution.datasets.schema import Column, Row, as_id, as_label, optional, required
 from poslens.attribution.datasets.streams import File
 from poslens.attribution.datasets.tables import csv_rows
 from poslens.attribution.datasets.types import DataSet, Judgement, Rejection, collect, pairs_of
@@ -43,12 +45,14 @@ _MAX_CELL = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """Original and English; the original's language; of posts, which parts there were."""
+    """Original and English; the original's language; of posts, which parts there were, and when
+    and where they were published."""
 
     original: str
     english: str
     language: str | None
     kind: str | None = None
+    splits: tuple[tuple[str, str], ...] = ()
 
     def of(self, version: Version) -> str:
         return self.english if version == "english" else self.original
@@ -131,7 +135,7 @@ def _judged(
 
     mapping = File(paths[MAPPING].name, paths[MAPPING])
     rows = list(csv_rows(mapping, (CLAIM_ID, POST_ID)))
-    posts = _texts("post", paths[POSTS], POST_ID, rows, _post, (TEXT, PICTURES))
+    posts = _texts("post", paths[POSTS], POST_ID, rows, _post, (TEXT, PICTURES, INSTANCES))
     claims = _texts("claim", paths[CLAIMS], CLAIM_ID, rows, lambda row: row[CLAIM], (CLAIM,))
     ids: set[str] = set()
     for row in rows:
@@ -149,7 +153,7 @@ def _judged(
         # A text that is empty in the other version alone leaves the pair without that one.
         with suppress(UserError):
             others[pair_id] = pair_of(pair_id, post, claim, other_name, other)
-        yield Judgement(pair, post_id, claim_id, query_language=post.language)
+        yield Judgement(pair, post_id, claim_id, query_language=post.language, splits=post.splits)
 
 
 def _domain(post: str | None, claim: str | None) -> str | None:
@@ -189,7 +193,8 @@ def _post(row: Row) -> _Text:
         " ".join(text for part in parts if (text := part.of(version)).strip())
         for version in get_args(Version)
     )
-    return _Text(original, english, language, kind if parts else None)
+    splits = row[INSTANCES]
+    return _Text(original, english, language, kind if parts else None, splits or ())
 
 
 def _claim(value: str, name: str) -> _Text:
@@ -197,6 +202,28 @@ def _claim(value: str, name: str) -> _Text:
     if not claim:
         raise UserError("it has no claim")
     return _versions(claim)
+
+
+def _instances(value: str, name: str) -> tuple[tuple[str, str], ...]:
+    """Year and platform of the first of a post's instances, each (timestamp, platform), as far as
+    they are given."""
+    instances = _parsed(value, name) or []
+    if not isinstance(instances, list) or not all(
+        isinstance(each, tuple)
+        and len(each) == 2
+        and isinstance(each[0], int | float | None)
+        and isinstance(each[1], str | None)
+        for each in instances
+    ):
+        raise UserError(f"{name} is not a list of (timestamp, platform)")
+    dated = [(time, platform) for time, platform in instances if time is not None]
+    time, platform = min(dated, default=(instances or [(None, None)])[0], key=lambda each: each[0])
+    try:
+        year = "" if time is None else str(datetime.fromtimestamp(time, UTC).year)
+    except (ValueError, OverflowError, OSError) as error:
+        raise UserError(f"{name} has the timestamp {time!r:.40}, which is no date") from error
+    labels = ("year", year), ("platform", as_label(platform, name) if platform else "")
+    return tuple((by, value) for by, value in labels if value)
 
 
 def _number(value: str, name: str) -> str:
@@ -242,6 +269,7 @@ def _versions(value: Any) -> _Text:
 
 CLAIM_ID, POST_ID = required("fact_check_id", _number), required("post_id", _number)
 CLAIM = required("claim", _claim)
+INSTANCES = optional("instances", _instances)
 TEXT, PICTURES = required("text", _parsed), required("ocr", _parsed)
 
 

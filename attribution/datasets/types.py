@@ -37,7 +37,8 @@ class Judgement:
     `part` is the corpus that the query searches, if a data set has several (a domain of PosIR, a
     folder of BEIR). `pair.language` is the document's language and `query_language` the query's;
     for a translated post it is the original's. `groups` are the groups that the query counts in, if
-    the data set has any.
+    the data set has any. `splits` are the values of the properties by which a benchmark splits its
+    queries, such as ("year", "2020").
     """
 
     pair: TextPair
@@ -47,6 +48,7 @@ class Judgement:
     part: str = ""
     query_language: str | None = None
     groups: tuple[str, ...] = ()
+    splits: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,10 @@ from poslens.attribution.curves.positions import LENGTH_BUCKETS, length_bucket
 from poslens.attribution.datasets.corpus import Collection
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.evidence_profile import N_EVIDENCE_BINS, evidence_bin
+from poslens.attribution.evaluation.ranking_measures import NDCG, SUCCESS, SUCCESS_OF_PAIRS
 from poslens.attribution.types import Provenance
 from poslens.compute.provenance import poslens_version
-from poslens.studies.ranking.rows import AgreementRow, EvidenceRow
+from poslens.studies.ranking.rows import AgreementRow, EvidenceRow, PoolRow
 from poslens.studies.ranking.service import Measured
 
 FEWEST = 3
@@ -73,6 +74,32 @@ def _spearman(x: Sequence[float], y: Sequence[float]) -> tuple[float | None, flo
 
 def _order(values: Mapping[str, float]) -> str:
     return " > ".join(sorted(values, key=lambda name: -values[name]))
+
+
+def pools(collection: Collection) -> list[Collection]:
+    """The collection over growing pools of its documents, each contained in the next: all relevant
+    documents, and as many random others as make the pool 1/16, 1/8, 1/4, 1/2 and all of the corpus.
+    """
+    relevant = frozenset(key for query in collection.queries for key in query.relevant)
+    total = collection.survey.n
+    sizes = {max(total // part, min(len(relevant), total)) for part in _PARTS}
+    return [collection.sampled_documents(size, SEED, relevant) for size in sorted(sizes)]
+
+
+_PARTS = (16, 8, 4, 2, 1)
+
+
+def pool_row(measured: Measured) -> PoolRow:
+    """A model's measures over one pool."""
+    estimates = measured.evaluation.estimates
+    return PoolRow(
+        measured.name,
+        measured.setup.collection.survey.n,
+        measured.evaluation.n,
+        estimates[SUCCESS_OF_PAIRS],
+        estimates[SUCCESS],
+        estimates[NDCG],
+    )
 
 
 def evidence_rows(collection: Collection) -> list[EvidenceRow]:

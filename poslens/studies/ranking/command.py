@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,11 +35,13 @@ from poslens.studies.ranking.rows import (
     GroupsRow,
     LanguagesRow,
     MeasuresRow,
+    PoolRow,
     PositionsRow,
     PsiRow,
     PsiStratumRow,
     PublishedCurveRow,
     QueriesRow,
+    SplitRow,
 )
 
 if TYPE_CHECKING:
@@ -64,6 +67,8 @@ class RankingTableName(StrEnum):
     groups = "groups"
     positions = "positions"
     differences = "differences"
+    splits = "splits"
+    pools = "pools"
     agreement = "agreement"
     evidence = "evidence"
 
@@ -81,6 +86,8 @@ class RankingTableName(StrEnum):
         "--table groups": table_answer(GroupsRow),
         "--table positions": table_answer(PositionsRow),
         "--table differences": table_answer(DifferencesRow),
+        "--table splits": table_answer(SplitRow),
+        "--table pools": table_answer(PoolRow),
         "--table agreement": table_answer(AgreementRow),
         "--table evidence": table_answer(EvidenceRow),
     }
@@ -135,8 +142,11 @@ def rank(
             "PosIR compares them), bins (by evidence), queries, languages; of SQuAD and "
             "FineWeb-PosQ groups (each measure of each group of queries) or positions (nDCG@10 of "
             "the groups, PSI, harmonic mean); differences (of two models or runs: the queries "
-            "that set them apart most first); agreement (Spearman's correlation of the models' "
-            "order with that on the data set --against, as PosIR compares benchmarks); evidence "
+            "that set them apart most first); splits (by the query's length and, in MultiClaim, by "
+            "year and platform of the post, as its paper compares them); pools (S@10 over growing "
+            "pools of documents, as in MultiClaim's paper); agreement (Spearman's correlation of "
+            "the models' order with that on the data set --against, as PosIR compares benchmarks); "
+            "evidence "
             "(positions of the evidence by length, as PosIR shows them; ranks nothing)."
         ),
     ] = RankingTableName.measures,
@@ -175,6 +185,9 @@ def rank(
     compares = table is RankingTableName.agreement
     if compares != (against is not None):
         raise UserError("--table agreement and --against DATASET belong together: give both.")
+    if table is RankingTableName.pools and (run or monolingual):
+        raise UserError("--table pools ranks by models over the whole corpus: leave out "
+                        f"{'--run' if run else '--monolingual'}.")  # fmt: skip
     if compares and (run or readable):
         raise UserError("--table agreement ranks every query by models: leave out "
                         f"{'--run' if run else '--readable'}.")  # fmt: skip
@@ -199,7 +212,10 @@ def rank(
         setup = setup.narrowed(*readable_of(specs, pairs, readable))
         if not setup.queries:
             raise UserError(f"No query of {data.name} remains: each has an excluded pair.")
-    rankings: list[Measured] = [*ranked_by(specs, setup)]
+    setups = [setup]
+    if table is RankingTableName.pools:
+        setups = [replace(setup, collection=pool) for pool in benchmarks.pools(collection)]
+    rankings: list[Measured] = [ranked for pool in setups for ranked in ranked_by(specs, pool)]
     others: list[Measured] = []
     if against is not None:
         other, _ = pairs_of(against, False)
@@ -213,6 +229,8 @@ def rank(
     if table is RankingTableName.differences:
         frame = tables.differences_frame(*rankings)
         print(difference_words(*rankings), file=sys.stderr)
+    elif table is RankingTableName.pools:
+        frame = frame_of(PoolRow, map(benchmarks.pool_row, rankings))
     elif compares:
         frame = frame_of(AgreementRow, benchmarks.agreement_rows(rankings, others))
     else:

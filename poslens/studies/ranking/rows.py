@@ -157,6 +157,32 @@ class LanguagesRow:
 
 
 @dataclass(frozen=True, slots=True)
+class SplitRow:
+    """The queries with one value of a property."""
+
+    model: str = column(MODEL)
+    by: str = column("length (of the query, in characters), or the data set's: year, platform.")
+    split: str = column("Value of the property.")
+    queries: int = column(QUERIES)
+    pairs: int = column("Number of pairs of a query and a relevant document.")
+    of_pairs: Estimate = column(SUCCESS_OF_PAIRS, key="S@10 per pair")
+    of_queries: Estimate = column(SUCCESS, key="S@10 per query")
+    ndcg: float | None = column(NDCG, key="nDCG@10")
+
+
+@dataclass(frozen=True, slots=True)
+class PoolRow:
+    """The same queries over a part of the corpus."""
+
+    model: str = column(MODEL)
+    documents: int = column("Number of documents in the pool: all relevant ones and random others.")
+    queries: int = column(QUERIES)
+    of_pairs: Estimate = column(SUCCESS_OF_PAIRS, key="S@10 per pair")
+    of_queries: Estimate = column(SUCCESS, key="S@10 per query")
+    ndcg: Estimate = column(NDCG, key="nDCG@10")
+
+
+@dataclass(frozen=True, slots=True)
 class GroupsRow:
     """A group of queries under one model."""
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import TypeVar
 
 import pandas as pd
 
+from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.curves.positions import LENGTH_BUCKETS, length_bucket
 from poslens.attribution.datasets.corpus import Collection, Query
 from poslens.attribution.errors import UserError
@@ -30,6 +32,7 @@ from poslens.studies.ranking.rows import (
     PsiRow,
     PsiStratumRow,
     QueriesRow,
+    SplitRow,
 )
 from poslens.studies.ranking.service import Measured
 
@@ -39,6 +42,13 @@ _STRATA: Mapping[str, Callable[[Query], str | None]] = {
     "domain": lambda query: query.part.rpartition("/")[2],
 }
 """How queries are grouped in the table of PSI by stratum; queries without a value are left out."""
+
+_LENGTH_EDGES = (50, 100, 200, 500, 1000)
+_LENGTHS = (
+    *(f"({low},{high}]" for low, high in pairwise((0, *_LENGTH_EDGES))),
+    f"({_LENGTH_EDGES[-1]},inf)",
+)
+"""Lengths of queries in characters."""
 
 _Row = TypeVar("_Row", bound=PsiRow)
 
@@ -63,20 +73,42 @@ def _measures(measured: Measured) -> Iterator[MeasuresRow]:
 
 
 def _languages(measured: Measured) -> Iterator[LanguagesRow]:
-    queries, per_query = measured.setup.queries, measured.evaluation.per_query
+    queries = measured.setup.queries
     for language in measured.setup.collection.languages:
         at = [n for n, query in enumerate(queries) if query.language == language]
         if at:
-            asked = [queries[n] for n in at]
-            yield LanguagesRow(
-                measured.name,
-                language,
-                len(asked),
-                sum(len(query.relevant) for query in asked),
-                success_of_pairs(measured.rankings, asked),
-                agresti_coull(int(per_query[SUCCESS][at].sum()), len(asked)),
-                float(per_query[NDCG][at].mean()),
-            )
+            yield LanguagesRow(measured.name, language, *_success(measured, at))
+
+
+def _success(measured: Measured, at: Sequence[int]) -> tuple[int, int, Estimate, Estimate, float]:
+    """Numbers of the queries `at` and of their pairs, S@10 per pair and per query, nDCG@10."""
+    per_query = measured.evaluation.per_query
+    asked = [measured.setup.queries[n] for n in at]
+    rows = list(at)
+    return (
+        len(asked),
+        sum(len(query.relevant) for query in asked),
+        success_of_pairs(measured.rankings, asked),
+        agresti_coull(int(per_query[SUCCESS][rows].sum()), len(asked)),
+        float(per_query[NDCG][rows].mean()),
+    )
+
+
+def _splits(measured: Measured) -> Iterator[SplitRow]:
+    """By length of the query, then by the data set's own properties."""
+    members: dict[tuple[str, str], list[int]] = {}
+    for number, query in enumerate(measured.setup.queries):
+        at = sum(len(query.text) > edge for edge in _LENGTH_EDGES)
+        for split in (("length", _LENGTHS[at]), *query.splits):
+            members.setdefault(split, []).append(number)
+
+    def order(split: tuple[str, str]) -> tuple[int, str, int, str]:
+        by, value = split
+        own = by == "length"
+        return (0 if own else 1, by, _LENGTHS.index(value) if own else 0, value)
+
+    for by, value in sorted(members, key=order):
+        yield SplitRow(measured.name, by, value, *_success(measured, members[by, value]))
 
 
 def _profiles(measured: Measured) -> Iterator[tuple[str, EvidenceProfile]]:
@@ -233,6 +265,7 @@ TABLES: Mapping[str, Table[Measured]] = {
     "bins": Table(BinsRow, _bins),
     "queries": Table(QueriesRow, _queries),
     "languages": Table(LanguagesRow, _languages),
+    "splits": Table(SplitRow, _splits),
     "groups": Table(GroupsRow, _groups),
     "positions": Table(PositionsRow, _positions),
 }

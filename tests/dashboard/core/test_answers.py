@@ -60,6 +60,8 @@ ARGUMENTS = {
             "queries": "pairs",
             "languages": "pairs",
             "evidence": "pairs",
+            "splits": "pairs",
+            "pools": "pairs",
             "groups": "squad-posq",
             "positions": "squad-posq",
         }.items()

@@ -68,6 +68,77 @@ def test_positions_of_the_evidence_by_length(posir: Path, tmp_path: Path) -> Non
     assert json.loads(out)["provenance"][0]["n_queries"] == 12
 
 
+def multiclaim(folder: Path) -> Path:
+    """Claims about nouns, and posts that repeat them, of two platforms and years."""
+
+    def cell(value: object) -> str:
+        return '"' + repr(value).replace('"', '""') + '"'
+
+    def text(words: str) -> tuple[object, ...]:
+        return words, words, [("eng", 1.0)]
+
+    words = list(NOUNS)[:8]
+    instances: list[list[tuple[object, object]]] = [
+        [(1577836800.0, "fb"), (1546300800.0, "tw")],  # 2020, and 2019
+        [(1577836800.0, "fb")],
+        [(None, "fb")],
+        [],
+    ]
+    posts = "".join(
+        f"{n},{cell(instances[n])},[],[],{cell(text(words[n] * (1 + 20 * n)))}\n" for n in range(4)
+    )
+    claims = "".join(f"{n},{cell(text(word))},[],\n" for n, word in enumerate(words))
+    folder.mkdir()
+    (folder / "posts.csv").write_text(f"post_id,instances,ocr,verdicts,text\n{posts}")
+    (folder / "fact_checks.csv").write_text(f"fact_check_id,claim,instances,title\n{claims}")
+    mapping = "".join(f"{n},{n}\n" for n in range(4))
+    (folder / "fact_check_post_mapping.csv").write_text(f"fact_check_id,post_id\n{mapping}")
+    return folder
+
+
+def test_splits_by_time_platform_and_length(tmp_path: Path) -> None:
+    root = multiclaim(tmp_path / "claims")
+    status, out, error = rank(
+        "--dataset", str(root), "--model", "BM25", "--table", "splits", "--format", "csv"
+    )
+    assert status == 0, error
+    frame = pd.read_csv(io.StringIO(out)).set_index(["by", "split"])
+    counts = frame["queries"].to_dict()
+    assert counts[("year", "2019")] == counts[("year", "2020")] == 1
+    assert counts[("platform", "tw")] == 1 and counts[("platform", "fb")] == 2
+    assert sum(n for (by, _), n in counts.items() if by == "length") == 4
+    # Only the first post has its claim's word.
+    assert frame.loc[("year", "2019"), "S@10 per query"] == 1
+    assert frame.loc[("year", "2020"), "S@10 per query"] == 0
+    (root / "posts.csv").write_text(
+        (root / "posts.csv").read_text().replace("(1577836800.0, 'fb')", "1577836800.0")
+    )
+    status, out, error = rank(
+        "--dataset", str(root), "--model", "BM25", "--table", "measures", "--format", "csv"
+    )
+    assert status == 0 and pd.read_csv(io.StringIO(out)).loc[0, "queries"] == 2, error
+
+
+def test_growing_pools_contain_each_other_and_the_relevant_documents(tmp_path: Path) -> None:
+    from poslens.attribution.datasets import formats
+    from poslens.studies.ranking.benchmarks import pools
+
+    root = multiclaim(tmp_path / "claims")
+    grown = [
+        {document.key for document in pool.documents()}
+        for pool in pools(formats.collection(root, "claims"))
+    ]
+    assert [len(keys) for keys in grown] == [4, 8]
+    assert grown[0] == {"0", "1", "2", "3"} and grown[0] < grown[1]
+    status, out, error = rank(
+        "--dataset", str(root), "--model", "BM25", "--table", "pools", "--format", "csv"
+    )
+    assert status == 0, error
+    frame = pd.read_csv(io.StringIO(out))
+    assert frame["documents"].tolist() == [4, 8] and frame["queries"].tolist() == [4, 4]
+    assert frame["S@10 per pair"].tolist() == [0.25, 0.25]
+
+
 def test_a_data_set_without_evidence_is_refused(tmp_path: Path) -> None:
     own = tmp_path / "own.csv"
     own.write_text("query,document\nwhat melts,Ice melts.\n")
