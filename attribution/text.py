@@ -87,6 +87,11 @@ def clean(text: str, what: str) -> CleanText:
     return CleanText(replaced, count)
 
 
+def listed(words: Sequence[str], conjunction: str = "and") -> str:
+    """Words as an enumeration: `a, b and c`."""
+    return f" {conjunction} ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
 def starts_unspaced(text: str) -> bool:
     """Whether the text begins with a character of a script without spaces between words."""
     return _STARTS_UNSPACED.match(text) is not None

@@ -184,6 +184,18 @@ def formats_of(row: type) -> dict[str, str]:
     }
 
 
+def meanings_of(row: type) -> dict[str, str]:
+    """The meaning of each column of a page, by its heading."""
+    return {
+        heading: meaning
+        for item in fields(row)
+        if item.metadata["shown"]
+        for heading, meaning in (
+            item.metadata["keys"] or {_heading(item): item.metadata["meaning"]}
+        ).items()
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Table(Generic[Summary]):
     """A table of a study: the dataclass of its rows, and the function that returns the rows of
@@ -199,6 +211,10 @@ class Table(Generic[Summary]):
     def formats(self) -> dict[str, str]:
         """The format of each number without an interval, by its page heading."""
         return formats_of(self.row)
+
+    def meanings(self) -> dict[str, str]:
+        """The meaning of each column of a page, by its heading."""
+        return meanings_of(self.row)
 
     def frame(self, summaries: Sequence[Summary]) -> pd.DataFrame:
         """All rows, as written to files."""

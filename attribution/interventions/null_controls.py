@@ -172,9 +172,13 @@ class ControlledCurve:
         if self.comparison is None:
             return "The curve or its control has no primacy-recency index."
         what, apart = CONTROLS[self.control], self.comparison.difference.text("+.4f")
+        sentence = self.comparison.sentence
+        if (side := {"higher": "end", "lower": "beginning"}.get(self.verdict)) is not None:
+            certainty = sentence.removeprefix(self.verdict.capitalize())
+            sentence = f"The curve has more weight near the {side} than its control{certainty}"
         return (
             f"Primacy-recency index minus that of the control ({what}): {apart}, "
-            f"{self.n_documents:,} documents. {self.comparison.sentence}"
+            f"{self.n_documents:,} documents. {sentence}"
         )
 
 

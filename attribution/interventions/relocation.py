@@ -21,7 +21,12 @@ from poslens.attribution.curves.bootstrap import Estimate, estimate
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.base import Retriever, encode
 from poslens.attribution.retrievers.scoring import Known, score_texts
-from poslens.attribution.text import require_sentences, script_without_sentences, sentences
+from poslens.attribution.text import (
+    listed,
+    require_sentences,
+    script_without_sentences,
+    sentences,
+)
 from poslens.attribution.types import (
     ROUNDING,
     Array,
@@ -91,7 +96,7 @@ def movable(pairs: Sequence[TextPair]) -> tuple[list[TextPair], str]:
     names = ", ".join(f"{n:,} in {script}" for script, n in sorted(scripts.items()))
     return chosen_pairs, (
         f"{scripts.total():,} of {len(marked):,} pairs with evidence are left out ({names}): "
-        "PosLens cannot split these scripts into sentences."
+        f"PosLens cannot split texts in {listed(sorted(scripts))} into sentences."
     )
 
 

@@ -114,14 +114,15 @@ CURVE_PARAMETERS = (
         "normalization",
         NORMALIZATIONS,
         "How each document is scaled before averaging. p99: clip at the document's 99th percentile "
-        "and divide by it (PosIR's scripts). max: divide by its largest value (PosIR's text). "
-        "none: no scaling.",
+        "and divide by it, as PosIR's scripts do. max: divide by its largest value, as PosIR's "
+        "paper says. none: no scaling.",
     ),
     MethodParameter(
         "resampling",
         RESAMPLINGS,
         "How token values become 100 points. bin_mean: every token counts in the mean of its bin. "
-        "point: linear interpolation (PosIR), which uses at most 200 tokens of a document.",
+        "point: linear interpolation between the two nearest tokens, as in PosIR, so at most 200 "
+        "tokens of a document count.",
     ),
 )
 

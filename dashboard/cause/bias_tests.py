@@ -12,7 +12,7 @@ from poslens.dashboard.widgets import links, panels, url_state
 from poslens.dashboard.widgets.contrast import contrast_view
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.study_page import Opened, study_page
-from poslens.dashboard.widgets.tables import chosen_row, number_columns
+from poslens.dashboard.widgets.tables import chosen_row, column_settings
 from poslens.studies.bias.study import BIAS_STUDY, provenance_of
 from poslens.studies.bias.tables import BiasSummary, ScoredTest
 
@@ -62,7 +62,7 @@ def behind(page: Opened) -> None:
         f"bias.pairs.{under}.{test}",
         "pair",
         height=260,
-        column_config=number_columns(table.formats()),
+        column_config=column_settings(table.meanings(), table.formats()),
     )
     panels.downloads(
         "bias.pairs",

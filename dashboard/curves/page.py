@@ -287,7 +287,7 @@ def board() -> None:
     computing = jobs()
     if computing:
         with progress:
-            unit = "results" if len(computing) > 1 else ""
+            unit = "pairs" + (f", summed over {len(computing)} runs" if len(computing) > 1 else "")
             run_board(computing, unit=unit, rate_unit="pairs", others=True)
     if is_active() != ticking:
         st.rerun()
@@ -383,7 +383,13 @@ def pairs_behind_bin(curves: list[DataSetCurve]) -> None:
     with st.expander("List the pairs at a position", expanded="curves.clicked" in st.session_state):
         left, right = st.columns(2)
         bin_index = left.number_input(
-            "Bin (or click a point of a curve)", 0, 99, key="curves.bin", step=1
+            "Position (%)",
+            0,
+            99,
+            key="curves.bin",
+            step=1,
+            help="One of the curve's 100 points: 30 covers 30 to 31% of the tokens read, or of "
+            "the whole text. Clicking a point of a curve selects it.",
         )
         by_name = {curve.model.spec.name: curve for curve in curves}
         name = right.selectbox("Model", list(by_name), key="curves.bin_model")

@@ -118,7 +118,7 @@ def curves_section(choice: CurveChoice) -> None:
         def draw_moved(style: Style) -> go.Figure:
             """Score by evidence position."""
             curves = [cause.summary.curve for cause in moved]
-            title = "Score by position, minus its mean"
+            title = "Score minus the pair's mean over positions"
             return mean_curves(curves, style, y_title=title, provenance=provenance)
 
         with left:

@@ -7,7 +7,7 @@ import streamlit as st
 from poslens.attribution.datasets import DataSet
 from poslens.compute.compute import Compute
 from poslens.dashboard.widgets import choices, panels
-from poslens.dashboard.widgets.tables import NOTHING, number_columns, with_values
+from poslens.dashboard.widgets.tables import NOTHING, column_settings, with_values
 from poslens.studies.passport import cohort
 from poslens.studies.passport import service as passports
 from poslens.studies.passport.document import document_bytes
@@ -45,7 +45,8 @@ def section(compute: Compute, data: DataSet) -> None:
     )
     frame = with_values(cohort.page_frame(cards))
     formats = dict.fromkeys(cohort.TITLES.values(), ".3f")
-    st.dataframe(frame, hide_index=True, placeholder=NOTHING, column_config=number_columns(formats))
+    settings = column_settings(cohort.TABLE.meanings(), formats)
+    st.dataframe(frame, hide_index=True, placeholder=NOTHING, column_config=settings)
     st.caption("Click a heading to sort.")
     panels.caption(origin)
     panels.downloads(

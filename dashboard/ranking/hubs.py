@@ -12,7 +12,7 @@ from poslens.attribution.methods import METHODS
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.dashboard.widgets import links, panels
 from poslens.dashboard.widgets.study_page import study_section, study_settings
-from poslens.dashboard.widgets.tables import chosen_row, number_columns, show_table
+from poslens.dashboard.widgets.tables import chosen_row, column_settings, show_table
 from poslens.parameters import Settings
 from poslens.studies.hubs.study import HUBS
 from poslens.studies.hubs.summary import HubSummary
@@ -58,7 +58,7 @@ def _hubs(summaries: Sequence[HubSummary]) -> None:
         f"hubs.documents.{summary.name}",
         "document",
         height=280,
-        column_config=number_columns(table.formats()),
+        column_config=column_settings(table.meanings(), table.formats()),
     )
     if row is not None:
         _hub(summary, summary.hubs[row], list(by_name))

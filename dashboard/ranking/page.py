@@ -29,7 +29,7 @@ from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.reading_panel import readable_pairs, what_is_read
 from poslens.dashboard.widgets.run_board import run_board
 from poslens.dashboard.widgets.study_page import study_section, study_settings
-from poslens.dashboard.widgets.tables import show_table
+from poslens.dashboard.widgets.tables import column_settings, show_table
 from poslens.figures import curves as curve_figures
 from poslens.figures.curves import Style
 from poslens.parameters import Settings
@@ -78,7 +78,8 @@ with st.sidebar, panels.guarded():
             key="searched",
             bind="query-params",
             help="PosIR searches each query in the corpus of its domain and language. "
-            "Searching all documents is harder and shows language bias.",
+            "Searching all documents is harder, and shows whether a model prefers documents in the "
+            "query's language.",
         )
         own_corpus = where == OWN
     elif ranking_service.has_pools(collection):
@@ -88,8 +89,8 @@ with st.sidebar, panels.guarded():
             key="searched",
             bind="query-params",
             help="MultiClaim's monolingual figures search only the claims in the post's "
-            "language. Searching all documents shows language bias. The language of a "
-            "translation is that of its original.",
+            "language. Searching all documents shows whether a model prefers claims in the post's "
+            "language. The language of a translation is that of its original.",
         )
         if own_corpus := where == LANGUAGE:
             collection = ranking_service.monolingual(collection)
@@ -213,7 +214,8 @@ def measures_table(rankings: Sequence[Measured]) -> None:
     """Measures with their intervals, one row per model."""
     show_table(
         tables.TABLES["measures"].text_frame(rankings),
-        column_config={
+        column_config=column_settings(tables.TABLES["measures"].meanings())
+        | {
             "same language in top 10": st.column_config.TextColumn(
                 help="Share of the top 10 in the query's language."
             ),
@@ -228,7 +230,9 @@ def measures_table(rankings: Sequence[Measured]) -> None:
     over = rankings[0].evaluation.estimates[NDCG]
     st.caption(
         f"{over.n:,} queries with {over.n_resampled:,} relevant documents. The 95% intervals "
-        "resample these documents; those of S@10 are Agresti-Coull intervals."
+        "resample these documents, except those of S@10, which come from a formula (Agresti and "
+        "Coull) and assume independent queries. S@10 is the share of queries, or of pairs of a "
+        "query and a relevant document, with a relevant document in the top 10."
     )
 
 
@@ -282,7 +286,7 @@ def profile_section(rankings: Sequence[Measured]) -> None:
         st.markdown("**nDCG@10 by evidence position**")
         panels.show(draw_bins(style), "ranking.bins", "nDCG@10 in 20 bins of evidence position")
     with right:
-        st.markdown("**Saliency of the same pairs**")
+        st.markdown("**Saliency of the data set's pairs**")
         saliency_section([model.name for model in models], style)
     left, right = panels.side_by_side("ranking.lengths")
     with left:
@@ -295,24 +299,32 @@ def profile_section(rankings: Sequence[Measured]) -> None:
         show_table(
             table,
             height=350,
-            column_config={
-                name: st.column_config.NumberColumn(format="%.3f")
-                for name in ("PSI", "PSI under permutation", "p", NDCG, f"{NDCG}, mean of bins")
-            }
+            column_config=column_settings(
+                tables.TABLES["psi"].meanings(),
+                dict.fromkeys(
+                    ("PSI", "PSI under permutation", "p", NDCG, f"{NDCG}, mean of bins"), ".3f"
+                ),
+            )
             | {
                 # As wide as its longest row, which would otherwise look like an exception among Q1
                 # to Q4.
-                "length": st.column_config.TextColumn(width=145),
-                "evidence read": st.column_config.NumberColumn(format="percent"),
+                "length": st.column_config.TextColumn(
+                    width=145,
+                    help="Queries of documents of this length; evidence read whole: only queries "
+                    "whose evidence is within the context limit.",
+                ),
+                "evidence read": st.column_config.NumberColumn(
+                    format="percent",
+                    help="Mean share of the evidence that is within the context limit.",
+                ),
             },
         )
     st.caption(
         "PSI is 1 − worst / best mean nDCG@10 over 20 bins of evidence position. With few queries "
-        "per bin it is large even without a bias: compare it with PSI under permutation, its mean "
-        "after positions are permuted between queries, and p, the share of permutations with at "
-        "least the measured PSI. Evidence read whole: without queries whose evidence is past the "
-        "context limit. In the chart, the fuller a marker, the more of the evidence the model "
-        "reads."
+        "per bin it is large even without a bias, so compare it with PSI under permutation: the "
+        "mean PSI after evidence positions are permuted between queries. p is the share of "
+        "permutations whose PSI is at least the measured one. In the chart, the fuller a marker, "
+        "the more of the evidence the model reads."
     )
     what_is_read([model.model.spec for model in models], pairs, "ranking")
     drawings = {"Evidence bins": draw_bins} | ({"Lengths": draw_buckets} if has_buckets else {})
@@ -361,7 +373,7 @@ def saliency_section(models: list[str], style: Style) -> None:
                 provenance=[curve.provenance() for curve in curves],
             ),
             "ranking.saliency",
-            "Mean saliency of the same pairs by position",
+            "Mean saliency of the data set's pairs by position",
         )
     if without:
         st.caption(panels.plain(f"Too few pairs with saliency: {', '.join(without)}."))

@@ -9,7 +9,7 @@ import streamlit as st
 from poslens.attribution.evaluation.why_causes import CAUSES
 from poslens.dashboard.widgets import links
 from poslens.dashboard.widgets.study_page import Chosen, Opened, study_section
-from poslens.dashboard.widgets.tables import chosen_row, number_columns
+from poslens.dashboard.widgets.tables import chosen_row, column_settings
 from poslens.studies.why.study import WHY
 
 ANY = "any cause"
@@ -58,7 +58,7 @@ def _list(opened: Opened) -> None:
         "id",
         height=320,
         column_order=[name for name in frame if name != "id"],
-        column_config=number_columns(table.formats())
+        column_config=column_settings(table.meanings(), table.formats())
         | {"query": st.column_config.TextColumn(width="large")},
     )
     if row is None:

@@ -138,11 +138,17 @@ def uploader() -> None:
         st.error(plain(message), icon=":material/error:")
 
 
+_LENGTHS = (
+    "Document length in tokens: Q1 is up to 512, Q2 up to 1,024, Q3 up to 1,536, Q4 above. The "
+    "count of tokens is the data set's own."
+)
+
+
 def filters(data: DataSet) -> Selection:
     """Filter the data set by domain, language, query type, length, evidence position and words."""
     found = facets(data)
 
-    def pick(label: str, key: str) -> tuple[str, str]:
+    def pick(label: str, key: str, about: str | None = None) -> tuple[str, str]:
         counts = found.counts[key]
         options = [ANY, *sorted(counts)]
         asked = url_state.get(key, ANY)
@@ -153,6 +159,7 @@ def filters(data: DataSet) -> Selection:
             index=options.index(asked) if asked in options else 0,
             key=f"filter.{data.name}.{key}",
             format_func=lambda value: f"{value} ({counts[value]:,})" if value in counts else value,
+            help=about,
         )
         url_state.put(key, chosen or ANY, ANY)
         return key, chosen or ANY
@@ -166,7 +173,7 @@ def filters(data: DataSet) -> Selection:
     )
     columns = st.columns(2)
     with columns[0]:
-        domain, bucket = pick("Domain", "domain"), pick("Length bucket", "bucket")
+        domain, bucket = pick("Domain", "domain"), pick("Length", "bucket", _LENGTHS)
     with columns[1]:
         wanted = [domain, pick("Language", "language"), bucket]
         # Few data sets have query types; without any, the list is omitted.
@@ -241,10 +248,11 @@ def models(default: Sequence[str], maximum: int = MAX_MODELS) -> list[str]:
         key="models",
         bind="query-params",
         help="Presets, folders configured at startup, or any Hugging Face id (organization/model) "
-        "if the hub is reachable. Append @cls, @mean, @weightedmean, @last or @max to change the "
-        "pooling, as in MiniLM@last; @configured to truncate at the length in the model's own "
-        "configuration; @calibrated, or @calibrated(strength=0.5, block=128, layers=3), to "
-        "calibrate a dense model's attention.",
+        "if the hub is reachable. A suffix changes a model, as in MiniLM@last. @cls, @mean, "
+        "@weightedmean, @last and @max set the pooling. @configured truncates at the length in the "
+        "model's own configuration. @calibrated, or @calibrated(strength=0.5, block=128, "
+        "layers=3), spreads a dense model's attention evenly over blocks of tokens (attention "
+        "calibration).",
     )
     fetch_panel(names)
     model_limits(names, lambda chosen: st.session_state.update(models=chosen), "models")
@@ -307,9 +315,9 @@ def posir_settings() -> bool:
         key="posir",
         bind="query-params",
         help=(
-            "Uses PosIR's query prompt and a context limit of 8,192 tokens for queries and "
-            "documents. PosIR's own ranking script adds the prompt only for Qwen3-Embedding. "
-            "When off, each model uses its own prompt and lengths."
+            "Uses PosIR's query prompt with every model, and a context limit of 8,192 tokens for "
+            "queries and documents. (PosIR's own ranking script uses the prompt only with "
+            "Qwen3-Embedding.) When off, each model uses its own prompt and lengths."
         ),
     )
 

@@ -11,6 +11,7 @@ import streamlit as st
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers import calibration, limits, resolve
 from poslens.attribution.retrievers.specs import CONFIGURED
+from poslens.attribution.text import listed
 from poslens.figures.plain import plain
 
 
@@ -24,9 +25,13 @@ def model_limits(names: Sequence[str], choose: Callable[[list[str]], None], key:
             if spec.max_length and (configured := limits.configured_apart(spec)):
                 apart.setdefault((spec.max_length, configured), []).append(name)
     for (reads, configured), some in apart.items():
-        own = "its configuration truncates" if len(some) == 1 else "their configurations truncate"
+        own = "its" if len(some) == 1 else "their"
+        truncate = "configuration truncates" if len(some) == 1 else "configurations truncate"
         st.caption(
-            plain(f"{', '.join(some)}: context limit {reads:,} tokens; {own} at {configured:,}.")
+            plain(
+                f"PosLens lets {listed(some)} read {reads:,} tokens, {own} context limit; {own} "
+                f"{truncate} at {configured:,}."
+            )
         )
         as_configured = [_configured(name) if name in some else name for name in names]
         st.button(
@@ -35,7 +40,7 @@ def model_limits(names: Sequence[str], choose: Callable[[list[str]], None], key:
             on_click=choose,
             args=(as_configured,),
             help=(
-                "Use the same context limit as sentence-transformers. PosLens stores these "
+                "Use the configured limit, as sentence-transformers does. PosLens stores these "
                 "results separately, as those of another model."
             ),
         )

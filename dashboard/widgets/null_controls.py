@@ -47,10 +47,11 @@ def switch(method: Method) -> Control | None:
         bind="query-params",
         required=True,
         wrap=True,
-        help="Shows each pair's curve minus the same pair's curve under a control: a query about "
-        "another document, the sentences in random order, or neutral text. The remainder depends "
-        "on what the control replaced. The query-free profile is the part of saliency that no "
-        "query can change.",
+        help="Subtracts from each pair's curve the same pair's curve under a control, which "
+        "replaces the query with that of another document, puts the sentences in random order, or "
+        "replaces the document with neutral text. The difference is due to what the control "
+        "changes. For saliency, the query-free profile can be subtracted too: the part of saliency "
+        "that no query can change.",
     )
     return _kind(chosen, method)
 
@@ -192,11 +193,13 @@ def section(
     show_table(summary)
     st.caption(
         panels.plain(
-            f"Control: {CONTROLS[kind]}. Pairs are compared with themselves; bands and intervals "
-            "are 95% bootstrap intervals over documents; the distance's is one-sided, from 0. "
-            "Higher or lower: p < 0.05. Equivalent: the 90% interval of the index is within "
-            f"{INDEX_MARGIN} of 0. Anything else, and fewer than {MIN_DOCUMENTS} documents, is "
-            "too few documents to decide."
+            f"Control: {CONTROLS[kind]}. Each pair's curve is compared with its own control; bands "
+            "and intervals are 95% bootstrap intervals over documents. Distance: mean over "
+            "positions of the absolute difference of the two mean curves, divided by the mean of "
+            "the curve's absolute values; 0 is no difference. Its interval is one-sided, from 0. "
+            "Verdict on the difference of the indices: higher or lower if p < 0.05; equivalent if "
+            f"its 90% interval (for a two-sided test at 5%) is within {INDEX_MARGIN} of 0; "
+            f"otherwise, or with fewer than {MIN_DOCUMENTS} documents, too few documents to decide."
         )
     )
     panels.caption(provenance)

@@ -260,7 +260,8 @@ def _facts(pair: TextPair | None, at: int | None, n: int, total: int, own: bool)
             known.append(f"evidence at {position:.0%}")
     if not own:
         place = "–" if at is None else f"{at + 1:,}"
-        known.append(f"{place} / {n:,}" + (f" of {total:,}" if n < total else ""))
+        unfiltered = f" ({total:,} without filters)" if n < total else ""
+        known.append(f"pair {place} of {n:,}{unfiltered}")
     return " · ".join(filter(None, known))
 
 

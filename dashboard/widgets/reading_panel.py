@@ -45,7 +45,7 @@ def readable_pairs(
     turns on the switch, pairs are excluded whose evidence is past a model's context limit, even
     partly, or that have too many unknown tokens."""
     only = st.toggle(
-        "Exclude truncated pairs",
+        "Exclude pairs with truncated evidence",
         key="readable",
         bind="query-params",
         help=(
@@ -76,9 +76,10 @@ def what_is_read(specs: Sequence[RetrieverSpec], pairs: Sequence[TextPair], key:
         elif text := coverage.sentence(coverages):
             st.caption(plain(f"{spec.name} misses text: {text}."))
     if unknown and st.button(
-        "Count truncated pairs",
+        "Count pairs with truncated evidence",
         key=f"{key}.reading",
-        help="Counts evidence past the context limit and unknown tokens. Loads the models.",
+        help="Counts the pairs whose evidence is past the context limit, and the tokens that a "
+        "model doesn't know. Loads the models.",
     ):
         for spec in unknown:
             try:

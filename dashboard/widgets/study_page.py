@@ -19,7 +19,7 @@ from poslens.dashboard.widgets import choices, panels, url_state
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.reading_panel import told
 from poslens.dashboard.widgets.run_board import any_active, failed_items, run_board, start_once
-from poslens.dashboard.widgets.tables import number_columns, show_table
+from poslens.dashboard.widgets.tables import column_settings, show_table
 from poslens.figures.palettes import Style
 from poslens.paired import difference_sentences
 from poslens.parameters import Choice, Integer, Numbers, Parameter, Settings, Several, Switch, Text
@@ -145,7 +145,8 @@ def study_section(
         with panels.guarded():
             jobs = planned().jobs
             results = st.container()
-            done = run_board(jobs, prefix, unit=f"{study.unit}s")
+            several = f", summed over {len(jobs)} runs" if len(jobs) > 1 else ""
+            done = run_board(jobs, prefix, unit=f"{study.unit}s{several}")
             if any_active(jobs) != ticking:
                 st.rerun()
             if not ticking:
@@ -250,7 +251,7 @@ def _results(
             show_table(
                 frame,
                 key=f"{study.name}.{name}",
-                column_config=number_columns(table.formats()),
+                column_config=column_settings(table.meanings(), table.formats()),
             )
     st.caption(panels.plain(study.limits))
     panels.caption(provenance)

@@ -31,12 +31,21 @@ def with_values(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.loc[:, [not _empty(frame[name]).all() for name in frame]]
 
 
-def number_columns(formats: Mapping[str, str]) -> dict[str, Any]:
-    """Column configurations that show numbers in these formats, given as for `format`."""
-    return {
-        name: st.column_config.NumberColumn(format="percent" if form[-1] == "%" else f"%{form}")
-        for name, form in formats.items()
+def column_settings(
+    meanings: Mapping[str, str], formats: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Column configurations: the meaning of a column is the tooltip of its heading, and numbers are
+    shown in `formats`, given as for `format`."""
+    settings: dict[str, Any] = {
+        name: st.column_config.Column(help=plain(meaning) if meaning else None)
+        for name, meaning in meanings.items()
     }
+    for name, form in (formats or {}).items():
+        settings[name] = st.column_config.NumberColumn(
+            format="percent" if form[-1] == "%" else f"%{form}",
+            help=plain(meanings[name]) if meanings.get(name) else None,
+        )
+    return settings
 
 
 def show_table(frame: pd.DataFrame, **options: Any) -> None:

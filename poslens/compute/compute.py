@@ -21,10 +21,10 @@ from poslens.attribution.methods import METHODS, attribute_batches
 from poslens.attribution.retrievers import resolve, specs
 from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.detect import families_with, family_of
-from poslens.attribution.retrievers.family import Family
 from poslens.attribution.retrievers.self_check import SelfCheck
 from poslens.attribution.retrievers.sparse import SparseRetriever, Term
 from poslens.attribution.retrievers.specs import RetrieverSpec, data_folder
+from poslens.attribution.text import listed
 from poslens.attribution.types import Attribution, Method, Provenance, TextPair
 from poslens.cache.columns import columns_of
 from poslens.cache.jobs.attributions import (
@@ -230,7 +230,8 @@ class Compute:
         family = family_of(model.spec)
         for name, entry in METHODS.items():
             if not entry.fits(family):
-                fitting = f"it needs {_listed(families_with(entry.needs))} retrievers"
+                titles = [family.title for family in families_with(entry.needs)]
+                fitting = f"it needs {listed(titles, 'or')} retrievers"
                 found[name] = family.why_not or fitting
         return found
 
@@ -478,11 +479,6 @@ class Compute:
 def run_key(model: ModelIdentity, method: Method, scope: str) -> RunKey:
     """What tells one run from another."""
     return model.spec.name, model.key.fingerprint, method.core, scope, model.device
-
-
-def _listed(families: Sequence[Family]) -> str:
-    words = [family.title for family in families]
-    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 @cache

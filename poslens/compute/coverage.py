@@ -29,7 +29,7 @@ Report = Callable[[int, int], None]
 and what was counted is kept."""
 
 
-LEFT_OUT = "only pairs that no model truncates"
+LEFT_OUT = "only pairs whose evidence no model truncates"
 
 
 def _key(model: ModelIdentity, pair: TextPair) -> tuple[str, int]:

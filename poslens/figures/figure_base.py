@@ -47,7 +47,7 @@ def quantity(method: Method) -> str:
     """Axis title of a method's numbers with their unit, for example for a curve's y axis."""
     entry = METHODS.get(method.name)
     name = entry.axis if entry else method.name.replace("_", " ").capitalize()
-    unit = {"p99": "share of 99th percentile", "max": "share of maximum"}.get(
+    unit = {"p99": "1 = document's 99th percentile", "max": "1 = document's maximum"}.get(
         str({**method.params, **method.curve_params}.get("normalization")), "score units"
     )
     return f"{name} ({unit})"

@@ -138,7 +138,7 @@ def test_pairs_by_type_of_query(wide_app: App, go: Callable[..., Page]) -> None:
     drawn(page)
     document = page.locator(".hm-pane[data-side=document] .hm-text")
     expect(document).to_contain_text("Ice melts in spring")
-    expect(page.get_by_text("1 / 1 of 2")).to_be_visible()
+    expect(page.get_by_text("pair 1 of 1 (2 without filters)")).to_be_visible()
     page.get_by_role("button", name="Filters").click()
     expect(page.get_by_role("combobox", name="Query type")).to_have_value("question (1)")
 

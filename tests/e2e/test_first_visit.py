@@ -17,7 +17,7 @@ SHOWN = {
     "why": "Causes of misses",
     "why?tab=All+misses": "Causes of misses",
     "cause?tab=Bias+tests": "Bias tests by test and model",
-    "cause?tab=Data+set": "Score by position, minus its mean",
+    "cause?tab=Data+set": "Score minus the pair's mean over positions",
     "map": "Map of documents",
     "methods": "deletion curves of each method",
 }

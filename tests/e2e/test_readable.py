@@ -1,4 +1,4 @@
-"""Exclude truncated pairs, by one click, on the pages that take many pairs."""
+"""Exclude pairs with truncated evidence, by one click, on the pages that take many pairs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.e2e.test_app import no_error, ready
 
 def exclude(page: Page, inside: Locator | None = None) -> None:
     """Turn the switch on; `inside` opens the part of the page that has it."""
-    box = page.get_by_text("Exclude truncated pairs")
+    box = page.get_by_text("Exclude pairs with truncated evidence")
     if inside is not None:
         press(inside, box.is_visible)
     press(box, lambda: "readable=true" in page.url)
@@ -22,7 +22,9 @@ def test_queries_of_a_ranking(app: App, visit: Visit) -> None:
     page = visit(f"{app.url}/ranking?models=MiniLM")
     expect(page.get_by_text(re.compile("304 queries and 68 documents"))).to_be_visible()
     exclude(page, page.get_by_text("Search settings"))
-    over = page.get_by_text(re.compile(r"over 1\d\d queries: only pairs that no model truncates"))
+    over = page.get_by_text(
+        re.compile(r"over 1\d\d queries: only pairs whose evidence no model truncates")
+    )
     expect(over).to_be_visible()
     no_error(page)
 
@@ -37,7 +39,7 @@ def test_pairs_of_bias_tests(app: App, visit: Visit) -> None:
 def test_the_list_of_pairs(app: App, visit: Visit) -> None:
     page = ready(visit(f"{app.url}/?dataset=sample&models=MiniLM"))
     exclude(page, page.get_by_role("button", name="Filters"))
-    expect(page.get_by_text(re.compile(r"/ 1\d\d of 304"))).to_be_visible()
+    expect(page.get_by_text(re.compile(r"of 1\d\d \(304 without filters\)"))).to_be_visible()
     again = ready(visit(page.url))  # the address alone
-    expect(again.get_by_text(re.compile(r"/ 1\d\d of 304"))).to_be_visible()
+    expect(again.get_by_text(re.compile(r"of 1\d\d \(304 without filters\)"))).to_be_visible()
     no_error(again)

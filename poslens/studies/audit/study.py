@@ -49,10 +49,10 @@ from poslens.study import Figure, Study, register
 AFTER_SHUFFLING: Mapping[Verdict, str] = {
     "higher": "Sentences near the end are harder to retrieve, even after shuffling.",
     "lower": "Sentences near the beginning are harder to retrieve, even after shuffling.",
-    "equivalent": "After shuffling, the beginning and the end are equally hard to retrieve, within "
-    f"{100 * SHARE_MARGIN:g} percentage points.",
-    "too few documents": "After shuffling, there are too few documents to tell whether the "
-    "beginning or the end is harder to retrieve.",
+    "equivalent": "After shuffling, sentences near the beginning and near the end are equally hard "
+    f"to retrieve, within {100 * SHARE_MARGIN:g} percentage points.",
+    "too few documents": "There are too few documents to decide whether, after shuffling, "
+    "sentences near the beginning or near the end are harder to retrieve.",
 }
 
 
@@ -79,8 +79,9 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
     limits = (
         "Intervals resample documents (10 or more). Last minus first: the "
         "share of unretrieved sentences in the last third of documents minus that in the first. "
-        "Recovered: how much lower the share is than in the model's first index, over the same "
-        "sentences. Shares depend on the size of the corpus: compare models on one corpus."
+        "Recovered (with several kinds of chunks): the share of unretrieved sentences in the "
+        "model's first index minus that in this one, over the same sentences. Shares depend on the "
+        "size of the corpus: compare models on one corpus."
     )
     parameters = Parameters(
         top=Integer(
@@ -88,7 +89,7 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
             default=TOP,
             low=1,
             high=1_000_000,
-            help="A sentence is unretrieved if its document is not among this many.",
+            help="A sentence is unretrieved if its document is not among this many first results.",
         ),
         chunks=Several(
             title="Chunking",
@@ -104,13 +105,14 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
             check=chunks_of,
             help="How documents are chunked: whole; windows:128:32 (windows of 128 tokens that "
             "overlap by 32); or late:128 (one pass over the text, then windows of its token "
-            "vectors). Each index is compared with the first one of its model.",
+            "vectors). With several, each index is compared with the model's first.",
         ),
         search_for=Choice(
             title="Queries",
             default="sentence",
             options=QUERY_FORMS,
-            help="Search for each sentence, or for a question made from it by a rule.",
+            help="Search for each sentence, or for a question made from it: the sentence without "
+            "punctuation and frequent words.",
         ),
         documents=Integer(
             title="Documents",
@@ -127,8 +129,8 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
             low=1,
             high=100,
             help="Stop once the 95% interval of the share of unretrieved sentences is at most this "
-            "many percentage points wide (default: search for all). Documents are searched in "
-            "random order.",
+            "many percentage points wide. The sentences of one document after another are searched "
+            "for, in random order of the documents; by default, of all.",
         ),
     )
     compared = ("MiniLM-primacy", "MiniLM", "MiniLM-recency", "BM25")

@@ -16,7 +16,11 @@ from poslens.studies.audit.summary import AuditSummary
 MODEL, CHUNKS = "Name of the model.", "How documents are chunked in the index."
 SEARCHED = "Sentences that were searched for."
 SHARE = "Share of sentences that do not retrieve their own document, 0 to 1."
-SHUFFLED = "The same with each document's sentences in random order."
+SHUFFLED = "Share of unretrieved sentences if each document's are in random order, 0 to 1."
+LAST_MINUS_FIRST = (
+    "Share of unretrieved sentences in the last third of documents minus that in the first third, "
+    "-1 to 1{}; positive: sentences near the end are harder to retrieve."
+)
 
 
 @dataclass(frozen=True)
@@ -26,19 +30,25 @@ class AuditRow:
     model: str = column(MODEL)
     chunks: str = column(CHUNKS)
     unretrieved: Estimate | None = column(SHARE)
-    unretrieved_random_order: Estimate | None = column(SHUFFLED)
-    last_minus_first: Estimate | None = column(
-        "Share in the last third of documents minus that in the first, -1 to 1.", form="+.3f"
+    unretrieved_random_order: Estimate | None = column(SHUFFLED, title="unretrieved, random order")
+    last_minus_first: Estimate | None = column(LAST_MINUS_FIRST.format(""), form="+.3f")
+    last_minus_first_random_order: Estimate | None = column(
+        LAST_MINUS_FIRST.format(", with the sentences in random order"),
+        title="last minus first, random order",
+        form="+.3f",
     )
-    last_minus_first_random_order: Estimate | None = column(SHUFFLED, form="+.3f")
     unretrieved_read: Estimate | None = column(
-        "Share among the sentences that the model reads whole, 0 to 1."
+        "Share of unretrieved sentences among those that the model reads whole, 0 to 1.",
+        title="unretrieved of those read whole",
     )
     unretrieved_truncated: Estimate | None = column(
-        "Share among those that it does not; null if it reads all.", shown=False
+        "Share of unretrieved sentences among those that the model does not read whole, 0 to 1; "
+        "null if it reads all.",
+        shown=False,
     )
     recovered: Estimate | None = column(
-        "Share in the first index of the model minus that in this one; null for the first.",
+        "Share of unretrieved sentences in the model's first index minus that in this one, over "
+        "the same sentences; null for the first.",
         form="+.3f",
     )
     documents: int = column("Documents that the numbers are over.")
@@ -97,11 +107,19 @@ class TruncationRow:
     text: int = column("Number of the text, from 1.")
     documents_joined: int = column("Documents that were joined to make the text.")
     tokens: int = column("Tokens of the text.")
-    last_token_from: int = column("First token of the last word that is read, from 1.")
-    last_token_to: int = column("Last token of that word, from 1.")
+    last_token_from: int = column(
+        "Number of the first token of the last word that the model reads, from 1.",
+        title="last word read, from token",
+    )
+    last_token_to: int = column(
+        "Number of the last token of the last word that the model reads, from 1.",
+        title="last word read, to token",
+    )
     context_limit: int = column("Tokens that the model is set to read at most.")
     read_to_the_end: bool = column("Whether the model reads the text to its end.")
-    at_context_limit: bool = column("Whether the model truncates at its context limit.")
+    at_context_limit: bool = column(
+        "Whether the model truncates at its context limit.", title="truncates at context limit"
+    )
 
 
 def _summary(summary: AuditSummary) -> Iterator[AuditRow]:

@@ -186,7 +186,7 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
             help="Maximum number of pairs of each test, spread evenly over the data set.",
         ),
         readable=Switch(
-            title="Exclude truncated pairs",
+            title="Exclude pairs with truncated evidence",
             help="Exclude pairs whose evidence a model truncates, and pairs with more than "
             f"{coverage.MAX_UNKNOWN:.0%} unknown tokens.",
         ),

@@ -39,7 +39,7 @@ DASHES = ("solid", "dash", "dot")
 """Of the beginning, the middle and the end."""
 
 QUANTITIES = {
-    "relocation": "Score by position, minus its mean",
+    "relocation": "Score minus the pair's mean over positions",
     "ablation": "Score lost without this part",
 }
 COSINE = "Cosine to the whole text"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS
 from poslens.attribution.curves.curve_summary import CurveSummary
+from poslens.attribution.text import listed
 from poslens.attribution.types import PositionCurve
 
 MIN_PAIRS = 10
@@ -45,8 +46,8 @@ def over_what(curves: Sequence[PositionCurve], limits: Sequence[int | None] = ()
     """What the curves' common axis covers, and which comparisons this rules out; `limits` are
     their models' limits in tokens, if they may differ."""
     cut = {curve.model: (curve.n_truncated, curve.n) for curve in curves if curve.n_truncated}
-    listed = ", ".join(
-        f"{' and '.join(names)} {'truncates' if len(names) == 1 else 'truncate'} {n_cut:,} of {n:,}"
+    truncating = ", ".join(
+        f"{listed(names)} {'truncates' if len(names) == 1 else 'each truncate'} {n_cut:,} of {n:,}"
         for n_cut, n in dict.fromkeys(cut.values())
         if (names := [name for name, size in cut.items() if size == (n_cut, n)])
     )
@@ -54,15 +55,15 @@ def over_what(curves: Sequence[PositionCurve], limits: Sequence[int | None] = ()
         text = "Positions are in percent of the whole text's characters."
         if cut:
             text += (
-                " At each position, the mean covers the pairs whose text was read there "
-                f"({listed} pairs), so later positions cover fewer and shorter documents. "
+                " At each position, the mean covers the pairs whose text the model read there "
+                f"({truncating} pairs), so later positions cover fewer and shorter documents. "
                 f"Positions with fewer than {MIN_DOCUMENTS} documents aren't drawn. The center "
                 "of mass and the index are relative to the tokens that each model read."
             )
         return text
     text = "Positions are relative to the tokens that each model read."
     if cut:
-        text += f" Documents longer than the context limit are truncated: {listed} pairs."
+        text += f" Documents longer than the context limit are truncated: {truncating} pairs."
     if read_unlike(curves, limits):
         text += (
             " The same position on this axis is therefore a different position in the text for "

@@ -55,16 +55,16 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
     reads = (
         "A low-rank adapter is trained without labels on half of the documents. It learns to give "
         "a whole text the vector that the model yields when it reads the sentences one at a time. "
-        "All numbers are from the other half. In the chart, left is less position bias and up is "
-        "better."
+        "All numbers are from the other half. In the chart, a model further left has less position "
+        "bias, and one further up ranks better."
     )
     limits = (
         "Intervals resample documents; changes are paired, and their p values adjusted by Holm for "
         "all that are shown. A model is recommended if the size of its relocation difference or of "
         "its position effect on rank is lower, nothing is worse, and a loss of 0.01 in nDCG@10 is "
-        "ruled out; of several, the debiased one comes first. Where the order of sentences carries "
-        "meaning, a debiased model tells texts that differ in order alone less well apart: measure "
-        "that on your own queries."
+        "ruled out; of several, the debiased one comes first. A debiased model is less able "
+        "to distinguish texts that differ only in the order of their sentences: if that order "
+        "matters to you, measure this on your own queries."
     )
     parameters = Parameters(
         steps=Integer(
@@ -73,26 +73,30 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
             low=1,
             high=5000,
             step=20,
-            help="The training ends earlier once the position effect on validation texts is small "
-            "or falls no more; a model without a position effect is not trained.",
+            help="Training ends earlier if the position effect on validation texts is small or "
+            "stops falling. A model without a position effect is not trained.",
         ),
         seed=Integer(
-            title="Seed", default=DEFAULT.seed, low=0, high=1 << 31, help="Of the training."
+            title="Seed",
+            default=DEFAULT.seed,
+            low=0,
+            high=1 << 31,
+            help="Seed of the training's random numbers.",
         ),
         pairs=Integer(
             title="Pairs",
             default=30,
             low=2,
             high=100_000,
-            help="Held-out pairs whose evidence is moved, spread evenly.",
+            help="Number of held-out pairs whose evidence is moved, spread evenly.",
         ),
         strengths=Numbers(
             title="Calibration strengths",
             default=(0.5, 1.0),
             low=0.0,
             high=1.0,
-            help="Attention calibration to compare with, 0 to 1; the first one is also added to "
-            "the debiased model.",
+            help="Strengths of attention calibration to compare with, each 0 to 1. PosLens also "
+            "tests the debiased model with the first of them.",
         ),
     )
     models = ("MiniLM-primacy",)

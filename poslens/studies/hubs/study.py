@@ -70,23 +70,23 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
             default=TOP,
             low=1,
             high=MOST_TOP,
-            help="k of the in-degrees: a query counts for the first k documents of its ranking "
-            "that are not relevant to it.",
+            help="k: each query adds 1 to the in-degree of each document in its top k; documents "
+            "relevant to the query are removed from its ranking first.",
         ),
         sentences=Integer(
             title="Sentences as queries",
             default=SENTENCES,
             low=10,
             high=100_000,
-            help="If the data set has no queries: how many sentences of its documents are drawn at "
-            "random as queries. A sentence does not count for its own document.",
+            help="Number of sentences drawn at random as queries if the data set has no queries. "
+            "A sentence's own document counts as relevant to it.",
         ),
         explained=Integer(
             title="Hubs explained",
             default=EXPLAINED,
             low=0,
             high=20,
-            help="Compute which words carry the scores of this many hubs; 0 computes none.",
+            help="Number of hubs for which PosLens computes which words drive the scores.",
         ),
     )
     compared = ("MiniLM", "BM25")

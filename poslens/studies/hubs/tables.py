@@ -24,7 +24,9 @@ class HubnessRow:
     model: str = column(MODEL)
     queries: int = column("Queries.")
     documents: int = column("Documents of the corpus.")
-    top: int = column("k of the in-degrees.", shown=False)
+    top: int = column(
+        "k: a document's in-degree counts the queries with it in their top k.", shown=False
+    )
     skewness: Estimate | None = column(
         "Skewness of the in-degrees over the documents; the interval is that of the jackknife over "
         "the documents that the queries belong to.",

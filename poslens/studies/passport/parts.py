@@ -83,9 +83,11 @@ def parts(of: Subject, only: Collection[str] | None = None) -> list[Part]:
         if only is not None and part.key not in only:
             continue
         try:
-            found.append(fill(of, part))
+            filled = fill(of, part)
         except UserError as reason:
-            found.append(replace(part, absent=str(reason)))
+            filled = replace(part, absent=str(reason))
+        numbers = (replace(each, unit=each.unit or part.unit) for each in filled.numbers)
+        found.append(replace(filled, numbers=tuple(numbers)))
     return found
 
 
@@ -128,7 +130,7 @@ def _attribution(of: Subject, part: Part) -> Part:
         replace(each.summary.curve, model=METHODS[each.summary.curve.method.name].title)
         for each in found
     ]
-    title = quantity(curves[0].method) if len(curves) == 1 else "Share of 99th percentile"
+    title = quantity(curves[0].method) if len(curves) == 1 else "1 = document's 99th percentile"
     entry = METHODS[wanted[0][0].name]
     return replace(
         part,
@@ -167,8 +169,18 @@ def _null(of: Subject, part: Part) -> Part:
     numbers = [
         Number(key, name, value, form)
         for key, name, value, form in (
-            ("index_minus_control", "index minus the control's index", found.index, "+.3f"),
-            ("distance", "distance from the control's curve", found.distance, ".3f"),
+            (
+                "index_minus_control",
+                "primacy-recency index minus that of the control",
+                found.index,
+                "+.3f",
+            ),
+            (
+                "distance",
+                "distance from the control's curve (0: the same curve)",
+                found.distance,
+                ".3f",
+            ),
         )
         if value is not None
     ]
@@ -178,7 +190,12 @@ def _null(of: Subject, part: Part) -> Part:
     agreed = interventions.query_controls_agree(compute, spec, method, both, of.data.pairs)
     if agreed is not None:
         numbers.append(
-            Number("controls_agree", "correlation with the query-free profile", agreed, ".2f")
+            Number(
+                "controls_agree",
+                "correlation of the control's mean curve with the query-free profile's",
+                agreed,
+                ".2f",
+            )
         )
     return replace(
         part,
@@ -214,7 +231,7 @@ def _relocation(of: Subject, part: Part) -> Part:
         for key, name, value in (
             (
                 "last_minus_first",
-                "score with the evidence in the last third minus first third",
+                "score with the evidence in the last third minus first third (negative: primacy)",
                 found.last_minus_first,
             ),
             ("lost", "score lost with the evidence past the context limit", found.lost),
@@ -234,7 +251,7 @@ def _relocation(of: Subject, part: Part) -> Part:
         ),
         numbers=tuple(numbers),
         draw=lambda style: mean_curves(
-            [curve], style, y_title="Score by position, minus its mean", provenance=known
+            [curve], style, y_title="Score minus the pair's mean over positions", provenance=known
         ),
         provenance=known,
         jobs=jobs,
@@ -259,7 +276,7 @@ def _position_effect(of: Subject, part: Part) -> Part:
         Number("last", "nDCG@10 with the evidence last", effect.last, ".3f"),
         Number(
             "first_minus_last",
-            "first minus last",
+            "nDCG@10, evidence first minus last (positive: primacy)",
             effect.effect.difference,
             items=tuple(
                 Item(
@@ -309,7 +326,7 @@ def _segments(of: Subject, part: Part) -> Part:
     numbers = tuple(
         Number(
             "segments" if name == "in order" else "shuffled",
-            f"last minus first third, segments {name}",
+            f"cosine, last minus first third, segments {name} (negative: primacy)",
             one.last_minus_first,
         )
         for name, one in found.items()
@@ -318,10 +335,10 @@ def _segments(of: Subject, part: Part) -> Part:
     return replace(
         part,
         finding=_moves(
-            "The similarity of a shuffled segment to the whole text",
+            "With the segments in random order, the similarity of a segment to the whole text",
             found["in random order"].last_minus_first,
             "from the first to the last third",
-            "The {} weighs more in the vector, whatever its content.",
+            "Content near the {} of a text weighs more in its vector.",
             SCORE_MARGIN,
         ),
         numbers=numbers,
@@ -351,7 +368,10 @@ def _ranking(of: Subject, part: Part) -> Part:
     numbers = [
         Number("ndcg_at_10", "nDCG@10", own.mean, ".3f", items=items),
         Number(
-            "harmonic_mean", "harmonic mean over positions of the evidence", own.harmonic, ".3f"
+            "harmonic_mean",
+            "harmonic mean of nDCG@10 over bins of evidence position",
+            own.harmonic,
+            ".3f",
         ),
     ]
     finding = "Too few positions have queries to compute PSI."
@@ -366,8 +386,8 @@ def _ranking(of: Subject, part: Part) -> Part:
             f"PSI is {own.psi:.3f} ({note}). Rankings depend on the position of the evidence."
             if own.p < SURE
             else (
-                f"PSI is {own.psi:.3f} ({note}). {own.n:,} queries are too few to distinguish it "
-                "from a ranking that ignores position."
+                f"PSI is {own.psi:.3f} ({note}). {own.n:,} queries are too few to distinguish this "
+                "from the PSI of a model that ignores position."
             )
         )
     known = (plain.ranked.provenance(),)
@@ -400,7 +420,7 @@ def _misses(of: Subject, part: Part) -> Part:
     )
     shares = [("missed", "share of relevant documents not in the top 10", found.missed)]
     shares += [
-        (cause.replace(" ", "_"), f"share of these with the cause {cause}", found.share(cause))
+        (cause.replace(" ", "_"), f'share of misses with the cause "{cause}"', found.share(cause))
         for cause in CAUSES
     ]
     known = (WHY.provenance(found),)
@@ -408,7 +428,9 @@ def _misses(of: Subject, part: Part) -> Part:
         part,
         finding=WHY.verdict(found),
         numbers=tuple(
-            Number(key, name, share, ".3f", items=items if key == "missed" else ())
+            Number(key, name, share, ".3f", items=items)
+            if key == "missed"
+            else Number(key, name, share, ".3f", unit="misses")
             for key, name, share in shares
             if share is not None
         ),
@@ -429,13 +451,25 @@ def _needles(of: Subject, part: Part) -> Part:
         return replace(part, absent=_why(jobs), jobs=jobs)
     by_chance = f"chance level {1 / grid.n:.3f}"
     numbers = [
-        Number(f"found_{length}", f"retrieved in texts of {length} tokens", value, ".3f", by_chance)
+        Number(
+            f"found_{length}",
+            f"share of needles retrieved in texts of {length} tokens",
+            value,
+            ".3f",
+            by_chance,
+        )
         for length in found.grid.lengths
         if (value := found.grid.mean(length)) is not None
     ]
     difference = found.grid.last_minus_first
     if difference is not None:
-        numbers.append(Number("late_minus_early", "last minus first third of the text", difference))
+        numbers.append(
+            Number(
+                "late_minus_early",
+                "share retrieved in the last minus first third of the text (negative: primacy)",
+                difference,
+            )
+        )
     known = (NEEDLE_STUDY.provenance(found),)
     return replace(
         part,
@@ -473,22 +507,22 @@ def _audit(of: Subject, part: Part) -> Part:
     numbers = [
         Number(key, name, value, form, items=items if key == "unretrieved" else ())
         for key, name, value, form in (
-            ("unretrieved", "share of sentences not retrieved", summary.shares["original"], ".3f"),
+            ("unretrieved", "share of unretrieved sentences", summary.shares["original"], ".3f"),
             (
                 "unretrieved_random_order",
-                "share in random order",
+                "share of unretrieved sentences, sentences in random order",
                 summary.shares["random"],
                 ".3f",
             ),
             (
                 "unretrieved_truncated",
-                "share among truncated sentences",
+                "share of unretrieved sentences among truncated ones",
                 summary.share_among(read=False),
                 ".3f",
             ),
             (
                 "last_minus_first_random_order",
-                "last minus first third, random order",
+                "last minus first third, sentences in random order (positive: primacy)",
                 summary.last_minus_first["random"],
                 "+.3f",
             ),
@@ -497,7 +531,9 @@ def _audit(of: Subject, part: Part) -> Part:
     ]
     if summary.truncations:
         read = Estimate(tokens_read(summary.truncations), n=len(summary.truncations))
-        numbers.append(Number("tokens_read", "tokens read of a long text", read, ",.0f"))
+        numbers.append(
+            Number("tokens_read", "tokens read of the longest texts", read, ",.0f", unit="texts")
+        )
     known = (AUDIT.provenance(summary),)
     return replace(
         part,
@@ -509,8 +545,8 @@ def _audit(of: Subject, part: Part) -> Part:
     )
 
 
-def _debias(of: Subject, part: Part) -> Part:
-    """What calibration does, and whether it is recommended."""
+def _calibration(of: Subject, part: Part) -> Part:
+    """What attention calibration changes, and whether it is recommended."""
     points = debiasing.grid(of.spec)
     setup = rankings.RankingSetup(rankings.collection_of(of.data))
     jobs = (debiasing.job(of.compute, of.spec, points, setup),)
@@ -524,7 +560,7 @@ def _debias(of: Subject, part: Part) -> Part:
             ("ndcg_at_10_change", "change of nDCG@10", judged.change.mean),
             (
                 "harmonic_mean_change",
-                "change of the harmonic mean over positions",
+                "change of the harmonic mean of nDCG@10 over positions",
                 judged.change.harmonic,
             ),
             ("psi_change", "change of PSI", judged.change.psi),
@@ -591,6 +627,7 @@ _PARTS: tuple[tuple[Part, Callable[[Subject, Part], Part]], ...] = (
             "attribution",
             "Attribution by position",
             "Attribution isn't causation; see the effect of moving the evidence, below.",
+            "pairs",
         ),
         _attribution,
     ),
@@ -600,6 +637,7 @@ _PARTS: tuple[tuple[Part, Callable[[Subject, Part], Part]], ...] = (
             "Dependence on the query",
             "The unrelated query comes from the same data set, so what the two queries share is "
             "subtracted too.",
+            "pairs",
         ),
         _null,
     ),
@@ -609,6 +647,7 @@ _PARTS: tuple[tuple[Part, Callable[[Subject, Part], Part]], ...] = (
             "Effect of the evidence's position on the score",
             "Moving evidence removes it from its context. Only pairs whose evidence is within "
             "the context limit count.",
+            "pairs",
         ),
         _relocation,
     ),
@@ -616,8 +655,9 @@ _PARTS: tuple[tuple[Part, Callable[[Subject, Part], Part]], ...] = (
         Part(
             "position_effect",
             "Effect of the evidence's position on rank",
-            "Moving a sentence may break references between sentences. The moved document counts "
-            "as the only relevant one.",
+            "Moving a sentence may break references between sentences. The document with the moved "
+            "evidence counts as the only relevant one.",
+            "queries",
         ),
         _position_effect,
     ),
@@ -626,6 +666,7 @@ _PARTS: tuple[tuple[Part, Callable[[Subject, Part], Part]], ...] = (
             "segments",
             "Weight of each position in the document vector",
             "This compares vectors only and doesn't show the ranking of any query.",
+            "documents",
         ),
         _segments,
     ),
@@ -633,8 +674,8 @@ _PARTS: tuple[tuple[Part, Callable[[Subject, Part], Part]], ...] = (
         Part(
             "ranking",
             "Ranking by position of the evidence",
-            "Queries with evidence at different positions are different queries, and their "
-            "difficulty isn't controlled.",
+            "The queries of one position are not those of another, and may be harder.",
+            "queries",
         ),
         _ranking,
     ),
@@ -642,8 +683,9 @@ _PARTS: tuple[tuple[Part, Callable[[Subject, Part], Part]], ...] = (
         Part(
             "misses",
             "Causes of missed documents",
-            "A cause is the first change that would bring the document into the top 10; others "
-            "may do so too.",
+            "A cause is the first change, in a fixed order, that would bring the document into the "
+            "top 10; later ones may do so too.",
+            "pairs",
         ),
         _misses,
     ),
@@ -651,7 +693,9 @@ _PARTS: tuple[tuple[Part, Callable[[Subject, Part], Part]], ...] = (
         Part(
             "needles",
             "Retrieval of a hidden sentence",
-            "Needles are generated sentences in unrelated text; real answers aren't.",
+            "A needle is a generated sentence hidden in unrelated text and then searched for; real "
+            "answers are part of their text.",
+            "needles",
         ),
         _needles,
     ),
@@ -660,17 +704,19 @@ _PARTS: tuple[tuple[Part, Callable[[Subject, Part], Part]], ...] = (
             "audit",
             "Truncation and unretrieved sentences",
             "The queries are the documents' own sentences; users phrase theirs differently.",
+            "documents",
         ),
         _audit,
     ),
     (
         Part(
-            "debias",
+            "calibration",
             "Effect of attention calibration",
-            "The setting is selected and evaluated on halves of one data set; another data set "
-            "can select another setting.",
+            "The setting is selected on one half of the data set and evaluated on the other half; "
+            "on another data set, another setting may be better.",
+            "queries",
         ),
-        _debias,
+        _calibration,
     ),
 )
 

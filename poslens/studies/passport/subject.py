@@ -37,8 +37,9 @@ class Item:
 @dataclass(frozen=True, slots=True)
 class Number:
     """One number of a part, with its interval. `key` is its name in files, `name` that for readers,
-    `note` what it has to be read beside. `items` are what it is the mean of, for the numbers that
-    `check` compares."""
+    `note` what it must be compared with. `items` are what it is the mean of, for the numbers that
+    `check` compares. `unit` is what the estimate's n counts, in the plural; by default the
+    part's."""
 
     key: str
     name: str
@@ -46,28 +47,31 @@ class Number:
     form: str = "+.3f"
     note: str = ""
     items: tuple[Item, ...] = ()
+    unit: str = ""
 
     @property
     def text(self) -> str:
-        """Value, interval, n and note in words."""
+        """Value, interval, what was counted and resampled, and note in words."""
         estimate = self.estimate
         resampled = (
-            f", {estimate.n_resampled:,} {estimate.resampled}"
-            if estimate.interval and estimate.n_resampled
+            f" of {estimate.n_resampled:,} {estimate.resampled}"
+            if estimate.interval and estimate.n_resampled and estimate.resampled != self.unit
             else ""
         )
-        n = f" (n={estimate.n:,}{resampled})" if estimate.n else ""
+        n = f" ({self.unit}: {estimate.n:,}{resampled})" if estimate.n else ""
         return f"{estimate.text(self.form)}{n}" + (f"; {self.note}" if self.note else "")
 
 
 @dataclass(frozen=True)
 class Part:
     """One question of a passport. `finding` is its answer in a sentence, `limits` what that does
-    not show. Without numbers `absent` says why; `jobs` compute what is missing."""
+    not show. Its numbers count `unit`s, in the plural. Without numbers `absent` says why; `jobs`
+    compute what is missing."""
 
     key: str
     title: str
     limits: str
+    unit: str
     finding: str = ""
     numbers: tuple[Number, ...] = ()
     draw: Callable[[Style], go.Figure] | None = None

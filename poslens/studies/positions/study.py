@@ -57,18 +57,22 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
     question = "Does a document rank higher with its evidence at one position than at another?"
     unit = "pair"
     reads = (
-        "nDCG@10 with the evidence moved to each position of its document, which is ranked against "
-        "the unchanged rest of the corpus. Queries are the same at every position, so differences "
-        "are due to position."
+        "PosLens moves the evidence to several positions in its document and ranks the document "
+        "against the unchanged rest of the corpus each time. The chart shows nDCG@10 at each "
+        "position. Queries are the same at every position, so differences are due to position."
     )
     limits = (
         "0% is the first position in the document, 100% the last at which the model reads the "
         "evidence whole. "
-        "nDCG@10 counts the moved document as the only relevant one. Intervals resample documents; "
-        "bands show only the variation between positions within a query. "
-        f"Equivalent: the 90% interval of the difference is within {MARGIN:g} of 0. Moving a "
-        "sentence may break references to it; the null control, which moves another sentence of "
-        "similar length, shows how much that matters."
+        "nDCG@10 counts the document with the moved evidence as the only relevant one. First minus "
+        "last: nDCG@10 with the evidence first minus nDCG@10 with it last, so positive is primacy. "
+        "Brackets are 95% intervals, which resample documents. A band is the 95% interval of "
+        "nDCG@10 minus the query's own mean over positions, so it leaves out how much queries "
+        "differ. p is adjusted for the number of models (Holm), so it can exceed 0.05 although the "
+        f"interval excludes 0. Equivalent: the 90% interval of the difference is within {MARGIN:g} "
+        "of 0, which is a two-sided test at 5%. Moving a sentence may break references to it; turn "
+        "on the null control, which moves another sentence of similar length, to see how much that "
+        "changes."
     )
     parameters = Parameters(
         positions=Integer(
@@ -76,16 +80,16 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
             default=N_POSITIONS,
             low=2,
             high=101,
-            help="Positions that the evidence is moved to: 2 to 101. With the default, `cause` "
-            "shares the results.",
+            help="Positions that the evidence is moved to: 2 to 101. With the default, scores are "
+            "shared with the relocation on the Cause page (`cause`).",
         ),
         pairs=Integer(
             title="Pairs",
             default=DEFAULT_PAIRS,
             low=0,
             high=10_000_000,
-            help="Pairs whose evidence is moved, spread evenly over the data set; 0 is all. The "
-            "Cause page begins with the same 30.",
+            help="Pairs whose evidence is moved, spread evenly over the data set; 0 is all. By "
+            "default they are those of the Cause page.",
         ),
         null=Switch(
             title="Null control",

@@ -14,7 +14,10 @@ from poslens.studies.positions.summary import PositionSummary
 MODEL = "Name of the model."
 QUERIES, DOCUMENTS = "Queries that the numbers are over.", "Different documents of these queries."
 AT = "nDCG@10 with the evidence {}, 0 to 1."
-EFFECT = "nDCG@10 with the evidence first minus last, paired within the query, -1 to 1."
+EFFECT = (
+    "nDCG@10 with the evidence first minus last, paired within the query, -1 to 1; positive is "
+    "primacy."
+)
 THIRD = "Mean nDCG@10 over the positions of the {} third, 0 to 1."
 PSI = "1 - min / max of nDCG@10 over the positions, 0 to 1; interval one-sided, from 0."
 VERDICT = "higher, lower, equivalent (within the margin) or too few documents."
@@ -46,7 +49,8 @@ class PositionEffectRow:
     )
     controlled_psi: Estimate | None = column(PSI, title="controlled PSI")
     null_first_minus_last: Estimate | None = column(
-        "The same with another sentence moved; null unless asked for.",
+        "First minus last if another sentence of similar length is moved instead; null without the "
+        "null control.",
         title="first minus last, null",
         form="+.3f",
     )

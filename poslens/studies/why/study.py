@@ -264,7 +264,7 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
             n_queries=len({item.query for item in items}),
             n_documents=n_documents,
             selection=(f"top {asked.top}", asked.corpus.selection),
-            control="the same change made to something else",
+            control="each change made to other sentences or documents",
             interval=summary.missed,
         )
 

@@ -197,15 +197,15 @@ def verdict(summary: WhySummary) -> str:
     share = summary.missed
     top = summary.asked.top
     head = (
-        f"{summary.name} misses {n:,} of {total:,} wanted documents in the top {top:,}"
-        f"{'' if share is None else f' ({percent(share)})'}"
+        f"{summary.name} misses {n:,} of {total:,} pairs of a query and a wanted document in the "
+        f"top {top:,}{'' if share is None else f' ({percent(share)})'}."
     )
     parts = [
         f"{cause} {percent(share)}"
         for cause in sorted(CAUSES, key=summary.count, reverse=True)
         if summary.count(cause) and (share := summary.share(cause)) is not None
     ]
-    return f"{head}{': ' + ', '.join(parts) if parts else ''}."
+    return f"{head} Causes: {', '.join(parts)}." if parts else head
 
 
 def percent(share: Estimate) -> str:

@@ -274,9 +274,9 @@ def test_ranking_leaves_out_by_a_click(queried: str) -> None:
     assert "in 1 of 4 pairs the evidence is past its context limit" in captions(page)
     page.toggle(key="readable").set_value(True).run()
     assert not page.exception
-    assert "over 2 queries: only pairs that no model truncates" in page.markdown[1].value
+    assert "over 2 queries: only pairs whose evidence no model truncates" in page.markdown[1].value
     assert "pairs the evidence is past" not in captions(page)
-    assert "only pairs that no model truncates" in captions(page)
+    assert "only pairs whose evidence no model truncates" in captions(page)
     page = opened("ranking", dataset=queried, models=["MiniLM"], readable="true")
     assert page.toggle(key="readable").value
 
@@ -288,22 +288,22 @@ def test_bias_tests_leave_out_by_a_click(queried: str) -> None:
     page.toggle(key="readable").set_value(True).run()
     assert not page.exception
     assert f"1 pair left out. {UNREADABLE}" in captions(page)
-    assert "only pairs that no model truncates" in captions(page)
+    assert "only pairs whose evidence no model truncates" in captions(page)
 
 
 @pytest.mark.parametrize("view", ["explain", "compare"])
 def test_the_list_of_pairs_leaves_out_by_a_click(queried: str, view: str) -> None:
     models = {"models": ["MiniLM"]} if view == "explain" else {"first": "MiniLM"}
     page = opened(view, dataset=queried, **models)
-    assert "1 / 4" in captions(page)
+    assert "pair 1 of 4" in captions(page)
     assert "readable" not in [one.key for one in page.toggle], "made though it is folded away"
     page.session_state["pair.filters"] = True
     page.run()
     page.toggle(key="readable").set_value(True).run()
-    assert not page.exception and "1 / 2 of 4" in captions(page)
+    assert not page.exception and "pair 1 of 2 (4 without filters)" in captions(page)
     page.session_state["pair.filters"] = False
     page.run()
-    assert "1 / 2 of 4" in captions(page)
+    assert "pair 1 of 2 (4 without filters)" in captions(page)
     (listed,) = (box for box in page.selectbox if box.label.startswith("Pair"))
     assert list(listed.options) == ["ice", "stone"]
     page = opened(view, dataset=queried, pair="row-4", readable="true", **models)

@@ -34,7 +34,7 @@ def summary(model: str, cut: int, level: float = 1.0) -> CurveSummary:
 def test_curves_of_models_that_cut_differently_are_said_to_be() -> None:
     none, some, more = (summary(n, cut).curve for n, cut in (("BM25", 0), ("A", 184), ("B", 184)))
     assert "truncate" not in over_what([none], [None])
-    assert "A and B truncate 184 of 1,200 pairs" in over_what([some, more], [512, 512])
+    assert "A and B each truncate 184 of 1,200 pairs" in over_what([some, more], [512, 512])
     assert "a different position in the text" not in over_what([some, more], [512, 512])
     assert "a different position in the text" in over_what([none, some], [None, 512])
     assert "BM25" not in over_what([none, some], [None, 512])

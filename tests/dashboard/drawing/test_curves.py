@@ -232,7 +232,7 @@ def test_mean_curves_hold_mean_band_and_bin() -> None:
         np.testing.assert_array_equal(band.customdata, [*range(100), *reversed(range(100))])
         assert band.legendgroup == line.legendgroup
     assert [line.name for line in lines] == ["a", "b"], "sample sizes are in the caption"
-    assert figure.layout.yaxis.title.text == "Saliency (share of 99th percentile)"
+    assert figure.layout.yaxis.title.text == "Saliency (1 = document's 99th percentile)"
 
 
 def test_mean_curves_stand_at_their_own_positions_and_draw_no_band_that_is_none() -> None:
@@ -340,7 +340,7 @@ def test_more_than_four_lines_get_panels_of_the_same_axes(n: int) -> None:
     assert notes[:n] == [f"model {i} &lt;b&gt;" for i in range(n)]
     assert notes[n:] == [
         "Relative position in the tokens read (%)",
-        "Saliency (share of 99th percentile)",
+        "Saliency (1 = document's 99th percentile)",
     ]
     spans = sorted({figure.layout[key].domain for key in axes})
     assert all(low[1] < high[0] for low, high in pairwise(spans))

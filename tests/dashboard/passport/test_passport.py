@@ -205,7 +205,7 @@ def test_what_does_not_fit_a_model_is_one_sentence(
 ) -> None:
     found = passports.passport(shipped, with_corpus(resolve("BM25"), "sample"), sample)
     assert "no vector" in part(found, "segments").absent
-    assert "no attention to calibrate" in part(found, "debias").absent
+    assert "no attention to calibrate" in part(found, "calibration").absent
     assert not part(found, "segments").jobs and part(found, "ranking").numbers
     lean = next(
         n for n in part(found, "relocation").numbers if n.key == "last_minus_first"
