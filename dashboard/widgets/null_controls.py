@@ -198,7 +198,7 @@ def section(
             "positions of the absolute difference of the two mean curves, divided by the mean of "
             "the curve's absolute values; 0 is no difference. Its interval is one-sided, from 0. "
             "Verdict on the difference of the indices: higher or lower if p < 0.05; equivalent if "
-            f"its 90% interval (for a two-sided test at 5%) is within {INDEX_MARGIN} of 0; "
+            f"its 90% interval (two one-sided tests at 5%) is within {INDEX_MARGIN} of 0; "
             f"otherwise, or with fewer than {MIN_DOCUMENTS} documents, too few documents to decide."
         )
     )

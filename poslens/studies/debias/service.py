@@ -325,12 +325,12 @@ def verdict(result: DebiasResult) -> str:
             f"higher harmonic mean of {NDCG} over positions than {result.plain.name}."
         )
     parts = [
-        f"{name} from {_number(before)} to {_number(after)}"
+        f"{name} changes from {_number(before)} to {_number(after)}"
         + (f" ({changed.text()})" if changed else "")
         for name, before, after, changed in (
             (NDCG, judged.before.mean.value, judged.after.mean.value, judged.change.mean),
             (
-                "harmonic mean",
+                "its harmonic mean over positions",
                 judged.before.harmonic.value,
                 judged.after.harmonic.value,
                 judged.change.harmonic,
@@ -341,8 +341,8 @@ def verdict(result: DebiasResult) -> str:
     head = f"Recommended: {judged.point.name}" if _is_recommended(judged) else NO_CHANGE
     return (
         f"{head}. {judged.recommendation.reason} {judged.point.name} has the highest harmonic mean "
-        f"of {NDCG} over positions on the {judged.n_chosen:,} queries used for selection. On the "
-        f"{judged.before.n:,} held-out queries, it changes {', '.join(parts)}."
+        f"of {NDCG} over positions on the {judged.n_chosen:,} queries used for selection. With it, "
+        f"on the {judged.before.n:,} held-out queries: {'; '.join(parts)}."
     )
 
 

@@ -70,7 +70,7 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         "nDCG@10 minus the query's own mean over positions, so it leaves out how much queries "
         "differ. p is adjusted for the number of models (Holm), so it can exceed 0.05 although the "
         f"interval excludes 0. Equivalent: the 90% interval of the difference is within {MARGIN:g} "
-        "of 0, which is a two-sided test at 5%. Moving a sentence may break references to it; turn "
+        "of 0 (two one-sided tests at 5%). Moving a sentence may break references to it; turn "
         "on the null control, which moves another sentence of similar length, to see how much that "
         "changes."
     )
