@@ -93,7 +93,7 @@ def relocation_curves(
         summary.cause.summary.curve for summary in _drawn(summaries) if summary.cause is not None
     ]
     return mean_curves(
-        curves, style, y_title="Score by position, minus mean", provenance=provenance
+        curves, style, y_title="Score minus the pair's mean over positions", provenance=provenance
     )
 
 
