@@ -43,11 +43,12 @@ from bench.timing import interleaved, ratio
 from poslens.attribution.curves.curve_summary import summarize
 from poslens.attribution.methods import make_method
 from poslens.attribution.types import Attribution, Pairs, TextPair, TokenizedText
-from poslens.cache.exchange.rows import ENTRY, entries
+from poslens.cache.exchange.rows import stored
 from poslens.cache.exchange.transfer import export
 from poslens.cache.storage import index
 from poslens.cache.storage.encoded import encoded
 from poslens.cache.storage.maintenance import drop_file, listing
+from poslens.cache.storage.rows import ROW
 from poslens.cache.storage.store import ModelKey, Store
 
 METHOD = make_method("saliency")
@@ -166,8 +167,8 @@ def disk(store: Store, folder: Path) -> None:
     """The store's file against Parquet of the same."""
     store.release()
     size = store.path(MODEL, METHOD).stat().st_size
-    with pq.ParquetWriter(folder / "all.parquet", ENTRY, compression="zstd") as writer:
-        for batch in entries(store, MODEL, METHOD):
+    with pq.ParquetWriter(folder / "all.parquet", ROW, compression="zstd") as writer:
+        for batch in stored(store, MODEL, METHOD):
             writer.write_table(pa.Table.from_batches([batch]))
     parquet = (folder / "all.parquet").stat().st_size
     print(f"disk: {size / 2**20:.1f} MiB, {size / parquet:.2f}x Parquet")

@@ -37,12 +37,12 @@ from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.retrievers.specs import RetrieverSpec, data_folder, presets
 from poslens.attribution.types import Method, TextPair
-from poslens.cache.exchange.other_rows import OTHER
-from poslens.cache.exchange.parquet_file import ATTRIBUTION, SealedWriter
+from poslens.cache.exchange.parquet_file import SealedWriter
 from poslens.cache.exchange.transfer import rows_of
 from poslens.cache.shipped.manifest import FOLDER, ShippedFile, write_manifest
 from poslens.cache.storage.codec import identity, recompress
 from poslens.cache.storage.maintenance import StoredFile, listing
+from poslens.cache.storage.rows import ATTRIBUTION, OTHER
 from poslens.cache.storage.store import Store
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import poslens_version

@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from poslens.cache.exchange.other_rows import EMBEDDING, MAP, OTHER
-from poslens.cache.exchange.parquet_file import ATTRIBUTION, RowSource, opened
+from poslens.cache.exchange.parquet_file import RowSource, opened
 from poslens.cache.kinds.schemas import schema_for
 from poslens.cache.storage.codec import unpack_fields, unpack_floats
+from poslens.cache.storage.rows import ATTRIBUTION, EMBEDDING, MAP, OTHER
 from poslens.cache.storage.schema import Misfit, Owner
 
 _MAX_NAME, _MAX_REASON, _MAX_FIELDS = 4000, 5000, 64 << 20

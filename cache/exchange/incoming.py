@@ -18,16 +18,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from poslens.attribution.errors import UserError, printable
 from poslens.attribution.isolated import Limits, Reader
 from poslens.attribution.paths import open_regular
 from poslens.attribution.types import Method
-from poslens.cache.exchange import other_rows
-from poslens.cache.exchange.parquet_file import ATTRIBUTION, are_plain, opened
+from poslens.cache.exchange.parquet_file import are_plain, opened
 from poslens.cache.storage.codec import DamagedPayload, decode, identity, is_whole
+from poslens.cache.storage.rows import ATTRIBUTION, is_intact
 
 LIMITS = Limits(memory=3 << 30, seconds=None)
 UPLOAD = Limits(memory=1 << 30, seconds=120)
@@ -36,6 +35,7 @@ UPLOAD = Limits(memory=1 << 30, seconds=120)
 _MAX_NAME, _MAX_REASON = 4000, 5000
 _AT_ONCE = 1000
 _CHECKED = (
+    "kind",
     "dataset",
     "pair_id",
     "text",
@@ -96,7 +96,7 @@ def checked(data: bytes, name: str, path: str) -> Iterator[bytes]:
             for _, rows in sealed.batches():
                 require_whole(rows, name, decoded=True)
                 n += rows.num_rows
-                beside = beside or not pc.all(_is_attribution(rows)).as_py()
+                beside = beside or set(rows.column("kind").to_pylist()) != {ATTRIBUTION}
     except OSError as error:
         raise UserError(f"{name} cannot be read ({error.strerror}).") from error
     yield n.to_bytes(8, "big") if beside else b""
@@ -110,24 +110,24 @@ def require_whole(rows: pa.RecordBatch, name: str, *, decoded: bool = False) -> 
     Raises:
         UserError: a row is not what was stored.
     """
-    is_entry = _is_attribution(rows)
-    beside, own = rows.filter(pc.invert(is_entry)), rows.filter(is_entry).select(_CHECKED)
-    for start in range(0, max(beside.num_rows, own.num_rows), _AT_ONCE):
-        bad = other_rows.damaged(beside.slice(start, _AT_ONCE))
-        for row in own.slice(start, _AT_ONCE).to_pylist():
-            if bad:
-                break
-            if not _is_entry(row, decoded):
-                bad = printable(f"{row['dataset']} {row['pair_id']}"[:80])
-        if bad:
-            raise UserError(f"The row of {bad} in {name} is damaged: copy or export it again.")
+    for start in range(0, rows.num_rows, _AT_ONCE):
+        for row in rows.slice(start, _AT_ONCE).select(_CHECKED).to_pylist():
+            if not _is_whole(row, decoded):
+                names = (str(row[name] or "")[:80] for name in ("dataset", "pair_id"))
+                bad = printable(" ".join(names)).strip() or printable(str(row["kind"])[:80])
+                raise UserError(f"The row of {bad} in {name} is damaged: copy or export it again.")
 
 
-def _is_attribution(rows: pa.RecordBatch) -> pa.BooleanArray:
-    return pc.fill_null(pc.equal(rows.column("kind"), ATTRIBUTION), False)
+def _is_whole(row: dict[str, Any], decoded: bool) -> bool:
+    if row["kind"] == ATTRIBUTION:
+        return _is_attribution(row, decoded)
+    kind, payload = row["kind"] or "", row["payload"]
+    if payload is None:
+        return row["reason"] is not None
+    return is_intact(kind, "", "", "", payload)
 
 
-def _is_entry(row: dict[str, Any], decoded: bool) -> bool:
+def _is_attribution(row: dict[str, Any], decoded: bool) -> bool:
     names = [row[name] for name in ("dataset", "pair_id", "language", "domain")]
     if None in (*names[:2], row["text"]) or not _TEXT.fullmatch(row["text"]):
         return False

@@ -23,16 +23,11 @@ import pyarrow.parquet as pq
 
 from poslens.attribution.errors import UserError, printable
 from poslens.attribution.types import Method
-from poslens.cache.exchange.rows import ENTRY
 from poslens.cache.storage.files import ModelKey
+from poslens.cache.storage.rows import ROW
 
 FORMAT = 2
 """Version of the file format; version 1 had no magnitudes of curves."""
-ATTRIBUTION = "attribution"
-ROW = pa.schema([pa.field("kind", pa.string()), *ENTRY])
-"""The schema of a row, without its model and method. `kind` is `attribution`, or the kind of
-another result (see poslens.cache.exchange.other_rows)."""
-
 FILE = pa.schema(
     [
         ("model", pa.string()),
@@ -180,12 +175,6 @@ def _described(source: RowSource) -> dict[str, Any]:
         "method": [method.name, dict(method.params)],
         "core": method.core,
     }
-
-
-def attributions(entries: pa.RecordBatch) -> pa.RecordBatch:
-    """Entries of the store as rows of a file."""
-    kind = pa.repeat(pa.scalar(ATTRIBUTION), entries.num_rows)
-    return pa.RecordBatch.from_arrays([kind, *entries.columns], schema=ROW)
 
 
 class Sealed:

@@ -28,19 +28,13 @@ from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.isolated import Reader
 from poslens.attribution.types import Attribution, Method, TextPair
 from poslens.cache.exchange.incoming import LIMITS, require_readable, require_whole
-from poslens.cache.exchange.parquet_file import (
-    ROW,
-    RowSource,
-    SealedWriter,
-    attributions,
-    opened,
-)
-from poslens.cache.exchange.rows import ENTRY, curve_columns, ingested
+from poslens.cache.exchange.parquet_file import RowSource, SealedWriter, opened
+from poslens.cache.exchange.rows import ingested
 from poslens.cache.exchange.transfer import Report, Taken, take
 from poslens.cache.keys import method_fingerprint, text_fingerprint
-from poslens.cache.storage.blocks import variant_params
 from poslens.cache.storage.encoded import EncodedResults, encoded
-from poslens.cache.storage.store import ModelKey, Store, latest
+from poslens.cache.storage.rows import ROW, attribution_rows
+from poslens.cache.storage.store import ModelKey, Store
 
 MANIFEST = "manifest.json"
 _SUFFIX = ".parquet"
@@ -189,8 +183,8 @@ class PartWriter:
         Raises:
             UserError: the folder can't be written.
         """
-        done = latest(results)
-        self.put_encoded(model, method, [p for p, _ in done], encoded(done, method), failures)
+        pairs = [pair for pair, _ in results]
+        self.put_encoded(model, method, pairs, encoded(results, method), failures)
 
     def put_encoded(
         self,
@@ -205,20 +199,23 @@ class PartWriter:
         Raises:
             UserError: the folder can't be written.
         """
-        done = latest(list(zip(pairs, range(len(pairs)), strict=True)))
-        failed = latest(failures)
-        entries = [
-            _entry(pair, method)
-            | {
-                "score": float(results.scores[place]),
-                "tokens": int(results.tokens[place]),
-                "truncated": bool(results.truncated[place]),
-                "payload": results.payloads[place],
-                **curve_columns(method, results.curves[place], results.magnitudes[place]),
-            }
-            for pair, place in done
-        ] + [_entry(pair, method) | {"reason": reason} for pair, reason in failed]
-        self._publish(model, method, entries)
+        payloads = pa.array([*results.payloads, *([None] * len(failures))], pa.binary())
+        rows = attribution_rows(method, pairs, results, failures)
+        rows = rows.append_column(ROW.field("payload"), payloads)
+        if not rows.num_rows:
+            return
+        source = RowSource(model, Method(method.name, method.params))
+        name = f"{folder_of(model, method)}/{part_name(rows)}{_SUFFIX}"
+        # A part is replaced by another of the same pairs only if it is damaged.
+        there = self.place.read(name) is not None
+        with Reader(LIMITS) as reader:
+            if there and self._keys(name, reader):
+                return
+        stream = io.BytesIO()
+        with SealedWriter(stream, [source], self._poslens) as writer:
+            writer.write(source, rows)
+        self.place.write(name, stream.getvalue(), replace=there)
+        self._seen[name] = _keys_of(rows)
 
     def put_failures(
         self, model: ModelKey, method: Method, failures: Sequence[tuple[TextPair, str]]
@@ -255,23 +252,6 @@ class PartWriter:
             self._seen[name] = keys
         return self._seen[name]
 
-    def _publish(self, model: ModelKey, method: Method, entries: list[dict[str, object]]) -> None:
-        if not entries:
-            return
-        source = RowSource(model, Method(method.name, method.params))
-        rows = attributions(pa.RecordBatch.from_pylist(entries, schema=ENTRY))
-        name = f"{folder_of(model, method)}/{part_name(rows)}{_SUFFIX}"
-        # A part is replaced by another of the same pairs only if it is damaged.
-        there = self.place.read(name) is not None
-        with Reader(LIMITS) as reader:
-            if there and self._keys(name, reader):
-                return
-        stream = io.BytesIO()
-        with SealedWriter(stream, [source], self._poslens) as writer:
-            writer.write(source, rows)
-        self.place.write(name, stream.getvalue(), replace=there)
-        self._seen[name] = _keys_of(rows)
-
 
 _KEYS = ["dataset", "pair_id", "text", "reason"]
 
@@ -280,24 +260,6 @@ def _keys_of(rows: pa.RecordBatch) -> dict[Key, bool]:
     return {
         (row["dataset"], row["pair_id"], row["text"]): row["reason"] is None
         for row in rows.select(_KEYS).to_pylist()
-    }
-
-
-def _entry(pair: TextPair, method: Method) -> dict[str, object]:
-    span = pair.evidence
-    answer: dict[str, object] = dict.fromkeys(ENTRY.names)
-    return answer | {
-        "dataset": pair.dataset,
-        "pair_id": pair.pair_id,
-        "text": text_fingerprint(pair),
-        "language": pair.language,
-        "domain": pair.domain,
-        "document_tokens": pair.document_tokens,
-        "evidence_start": span.start if span else None,
-        "evidence_end": span.end if span else None,
-        "characters": len(pair.document),
-        "truncated": False,
-        "variant": variant_params(method),
     }
 
 

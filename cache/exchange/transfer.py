@@ -22,19 +22,12 @@ from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.isolated import Reader
 from poslens.attribution.paths import open_regular
 from poslens.attribution.types import Method
-from poslens.cache.exchange import other_rows
 from poslens.cache.exchange.atomic_file import replacing
 from poslens.cache.exchange.incoming import LIMITS, require_readable, require_whole
-from poslens.cache.exchange.parquet_file import (
-    ATTRIBUTION,
-    RowSource,
-    SealedWriter,
-    attributions,
-    opened,
-)
-from poslens.cache.exchange.rows import add as add_entries
-from poslens.cache.exchange.rows import entries
+from poslens.cache.exchange.parquet_file import RowSource, SealedWriter, opened
+from poslens.cache.exchange.rows import add, stored
 from poslens.cache.storage.maintenance import StoredFile, listing
+from poslens.cache.storage.rows import ATTRIBUTION
 from poslens.cache.storage.store import Store
 
 Report = Callable[[int, int], None]
@@ -90,17 +83,10 @@ def rows_of(
     store: Store, file: StoredFile, datasets: Sequence[str] = ()
 ) -> Iterator[tuple[RowSource, pa.RecordBatch]]:
     """All rows of one file of the store, or only those of the given data sets."""
-    source = RowSource(file.model, file.method)
-    for batch in entries(store, file.model, method_of(file), _ROWS):
-        yield source, _of_datasets(attributions(batch), datasets)
-    for batch in other_rows.rows(store, file.model, file.method):
-        yield source, _of_datasets(batch, datasets)
-
-
-def _of_datasets(rows: pa.RecordBatch, datasets: Sequence[str]) -> pa.RecordBatch:
-    if not datasets:
-        return rows
-    return rows.filter(pc.is_in(rows.column("dataset"), pa.array(datasets, pa.string())))
+    names = pa.array(datasets, pa.string())
+    for rows in stored(store, file.model, method_of(file), _ROWS):
+        chosen = rows.filter(pc.is_in(rows.column("dataset"), names)) if datasets else rows
+        yield RowSource(file.model, file.method), chosen
 
 
 def export(
@@ -146,59 +132,18 @@ def take(
     *,
     fits: NDArray[np.bool_] | None = None,
 ) -> Taken:
-    """Add the rows (schema `parquet_file.ROW`, checked by `require_whole`) that the store lacks. If
-    `fits` [N] is given, only the rows marked in it are added. With `part`, attributions are added
-    in one transaction, and only once under that name.
+    """Add the rows (schema ROW, checked by `require_whole`) that the store lacks, in one
+    transaction. If `fits` [N] is given, only the rows marked in it are added. With `part`, they are
+    added only once under that name.
 
     Raises:
         UserError: the store can't be written.
     """
     rows = offered if fits is None else offered.filter(pa.array(fits))
-    kinds = rows.column("kind")
-    is_entry = pc.equal(kinds, ATTRIBUTION)
-    entered = rows.filter(is_entry)
-    beside = rows.filter(pc.invert(is_entry))
     taken = Taken(offered.num_rows, rejected=offered.num_rows - rows.num_rows)
-    if entered.num_rows or part:
-        known = _known_texts(store, source, entered)
-        conflicts = pa.array(
-            [known.get((data, pair), text) != text for data, pair, text in _keys(entered)],
-            pa.bool_(),
-        )
-        fresh = entered.filter(pc.invert(conflicts))
-        batch = fresh.select(fresh.schema.names[1:])
-        n = add_entries(store, source.model, source.method, [batch], part=part)
-        taken += Taken(0, n, entered.num_rows - fresh.num_rows)
-    if beside.num_rows:
-        with store.writing(source.model, source.method) as db:
-            taken += Taken(0, *other_rows.add(db, beside))
+    if rows.num_rows or part:
+        taken += Taken(0, *add(store, source.model, source.method, [rows], part))
     return taken
-
-
-def _keys(rows: pa.RecordBatch) -> Iterator[tuple[str, str, str]]:
-    return zip(
-        *(rows.column(name).to_pylist() for name in ("dataset", "pair_id", "text")), strict=True
-    )
-
-
-def _known_texts(
-    store: Store, source: RowSource, rows: pa.RecordBatch
-) -> dict[tuple[str, str], str]:
-    """The text fingerprints that the store has for the pairs of these rows."""
-    from poslens.cache.keys import unsigned
-
-    found: dict[tuple[str, str], str] = {}
-    with store.reading(source.model, source.method) as db:
-        if db is None:
-            return found
-        numbers = dict(db.execute("SELECT name, id FROM dataset"))
-        for dataset, pair, _ in _keys(rows):
-            row = db.execute(
-                "SELECT text FROM payload WHERE ds = ? AND pair = ?", (numbers.get(dataset), pair)
-            ).fetchone()
-            if row is not None:
-                found[dataset, pair] = unsigned(row[0])
-    return found
 
 
 def take_stream(
@@ -277,16 +222,14 @@ def merge(
                 raise Stopped(_STOPPED)
             own = pc.equal(rows.column("kind"), ATTRIBUTION)
             require_whole(rows.filter(own), file.path.name)
-            taken += take(store, source, rows, fits=_fitting(source, rows, own))
+            taken += take(store, source, rows, fits=_fitting(source, rows))
             report(min(taken.rows, total), total)
     return taken, [file.problem for file in files if file.problem]
 
 
-def _fitting(
-    source: RowSource, rows: pa.RecordBatch, own: pa.BooleanArray
-) -> NDArray[np.bool_] | None:
+def _fitting(source: RowSource, rows: pa.RecordBatch) -> NDArray[np.bool_] | None:
     """Which rows are valid results of their kind [N]; None if all are attributions."""
-    if pc.all(own).as_py():
+    if all(kind == ATTRIBUTION for kind in rows.column("kind").to_pylist()):
         return None
     from poslens.cache.exchange.fitting import fits  # imports torch, as adding these rows does
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +18,10 @@ from poslens.attribution.types import Array, Method, Side
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.keys import text_digest
 from poslens.cache.storage.codec import pack_floats, unpack_floats
-from poslens.cache.storage.store import ModelKey, Store
+from poslens.cache.storage.files import Files, ModelKey
+from poslens.cache.storage.results import rows_of
+from poslens.cache.storage.rows import EMBEDDING as VECTOR
+from poslens.cache.storage.rows import MAP, Key, insert
 
 EMBEDDING = Method("embedding")
 """The name under which the store keeps embeddings, which don't depend on a method."""
@@ -28,20 +29,13 @@ EMBEDDING = Method("embedding")
 OnTexts = Callable[[int, int], None]
 """Called with the numbers of further texts found in the store and of further texts computed."""
 
-_AT_ONCE = 500
-SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS embedding (side TEXT NOT NULL, text TEXT NOT NULL, "
-    "vector BLOB NOT NULL, PRIMARY KEY (side, text)) WITHOUT ROWID",
-    "CREATE TABLE IF NOT EXISTS map (key TEXT PRIMARY KEY, points BLOB NOT NULL) WITHOUT ROWID",
-)
-
 
 class EmbeddingStore:
     """Vectors and maps below one folder, in the files of a `Store`. Any number of processes may use
     it; damaged entries count as missing."""
 
     def __init__(self, root: Path) -> None:
-        self._files = Store(root)
+        self._files = Files(root)
 
     def select(
         self, model: ModelKey, side: Side, texts: Sequence[str], width: int | None = None
@@ -49,12 +43,13 @@ class EmbeddingStore:
         """The stored vector [H] of each of `texts` that has one. All have the same H: `width` if
         given, else that of most vectors. Vectors of another width belong to another model and count
         as missing."""
-        arrays = _vectors(self._files, model, side, texts)
-        if lacking := [text for text in texts if text not in arrays]:
-            fallback = self._files.read_fallback(
-                model, EMBEDDING, lambda files: _vectors(files, model, side, lacking)
-            )
-            arrays |= fallback or {}
+        names = {_key(text): text for text in texts}
+        rows = rows_of(self._files, model, EMBEDDING, VECTOR + side, list(names))
+        arrays = {
+            names[key]: vector
+            for key, row in rows.items()
+            if (vector := unpack_floats(row.payload)) is not None
+        }
         if width is None and arrays:
             width = Counter(map(len, arrays.values())).most_common(1)[0][0]
         return {text: vector for text, vector in arrays.items() if len(vector) == width}
@@ -65,18 +60,15 @@ class EmbeddingStore:
         Raises:
             UserError: the folder can't be written.
         """
-        rows = [(side, text_digest(text), pack_floats(vector)) for text, vector in vectors]
-        with self._writing(model) as db:
-            db.executemany("INSERT OR REPLACE INTO embedding VALUES (?, ?, ?)", rows)
+        rows = [(_key(text), pack_floats(vector)) for text, vector in vectors]
+        self._put(model, VECTOR + side, rows)
 
     def get_map(self, model: ModelKey, key: str) -> Array | None:
         """The stored map [n, 2] of this key; None if there is none."""
-        values = _map(self._files, model, key)
-        if values is None:
-            values = self._files.read_fallback(
-                model, EMBEDDING, lambda files: _map(files, model, key)
-            )
-        return values
+        for row in rows_of(self._files, model, EMBEDDING, MAP, [Key("", key, "")]).values():
+            points = unpack_floats(row.payload)
+            return None if points is None or len(points) % 2 else points.reshape(-1, 2)
+        return None
 
     def put_map(self, model: ModelKey, key: str, points: Array) -> None:
         """Store a map [n, 2].
@@ -84,55 +76,15 @@ class EmbeddingStore:
         Raises:
             UserError: the folder can't be written.
         """
-        with self._writing(model) as db:
-            db.execute("INSERT OR REPLACE INTO map VALUES (?, ?)", (key, pack_floats(points)))
+        self._put(model, MAP, [(Key("", key, ""), pack_floats(points))])
 
-    @contextmanager
-    def _writing(self, model: ModelKey) -> Iterator[sqlite3.Connection]:
+    def _put(self, model: ModelKey, kind: str, rows: list[tuple[Key, bytes]]) -> None:
         with self._files.writing(model, EMBEDDING) as db:
-            for statement in SCHEMA:
-                db.execute(statement)
-            yield db
+            insert(db, [(kind, *key, None, payload) for key, payload in rows])
 
 
-@contextmanager
-def _reading(files: Store, model: ModelKey) -> Iterator[sqlite3.Connection]:
-    with files.reading(model, EMBEDDING) as db:
-        if (
-            db is None
-            or not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'map'").fetchone()
-        ):
-            db = sqlite3.connect(":memory:")
-            for statement in SCHEMA:
-                db.execute(statement)
-        yield db
-
-
-def _vectors(files: Store, model: ModelKey, side: Side, texts: Sequence[str]) -> dict[str, Array]:
-    names = {text_digest(text): text for text in texts}
-    arrays: dict[str, Array] = {}
-    asked = list(names)
-    with _reading(files, model) as db:
-        # Queried by key in chunks: a corpus is processed block by block, and each block would
-        # otherwise read all stored vectors.
-        for start in range(0, len(asked), _AT_ONCE):
-            some = asked[start : start + _AT_ONCE]
-            rows = db.execute(
-                "SELECT text, vector FROM embedding WHERE side = ? "
-                f"AND text IN ({','.join('?' * len(some))})",
-                (side, *some),
-            )
-            for name, data in rows:
-                if (vector := unpack_floats(data)) is not None:
-                    arrays[names[name]] = vector
-    return arrays
-
-
-def _map(files: Store, model: ModelKey, key: str) -> Array | None:
-    with _reading(files, model) as db:
-        row = db.execute("SELECT points FROM map WHERE key = ?", (key,)).fetchone()
-    points = unpack_floats(row[0]) if row else None
-    return None if points is None or len(points) % 2 else points.reshape(-1, 2)
+def _key(text: str) -> Key:
+    return Key("", text_digest(text), "")
 
 
 def embed(

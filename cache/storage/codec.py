@@ -270,25 +270,25 @@ def decode(data: bytes, model: str, method: Method, pair_id: str, identity: byte
 
 
 def pair_fields(data: bytes, identity: bytes) -> dict[str, Any]:
-    """The pair's fields in the payload: language, domain, document_tokens, start, end, characters.
+    """The pair's fields in the payload, by their names in a summary.
 
     Raises:
         DamagedPayload: the bytes were modified or truncated, or belong to another pair.
     """
     try:
         found = _unpack(data, identity)[1]["pair"]
-        return {name: _of(kind, found[name]) for name, kind in _PAIR.items()}
+        return {name: _of(kind, found[stored]) for name, (stored, kind) in _PAIR.items()}
     except _DAMAGE as error:
         raise DamagedPayload from error
 
 
-_PAIR: dict[str, type] = {
-    "language": str,
-    "domain": str,
-    "document_tokens": int,
-    "start": int,
-    "end": int,
-    "characters": int,
+_PAIR: dict[str, tuple[str, type]] = {
+    "language": ("language", str),
+    "domain": ("domain", str),
+    "document_tokens": ("document_tokens", int),
+    "evidence_start": ("start", int),
+    "evidence_end": ("end", int),
+    "characters": ("characters", int),
 }
 
 

@@ -25,7 +25,7 @@ from poslens.attribution.errors import UserError
 from poslens.cache.storage.network_share import refuse_network_share
 
 LOCKS = "locks"
-VERSION = 2
+VERSION = 3
 APPLICATION = int.from_bytes(b"POSL", "big")
 
 _TIMEOUT_S = 60
@@ -39,17 +39,14 @@ _IDLE_LOCKS = 64
 
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE dataset (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
-CREATE TABLE variant (id INTEGER PRIMARY KEY, params TEXT NOT NULL UNIQUE);
-CREATE TABLE payload (
-    id INTEGER PRIMARY KEY, ds INTEGER NOT NULL, pair TEXT NOT NULL, text INTEGER NOT NULL,
-    reason TEXT, data BLOB, UNIQUE (ds, pair));
+CREATE TABLE result (
+    id INTEGER PRIMARY KEY, kind TEXT NOT NULL, dataset TEXT NOT NULL, item TEXT NOT NULL,
+    text TEXT NOT NULL, reason TEXT, payload BLOB, UNIQUE (kind, dataset, item));
+CREATE INDEX failed ON result (kind) WHERE reason IS NOT NULL;
 CREATE TABLE block (
-    id INTEGER PRIMARY KEY, first INTEGER NOT NULL, n INTEGER NOT NULL, next INTEGER NOT NULL,
-    checksum INTEGER NOT NULL, dead BLOB NOT NULL, data BLOB NOT NULL);
-CREATE TABLE curve (
-    id INTEGER PRIMARY KEY, variant INTEGER NOT NULL, n INTEGER NOT NULL,
-    checksum INTEGER NOT NULL, data BLOB NOT NULL);
+    id INTEGER PRIMARY KEY, name TEXT NOT NULL, n INTEGER NOT NULL, checksum INTEGER NOT NULL,
+    data BLOB NOT NULL);
+CREATE INDEX named ON block (name);
 CREATE TABLE ingested (part TEXT PRIMARY KEY) WITHOUT ROWID;
 """
 

@@ -27,7 +27,7 @@ from poslens.cache.storage.connections import (
     retire,
 )
 
-LAYOUT = "v2"
+LAYOUT = "v3"
 _TOUCH_S = 3600
 T = TypeVar("T")
 

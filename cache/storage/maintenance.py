@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,36 +15,18 @@ import pyarrow as pa
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.types import Method
-from poslens.cache.keys import unsigned
+from poslens.cache.keys import signed
 from poslens.cache.storage import blocks
-from poslens.cache.storage.blocks import Block
-from poslens.cache.storage.codec import (
-    DamagedPayload,
-    decode,
-    identity,
-    is_whole,
-    pair_fields,
-    unpack_fields,
-    unpack_floats,
-)
+from poslens.cache.storage.blocks import SUMMARY
+from poslens.cache.storage.codec import DamagedPayload, decode, identity, pair_fields
 from poslens.cache.storage.connections import LOCKS, locked
 from poslens.cache.storage.files import Files, ModelKey, open_for_reading, unlink, vacuum
-from poslens.cache.storage.index import forget
+from poslens.cache.storage.index import forget_below
+from poslens.cache.storage.rows import ATTRIBUTION, MAP, OTHER, is_intact, portion
 
 _ROWS = 256
 _NONSENSE = (sqlite3.Error, pa.ArrowException, ValueError, TypeError, LookupError, RecursionError)
 """Exceptions that reading a malformed or malicious file may raise."""
-
-
-_BESIDE: Mapping[str, tuple[tuple[str, ...], str, Callable[[object], object]]] = MappingProxyType(
-    {
-        "other": (("kind", "dataset", "item"), "payload", unpack_fields),
-        "embedding": (("side", "text"), "vector", unpack_floats),
-        "map": (("key",), "points", unpack_floats),
-    }
-)
-"""Tables of results other than attributions: the columns that identify a row, the column with a
-checksum, and a function that reads it and returns None if it is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +89,15 @@ def _stored_file(path: Path) -> StoredFile | None:
             name, params = json.loads(answer["method"])
             method = Method(name, params)
             model = ModelKey(answer["model"], answer["fingerprint"], answer.get("about", ""))
-            ids = [row[0] for row in db.execute("SELECT DISTINCT variant FROM curve")]
-            known = {
-                number: params
-                for params, number in blocks.variants(db).items()
-                if blocks.is_current(params)
-            }
-            results, failed = np.add(_counts(db), _counts_beside(db)).tolist()
-            curves = tuple(json.loads(known[number]) for number in ids if number in known)
+            current = blocks.current_names()
+            curves = tuple(
+                json.loads(name)
+                for name in blocks.names(db)
+                if name in current and name.startswith("{")
+            )
+            results, failed = db.execute(
+                "SELECT count(*) - count(reason), count(reason) FROM result WHERE kind != ?", (MAP,)
+            ).fetchone()
             return StoredFile(path, model, method, curves, results, failed, size, used)
     except UserError as error:
         return StoredFile(path, model, method, (), 0, 0, size, used, str(error))
@@ -176,45 +158,16 @@ def failures(store: Files, model: ModelKey, method: Method) -> list[Failure]:
     with store.reading(model, method) as db:
         if db is None:
             return []
-        found = db.execute(
-            "SELECT '', coalesce(name, ''), pair, reason FROM payload "
-            "LEFT JOIN dataset ON dataset.id = ds WHERE reason IS NOT NULL ORDER BY payload.id"
+        rows = db.execute(
+            "SELECT kind, dataset, item, reason FROM result WHERE reason IS NOT NULL "
+            "ORDER BY kind != ?, id",
+            (ATTRIBUTION,),
         ).fetchall()
-        if "other" in _tables(db):
-            found += db.execute(
-                "SELECT kind, dataset, item, reason FROM other WHERE reason IS NOT NULL "
-                "ORDER BY kind, dataset, item"
-            ).fetchall()
-    return [Failure(kind.partition(" ")[0], *said) for kind, *said in found]
+    return [Failure(_kind_name(kind), *row) for kind, *row in rows]
 
 
-def _counts(db: sqlite3.Connection) -> tuple[int, int]:
-    """Numbers of attributions and their failures, read from the blocks alone."""
-    found = [block for _, block in blocks.read_blocks(db) if block is not None]
-    dead = np.concatenate([np.zeros(0, np.int64), *(block.dead for block in found)])
-    results = failed = 0
-    for block in found:
-        live = ~np.isin(block.serials, dead)
-        bad = block.rows.column("reason").is_valid().to_numpy(zero_copy_only=False)
-        results += int((live & ~bad).sum())
-        failed += int((live & bad).sum())
-    return results, failed
-
-
-def _counts_beside(db: sqlite3.Connection) -> tuple[int, int]:
-    """Numbers of results other than attributions (tests, interventions, embeddings) and of
-    failures."""
-    tables = _tables(db)
-    results = failed = 0
-    if "other" in tables:
-        results, failed = db.execute("SELECT count(payload), count(reason) FROM other").fetchone()
-    if "embedding" in tables:
-        results += db.execute("SELECT count(*) FROM embedding").fetchone()[0]
-    return results, failed
-
-
-def _tables(db: sqlite3.Connection) -> set[str]:
-    return {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+def _kind_name(kind: str) -> str:
+    return "" if kind == ATTRIBUTION else kind.removeprefix(OTHER).partition(" ")[0]
 
 
 def drop_file(file: StoredFile) -> int:
@@ -224,7 +177,7 @@ def drop_file(file: StoredFile) -> int:
         UserError: it can't be removed.
     """
     unlink(file.path)
-    forget(file.path)
+    forget_below(file.path)
     with suppress(OSError):  # not empty, or another process has just written to it
         file.path.parent.rmdir()
     return file.bytes
@@ -245,85 +198,31 @@ def verify(
     with store.reading(model, method) as db:
         if db is None:
             return Verified(0, (), 0)
-        total = db.execute("SELECT count(*) FROM payload").fetchone()[0]
-        for table in _BESIDE.keys() & _tables(db):
-            total += db.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
-        bad_blocks = sum(1 for _, block in blocks.read_blocks(db) if block is None)
-        for number in blocks.variants(db).values():
-            bad_blocks += sum(1 for _, part in blocks.read_curves(db, number) if part is None)
-    checked, after, damaged = 0, 0, []
+        total = db.execute("SELECT count(*) FROM result").fetchone()[0]
+        bad_blocks = sum(
+            rows is None for name in blocks.names(db) for _, rows in blocks.read(db, name)
+        )
+    checked, after = 0, 0
+    damaged: dict[int, str] = {}
     while True:
         with store.reading(model, method) as db:
-            part = [] if db is None else list(_payloads(db, after))
-        if not part:
+            rows = [] if db is None else portion(db, after, _ROWS)
+        if not rows:
             break
-        bad = [
-            (serial, pair)
-            for serial, pair, key, data in part
-            if data is not None and not is_whole(data, key)
-        ]
-        if bad:
-            with store.changing(model, method) as db:
-                if db is not None:
-                    blocks.remove(db, [serial for serial, _ in bad])
-            damaged += [pair for _, pair in bad]
-        after = part[-1][0]
-        checked += len(part)
+        for number, kind, dataset, item, text, _, payload in rows:
+            if payload is not None and not is_intact(kind, dataset, item, text, payload):
+                damaged[number] = item
+        after = rows[-1][0]
+        checked += len(rows)
         report(checked, total)
-    if bad_blocks:
-        mend(store, model, method)
-    for n, bad_items in _verified_beside(store, model, method):
-        checked += n
-        damaged += bad_items
-        report(checked, total)
-    return Verified(checked, tuple(damaged), bad_blocks)
+    removed = mend(store, model, method, list(damaged)) if damaged or bad_blocks else []
+    return Verified(checked, tuple(damaged[number] for number in removed), bad_blocks)
 
 
-def _verified_beside(
-    store: Files, model: ModelKey, method: Method
-) -> Iterator[tuple[int, list[str]]]:
-    """Check tests, interventions, embeddings and maps in portions. Yields how many were checked,
-    and which of them were damaged and removed."""
-    for table, (columns, stored, opened) in _BESIDE.items():
-        names = ", ".join(columns)
-        after = ("",) * len(columns)
-        while True:
-            with store.reading(model, method) as db:
-                if db is None or table not in _tables(db):
-                    break
-                part = db.execute(
-                    f"SELECT {stored}, {names} FROM {table} "
-                    f"WHERE ({names}) > ({', '.join('?' * len(columns))}) ORDER BY {names} LIMIT ?",
-                    (*after, _ROWS),
-                ).fetchall()
-            if not part:
-                break
-            bad = [row for row in part if row[0] is not None and opened(row[0]) is None]
-            removed: list[str] = []
-            if bad:
-                # A row that another writer has replaced in the meantime is not the one that was
-                # checked.
-                where = " AND ".join(f"{column} IS ?" for column in (stored, *columns))
-                delete = f"DELETE FROM {table} WHERE {where}"
-                with store.changing(model, method) as db:
-                    if db is not None:
-                        removed = [row[-1] for row in bad if db.execute(delete, row).rowcount]
-            yield len(part), removed
-            after = part[-1][1:]
-
-
-def _payloads(db: sqlite3.Connection, after: int) -> Iterator[tuple[int, str, bytes, bytes | None]]:
-    for serial, name, pair, text, data in db.execute(
-        "SELECT payload.id, coalesce(name, ''), pair, text, data FROM payload "
-        "LEFT JOIN dataset ON dataset.id = ds WHERE payload.id > ? ORDER BY payload.id LIMIT ?",
-        (after, _ROWS),
-    ):
-        yield serial, pair, identity(name, pair, unsigned(text)), data
-
-
-def mend(store: Files, model: ModelKey, method: Method) -> None:
-    """Rebuild damaged blocks from the results; results that can't be decoded are removed. Curves
-    are derived on demand.
+def mend(store: Files, model: ModelKey, method: Method, damaged: Sequence[int] = ()) -> list[int]:
+    """Remove the results with the ids `damaged` and write all blocks anew, without rows of replaced
+    results. The summaries of damaged blocks are restored from the results, and results that can't
+    be decoded are removed; curves are derived on demand. Returns the ids of removed results.
 
     Raises:
         UserError: the file can't be written.
@@ -332,59 +231,42 @@ def mend(store: Files, model: ModelKey, method: Method) -> None:
     with locked(path):
         with store.changing(model, method) as db:
             if db is None:
-                return
-            found = list(blocks.read_blocks(db))
-            bad = [known for known, block in found if block is None]
-            if bad:
-                whole = [block for _, block in found if block is not None]
-                _restore(db, method, whole)
-                db.executemany("DELETE FROM block WHERE id = ?", [(known,) for known in bad])
-            for number in blocks.variants(db).values():
-                parts = blocks.read_curves(db, number)
-                gone = [(known,) for known, part in parts if part is None]
-                db.executemany("DELETE FROM curve WHERE id = ?", gone)
-        forget(path)
+                return []
+            delete = "DELETE FROM result WHERE id = ?"
+            # A result that another writer has replaced in the meantime has another id.
+            removed = [number for number in damaged if db.execute(delete, (number,)).rowcount]
+            attributions = db.execute("SELECT id FROM result WHERE kind = ?", (ATTRIBUTION,))
+            live = np.array([number for (number,) in attributions], np.int64)
+            intact = [rows for _, rows in blocks.read(db, SUMMARY) if rows is not None]
+            lacking = np.setdiff1d(live, [n for rows in intact for n in rows["id"].to_pylist()])
+            restored, unreadable = _restored(db, method, lacking.tolist())
+            db.executemany(delete, [(number,) for number in unreadable])
+            blocks.rewrite(db, live, restored)
+        forget_below(path)
+    return removed
 
 
-def _restore(db: sqlite3.Connection, method: Method, whole: Sequence[Block]) -> None:
-    """Add a block with the rows of all results that none of the intact blocks (`whole`) has. It
-    supersedes the rows whose results were removed, because the block that recorded this is
-    damaged."""
-    rows, serials, lost = [], [], []
-    live = {row[0] for row in db.execute("SELECT id FROM payload")}
-    known = blocks.covered(whole)
-    dead = sorted(known - live - {int(serial) for block in whole for serial in block.dead})
-    for serial in sorted(live - known):
-        dataset, pair, text, reason, data = db.execute(
-            "SELECT coalesce(name, ''), pair, text, reason, data FROM payload "
-            "LEFT JOIN dataset ON dataset.id = ds WHERE payload.id = ?",
-            (serial,),
-        ).fetchone()
-        row: dict[str, object] = dict.fromkeys(blocks.ROW.names)
-        row |= {"dataset": dataset, "pair": pair, "text": text, "truncated": False}
-        if data is None:
-            row["reason"] = reason or "unknown"
-        else:
-            try:
-                key = identity(dataset, pair, unsigned(text))
-                row |= pair_fields(data, key)
-                result = decode(data, "", method, pair, key)
-            except DamagedPayload:
-                lost.append(serial)
-                continue
-            row |= {
-                "score": result.score,
-                "tokens": result.document.n_tokens_full,
-                "truncated": result.document.truncated,
-            }
-        rows.append(row)
-        serials.append(serial)
-    blocks.remove(db, lost)
-    batch = blocks.batch_of(rows)
-    if rows:
-        batch = blocks.with_offsets(batch, np.array(serials, dtype=np.int64))
-    if rows or dead:
-        blocks.append(db, 0, batch, dead)
+def _restored(
+    db: sqlite3.Connection, method: Method, ids: Sequence[int]
+) -> tuple[pa.RecordBatch, list[int]]:
+    """The summaries of these results, and the ids of those that can't be decoded."""
+    summaries, unreadable = [], []
+    for number in ids:
+        ((_, _, dataset, item, text, reason, payload),) = portion(db, number - 1, 1)
+        try:
+            row = {"id": number, "dataset": dataset, "pair_id": item, "text": signed(text)}
+            if reason is None:
+                key = identity(dataset, item, text)
+                result = decode(payload, "", method, item, key)
+                row |= pair_fields(payload, key) | {
+                    "score": result.score,
+                    "tokens": result.document.n_tokens_full,
+                    "truncated": result.document.truncated,
+                }
+            summaries.append({"truncated": False, "reason": reason, **row})
+        except (DamagedPayload, ValueError):
+            unreadable.append(number)
+    return pa.RecordBatch.from_pylist(summaries, blocks.schema_of(SUMMARY)), unreadable
 
 
 def compact(store: Files, model: ModelKey, method: Method) -> int:
@@ -395,16 +277,12 @@ def compact(store: Files, model: ModelKey, method: Method) -> int:
         UserError: the file can't be written, or there is no disk space for a second copy.
     """
     path = store.path(model, method)
-    mend(store, model, method)
     with locked(path):
+        if not path.is_file():
+            return 0
         before = _size(path)
-        with store.changing(model, method) as db:
-            if db is None:
-                return 0
-            blocks.merge_all(db)
-            db.execute("UPDATE meta SET value = hex(randomblob(8)) WHERE key = 'epoch'")
+        mend(store, model, method)
         vacuum(path)
-        forget(path)
         return before - _size(path)
 
 

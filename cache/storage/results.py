@@ -8,44 +8,31 @@ stored completely or not at all, and a damaged one counts as missing.
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from poslens.attribution.types import Method, TextPair
 from poslens.cache.keys import text_fingerprint
 from poslens.cache.lru_cache import LRUCache
 from poslens.cache.storage.codec import pack_fields, unpack_fields
+from poslens.cache.storage.files import Files, ModelKey
+from poslens.cache.storage.rows import OTHER, Key, Row, insert, select
 from poslens.cache.storage.schema import Misfit, Owner, Schema
-from poslens.cache.storage.store import ModelKey, Store
+
+__all__ = ["Key", "Results", "Stored", "itself", "pair_key", "rows_of"]
 
 Item = TypeVar("Item")
 T = TypeVar("T")
-
-_AT_ONCE = 500
 
 # Decoded results with the bytes they were decoded from, because a page that refreshes itself reads
 # the same ones repeatedly. An entry is used only if the stored bytes are still the same, so that a
 # replaced, deleted or damaged result is noticed at once.
 _DECODED: LRUCache[tuple[bytes, Any]] = LRUCache(32 << 20, weigh=lambda kept: len(kept[0]))
 
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS other (
-    kind TEXT NOT NULL, dataset TEXT NOT NULL, item TEXT NOT NULL, text TEXT NOT NULL,
-    payload BLOB, reason TEXT, PRIMARY KEY (kind, dataset, item)) WITHOUT ROWID
-"""
-
-
-class Key(NamedTuple):
-    """Identifies an item: data set, id within it, and fingerprint of everything its result depends
-    on."""
-
-    dataset: str
-    item: str
-    fingerprint: str
+_NO_ROW = Row(0, None, None)
 
 
 def itself(key: Key) -> Key:
@@ -86,27 +73,26 @@ class Results(Generic[Item, T]):
         schema: Schema[T],
         fits: Callable[[T], bool] = lambda result: True,
     ) -> None:
-        # The store provides files, locks and error messages for disk errors.
-        self._files = Store(root)
-        self.kind = kind
+        self._files = Files(root)
+        self.kind, self._kind = kind, OTHER + kind
         self.root = root
         self.key, self._schema, self._fits = key, schema, fits
 
     def get(self, model: ModelKey, method: Method, item: Item) -> T | None:
         """The stored result; None if there is none for this item with its current fingerprint."""
         key = self.key(item)
-        payload, _ = self._rows(model, method, [key]).get(key, (None, None))
-        return self._read(payload, Owner(model, method, key.item))
+        row = rows_of(self._files, model, method, self._kind, [key]).get(key)
+        return row and self._read(row.payload, Owner(model, method, key.item))
 
     def select(self, model: ModelKey, method: Method, items: Sequence[Item]) -> Stored[T]:
         """All stored results of `items`. Only results that this process has not read before are
         decoded, so results must be immutable."""
         keys = [self.key(item) for item in items]
-        rows = self._rows(model, method, keys)
+        rows = rows_of(self._files, model, method, self._kind, keys)
         results: dict[str, T] = {}
         failed: dict[str, str] = {}
         for key in keys:
-            payload, reason = rows.get(key, (None, None))
+            _, reason, payload = rows.get(key, _NO_ROW)
             if reason is not None:
                 failed[key.item] = reason
             elif payload is not None:
@@ -121,14 +107,14 @@ class Results(Generic[Item, T]):
         Raises:
             UserError: the folder can't be written (permissions, a full disk).
         """
-        rows = [(item, pack_fields(self._schema.pack(result)), None) for item, result in results]
+        rows = [(item, None, pack_fields(self._schema.pack(result))) for item, result in results]
         self._put(model, method, rows)
 
     def put_failures(
         self, model: ModelKey, method: Method, failures: Sequence[tuple[Item, str]]
     ) -> None:
         """Store why items have no result, so that a resumed run doesn't retry them."""
-        self._put(model, method, [(item, None, reason) for item, reason in failures])
+        self._put(model, method, [(item, reason, None) for item, reason in failures])
 
     def missing(
         self, model: ModelKey, method: Method, items: Sequence[Item], *, retry: bool = False
@@ -137,7 +123,9 @@ class Results(Generic[Item, T]):
         keys = [self.key(item) for item in items]
         stored = {
             key
-            for key, (payload, reason) in self._rows(model, method, keys).items()
+            for key, (_, reason, payload) in rows_of(
+                self._files, model, method, self._kind, keys
+            ).items()
             if (reason is not None and not retry)
             or (payload is not None and self._decoded(model, method, key, payload) is not None)
         }
@@ -166,60 +154,27 @@ class Results(Generic[Item, T]):
             return result if self._fits(result) else None
         return None
 
-    def _rows(
-        self, model: ModelKey, method: Method, keys: Sequence[Key]
-    ) -> dict[Key, tuple[bytes | None, str | None]]:
-        """Payload and failure reason of those of `keys` that have a row, here or in the
-        fallback."""
-        found = self._rows_of(self._files, model, method, keys)
-        lacking = [key for key in keys if found.get(key, (None, None))[0] is None]
-        if lacking:
-            fallback = self._files.read_fallback(
-                model, method, lambda files: self._rows_of(files, model, method, lacking)
-            )
-            found |= fallback or {}
-        return found
-
-    def _rows_of(
-        self, files: Store, model: ModelKey, method: Method, keys: Sequence[Key]
-    ) -> dict[Key, tuple[bytes | None, str | None]]:
-        found: dict[Key, tuple[bytes | None, str | None]] = {}
-        by_dataset: dict[str, list[str]] = {}
-        for dataset, item, _ in keys:
-            by_dataset.setdefault(dataset, []).append(item)
-        with _reading(files, model, method) as db:
-            if db is None:
-                return found
-            for dataset, items in by_dataset.items():
-                for start in range(0, len(items), _AT_ONCE):
-                    some = items[start : start + _AT_ONCE]
-                    rows = db.execute(
-                        "SELECT item, text, payload, reason FROM other WHERE kind = ? "
-                        f"AND dataset = ? AND item IN ({','.join('?' * len(some))})",
-                        (self.kind, dataset, *some),
-                    )
-                    for item, text, payload, reason in rows:
-                        found[Key(dataset, item, text)] = payload, reason
-        return found
-
     def _put(
         self,
         model: ModelKey,
         method: Method,
-        rows: Sequence[tuple[Item, bytes | None, str | None]],
+        results: Sequence[tuple[Item, str | None, bytes | None]],
     ) -> None:
-        packed = [(self.kind, *self.key(item), payload, why) for item, payload, why in rows]
+        packed = [(self._kind, *self.key(item), *row) for item, *row in results]
         with self._files.writing(model, method) as db:
-            db.execute(SCHEMA)
-            db.executemany("INSERT OR REPLACE INTO other VALUES (?, ?, ?, ?, ?, ?)", packed)
+            insert(db, packed)
 
 
-@contextmanager
-def _reading(files: Store, model: ModelKey, method: Method) -> Iterator[sqlite3.Connection | None]:
-    """The file, or None if it has no table for such results yet."""
-    with files.reading(model, method) as db:
-        known = (
-            db is not None
-            and db.execute("SELECT 1 FROM sqlite_master WHERE name = 'other'").fetchone()
-        )
-        yield db if known else None
+def rows_of(
+    files: Files, model: ModelKey, method: Method, kind: str, keys: Sequence[Key]
+) -> dict[Key, Row]:
+    """The rows of those of `keys` that have one, here or in the fallback."""
+
+    def own(files: Files, keys: Sequence[Key]) -> dict[Key, Row]:
+        with files.reading(model, method) as db:
+            return {} if db is None else select(db, kind, keys)
+
+    rows = own(files, keys)
+    if lacking := [key for key in keys if key not in rows or rows[key].payload is None]:
+        rows |= files.read_fallback(model, method, lambda files: own(files, lacking)) or {}
+    return rows

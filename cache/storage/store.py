@@ -1,40 +1,38 @@
 """The store of attributions: one SQLite file for each model fingerprint and method.
 
 Each put is one transaction, so a result is stored completely or not at all, even if a process dies.
-Per-token results are stored once under the method's `core` as compressed rows. The same file
-contains blocks of summaries and curves (blocks.py), so that lists and aggregates never read the
-results. Curves with another normalization, resampling or axis are derived from the results and
-stored.
+Results are compressed rows of a table (rows.py) under the method's `core`; blocks of summaries and
+curves in the same file (blocks.py) keep lists and aggregates from reading them. Curves with another
+normalization, resampling or axis are derived from the results and stored.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import compress
 from typing import Any, TypeVar
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from poslens.attribution.curves.positions import positions
 from poslens.attribution.types import N_BINS, Array, Attribution, Method, TextPair
 from poslens.cache.columns import PairColumns, columns_of
-from poslens.cache.keys import text_number
-from poslens.cache.storage import blocks
-from poslens.cache.storage.blocks import Serials, variant_params
+from poslens.cache.keys import text_fingerprint
+from poslens.cache.storage import blocks, rows
+from poslens.cache.storage.blocks import Ids, curve_name
 from poslens.cache.storage.codec import DamagedPayload, decode, identity_of
 from poslens.cache.storage.encoded import EncodedResults, curve_columns, encoded
 from poslens.cache.storage.files import LAYOUT, Files, ModelKey
 from poslens.cache.storage.index import FAILED, RESULT, BlockIndex, index_of
+from poslens.cache.storage.rows import ATTRIBUTION, Key
 
 __all__ = ["LAYOUT", "ModelKey", "Store", "StoredCurves"]
 
 _DERIVE_ROWS = 256
-_COLUMNS = {"tokens": "tokens", "score": "scores", "truncated": "truncated"}
 T = TypeVar("T")
 
 
@@ -92,22 +90,14 @@ class Store(Files):
     def _get_own(
         self, model: ModelKey, method: Method, pairs: Sequence[TextPair]
     ) -> list[Attribution | None]:
-        attributions: list[Attribution | None] = []
         with self.reading(model, method) as db:
-            if db is None:
-                return [None] * len(pairs)
-            for pair in pairs:
-                row = db.execute(
-                    "SELECT data FROM payload WHERE ds = (SELECT id FROM dataset WHERE name = ?) "
-                    "AND pair = ? AND text = ?",
-                    (pair.dataset, pair.pair_id, text_number(pair)),
-                ).fetchone()
-                result = None
-                if row is not None and row[0] is not None:
-                    with suppress(DamagedPayload):
-                        result = decode(row[0], model.name, method, pair.pair_id, identity_of(pair))
-                attributions.append(result)
-        return attributions
+            stored = {} if db is None else rows.select(db, ATTRIBUTION, map(_key, pairs))
+        return [
+            None
+            if (row := stored.get(_key(pair))) is None or row.payload is None
+            else _decoded(row.payload, model, method, pair)
+            for pair in pairs
+        ]
 
     def put(
         self,
@@ -123,8 +113,8 @@ class Store(Files):
         Raises:
             UserError: the folder can't be written (permissions, a full disk).
         """
-        done = latest(results)
-        self.put_encoded(model, method, [p for p, _ in done], encoded(done, method), failures)
+        pairs = [pair for pair, _ in results]
+        self.put_encoded(model, method, pairs, encoded(results, method), failures)
 
     def put_encoded(
         self,
@@ -142,23 +132,10 @@ class Store(Files):
         """
         # Built before the lock is taken, so that others wait only for the disk, not for pyarrow's
         # first conversion, which imports pandas.
-        done = latest(list(zip(pairs, range(len(pairs)), strict=True)))
-        if len(done) < len(pairs):
-            results = results.at([place for _, place in done])
-        failed = latest(failures)
-        if not done and not failed:
-            return
-        n, columns = len(done), blocks.pair_columns([pair for pair, _ in [*done, *failed]])
-        for name in ("tokens", "score", "truncated"):
-            columns[name] = [*getattr(results, _COLUMNS[name]).tolist(), *columns[name][n:]]
-        columns["reason"] = [*columns["reason"][:n], *(reason for _, reason in failed)]
-        batch = blocks.batch_of_columns(columns)
-        with self.writing(model, method) as db:
-            serials = _insert(db, columns, batch, [*results.payloads, *[None] * len(failed)])
-            if n:
-                number = blocks.variant_number(db, variant_params(method))
-                rows = blocks.curve_rows(serials[:n], results.curves, results.magnitudes)
-                blocks.append_curves(db, number, rows)
+        appended = rows.attribution_rows(method, pairs, results, failures)
+        if appended.num_rows:
+            with self.writing(model, method) as db:
+                rows.append(db, appended, [*results.payloads, *([None] * len(failures))])
 
     def put_failures(
         self, model: ModelKey, method: Method, failures: Sequence[tuple[TextPair, str]]
@@ -203,23 +180,21 @@ class Store(Files):
 
     def _own_curves(self, model: ModelKey, method: Method, asked: PairColumns) -> StoredCurves:
         def ask(db: sqlite3.Connection, index: BlockIndex) -> tuple[StoredCurves, list[TextPair]]:
-            serials, state = _states(index, asked)
+            ids, state = _states(index, asked)
             places = np.flatnonzero(state == RESULT)
-            there, curves = index.curves(
-                db, blocks.variants(db).get(variant_params(method), 0), serials[places]
-            )
+            there, curves, magnitudes = index.curves(db, curve_name(method), ids[places])
             values = places[there]
             failed = np.flatnonzero(state == FAILED).tolist()
-            found = StoredCurves(
+            stored = StoredCurves(
                 pair_ids=tuple(asked.ids[values].tolist()),
-                curves=curves.curves,
-                magnitudes=curves.magnitudes,
-                scores=index.column("score", serials[values]),
-                truncated=index.column("truncated", serials[values]),
+                curves=curves,
+                magnitudes=magnitudes,
+                scores=index.column("score", ids[values]),
+                truncated=index.column("truncated", ids[values]),
                 positions=positions(method.curve_params["resampling"]),
-                failed={asked.ids[k]: index.reasons[int(serials[k])] for k in failed},
+                failed={asked.ids[k]: index.reasons[int(ids[k])] for k in failed},
             )
-            return found, [asked.pairs[place] for place in places[~there].tolist()]
+            return stored, [asked.pairs[place] for place in places[~there].tolist()]
 
         answer = self._asked(model, method, ask)
         if answer is not None and answer[1]:
@@ -239,9 +214,9 @@ class Store(Files):
                     return None
                 index.refresh(db)
                 answer = ask(db, index)
-            if not (index.damaged or index.damaged_curves):
+            if not index.damaged:
                 return answer
-        # A block is corrupted: rebuild its summaries from the results.
+        # A block is corrupted: rebuild it from the results.
         from poslens.cache.storage.maintenance import mend
 
         mend(self, model, method)
@@ -249,36 +224,50 @@ class Store(Files):
             if db is None:
                 return None
             index.refresh(db)
-            index.damaged.clear()
-            index.damaged_curves.clear()
             return ask(db, index)
 
     def _derive(self, model: ModelKey, method: Method, pairs: Sequence[TextPair]) -> None:
         """Derive curves from stored results in portions, so that an interruption loses only the
         last one."""
+        damaged: list[int] = []
         for start in range(0, len(pairs), _DERIVE_ROWS):
-            part = pairs[start : start + _DERIVE_ROWS]
+            ids: list[int] = []
             derived: list[tuple[TextPair, Attribution]] = []
-            damaged: list[TextPair] = []
-            for pair, result in zip(part, self._get_own(model, method, part), strict=True):
-                if result is None:
-                    damaged.append(pair)
+            portion = pairs[start : start + _DERIVE_ROWS]
+            with self.reading(model, method) as db:
+                if db is None:
+                    return
+                epoch = blocks.epoch(db)
+                stored = rows.select(db, ATTRIBUTION, map(_key, portion))
+            for pair in portion:
+                if (row := stored.get(_key(pair))) is None or row.payload is None:
+                    continue
+                if (result := _decoded(row.payload, model, method, pair)) is None:
+                    damaged.append(row.id)
                 else:
+                    ids.append(row.id)
                     derived.append((pair, result))
             curves = curve_columns(derived, method)
             with self.changing(model, method) as db:
-                if db is None:  # another process has just deleted it
+                # Ids of another epoch may belong to other results.
+                if db is None or blocks.epoch(db) != epoch:
                     return
-                # Unreadable results count as missing, so that the next run computes them.
-                blocks.remove(
-                    db, [serial for p in damaged if (serial := serial_of(db, p)) is not None]
-                )
-                # Serial 0, which is never assigned, stands for a result that was just replaced or
-                # removed.
-                serials = np.array([serial_of(db, pair) or 0 for pair, _ in derived], np.int64)
-                curve_rows = blocks.curve_rows(serials, *curves)
-                number = blocks.variant_number(db, variant_params(method))
-                blocks.append_curves(db, number, curve_rows.at(serials > 0))
+                blocks.append_curves(db, curve_name(method), np.array(ids, np.int64), *curves)
+        if damaged:
+            from poslens.cache.storage.maintenance import mend
+
+            # Unreadable results count as missing, so that the next run computes them.
+            mend(self, model, method, damaged)
+
+
+def _key(pair: TextPair) -> Key:
+    return Key(pair.dataset, pair.pair_id, text_fingerprint(pair))
+
+
+def _decoded(payload: bytes, model: ModelKey, method: Method, pair: TextPair) -> Attribution | None:
+    with suppress(DamagedPayload):
+        return decode(payload, model.name, method, pair.pair_id, identity_of(pair))
+    return None
 
 
 def _nothing(method: Method) -> StoredCurves:
@@ -315,58 +304,12 @@ def _joined(asked: PairColumns, own: StoredCurves, fallback: StoredCurves) -> St
     )
 
 
-# -- rows ------------------------------------------------------------------------------------------
-
-
-def _insert(
-    db: sqlite3.Connection,
-    columns: Mapping[str, Sequence[Any]],
-    batch: pa.RecordBatch,
-    data: Sequence[bytes | None],
-) -> Serials:
-    """Insert payloads (None for failures) and their block, replacing what was stored of the pairs.
-    Returns their serials [n]."""
-    first = blocks.next_serial(db)
-    numbers = {name: blocks.dataset_number(db, name) for name in set(columns["dataset"])}
-    keys = [
-        (numbers[name], pair)
-        for name, pair in zip(columns["dataset"], columns["pair"], strict=True)
-    ]
-    dead = []
-    for key in keys:
-        if found := db.execute("SELECT id FROM payload WHERE ds = ? AND pair = ?", key).fetchone():
-            dead.append(found[0])
-    db.executemany("DELETE FROM payload WHERE id = ?", [(serial,) for serial in dead])
-    rows = zip(keys, columns["text"], columns["reason"], data, strict=True)
-    db.executemany(
-        "INSERT INTO payload (id, ds, pair, text, reason, data) VALUES (?, ?, ?, ?, ?, ?)",
-        [(first + k, *key, *row) for k, (key, *row) in enumerate(rows)],
-    )
-    blocks.append(db, first, batch, dead)
-    return np.arange(first, first + len(keys), dtype=np.int64)
-
-
-def latest(rows: Sequence[tuple[TextPair, T]]) -> list[tuple[TextPair, T]]:
-    """The last row of each pair; earlier ones are superseded."""
-    return list({(pair.dataset, pair.pair_id): (pair, row) for pair, row in rows}.values())
-
-
-def serial_of(db: sqlite3.Connection, pair: TextPair) -> int | None:
-    """The serial of what is stored for exactly these texts; None if there is nothing."""
-    row = db.execute(
-        "SELECT id FROM payload WHERE ds = (SELECT id FROM dataset WHERE name = ?) AND pair = ? "
-        "AND text = ?",
-        (pair.dataset, pair.pair_id, text_number(pair)),
-    ).fetchone()
-    return row[0] if row else None
-
-
 # -- the index ------------------------------------------------------------------------------------
 
 
-def _states(index: BlockIndex, pairs: PairColumns) -> tuple[Serials, NDArray[np.int8]]:
-    """The latest serial of each pair [n], 0 for none, and its state [n]: absent, result or failed.
+def _states(index: BlockIndex, pairs: PairColumns) -> tuple[Ids, NDArray[np.int8]]:
+    """The id of each pair's last row [n], 0 for none, and its state [n]: absent, result or failed.
     What is stored of other texts counts as absent."""
-    serials = index.serials(pairs)
-    same = index.column("text", serials) == pairs.texts
-    return serials, np.where(same, index.state[serials], 0).astype(np.int8)
+    ids = index.ids(pairs)
+    same = index.column("text", ids) == pairs.texts
+    return ids, np.where(same, index.state[ids], 0).astype(np.int8)

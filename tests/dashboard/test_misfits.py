@@ -19,7 +19,8 @@ from poslens.cache.exchange.transfer import take_stream
 from poslens.cache.kinds.faithfulness import FAITHFULNESS
 from poslens.cache.shipped.manifest import FOLDER
 from poslens.cache.storage.codec import pack_fields, pack_floats, unpack_fields
-from poslens.cache.storage.results import SCHEMA, pair_key
+from poslens.cache.storage.results import pair_key
+from poslens.cache.storage.rows import EMBEDDING, OTHER, insert
 from poslens.cache.storage.store import Store
 from poslens.compute.compute import service
 from poslens.dashboard.__main__ import app
@@ -61,33 +62,29 @@ def spoiled(own_service: None) -> None:
         take_stream(store, io.BytesIO((FOLDER / name).read_bytes()), name)
     model = compute.identify(spec("MiniLM", "sample")).key
     saliency = make_method("saliency")
+    kind, payload = f"{OTHER}{FAITHFULNESS}{ErasureParameters()!r}", pack_fields(TESTED)
     with store.writing(model, saliency) as db:
-        db.execute(SCHEMA)
-        kind, row = f"{FAITHFULNESS}{ErasureParameters()!r}", pack_fields(TESTED)
-        for pair in datasets.read("sample").pairs:
-            stored = (kind, *pair_key(pair), row, None)
-            db.execute("INSERT INTO other VALUES (?, ?, ?, ?, ?, ?)", stored)
+        pairs = datasets.read("sample").pairs
+        insert(db, [(kind, *pair_key(pair), None, payload) for pair in pairs])
     store.release()
     found = set()
+    narrow = pack_floats([1.0, 2.0, 3.0])
     for path in sorted(Path(compute.root).rglob("*.db")):
         with sqlite3.connect(path) as db:
-            tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
-            rows = (
-                db.execute("SELECT * FROM other WHERE payload IS NOT NULL").fetchall()
-                if "other" in tables
-                else []
+            rows = db.execute(
+                "SELECT id, kind, payload FROM result WHERE kind LIKE ? AND payload NOT NULL",
+                (f"{OTHER}%",),
             )
-            for number, (kind, *item, payload, _) in enumerate(rows):
+            for number, (row, kind, payload) in enumerate(rows.fetchall()):
                 fields = unpack_fields(payload)
                 assert fields is not None
                 found.add(kind)
-                db.execute(
-                    "UPDATE other SET payload = ? WHERE (kind, dataset, item, text) = (?, ?, ?, ?)",
-                    (pack_fields(misfit(fields, number)), kind, *item),
-                )
-            if "embedding" in tables:
-                narrow = pack_floats([1.0, 2.0, 3.0])
-                db.execute("UPDATE embedding SET vector = ? WHERE text < '8'", (narrow,))
+                payload = pack_fields(misfit(fields, number))
+                db.execute("UPDATE result SET payload = ? WHERE id = ?", (payload, row))
+            db.execute(
+                "UPDATE result SET payload = ? WHERE kind LIKE ? AND item < '8'",
+                (narrow, f"{EMBEDDING}%"),
+            )
     assert len(found) >= 9, found
 
 

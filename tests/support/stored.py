@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from poslens.attribution.types import N_BINS, Array, Method
-from poslens.cache.exchange.rows import entries
+from poslens.cache.exchange.rows import stored
 from poslens.cache.storage.store import ModelKey, Store
 
 _ALL = 1 << 30
@@ -27,7 +27,7 @@ class Everything:
 def everything(store: Store, model: ModelKey, method: Method) -> Everything:
     """All results of a model and a method."""
     # One batch, since each batch is of a moment of its own.
-    rows = [row for batch in entries(store, model, method, _ALL) for row in batch.to_pylist()]
+    rows = [row for batch in stored(store, model, method, _ALL) for row in batch.to_pylist()]
     done = [row for row in rows if row["reason"] is None]
     return Everything(
         tuple(row["pair_id"] for row in done),

@@ -20,7 +20,7 @@ from poslens.attribution.methods import make_method
 from poslens.attribution.types import Method
 from poslens.cache.exchange.fitting import fitting
 from poslens.cache.exchange.incoming import checked
-from poslens.cache.exchange.parquet_file import ROW, RowSource, SealedWriter, opened
+from poslens.cache.exchange.parquet_file import RowSource, SealedWriter, opened
 from poslens.cache.exchange.transfer import import_file, rows_of
 from poslens.cache.kinds.embeddings import EmbeddingStore
 from poslens.cache.kinds.interventions import AmongOthers, OtherScores
@@ -28,6 +28,7 @@ from poslens.cache.kinds.interventions import others as others_of
 from poslens.cache.storage import codec
 from poslens.cache.storage.codec import DamagedPayload, decode, identity_of
 from poslens.cache.storage.maintenance import listing
+from poslens.cache.storage.rows import ROW
 from poslens.cache.storage.store import ModelKey, Store
 
 METHOD = make_method("saliency")
@@ -248,14 +249,13 @@ def test_rows_that_unpack_to_many_times_the_file_are_refused() -> None:
 
 
 def test_vectors_of_another_length_are_left_out(tmp_path: Path) -> None:
-    from poslens.cache.exchange import other_rows
+    from poslens.cache.exchange.rows import add
     from poslens.cache.kinds.embeddings import EMBEDDING
 
     kept, store = EmbeddingStore(tmp_path), Store(tmp_path)
     kept.put(MODEL, "query", [("fog", np.ones(3, np.float32))])
     rows = beside("embedding: query", floats(1, 2), pair_id="0" * 32)
-    with store.writing(MODEL, EMBEDDING) as db:
-        assert other_rows.add(db, rows) == (0, 1)
+    assert add(store, MODEL, EMBEDDING, [rows]) == (0, 1)
 
 
 @pytest.mark.parametrize("fields", ["[]", '"a"', '{"other": 1}', '{"scores": [NaN]}', "[" * 9999])
@@ -269,7 +269,7 @@ def test_a_result_that_no_owner_can_use_counts_as_missing(
     text = fields.encode()
     with Store(tmp_path).writing(MODEL, METHOD) as db:
         db.execute(
-            "UPDATE other SET payload = ? WHERE item = 'p1'",
+            "UPDATE result SET payload = ? WHERE item = 'p1'",
             (zlib.crc32(text).to_bytes(4, "big") + text,),
         )
     assert set(results.select(MODEL, METHOD, items).results) == {"p0", "p2"}

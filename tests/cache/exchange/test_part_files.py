@@ -18,7 +18,7 @@ from poslens.attribution import isolated
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import make_method
 from poslens.cache.exchange.incoming import require_readable
-from poslens.cache.exchange.parquet_file import RowSource, SealedWriter, attributions
+from poslens.cache.exchange.parquet_file import RowSource, SealedWriter
 from poslens.cache.exchange.part_files import (
     MANIFEST,
     PartFolder,
@@ -28,7 +28,7 @@ from poslens.cache.exchange.part_files import (
     read_manifest,
     verify,
 )
-from poslens.cache.exchange.rows import ENTRY
+from poslens.cache.storage.rows import ROW
 from poslens.cache.storage.store import ModelKey, Store
 
 METHOD = make_method("saliency")
@@ -239,7 +239,7 @@ def test_a_part_without_rows_is_said_and_the_rest_ingested(
     source, stream = RowSource(MODEL, METHOD), io.BytesIO()
     with SealedWriter(stream, [source], "1.2.3") as sealed:
         for _ in range(batches):
-            sealed.write(source, attributions(pa.RecordBatch.from_pylist([], schema=ENTRY)))
+            sealed.write(source, pa.RecordBatch.from_pylist([], schema=ROW))
     name = f"{folder_of(MODEL, METHOD)}/{'0' * 32}.parquet"
     place.write(name, stream.getvalue(), replace=False)
     found = ingest(Store(tmp_path / "cache"), place)

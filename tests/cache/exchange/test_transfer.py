@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,11 +22,11 @@ from poslens.attribution.methods import make_method
 from poslens.attribution.types import EvidenceSpan
 from poslens.cache.exchange import parquet_file
 from poslens.cache.exchange.incoming import require_whole
-from poslens.cache.exchange.parquet_file import ROW, attributions
-from poslens.cache.exchange.rows import entries
+from poslens.cache.exchange.rows import stored as stored_rows
 from poslens.cache.exchange.transfer import Taken, export, import_file, merge, take_stream
 from poslens.cache.kinds.embeddings import EMBEDDING, EmbeddingStore
 from poslens.cache.storage.maintenance import listing
+from poslens.cache.storage.rows import ROW
 from poslens.cache.storage.store import ModelKey, Store
 from tests.support.counts import Count, counts
 
@@ -337,14 +338,15 @@ def test_a_payload_under_another_pair_is_refused(
 
     source = Store(tmp_path / "source")
     filled(source, result)
-    real = poslens.cache.exchange.transfer.attributions
+    real = poslens.cache.exchange.transfer.stored
 
-    def exchanged(batch: pa.RecordBatch) -> pa.RecordBatch:
-        rows = real(batch).to_pylist()
-        rows[0]["payload"], rows[1]["payload"] = rows[1]["payload"], rows[0]["payload"]
-        return pa.RecordBatch.from_pylist(rows, schema=real(batch).schema)
+    def exchanged(*args: object) -> Iterator[pa.RecordBatch]:
+        for batch in real(*args):
+            rows = batch.to_pylist()
+            rows[0]["payload"], rows[1]["payload"] = rows[1]["payload"], rows[0]["payload"]
+            yield pa.RecordBatch.from_pylist(rows, schema=ROW)
 
-    monkeypatch.setattr(poslens.cache.exchange.transfer, "attributions", exchanged)
+    monkeypatch.setattr(poslens.cache.exchange.transfer, "stored", exchanged)
     data = written(source, tmp_path / "bad.parquet").read_bytes()
     rejected(store, data, "The row of set p0 in f.parquet is damaged")
 
@@ -417,7 +419,9 @@ def test_a_damaged_result_of_another_cache_enters_none(
     other = Store(tmp_path / "other")
     other.put(MODEL, METHOD, [result("a"), result("b")])
     with other.changing(MODEL, METHOD) as db:
-        db.execute("UPDATE payload SET data = substr(data, 1, length(data) - 1) WHERE pair = 'b'")
+        db.execute(
+            "UPDATE result SET payload = substr(payload, 1, length(payload) - 1) WHERE item = 'b'"
+        )
     with pytest.raises(UserError, match=r"The row of set b in saliency-.*\.db is damaged"):
         merge(store, other)
     assert listing(store) == []
@@ -435,8 +439,8 @@ def test_a_damaged_result_of_another_cache_enters_none(
 )
 def test_each_row_is_checked_before_any_is_stored(store: Store, result, change: dict) -> None:
     store.put(MODEL, METHOD, [result("a"), result("b")])
-    (batch,) = entries(store, MODEL, METHOD)
-    first, second = attributions(batch).to_pylist()
+    (batch,) = stored_rows(store, MODEL, METHOD)
+    first, second = batch.to_pylist()
     bad = pa.RecordBatch.from_pylist([first, second | change], schema=ROW)
     with pytest.raises(UserError, match=r"The row of set .* in the file is damaged"):
         require_whole(bad, "the file")

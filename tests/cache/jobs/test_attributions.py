@@ -266,7 +266,7 @@ def test_a_damaged_result_is_computed_again(
     precompute(device(retriever), MODEL, METHOD, PAIRS, store)
     computed.clear()
     with sqlite3.connect(store.path(MODEL, METHOD)) as db:
-        db.execute("UPDATE payload SET data = x'00' WHERE pair = 'p03'")
+        db.execute("UPDATE result SET payload = x'00' WHERE item = 'p03'")
     db.close()
     point = make_method("saliency", {"resampling": "point"})
     store.curves(MODEL, point, PAIRS)

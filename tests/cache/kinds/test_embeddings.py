@@ -74,7 +74,7 @@ def test_damage_is_a_miss(store: EmbeddingStore, tmp_path: Path) -> None:
     store.put(MODEL, "document", [(text, np.arange(3.0)) for text in TEXTS])
     with sqlite3.connect(Store(tmp_path).path(MODEL, EMBEDDING)) as db:
         db.execute(
-            "UPDATE embedding SET vector = x'0001' WHERE text = (SELECT MIN(text) FROM embedding)"
+            "UPDATE result SET payload = x'0001' WHERE item = (SELECT min(item) FROM result)"
         )
     assert len(store.select(MODEL, "document", TEXTS)) == 3
 

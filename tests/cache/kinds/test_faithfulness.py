@@ -191,7 +191,7 @@ def test_a_put_replaces_and_a_failure_too(fstore: FaithfulnessStore) -> None:
     assert kept(fstore).select(MODEL, METHOD, [changed]).failed == {"p0": "no"}
     kept(fstore).put(MODEL, METHOD, [(changed, made("p2"))])
     assert kept(fstore).select(MODEL, METHOD, [changed]).failed == {}
-    assert sql(fstore, "SELECT count(*) FROM other") == [(1,)]
+    assert sql(fstore, "SELECT count(*) FROM result WHERE kind LIKE 'other%'") == [(1,)]
     (file,) = listing(Store(fstore.root))
     assert (file.results, file.failed) == (1, 0)
 
@@ -207,7 +207,7 @@ def test_a_selection_comes_in_the_order_asked_for(fstore: FaithfulnessStore) -> 
 @pytest.mark.parametrize("damage", [b"", b"xy", b"0123{}"])
 def test_a_damaged_result_counts_as_none(fstore: FaithfulnessStore, damage: bytes) -> None:
     kept(fstore).put(MODEL, METHOD, [(PAIRS[0], made("p0"))])
-    sql(fstore, "UPDATE other SET payload = ?", damage)
+    sql(fstore, "UPDATE result SET payload = ? WHERE kind LIKE 'other%'", damage)
     assert kept(fstore).get(MODEL, METHOD, PAIRS[0]) is None
     assert kept(fstore).select(MODEL, METHOD, PAIRS[:1]).results == {}
     assert kept(fstore).missing(MODEL, METHOD, PAIRS[:1]) == [PAIRS[0]]
@@ -218,7 +218,7 @@ def test_all_or_none(fstore: FaithfulnessStore, monkeypatch: pytest.MonkeyPatch)
     unkeyed = dataclasses.replace(PAIRS[2], dataset=None)  # type: ignore[arg-type]
     with pytest.raises(UserError):
         kept(fstore).put(MODEL, METHOD, [(PAIRS[1], made("p1")), (unkeyed, made("p2"))])
-    assert sql(fstore, "SELECT item FROM other") == [("p0",)]
+    assert sql(fstore, "SELECT item FROM result WHERE kind LIKE 'other%'") == [("p0",)]
 
 
 def test_attributions_of_the_same_file_stay(

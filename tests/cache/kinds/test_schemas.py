@@ -14,7 +14,8 @@ from poslens.attribution.types import Method
 from poslens.cache.kinds.faithfulness import RANDOM_ORDER
 from poslens.cache.kinds.schemas import _SCHEMAS, schema_for
 from poslens.cache.storage.codec import pack_fields, unpack_fields
-from poslens.cache.storage.results import SCHEMA, Key, Results, itself
+from poslens.cache.storage.results import Key, Results, itself
+from poslens.cache.storage.rows import OTHER, insert
 from poslens.cache.storage.schema import Misfit, Owner, Packed
 from poslens.cache.storage.store import ModelKey, Store
 
@@ -323,10 +324,8 @@ def test_what_was_made_up_and_stored_before_counts_as_missing(
     items = [Key("set", f"p{n}", "text") for n in range(len(fields) + 1)]
     rows = [fields | {name: {"a": []}} for name in fields] + [fields]
     with Store(tmp_path).writing(MODEL, method) as db:
-        db.execute(SCHEMA)
         for item, row in zip(items, rows, strict=True):
-            stored = (kind, *item, pack_fields(row), None)
-            db.execute("INSERT INTO other VALUES (?, ?, ?, ?, ?, ?)", stored)
+            insert(db, [(OTHER + kind, *item, None, pack_fields(row))])
     last = items[-1].item
     assert list(results.select(MODEL, method, items).results) == [last]
     assert results.missing(MODEL, method, items) == items[:-1]

@@ -176,7 +176,7 @@ def test_a_payload_says_what_its_summary_needs() -> None:
         "language": "eng",
         "domain": "music",
         "document_tokens": 7,
-        "start": 2,
-        "end": 4,
+        "evidence_start": 2,
+        "evidence_end": 4,
         "characters": 6,
     }

@@ -11,6 +11,7 @@ import pytest
 
 from poslens.attribution.methods import make_method
 from poslens.cache.storage import blocks, connections, index
+from poslens.cache.storage.encoded import curve_columns
 from poslens.cache.storage.maintenance import compact, drop_file, listing, mend, verify
 from poslens.cache.storage.store import ModelKey, Store
 
@@ -112,15 +113,13 @@ def test_who_only_reads_makes_no_deleted_file_again(
     pair, right = result("p1")
     path = store.path(MODEL, METHOD)
     store.put(MODEL, METHOD, [(pair, right)])
-    got = Store._get_own
 
-    def gone(self: Store, *args):
-        found = got(self, *args)
-        drop_all(self)
-        return found
+    def gone(*args):
+        drop_all(store)
+        return curve_columns(*args)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Store, "_get_own", gone)
+        patched.setattr("poslens.cache.storage.store.curve_columns", gone)
         assert not store.curves(MODEL, POINT, [pair]).pair_ids
     assert not path.exists()
     store.put(MODEL, METHOD, [(pair, right)])

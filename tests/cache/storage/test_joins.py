@@ -14,9 +14,11 @@ import pytest
 from poslens.attribution.curves.text_axis import curves_of
 from poslens.attribution.methods import make_method
 from poslens.attribution.types import Array, Attribution, Pairs, TextPair
+from poslens.cache.keys import text_fingerprint
 from poslens.cache.storage import blocks, index
-from poslens.cache.storage.maintenance import compact, drop_file, listing
-from poslens.cache.storage.store import ModelKey, Store, serial_of
+from poslens.cache.storage.maintenance import compact, drop_file, listing, mend
+from poslens.cache.storage.rows import ATTRIBUTION, Key, select
+from poslens.cache.storage.store import ModelKey, Store
 
 Make = Callable[..., tuple[TextPair, Attribution]]
 Known = dict[tuple[str, str], tuple[TextPair, Attribution | str]]
@@ -92,12 +94,12 @@ def test_a_kept_choice_gets_what_is_stored_now(
             store.put_failures(MODEL, METHOD, [(pair, f"why {step}") for pair, _ in rows])
             known |= {(pair.dataset, pair.pair_id): (pair, f"why {step}") for pair, _ in rows}
         elif what == "remove":
-            with store.changing(MODEL, METHOD) as db:
-                if db is not None:
-                    for pair, _ in rows:
-                        if (serial := serial_of(db, pair)) is not None:
-                            blocks.remove(db, [serial])
-                            del known[pair.dataset, pair.pair_id]
+            keys = [Key(p.dataset, p.pair_id, text_fingerprint(p)) for p, _ in rows]
+            with store.reading(MODEL, METHOD) as db:
+                there = select(db, ATTRIBUTION, keys) if db is not None else {}
+            mend(store, MODEL, METHOD, [row.id for row in there.values()])
+            for dataset, pair_id, _ in there:
+                del known[dataset, pair_id]
         elif what == "compact" and store.path(MODEL, METHOD).exists():
             compact(store, MODEL, METHOD)
         elif what == "drop" and step % 4 == 0:

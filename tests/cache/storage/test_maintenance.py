@@ -24,7 +24,8 @@ from poslens.attribution.curves.positions import document_curve
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import make_method
 from poslens.attribution.types import Method
-from poslens.cache.exchange.rows import ENTRY, add, entries, ingested
+from poslens.cache.exchange.rows import add, ingested
+from poslens.cache.exchange.rows import stored as stored_rows
 from poslens.cache.keys import text_digest
 from poslens.cache.kinds.embeddings import EMBEDDING, EmbeddingStore
 from poslens.cache.storage import blocks, connections, network_share
@@ -38,7 +39,8 @@ from poslens.cache.storage.maintenance import (
     older_layouts,
     verify,
 )
-from poslens.cache.storage.store import ModelKey, Store, serial_of
+from poslens.cache.storage.rows import ROW
+from poslens.cache.storage.store import ModelKey, Store
 from tests.support.counts import Count, counts
 from tests.support.stored import everything
 
@@ -73,7 +75,7 @@ def same_curves(store: Store, stored, method: Method = METHOD) -> None:
 def test_aggregates_touch_no_result(store: Store, result) -> None:
     stored = put(store, result, [f"p{n}" for n in range(9)])
     with sql(store) as db:
-        db.execute("UPDATE payload SET data = x'00'")
+        db.execute("UPDATE result SET payload = x'00'")
     same_curves(store, stored)
     assert store.missing(MODEL, METHOD, [pair for pair, _ in stored]) == []
 
@@ -82,20 +84,14 @@ def test_new_results_are_read_alone(store: Store, result, monkeypatch: pytest.Mo
     first = put(store, result, ["a", "b"])
     same_curves(store, first)
     read: list[int] = []
-    real = poslens.cache.storage.index.read_blocks, poslens.cache.storage.index.read_curves
+    real = blocks.read
 
-    def rows(db, after=0, where="1"):
-        for known, block in real[0](db, after, where):
-            read.append(len(block.serials))
-            yield known, block
+    def counted(db, name, after=0):
+        for block, rows in real(db, name, after):
+            read.append(rows.num_rows)
+            yield block, rows
 
-    def curves(db, variant, after=0, where="1"):
-        for known, part in real[1](db, variant, after, where):
-            read.append(len(part))
-            yield known, part
-
-    monkeypatch.setattr(poslens.cache.storage.index, "read_blocks", rows)
-    monkeypatch.setattr(poslens.cache.storage.index, "read_curves", curves)
+    monkeypatch.setattr(blocks, "read", counted)
     same_curves(store, first)
     assert read == []
     more = put(store, result, ["c"])
@@ -200,12 +196,12 @@ def test_verify_finds_flipped_bytes(store: Store, result) -> None:
     assert verify(store, MODEL, METHOD).damaged == ()
     with sql(store) as db:
         for name in ("p3", "p11"):
-            (data,) = db.execute("SELECT data FROM payload WHERE pair = ?", (name,)).fetchone()
+            (data,) = db.execute("SELECT payload FROM result WHERE item = ?", (name,)).fetchone()
             flipped = bytearray(data)
             flipped[len(data) // 2] ^= 4
-            db.execute("UPDATE payload SET data = ? WHERE pair = ?", (bytes(flipped), name))
+            db.execute("UPDATE result SET payload = ? WHERE item = ?", (bytes(flipped), name))
         # A result that turns up under another pair's name is damaged as well.
-        db.execute("UPDATE payload SET pair = 'p99' WHERE pair = 'p7'")
+        db.execute("UPDATE result SET item = 'p99' WHERE item = 'p7'")
     steps: list[tuple[int, int]] = []
     found = verify(store, MODEL, METHOD, lambda done, total: steps.append((done, total)))
     assert (found.checked, set(found.damaged)) == (20, {"p3", "p11", "p99"})
@@ -226,10 +222,12 @@ def test_verify_reads_what_is_no_attribution_too(store: Store, result) -> None:
     assert verify(store, MODEL, METHOD) == Verified(6, (), 0)
     assert verify(store, MODEL, EMBEDDING) == Verified(3, (), 0)
     with sql(store) as db:
-        db.execute("UPDATE other SET payload = zeroblob(9) WHERE item = 'b'")
+        db.execute(
+            "UPDATE result SET payload = zeroblob(9) WHERE kind LIKE 'other%' AND item = 'b'"
+        )
     with contextlib.closing(sqlite3.connect(store.path(MODEL, EMBEDDING))) as db, db:
-        db.execute("UPDATE map SET points = zeroblob(9)")
-        db.execute("UPDATE embedding SET vector = zeroblob(9) WHERE text = ?", (text_digest("y"),))
+        db.execute("UPDATE result SET payload = zeroblob(9) WHERE kind = 'map'")
+        db.execute("UPDATE result SET payload = zeroblob(9) WHERE item = ?", (text_digest("y"),))
     assert verify(store, MODEL, METHOD) == Verified(6, ("b",), 0)
     assert verify(store, MODEL, EMBEDDING) == Verified(3, (text_digest("y"), "map"), 0)
     assert tests.missing(MODEL, METHOD, pairs) == [pairs[1]]
@@ -243,7 +241,7 @@ def test_verify_keeps_what_another_writer_puts_in_the_place_of_a_damaged_result(
     tests = counts(store.root)
     tests.put(MODEL, METHOD, [(pair, Count(1)) for pair in pairs])
     with sql(store) as db:
-        db.execute("UPDATE other SET payload = zeroblob(9)")
+        db.execute("UPDATE result SET payload = zeroblob(9) WHERE kind LIKE 'other%'")
     change = Store.changing
 
     def changed_before(self: Store, model: ModelKey, method: Method):
@@ -263,27 +261,33 @@ def test_text_in_the_place_of_bytes_is_damage(store: Store, result) -> None:
     vectors = EmbeddingStore(store.root)
     vectors.put(MODEL, "document", [("x", np.ones(3, np.float32))])
     with sql(store) as db:
-        db.execute("UPDATE other SET payload = 'text of a kind'")
+        db.execute("UPDATE result SET payload = 'text of a kind' WHERE kind LIKE 'other%'")
     with contextlib.closing(sqlite3.connect(store.path(MODEL, EMBEDDING))) as db, db:
-        db.execute("UPDATE embedding SET vector = 'text of a kind'")
+        db.execute("UPDATE result SET payload = 'text of a kind'")
     assert tests.get(MODEL, METHOD, pairs[0]) is None
     assert verify(store, MODEL, METHOD) == Verified(2, ("a",), 0)
     assert verify(store, MODEL, EMBEDDING) == Verified(1, (text_digest("x"),), 0)
 
 
-@pytest.mark.parametrize("column", ["data", "dead", "checksum", "first"])
-def test_a_damaged_block_of_rows_is_made_again(store: Store, result, column: str) -> None:
+@pytest.mark.parametrize("column", ["data", "checksum", "n"])
+def test_a_damaged_block_of_summaries_is_made_again(store: Store, result, column: str) -> None:
     stored = put(store, result, ["a", "b"]) + put(store, result, ["c"])
     store.put_failures(MODEL, METHOD, [(result("bad")[0], "no token")])
-    with sql(store) as db:
-        (value,) = db.execute(f"SELECT {column} FROM block WHERE id = 1").fetchone()
-        flipped = value + 1 if isinstance(value, int) else bytes([*(value or b"12345678")][::-1])
-        db.execute(f"UPDATE block SET {column} = ? WHERE id = 1", (flipped,))
-    poslens.cache.storage.index.forget_all()
+    damage(store, column, "name = 'summary'")
     same_curves(store, stored)
-    found = everything(store, MODEL, METHOD)
-    assert sorted(found.pair_ids) == ["a", "b", "c"] and found.failed == {"bad": "no token"}
+    everything_there = everything(store, MODEL, METHOD)
+    assert sorted(everything_there.pair_ids) == ["a", "b", "c"]
+    assert everything_there.failed == {"bad": "no token"}
     assert sql_ok(store)
+
+
+def damage(store: Store, column: str, which: str) -> None:
+    """Change one column of the first block of this kind."""
+    with sql(store) as db:
+        number, value = db.execute(f"SELECT id, {column} FROM block WHERE {which}").fetchone()
+        changed = value + 1 if isinstance(value, int) else value[:30] + b"\x7f" + value[31:]
+        db.execute(f"UPDATE block SET {column} = ? WHERE id = ?", (changed, number))
+    poslens.cache.storage.index.forget_all()
 
 
 @pytest.mark.parametrize("what", ["removed", "replaced"])
@@ -293,12 +297,11 @@ def test_what_a_damaged_block_superseded_does_not_come_back(
     stored = put(store, result, ["a", "b", "c"])
     kept = stored[1:]
     if what == "removed":
-        with store.changing(MODEL, METHOD) as db:
-            blocks.remove(db, [serial_of(db, stored[0][0])])
+        mend(store, MODEL, METHOD, [1])
     else:
         kept += put(store, result, ["a"], document="another text of a with more words")
     with sql(store) as db:
-        db.execute("UPDATE block SET checksum = 0 WHERE id = 2")
+        db.execute("UPDATE block SET checksum = 0 WHERE id = (SELECT max(id) FROM block)")
     poslens.cache.storage.index.forget_all()
     assert store.missing(MODEL, METHOD, [pair for pair, _ in stored]) == [stored[0][0]]
     same_curves(store, kept)
@@ -306,19 +309,15 @@ def test_what_a_damaged_block_superseded_does_not_come_back(
     assert [file.results for file in listing(store)] == [len(kept)]
     compact(store, MODEL, METHOD)
     assert [file.results for file in listing(store)] == [len(kept)]
-    # A serial is never used again: a new result has a curve of its own.
+    # A new result has a curve of its own.
     same_curves(store, kept + put(store, result, ["d"]))
     assert sql_ok(store)
 
 
-@pytest.mark.parametrize("column", ["data", "checksum", "n", "variant"])
+@pytest.mark.parametrize("column", ["data", "checksum", "n"])
 def test_a_damaged_block_of_curves_is_derived_again(store: Store, result, column: str) -> None:
     stored = put(store, result, ["a", "b"]) + put(store, result, ["c"])
-    with sql(store) as db:
-        (value,) = db.execute(f"SELECT {column} FROM curve WHERE id = 1").fetchone()
-        flipped = value + 1 if isinstance(value, int) else value[:30] + b"\x7f" + value[31:]
-        db.execute(f"UPDATE curve SET {column} = ? WHERE id = 1", (flipped,))
-    poslens.cache.storage.index.forget_all()
+    damage(store, column, "name != 'summary'")
     same_curves(store, stored)
     same_curves(store, stored)
     assert sql_ok(store)
@@ -327,16 +326,15 @@ def test_a_damaged_block_of_curves_is_derived_again(store: Store, result, column
 def sql_ok(store: Store) -> bool:
     """Whether no block is damaged any more."""
     with sql(store) as db:
-        curves = [
-            part for n in blocks.variants(db).values() for _, part in blocks.read_curves(db, n)
-        ]
-        return None not in curves and all(block for _, block in blocks.read_blocks(db))
+        return all(
+            rows is not None for name in blocks.names(db) for _, rows in blocks.read(db, name)
+        )
 
 
 def test_a_result_that_cannot_be_read_is_missing_after_mending(store: Store, result) -> None:
     put(store, result, ["a", "b"])
     with sql(store) as db:
-        db.execute("UPDATE payload SET data = x'01' WHERE pair = 'a'")
+        db.execute("UPDATE result SET payload = x'01' WHERE item = 'a'")
         db.execute("UPDATE block SET checksum = 0")
     mend(store, MODEL, METHOD)
     assert everything(store, MODEL, METHOD).pair_ids == ("b",)
@@ -346,17 +344,17 @@ def test_a_result_that_cannot_be_read_is_missing_after_mending(store: Store, res
 def test_any_changed_byte_of_curves_changes_their_checksum() -> None:
     generator = np.random.default_rng(0)
     data = generator.bytes(408 * 37)
-    whole = blocks._curves_checksum(1, data)
-    assert whole != blocks._curves_checksum(2, data)
+    whole = blocks._checksum("a", data)
+    assert whole != blocks._checksum("b", data)
     for place in generator.integers(0, len(data), 400).tolist():
         changed = bytearray(data)
         changed[place] ^= 1 << place % 8
-        assert blocks._curves_checksum(1, bytes(changed)) != whole
+        assert blocks._checksum("a", bytes(changed)) != whole
     words = np.frombuffer(data, np.uint64)
     for a, b in generator.integers(0, len(words), (200, 2)).tolist():
         swapped = words.copy()
         swapped[[a, b]] = swapped[[b, a]]
-        assert (blocks._curves_checksum(1, swapped.tobytes()) != whole) == (words[a] != words[b])
+        assert (blocks._checksum("a", swapped.tobytes()) != whole) == (words[a] != words[b])
 
 
 # -- listing and compacting -----------------------------------------------------------------------
@@ -382,8 +380,9 @@ def test_listing_and_compacting(store: Store, result) -> None:
     size = before.bytes
     assert compact(store, MODEL, METHOD) == size - listing(store)[0].bytes > 0
     with sql(store) as db:
-        assert db.execute("SELECT count(*), sum(n) FROM block").fetchone() == (1, 81)
-        assert db.execute("SELECT count(*), sum(n) FROM curve").fetchone() == (2, 160)
+        counted = "SELECT count(*), sum(n) FROM block WHERE name"
+        assert db.execute(f"{counted} = 'summary'").fetchone() == (1, 81)
+        assert db.execute(f"{counted} != 'summary'").fetchone() == (2, 160)
     same_curves(store, stored)
     same_curves(store, stored, POINT)
     assert store.missing(MODEL, METHOD, [result("bad")[0]]) == []
@@ -403,19 +402,19 @@ def test_listing_and_compacting(store: Store, result) -> None:
 def test_entries_enter_another_cache_once(store: Store, result, tmp_path: Path) -> None:
     stored = put(store, result, [f"p{n}" for n in range(7)])
     store.put_failures(MODEL, METHOD, [(result("bad")[0], "no token")])
-    batches = list(entries(store, MODEL, METHOD, rows=3))
+    batches = list(stored_rows(store, MODEL, METHOD, size=3))
     assert [batch.num_rows for batch in batches] == [3, 3, 2]
-    assert all(batch.schema == ENTRY for batch in batches)
+    assert all(batch.schema == ROW for batch in batches)
     other = Store(tmp_path / "other")
-    assert add(other, MODEL, METHOD, batches) == 8
-    assert add(other, MODEL, METHOD, batches) == 0
+    assert add(other, MODEL, METHOD, batches) == (8, 0)
+    assert add(other, MODEL, METHOD, batches) == (0, 0)
     same_curves(other, stored)
     for pair, attribution in stored:
         found = other.get(MODEL, METHOD, pair)
         assert found is not None
         assert found.document_scores.tobytes() == attribution.document_scores.tobytes()
     assert everything(other, MODEL, METHOD).failed == {"bad": "no token"}
-    assert pa.Table.from_batches(entries(other, MODEL, METHOD)).equals(
+    assert pa.Table.from_batches(stored_rows(other, MODEL, METHOD)).equals(
         pa.Table.from_batches(batches).combine_chunks()
     )
 
@@ -426,15 +425,15 @@ def test_parts_are_added_once_and_results_displace_failures(
     put(store, result, ["a", "b"])
     other = Store(tmp_path / "other")
     other.put_failures(MODEL, METHOD, [(result("a")[0], "out of memory")])
-    batches = list(entries(store, MODEL, METHOD))
-    assert add(other, MODEL, METHOD, batches, part="one") == 2
-    assert add(other, MODEL, METHOD, batches, part="one") == 0
+    batches = list(stored_rows(store, MODEL, METHOD))
+    assert add(other, MODEL, METHOD, batches, part="one") == (2, 0)
+    assert add(other, MODEL, METHOD, batches, part="one") == (0, 0)
     assert ingested(other, MODEL, METHOD) == {"one"}
     found = everything(other, MODEL, METHOD)
     assert found.pair_ids == ("a", "b") and found.failed == {}
-    failures = list(entries(other, MODEL, METHOD))
+    failures = list(stored_rows(other, MODEL, METHOD))
     store.put_failures(MODEL, METHOD, [(result("c")[0], "no")])
-    assert add(other, MODEL, METHOD, entries(store, MODEL, METHOD)) == 1 and failures
+    assert add(other, MODEL, METHOD, stored_rows(store, MODEL, METHOD)) == (1, 0) and failures
 
 
 # -- refusals -------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ def test_reading_again_equals_reading_afresh_whatever_happened(
             store.put_failures(MODEL, METHOD, [(pair, f"because {step}")])
             failures[pair.pair_id] = f"because {step}"
         elif what == 1:  # damaged: counts as missing
-            store._put(MODEL, METHOD, [(pair, b"\0\0\0\0{}", None)])
+            store._put(MODEL, METHOD, [(pair, None, b"\0\0\0\0{}")])
         else:
             store.put(MODEL, METHOD, [(pair, Count(step))])
             expected[pair.pair_id] = Count(step)
@@ -61,7 +61,7 @@ def test_reading_again_equals_reading_afresh_whatever_happened(
     retried = {p.pair_id for p in store.missing(MODEL, METHOD, PAIRS, retry=True)}
     assert retried == {p.pair_id for p in PAIRS} - set(expected)
     with Store(tmp_path).writing(MODEL, METHOD) as db:
-        db.execute("DELETE FROM other")
+        db.execute("DELETE FROM result")
     assert store.select(MODEL, METHOD, PAIRS).results == fresh(tmp_path).results == {}
 
 

@@ -166,7 +166,9 @@ def test_curves_of_every_choice_equal_directly_computed_ones(
                 expected = [curves_of(a, whole, len(pair.document))[0] for pair, a in stored]
                 np.testing.assert_array_equal(found.curves, expected)
                 assert found.magnitudes is found.curves and np.isnan(found.curves[1]).any()
-    assert sql(store, "SELECT count(DISTINCT variant), sum(n) FROM curve") == [(12, 60)]
+    assert sql(store, "SELECT count(DISTINCT name), sum(n) FROM block WHERE name != 'summary'") == [
+        (12, 60)
+    ]
     # Now that all are stored, nothing is derived again.
     monkeypatch.setattr(
         "poslens.cache.storage.store.curve_columns", lambda *_: pytest.fail("made again")
@@ -232,15 +234,15 @@ def test_a_damaged_payload_is_a_miss_and_never_wrong(store: Store, result) -> No
     pair, attribution = result("p")
     other, untouched = result("q")
     store.put(MODEL, METHOD, [(pair, attribution), (other, untouched)])
-    ((whole,),) = sql(store, "SELECT data FROM payload WHERE pair = 'p'")
+    ((whole,),) = sql(store, "SELECT payload FROM result WHERE item = 'p'")
     places = [*range(12), 13, 20, len(whole) // 2, len(whole) - 1]
     for place in places:
         damaged = bytearray(whole)
         damaged[place] ^= 0x80
-        sql(store, "UPDATE payload SET data = ? WHERE pair = 'p'", bytes(damaged))
+        sql(store, "UPDATE result SET payload = ? WHERE item = 'p'", bytes(damaged))
         assert store.get(MODEL, METHOD, pair) is None, f"byte {place}"
         assert equal(store.get(MODEL, METHOD, other), untouched)
-    sql(store, "UPDATE payload SET data = ? WHERE pair = 'p'", whole[: len(whole) // 2])
+    sql(store, "UPDATE result SET payload = ? WHERE item = 'p'", whole[: len(whole) // 2])
     assert store.get(MODEL, METHOD, pair) is None
     store.put(MODEL, METHOD, [(pair, attribution)])
     assert equal(store.get(MODEL, METHOD, pair), attribution)
@@ -250,7 +252,7 @@ def test_a_damaged_payload_is_computed_again(store: Store, result) -> None:
     """As `get` says. Asked for another curve, the store finds out and must not stay silent."""
     pair, attribution = result("p")
     store.put(MODEL, METHOD, [(pair, attribution)])
-    sql(store, "UPDATE payload SET data = x'00'")
+    sql(store, "UPDATE result SET payload = x'00'")
     point = make_method("saliency", {"resampling": "point"})
     assert store.curves(MODEL, point, [pair]).pair_ids == ()
     assert store.missing(MODEL, point, [pair]) == [pair]
@@ -260,10 +262,10 @@ def test_a_damaged_payload_is_computed_again(store: Store, result) -> None:
 def test_a_damaged_curve_is_derived_again_and_never_wrong(store: Store, result, place: int) -> None:
     pair, attribution = result("p")
     store.put(MODEL, METHOD, [(pair, attribution)])
-    ((points,),) = sql(store, "SELECT data FROM curve")
+    ((points,),) = sql(store, "SELECT data FROM block WHERE name != 'summary'")
     damaged = bytearray(points)
     damaged[place] ^= 0x40
-    sql(store, "UPDATE curve SET data = ?", bytes(damaged))
+    sql(store, "UPDATE block SET data = ? WHERE name != 'summary'", bytes(damaged))
     np.testing.assert_array_equal(
         store.curves(MODEL, METHOD, [pair]).curves, [document_curve(attribution, METHOD)]
     )
@@ -272,7 +274,7 @@ def test_a_damaged_curve_is_derived_again_and_never_wrong(store: Store, result, 
 def test_a_cut_curve_is_derived_again(store: Store, result) -> None:
     pair, attribution = result("p")
     store.put(MODEL, METHOD, [(pair, attribution)])
-    sql(store, "UPDATE curve SET data = substr(data, 1, 396)")
+    sql(store, "UPDATE block SET data = substr(data, 1, 396) WHERE name != 'summary'")
     np.testing.assert_array_equal(
         store.curves(MODEL, METHOD, [pair]).curves, [document_curve(attribution, METHOD)]
     )
@@ -516,7 +518,7 @@ def test_two_processes_writing_at_once_lose_nothing(store: Store, result) -> Non
         float(pair_id[1:]) == score
         for pair_id, score in zip(found.pair_ids, found.scores.tolist(), strict=True)
     )
-    assert sql(store, "SELECT count(*) FROM payload") == [(100,)]
+    assert sql(store, "SELECT count(*) FROM result") == [(100,)]
     assert sql(store, "PRAGMA integrity_check") == [("ok",)]
 
 
@@ -565,4 +567,4 @@ def test_a_process_killed_in_the_middle_of_a_put_leaves_the_store_usable(
     assert store.curves(MODEL, METHOD, [pair]).pair_ids == ("p",)
     store.put(MODEL, METHOD, [result("q")])
     assert sql(store, "PRAGMA integrity_check") == [("ok",)]
-    assert sql(store, "SELECT count(*) FROM payload") == [(2,)]
+    assert sql(store, "SELECT count(*) FROM result") == [(2,)]

@@ -182,14 +182,14 @@ def test_an_owner_that_ends_takes_its_runs_along(tmp_path: Path) -> None:
 def test_locks_that_nobody_holds_are_forgotten(tmp_path: Path) -> None:
     before = len(connections._locks)
     for number in range(300):
-        path = tmp_path / "v2" / f"{number:016x}" / "x.db"
+        path = tmp_path / "v3" / f"{number:016x}" / "x.db"
         with connections.locked(path), connections.locked(path):
             pass
     assert len(connections._locks) <= max(before, connections._IDLE_LOCKS)
-    held = tmp_path / "v2" / "held" / "x.db"
+    held = tmp_path / "v3" / "held" / "x.db"
     with connections.locked(held):
         for number in range(300):
-            with connections.locked(tmp_path / "v2" / f"{number:016x}" / "y.db"):
+            with connections.locked(tmp_path / "v3" / f"{number:016x}" / "y.db"):
                 pass
         # Taken again by whoever has it, which another lock object would wait for in vain.
         with connections.locked(held, timeout=1):

@@ -68,8 +68,8 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
 def damage(store: Store) -> None:
     """Flip a byte of one stored result."""
     with store.writing(MODEL, METHOD) as db:
-        serial, data = db.execute("SELECT id, data FROM payload WHERE data NOT NULL").fetchone()
-        db.execute("UPDATE payload SET data = ? WHERE id = ?", (data[:-1] + b"\0", serial))
+        number, data = db.execute("SELECT id, payload FROM result WHERE reason IS NULL").fetchone()
+        db.execute("UPDATE result SET payload = ? WHERE id = ?", (data[:-1] + b"\0", number))
 
 
 # -- page --------------------------------------------------------------------------------------
