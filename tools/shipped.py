@@ -40,7 +40,7 @@ from poslens.attribution.types import Method, TextPair
 from poslens.cache.exchange.parquet_file import SealedWriter
 from poslens.cache.exchange.transfer import rows_of
 from poslens.cache.shipped.manifest import FOLDER, ShippedFile, write_manifest
-from poslens.cache.storage.codec import identity, recompress
+from poslens.cache.storage.codec import identity, uncompressed
 from poslens.cache.storage.maintenance import StoredFile, listing
 from poslens.cache.storage.rows import ATTRIBUTION, OTHER
 from poslens.cache.storage.store import Store
@@ -240,7 +240,7 @@ def small(rows: pa.RecordBatch) -> pa.RecordBatch:
     order = pc.sort_indices(rows, [("dataset", "ascending"), ("pair_id", "ascending")])
     rows = rows.take(order)
     payloads = [
-        recompress(row["payload"], identity(row["dataset"], row["pair_id"], row["text"]))
+        uncompressed(row["payload"], identity(row["dataset"], row["pair_id"], row["text"]))
         if row["kind"] == ATTRIBUTION and row["payload"] is not None
         else row["payload"]
         for row in rows.select(["kind", "dataset", "pair_id", "text", "payload"]).to_pylist()

@@ -1,8 +1,8 @@
-"""Serialization of attributions: safetensors with metadata, compressed, with a checksum.
+"""Serialization of attributions: a JSON header and raw arrays, compressed, with a checksum.
 
-Safetensors contains only arrays and strings, no executable code, and is restored bit for bit. All
-arrays are float32, including matrices: the sums of a matrix's rows and columns are shown next to
-the score with their difference from it, down to 1e-6, and float16 would round at 1e-3.
+It contains only arrays and strings, no executable code, and is restored bit for bit. All scores are
+float32, including matrices: the sums of a matrix's rows and columns are shown next to the score
+with their difference from it, down to 1e-6, and float16 would round at 1e-3.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import math
 import zlib
 from collections.abc import Sequence
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,15 +23,12 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.types import Array, Attribution, Method, TextPair, TokenizedText
 from poslens.cache.keys import text_fingerprint
 
-FORMAT = 2
+FORMAT = 3
 MAX_RAW = 64 << 20
 """Maximum size in bytes of an uncompressed result: a matrix of 512 x 32,000 tokens fits. Without a
 limit, a few kilobytes from a third party could expand to gigabytes."""
 
 _CODEC = pa.Codec("zstd")
-_BLOCK = 128 << 10
-_PLAIN = bytes(code for code in range(32, 127) if code not in b'"\\')  # not escaped in JSON
-
 
 Fields = dict[str, Any]
 """Named values of JSON types."""
@@ -41,55 +39,64 @@ class DamagedPayload(Exception):
 
 
 class PackedText(NamedTuple):
-    """A serialized tokenized text: its strings as JSON, and start, end and is_special of each token
-    as int32 [T, 3]."""
+    """A serialized tokenized text of T tokens: T, the number of bytes of its strings,
+    `n_tokens_full` and `max_length`; of each token the distance of its start from the one before,
+    the length of its span and is_special as int32 [3, T], which compress better than offsets; and
+    the strings, each preceded by a separator that occurs in none of them."""
 
-    said: str
+    sizes: tuple[int, int, int, int]
     spans: bytes
+    strings: bytes
 
 
 def pack_text(text: TokenizedText) -> PackedText:
     """Serialize the text. Many results share a text, so pack it only once."""
-    spans = np.empty((len(text), 3), "<i4")
-    spans[:, 0], spans[:, 1], spans[:, 2] = text.starts, text.ends, text.special
-    words = (
-        f'{{"tokens": {_listed(text.texts)}, "n_tokens_full": {text.n_tokens_full}, '
-        f'"max_length": {text.max_length}}}'
+    return _packed(
+        text.texts, text.starts, text.ends, text.special, text.n_tokens_full, text.max_length
     )
-    return PackedText(words, spans.tobytes())
 
 
-def _listed(tokens: Sequence[str]) -> str:
-    """JSON of the strings, identical to that of `json.dumps`; four times as fast if nothing has to
-    be escaped."""
-    joined = '", "'.join(tokens)
-    between = b'"' * (2 * len(tokens) - 2)
-    if tokens and joined.isascii() and joined.encode().translate(None, _PLAIN) == between:
-        return f'["{joined}"]'
-    return json.dumps(tokens)
+def _packed(
+    tokens: Sequence[str],
+    starts: np.ndarray,
+    ends: np.ndarray,
+    special: np.ndarray,
+    n_tokens_full: int,
+    max_length: int,
+) -> PackedText:
+    spans = np.empty((3, len(tokens)), "<i4")
+    spans[0], spans[1], spans[2] = starts, ends - starts, special
+    spans[0, 1:] -= starts[:-1]
+    text = "".join(tokens)
+    separator = next(char for char in map(chr, count()) if char not in text)
+    strings = _utf8(separator.join(("", *tokens)))
+    return PackedText(
+        (len(tokens), len(strings), n_tokens_full, max_length), spans.tobytes(), strings
+    )
 
 
-def _unpack_text(header: dict[str, Any], spans: np.ndarray) -> TokenizedText:
-    texts = header["tokens"]
-    if len(texts) != len(spans):
-        raise ValueError(f"{len(texts)} tokens, {len(spans)} spans")
-    if not all(isinstance(text, str) for text in texts):
-        raise TypeError("a token is no text")
-    if spans.dtype != np.int32:
-        raise TypeError("an offset is not a number")
-    if len(spans) and (spans.min() < 0 or bool((spans[:, 0] > spans[:, 1]).any())):
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _unpack_text(sizes: list[int], spans: np.ndarray, strings: bytes) -> TokenizedText:
+    distances, widths, special = spans
+    starts = np.cumsum(distances, dtype=np.int64)
+    ends = starts + widths
+    if spans.size and (widths.min() < 0 or starts.min() < 0 or ends.max() >= 2**31):
         raise ValueError("a span ends before it begins")
-    starts, ends, special = spans.T
-    n_full, limit = header["n_tokens_full"], header["max_length"]
-    if not (isinstance(n_full, int) and isinstance(limit, int) and n_full >= 0 and limit >= 0):
-        raise TypeError("a length is no number")
-    return TokenizedText(tuple(texts), starts, ends, special, n_full, limit)
+    text = strings.decode("utf-8", "surrogatepass")
+    tokens = tuple(text[1:].split(text[0])) if text else ()
+    if len(tokens) != sizes[0]:
+        raise ValueError(f"{len(tokens)} tokens, {sizes[0]} spans")
+    columns = (starts.astype(np.int32), ends.astype(np.int32), special > 0)
+    return TokenizedText(tokens, *columns, sizes[2], sizes[3])
 
 
 def identity(dataset: str, pair_id: str, text: str) -> bytes:
     """Bytes that a checksum covers in addition to the payload, so that a payload stored under
     another pair or other texts (16 hexadecimal digits) is detected as damaged."""
-    return f"{dataset}\0{pair_id}\0{text}".encode("utf-8", "surrogatepass")
+    return _utf8(f"{dataset}\0{pair_id}\0{text}")
 
 
 def identity_of(pair: TextPair) -> bytes:
@@ -103,16 +110,14 @@ def encode(
     query: PackedText | None = None,
     document: PackedText | None = None,
 ) -> bytes:
-    """Checksum (4 bytes), length (8 bytes), then the compressed safetensors. `query` and `document`
-    are the packed texts, if already available.
+    """Checksum (4 bytes), uncompressed length (8 bytes), then the compressed result. `query` and
+    `document` are the packed texts, if already available.
 
     Raises:
         UserError: the result is larger than MAX_RAW bytes.
     """
-    query = query or pack_text(attribution.query)
-    document = document or pack_text(attribution.document)
     span = pair.evidence
-    numbers = {
+    header = {
         "format": FORMAT,
         "score": attribution.score,
         "seconds": attribution.seconds,
@@ -124,85 +129,55 @@ def encode(
             "language": pair.language,
             "domain": pair.domain,
             "document_tokens": pair.document_tokens,
-            "start": span.start if span else None,
-            "end": span.end if span else None,
+            "evidence_start": span.start if span else None,
+            "evidence_end": span.end if span else None,
             "characters": len(pair.document),
         },
     }
-    before, pair_key, of_pair = json.dumps(numbers).partition(', "pair": ')
-    texts = f', "query": {query.said}, "document": {document.said}'
-    header = before + texts + pair_key + of_pair
-    raw = _safetensors(attribution, query, document, header.encode())
+    scores = [attribution.query_scores, attribution.document_scores]
+    if attribution.matrix is not None:
+        scores.append(attribution.matrix)
+    texts = (query or pack_text(attribution.query), document or pack_text(attribution.document))
+    raw = _joined(header, texts, scores)
     if len(raw) > MAX_RAW:
         raise UserError(
             f"The result of pair {pair.pair_id[:80]} has {len(raw) >> 20} MiB, more than the "
             f"{MAX_RAW >> 20} MiB that are kept of one: leave the matrix out, or shorten the texts."
         )
-    return _sealed(raw, _CODEC.compress(raw, asbytes=True), identity_of(pair))
+    return _sealed(len(raw), _CODEC.compress(raw, asbytes=True), identity_of(pair))
 
 
-def _safetensors(
-    attribution: Attribution, query: PackedText, document: PackedText, header: bytes
+def _joined(
+    header: Fields, texts: tuple[PackedText, PackedText], scores: list[np.ndarray]
 ) -> bytes:
-    """The bytes that `safetensors.numpy.save` would write for these arrays, but 20 times as fast:
-    wider types first, then by name.
-
-    The JSON is stored as one of the arrays: from bytes, unlike from a file, safetensors' own
-    metadata can't be read without parsing everything a second time.
-    """
-    floats = {"document_scores": attribution.document_scores}
-    if attribution.matrix is not None:
-        floats["matrix"] = attribution.matrix
-    floats["query_scores"] = attribution.query_scores
-    sentences, data, end = [], [], 0
-
-    def add(name: str, kind: str, shape: str, values: bytes) -> None:
-        nonlocal end
-        start, end = end, end + len(values)
-        sentences.append(
-            f'"{name}":{{"dtype":"{kind}","shape":[{shape}],"data_offsets":[{start},{end}]}}'
-        )
-        data.append(values)
-
-    for name, array in floats.items():
-        shape = ",".join(map(str, array.shape))
-        add(name, "F32", shape, array.astype("<f4", copy=False).tobytes())
-    add("document_spans", "I32", f"{len(attribution.document)},3", document.spans)
-    add("query_spans", "I32", f"{len(attribution.query)},3", query.spans)
-    add("header", "U8", str(len(header)), header)
-    table = f"{{{','.join(sentences)}}}".encode()
-    table += b" " * (-len(table) % 8)
-    return b"".join([len(table).to_bytes(8, "little"), table, *data])
+    """The header's length (4 bytes) and the header, padded to whole words; the spans of both texts,
+    the scores, the matrix if there is one, and the strings of both texts."""
+    query, document = texts
+    sides = {"query": query.sizes, "document": document.sizes, "matrix": len(scores) > 2}
+    text = json.dumps({**header, **sides}).encode()
+    text += b" " * (-len(text) % 4)
+    values = [array.astype("<f4", copy=False).tobytes() for array in scores]
+    parts = [query.spans, document.spans, *values, query.strings, document.strings]
+    return b"".join([len(text).to_bytes(4, "little"), text, *parts])
 
 
-def _sealed(raw: bytes, packed: bytes, identity: bytes) -> bytes:
-    body = len(raw).to_bytes(8, "big") + packed
+def _sealed(size: int, packed: bytes, identity: bytes) -> bytes:
+    body = size.to_bytes(8, "big") + packed
     entry: bytes = zlib.crc32(body, zlib.crc32(identity)).to_bytes(4, "big") + body
     return entry
 
 
-def recompress(data: bytes, identity: bytes) -> bytes:
-    """Repack a result without compression, for a file that compresses many results together.
+def uncompressed(data: bytes, identity: bytes) -> bytes:
+    """The same result without compression (its length is given as 0), for a file that compresses
+    many results together.
 
     Raises:
         DamagedPayload: the bytes were modified or truncated, or belong to another pair.
     """
     try:
-        raw = _raw(data, identity)
+        return _sealed(0, _raw(data, identity), identity)
     except _DAMAGE as error:
         raise DamagedPayload from error
-    return _sealed(raw, _stored(raw), identity)
-
-
-def _stored(raw: bytes) -> bytes:
-    """A Zstandard frame (RFC 8878, section 3.1.1) of raw blocks: single segment, with its size in
-    eight bytes."""
-    parts = [b"\x28\xb5\x2f\xfd\xe0", len(raw).to_bytes(8, "little")]
-    for start in range(0, max(len(raw), 1), _BLOCK):
-        block = raw[start : start + _BLOCK]
-        last = start + _BLOCK >= len(raw)
-        parts += [(len(block) << 3 | last).to_bytes(3, "little"), block]
-    return b"".join(parts)
 
 
 def is_whole(data: object, identity: bytes) -> bool:
@@ -216,15 +191,61 @@ def _raw(data: bytes, identity: bytes) -> bytes:
     if not is_whole(data, identity):
         raise DamagedPayload
     size = int.from_bytes(data[4:12], "big")
-    if size > MAX_RAW:
-        raise ValueError(f"unpacks to {size} bytes")
-    raw: bytes = _CODEC.decompress(data[12:], size, asbytes=True)
-    return raw
+    if (unpacked := size or len(data) - 12) > MAX_RAW:
+        raise ValueError(f"unpacks to {unpacked} bytes")
+    raw: bytes = _CODEC.decompress(data[12:], size, asbytes=True) if size else data[12:]
+    return _of_today(raw) if raw[8:9] == b"{" else raw
 
 
-def _unpack(data: bytes, identity: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    arrays = load(_raw(data, identity))
-    return arrays, json.loads(arrays["header"].tobytes())
+def _of_today(raw: bytes) -> bytes:
+    """A result of format 2, which were safetensors, in the current format."""
+    arrays = load(raw)
+    header = json.loads(arrays["header"].tobytes())
+    texts = []
+    for side in ("query", "document"):
+        text, spans = header.pop(side), arrays[f"{side}_spans"]
+        if spans.dtype != np.int32:
+            raise TypeError("an offset is not a number")
+        limits = (text["n_tokens_full"], text["max_length"])
+        texts.append(_packed(text["tokens"], *spans.T, *limits))
+    pair = header["pair"]
+    pair |= {f"evidence_{name}": pair.pop(name) for name in ("start", "end")}
+    scores = [
+        arrays[name] for name in ("query_scores", "document_scores", "matrix") if name in arrays
+    ]
+    return _joined(header, (texts[0], texts[1]), scores)
+
+
+class _Parts(NamedTuple):
+    header: dict[str, Any]
+    query: TokenizedText
+    document: TokenizedText
+    scores: list[np.ndarray]
+
+
+def _parts(raw: bytes) -> _Parts:
+    place = 4 + int.from_bytes(raw[:4], "little")
+    header = json.loads(raw[4:place])
+    sizes = [*header["query"], *header["document"]]
+    if len(sizes) != 8 or not all(type(size) is int and size >= 0 for size in sizes):
+        raise TypeError("a length is no number")
+    n_query, n_document = sizes[0], sizes[4]
+
+    def take(dtype: str, *shape: int) -> np.ndarray:
+        nonlocal place
+        values = np.frombuffer(raw, dtype, math.prod(shape), place).reshape(shape)
+        place += values.nbytes
+        return values
+
+    spans = [take("<i4", 3, n_query), take("<i4", 3, n_document)]
+    scores = [take("<f4", n_query), take("<f4", n_document)]
+    if header["matrix"]:
+        scores.append(take("<f4", n_query, n_document))
+    query = _unpack_text(sizes[:4], spans[0], take("S1", sizes[1]).tobytes())
+    document = _unpack_text(sizes[4:], spans[1], take("S1", sizes[5]).tobytes())
+    if place != len(raw):
+        raise ValueError("more than a result")
+    return _Parts(header, query, document, scores)
 
 
 # An imported file may be malicious: any value may have any type.
@@ -249,17 +270,17 @@ def decode(data: bytes, model: str, method: Method, pair_id: str, identity: byte
         DamagedPayload: the bytes were modified or truncated, or belong to another pair.
     """
     try:
-        arrays, header = _unpack(data, identity)
+        header, query, document, scores = _parts(_raw(data, identity))
         return Attribution(
             model=model,
             method=method,
             pair_id=pair_id,
             score=header["score"],
-            query=_unpack_text(header["query"], arrays["query_spans"]),
-            document=_unpack_text(header["document"], arrays["document_spans"]),
-            query_scores=arrays["query_scores"],
-            document_scores=arrays["document_scores"],
-            matrix=arrays.get("matrix"),
+            query=query,
+            document=document,
+            query_scores=scores[0],
+            document_scores=scores[1],
+            matrix=scores[2] if len(scores) > 2 else None,
             bias_share=_number(header["bias_share"]),
             completeness_error=_number(header["completeness_error"]),
             standard_error=_number(header.get("standard_error")),  # missing in older results
@@ -276,19 +297,19 @@ def pair_fields(data: bytes, identity: bytes) -> dict[str, Any]:
         DamagedPayload: the bytes were modified or truncated, or belong to another pair.
     """
     try:
-        found = _unpack(data, identity)[1]["pair"]
-        return {name: _of(kind, found[stored]) for name, (stored, kind) in _PAIR.items()}
+        stored = _parts(_raw(data, identity)).header["pair"]
+        return {name: _of(kind, stored[name]) for name, kind in _PAIR.items()}
     except _DAMAGE as error:
         raise DamagedPayload from error
 
 
-_PAIR: dict[str, tuple[str, type]] = {
-    "language": ("language", str),
-    "domain": ("domain", str),
-    "document_tokens": ("document_tokens", int),
-    "evidence_start": ("start", int),
-    "evidence_end": ("end", int),
-    "characters": ("characters", int),
+_PAIR: dict[str, type] = {
+    "language": str,
+    "domain": str,
+    "document_tokens": int,
+    "evidence_start": int,
+    "evidence_end": int,
+    "characters": int,
 }
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from safetensors.numpy import save
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import make_method
@@ -52,17 +51,36 @@ def changed(rows: pa.RecordBatch, **values: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(listed, schema=ROW)
 
 
-def packed(pair: Any, arrays: dict[str, np.ndarray], header: dict[str, Any]) -> bytes:
+Arrays = dict[str, np.ndarray]
+
+
+def packed(pair: Any, arrays: Arrays, header: dict[str, Any]) -> bytes:
     """A payload whose checksum is right whatever it holds."""
-    arrays |= {"header": np.frombuffer(json.dumps(header).encode(), np.uint8)}
-    raw = save(arrays)
-    body = len(raw).to_bytes(8, "big") + codec._CODEC.compress(raw, asbytes=True)
-    return zlib.crc32(body, zlib.crc32(identity_of(pair))).to_bytes(4, "big") + body
+    text = json.dumps(header).encode()
+    names = (
+        "query_spans",
+        "document_spans",
+        "query_scores",
+        "document_scores",
+        "matrix",
+        "strings",
+    )
+    parts = [arrays[name].tobytes() for name in names if name in arrays]
+    raw = b"".join([len(text).to_bytes(4, "little"), text, *parts])
+    return codec._sealed(len(raw), codec._CODEC.compress(raw, asbytes=True), identity_of(pair))
 
 
-def parts_of(data: bytes, pair: Any) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    arrays, header = codec._unpack(data, identity_of(pair))
-    return {k: v.copy() for k, v in arrays.items() if k != "header"}, header
+def parts_of(data: bytes, pair: Any) -> tuple[Arrays, dict[str, Any]]:
+    header, *texts, scores = codec._parts(codec._raw(data, identity_of(pair)))
+    query, document = map(codec.pack_text, texts)
+    arrays = {
+        "query_spans": np.frombuffer(query.spans, np.int32).copy(),
+        "document_spans": np.frombuffer(document.spans, np.int32).copy(),
+        "query_scores": scores[0].copy(),
+        "document_scores": scores[1].copy(),
+        "strings": np.frombuffer(query.strings + document.strings, np.uint8).copy(),
+    }
+    return arrays, header
 
 
 @pytest.fixture
@@ -183,19 +201,21 @@ def test_made_up_models_are_refused(rows: pa.RecordBatch, about: dict[str, Any])
         list(checked(file_of(source, rows), "x", ""))
 
 
-Change = Callable[[dict[str, np.ndarray], dict[str, Any]], object]
+Change = Callable[[Arrays, dict[str, Any]], object]
 CHANGES: dict[str, Change] = {
     "score": lambda arrays, header: header.update(score="high"),
     "no score": lambda arrays, header: header.update(score=None),
     "infinite share": lambda arrays, header: header.update(bias_share=float("inf")),
     "seconds": lambda arrays, header: header.update(seconds=[1]),
-    "tokens": lambda arrays, header: header["query"].update(tokens=[5] * 6),
-    "full": lambda arrays, header: header["document"].update(n_tokens_full="9"),
+    "full": lambda arrays, header: header["document"].__setitem__(2, "9"),
     "query": lambda arrays, header: header.update(query=[]),
+    "negative length": lambda arrays, header: header["query"].__setitem__(0, -1),
+    "huge length": lambda arrays, header: header["document"].__setitem__(0, 1 << 40),
     "spans": lambda arrays, header: arrays.update(query_spans=arrays["query_spans"] - 5),
     "scores": lambda arrays, header: arrays.update(query_scores=arrays["query_scores"] * np.nan),
-    "matrix": lambda arrays, header: arrays.update(matrix=np.zeros((1, 1), np.float32)),
-    "strings": lambda arrays, header: arrays.update(query_spans=np.zeros((3, 2), np.float32)),
+    "matrix": lambda arrays, header: header.update(matrix=True),
+    "fewer tokens": lambda arrays, header: header["query"].__setitem__(0, 5),
+    "no UTF-8": lambda arrays, header: arrays["strings"].fill(255),
 }
 
 
@@ -217,7 +237,8 @@ def test_made_up_results_count_as_damaged(store: Store, result, name: str) -> No
 def test_a_few_kilobytes_do_not_open_as_gigabytes(result) -> None:
     pair, attribution = result("p0")
     arrays, header = parts_of(codec.encode(attribution, pair), pair)
-    data = packed(pair, arrays | {"matrix": np.zeros((4097, 4096), np.float32)}, header)
+    matrix = np.zeros((4097, 4096), np.float32)
+    data = packed(pair, arrays | {"matrix": matrix}, header | {"matrix": True})
     assert len(data) < 10_000
     with pytest.raises(DamagedPayload) as error:
         decode(data, "M", METHOD, "p0", identity_of(pair))

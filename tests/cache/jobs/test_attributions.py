@@ -193,7 +193,7 @@ def test_a_result_that_is_too_large_to_keep_is_that_pairs_failure(
         result = store.get(MODEL, METHOD, pair)
         assert result is not None
         data = codec.encode(result, pair)
-        sizes.append(len(codec.recompress(data, codec.identity_of(pair))))
+        sizes.append(len(codec.uncompressed(data, codec.identity_of(pair))))
     other = Store(store.root.with_name("other"))
     monkeypatch.setattr(codec, "MAX_RAW", sorted(sizes)[-2])
     done = precompute(device(retriever), MODEL, METHOD, pairs, other)
