@@ -206,8 +206,8 @@ def _of_today(raw: bytes) -> bytes:
         text, spans = header.pop(side), arrays[f"{side}_spans"]
         if spans.dtype != np.int32:
             raise TypeError("an offset is not a number")
-        limits = (text["n_tokens_full"], text["max_length"])
-        texts.append(_packed(text["tokens"], *spans.T, *limits))
+        limits = text["n_tokens_full"], text["max_length"]
+        texts.append(_packed(text["tokens"], spans[:, 0], spans[:, 1], spans[:, 2], *limits))
     pair = header["pair"]
     pair |= {f"evidence_{name}": pair.pop(name) for name in ("start", "end")}
     scores = [

@@ -8,9 +8,10 @@ stored completely or not at all, and a damaged one counts as missing.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -19,7 +20,7 @@ from poslens.cache.keys import text_fingerprint
 from poslens.cache.lru_cache import LRUCache
 from poslens.cache.storage.codec import pack_fields, unpack_fields
 from poslens.cache.storage.files import Files, ModelKey
-from poslens.cache.storage.rows import OTHER, Key, Row, insert, select
+from poslens.cache.storage.rows import OTHER, Key, StoredRow, insert, select
 from poslens.cache.storage.schema import Misfit, Owner, Schema
 
 __all__ = ["Key", "Results", "Stored", "itself", "pair_key", "rows_of"]
@@ -32,7 +33,7 @@ T = TypeVar("T")
 # replaced, deleted or damaged result is noticed at once.
 _DECODED: LRUCache[tuple[bytes, Any]] = LRUCache(32 << 20, weigh=lambda kept: len(kept[0]))
 
-_NO_ROW = Row(0, None, None)
+_NO_ROW = StoredRow(0, None, None)
 
 
 def itself(key: Key) -> Key:
@@ -50,10 +51,11 @@ def pair_key(pair: TextPair) -> Key:
 @dataclass(frozen=True, slots=True)
 class Stored(Generic[T]):
     """Stored results of a set of items by item id, in the order of the items, and the reasons why
-    others failed."""
+    others failed. `digest` covers all of it, for caches of what is computed from it."""
 
     results: dict[str, T]
     failed: dict[str, str]
+    digest: str = field(default="", compare=False)
 
 
 class Results(Generic[Item, T]):
@@ -91,15 +93,17 @@ class Results(Generic[Item, T]):
         rows = rows_of(self._files, model, method, self._kind, keys)
         results: dict[str, T] = {}
         failed: dict[str, str] = {}
+        digest = hashlib.sha256()
         for key in keys:
             _, reason, payload = rows.get(key, _NO_ROW)
+            digest.update(f"{key!r} {reason!r} {len(payload or b'')} ".encode() + (payload or b""))
             if reason is not None:
                 failed[key.item] = reason
             elif payload is not None:
                 found = self._decoded(model, method, key, payload)
                 if found is not None:
                     results[key.item] = found
-        return Stored(results, failed)
+        return Stored(results, failed, digest.hexdigest())
 
     def put(self, model: ModelKey, method: Method, results: Sequence[tuple[Item, T]]) -> None:
         """Store results in one transaction, replacing earlier results of the same items.
@@ -167,10 +171,10 @@ class Results(Generic[Item, T]):
 
 def rows_of(
     files: Files, model: ModelKey, method: Method, kind: str, keys: Sequence[Key]
-) -> dict[Key, Row]:
+) -> dict[Key, StoredRow]:
     """The rows of those of `keys` that have one, here or in the fallback."""
 
-    def own(files: Files, keys: Sequence[Key]) -> dict[Key, Row]:
+    def own(files: Files, keys: Sequence[Key]) -> dict[Key, StoredRow]:
         with files.reading(model, method) as db:
             return {} if db is None else select(db, kind, keys)
 

@@ -56,7 +56,7 @@ class Key(NamedTuple):
     fingerprint: str
 
 
-class Row(NamedTuple):
+class StoredRow(NamedTuple):
     """A stored row: its id, and the reason or the payload."""
 
     id: int
@@ -64,9 +64,9 @@ class Row(NamedTuple):
     payload: bytes | None
 
 
-def select(db: sqlite3.Connection, kind: str, keys: Iterable[Key]) -> dict[Key, Row]:
+def select(db: sqlite3.Connection, kind: str, keys: Iterable[Key]) -> dict[Key, StoredRow]:
     """The stored rows of those of `keys` that have one."""
-    rows: dict[Key, Row] = {}
+    rows: dict[Key, StoredRow] = {}
     items: dict[str, list[str]] = {}
     for dataset, item, _ in keys:
         items.setdefault(dataset, []).append(item)
@@ -80,7 +80,7 @@ def select(db: sqlite3.Connection, kind: str, keys: Iterable[Key]) -> dict[Key, 
                 f"AND dataset = ? AND item IN ({','.join('?' * len(portion))})",
                 (kind, dataset, *portion),
             ):
-                rows[Key(dataset, item, text)] = Row(*row)
+                rows[Key(dataset, item, text)] = StoredRow(*row)
     return rows
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -55,8 +55,6 @@ from poslens.compute.compute import Compute, run_key
 from poslens.compute.provenance import ModelIdentity
 from poslens.compute.queue import Place, ready
 from poslens.compute.runs import Job, Report, Run
-
-T = TypeVar("T")
 
 DEFAULT_PAIRS = 30
 """Pairs of a data set that a page begins with."""
@@ -169,20 +167,11 @@ def stored_scores_of_others(
     )
 
 
-_answers: LRUCache[tuple[Sequence[object], Any]] = LRUCache(64)
-
-
-def _answer(key: tuple[object, ...], results: Sequence[object], make: Callable[[], T]) -> T:
-    """What `make` gives of `results`, which `key` and they determine; given again while they are
-    the very same objects: what is stored and unchanged is decoded once (`Results.select`), so pages
-    that refresh themselves ask about the same ones."""
-    # The results are kept with the answer, so their ids are given to no others.
-    answer: T = _answers.get((*key, *map(id, results)), lambda: (results, make()))[1]
-    return answer
+_answers: LRUCache[Any] = LRUCache(64)
 
 
 def _digest(*arrays: Array) -> bytes:
-    """What tells arrays from others, where no object that stays the same does."""
+    """A digest of arrays, for keys of `_answers`."""
     h_a_s_h = hashlib.sha256()
     for array in arrays:
         h_a_s_h.update(np.ascontiguousarray(array).data)
@@ -287,9 +276,8 @@ def data_set_cause(
     kept = stored(compute, spec, method, pairs)
     found = list(kept.results.values())
     groups = documents_of_pairs(pairs, kept.results)
-    summary, last_minus_first, lost = _answer(
-        ("average", spec.name, dataset, repr(method), len(kept.failed)),
-        found,
+    summary, last_minus_first, lost = _answers.get(
+        ("average", spec.name, dataset, repr(method), tuple(groups), kept.digest),
         lambda: _average(found, groups, spec.name, dataset, method, len(kept.failed)),
     )
     notes = sorted({one.note for one in found if one.note})
@@ -374,7 +362,8 @@ def agreement_of(
         UserError: no pair has both.
     """
     curves = compute.store.curves(compute.identify(spec).key, method, pairs)
-    kept = stored(compute, spec, cause, pairs).results
+    selected = stored(compute, spec, cause, pairs)
+    kept = selected.results
     ids = [i for i in curves.pair_ids if i in kept]
     both = [(c, kept[i]) for i, c in zip(curves.pair_ids, curves.curves, strict=True) if i in kept]
     if not both:
@@ -390,9 +379,13 @@ def agreement_of(
         repr(method),
         repr(cause),
         _digest(own),
+        selected.digest,
     )
     groups = documents_of_pairs(pairs, ids)
-    return _answer(key, found, lambda: agreement(spec.name, method, list(own), found, groups))
+    answer: Agreement = _answers.get(
+        key, lambda: agreement(spec.name, method, list(own), found, groups)
+    )
+    return answer
 
 
 # -- null controls ---------------------------------------------------------------------------------
@@ -434,7 +427,10 @@ def controlled(
     weights = own.magnitudes[places], nulls.magnitudes[null_places]
     groups = documents_of_pairs(pairs, [own.pair_ids[place] for place in places.tolist()])
     key = ("controlled", kind, _digest(curves, of_nulls, *weights), tuple(groups))
-    return _answer(key, (), lambda: minus_null(kind, curves, of_nulls, groups, weights))
+    answer: ControlledCurve = _answers.get(
+        key, lambda: minus_null(kind, curves, of_nulls, groups, weights)
+    )
+    return answer
 
 
 def query_controls_agree(

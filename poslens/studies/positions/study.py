@@ -226,7 +226,8 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
             repr(method),
             moved.fingerprint,
             tuple(pair.pair_id for pair in (*moved.pairs, *moved.nulls)),
-            tuple(map(id, ranks.results.values())),
+            relocations.digest,
+            ranks.digest,
         )
 
         def summary() -> PositionSummary:
@@ -251,7 +252,7 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
                 failed,
             )
 
-        return _summaries.get(key, lambda: (ranks, summary()))[1]
+        return _summaries.get(key, summary)
 
     def together(self, summaries: Sequence[PositionSummary]) -> list[PositionSummary]:
         """The results with p of the models' effects adjusted by Holm."""
@@ -306,7 +307,7 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         )
 
 
-_summaries: LRUCache[tuple[object, PositionSummary]] = LRUCache(32)
+_summaries: LRUCache[PositionSummary] = LRUCache(32)
 _fingerprints: LRUCache[str] = LRUCache(32)
 
 
