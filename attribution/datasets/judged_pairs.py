@@ -92,11 +92,15 @@ class JudgementRow:
         return f"{self.query}/{self.document}"
 
 
-def judgement_rows(file: File, rows: Iterable[Row]) -> Iterator[JudgementRow | Rejection]:
-    """The judgments above zero in the rows of a file."""
+def judgement_rows(
+    file: File, rows: Iterable[Row], ids: tuple[Column[str], Column[str]] = (QUERY_ID, DOCUMENT_ID)
+) -> Iterator[JudgementRow | Rejection]:
+    """The judgments above zero in the rows of a file; `ids` are the columns of queries and
+    documents."""
+    query, document = ids
 
     def read(row: Row) -> JudgementRow:
-        judgement = JudgementRow(file.name, row.number, row[QUERY_ID], row[DOCUMENT_ID], row[SCORE])
+        judgement = JudgementRow(file.name, row.number, row[query], row[document], row[SCORE])
         if not judgement.relevance:
             raise UserError(f"{judgement.pair_id} is judged not relevant")
         return judgement

@@ -1,0 +1,115 @@
+"""PolEval 2022, task 3 (passage retrieval in Polish): questions, passages and their pairs.
+
+A folder with `questions.jl` (id, text), `passages.jl` (id, text and, except for customer support,
+title), both lines of JSON, and `pairs.tsv` (question-id, passage-id, score, with that header); each
+can end in `.gz`. The document is title, one space, text, as in BEIR. Passages are read row by row,
+because Wikipedia's corpus has seven million.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from poslens.attribution.datasets.beir import joined
+from poslens.attribution.datasets.corpus import Collection, Document, documents_of, gather
+from poslens.attribution.datasets.formats import Format, register
+from poslens.attribution.datasets.judged_pairs import (
+    SCORE,
+    JudgementRow,
+    RowsById,
+    judged_pairs,
+    judgement_rows,
+)
+from poslens.attribution.datasets.schema import Row, as_id, as_string, optional, required
+from poslens.attribution.datasets.streams import File
+from poslens.attribution.datasets.tables import csv_rows, json_rows
+from poslens.attribution.datasets.types import DataSet, Judgement, Rejection, collect, pairs_of
+from poslens.attribution.text import clean
+from poslens.attribution.types import TextPair
+
+LANGUAGE = "pol"
+
+QUESTIONS, PASSAGES, PAIRS = "questions.jl", "passages.jl", "pairs.tsv"
+ID, TEXT = required("id", as_id), required("text", as_string)
+TITLE = optional("title", as_string)
+PAIR_IDS = required("question-id", as_id), required("passage-id", as_id)
+
+
+def files(root: Path) -> dict[str, Path]:
+    """The files that the folder has, by name."""
+    return {
+        name: path
+        for name in (QUESTIONS, PASSAGES, PAIRS)
+        for path in (root / f"{name}.gz", root / name)
+        if path.is_file()
+    }
+
+
+def read(root: Path, name: str, title: str = "") -> DataSet:
+    """One pair for each row of `pairs.tsv` with a score above zero.
+
+    Raises:
+        UserError: a file is damaged, or no row makes a pair.
+    """
+    return collect(name, title or f"{name} (PolEval 2022)", pairs_of(_judged(files(root), name)))
+
+
+def collection(root: Path, name: str, title: str = "") -> Collection:
+    """Questions as queries, and every passage as a document.
+
+    Raises:
+        UserError: as `read`.
+    """
+    named = files(root)
+
+    def document(row: Row) -> Document:
+        heading = row[TITLE]
+        return Document(row[ID], joined(heading, row[TEXT]), "", LANGUAGE, heading or "")
+
+    def stream() -> Iterator[Document | Rejection]:
+        passages = _file(named[PASSAGES])
+        return documents_of(passages, json_rows(passages), document, set())
+
+    title = title or f"{name} (PolEval 2022)"
+    return gather(name, title, _judged(named, name), stream, [named[PASSAGES]])
+
+
+def _judged(named: dict[str, Path], name: str) -> Iterator[Judgement | Rejection]:
+    pairs = _file(named[PAIRS])
+    rows = csv_rows(pairs, (*PAIR_IDS, SCORE), "\t")
+    judged = list(judgement_rows(pairs, rows, PAIR_IDS))
+    wanted = [row for row in judged if isinstance(row, JudgementRow)]
+    questions, passages = RowsById[str]("question"), RowsById[str]("passage")
+    for table, file, ids in (
+        (questions, _file(named[QUESTIONS]), {row.query for row in wanted}),
+        (passages, _file(named[PASSAGES]), {row.document for row in wanted}),
+    ):
+        table.add(file, json_rows(file), ID, _text, ids)
+
+    def pair_of(row: JudgementRow, query: str, document: str) -> TextPair:
+        return TextPair(row.pair_id, query, document, language=LANGUAGE, dataset=name)
+
+    yield from judged_pairs(
+        judged, questions.__getitem__, passages.__getitem__, pair_of, "", LANGUAGE
+    )
+
+
+def _file(path: Path) -> File:
+    return File(path.name, path)
+
+
+def _text(row: Row) -> str:
+    return clean(joined(row[TITLE], row[TEXT]), "text").text
+
+
+register(
+    Format(
+        name="poleval",
+        description="PolEval 2022 (questions.jl, passages.jl, pairs.tsv)",
+        order=21,
+        fits=lambda path: path.is_dir() and len(files(path)) == 3,
+        read=read,
+        collection=collection,
+    )
+)
