@@ -108,7 +108,7 @@ def attribute(
                 tokens[own.encoded.side] = _part(retriever, own, other.directions, shares, part)
     for b in range(len(pairs)):
         for side in (of_documents, of_queries):
-            _require_complete(retriever, side, b)
+            require_complete(retriever, side, b)
     return build_batch(
         retriever,
         method,
@@ -157,7 +157,7 @@ def _attribute_jointly(
     scores = seen["scores"].float().cpu()
     shares = Shares(tokens, bias.float().cpu(), scores, seen["scores"])
     for b in range(len(pairs)):
-        _require_complete(retriever, shares, b)
+        require_complete(retriever, shares, b)
     return build_batch(
         retriever,
         method,
@@ -251,7 +251,12 @@ def _part(retriever: DenseRetriever, own: Read, other: Tensor, shares: Shares, p
     return positions if part == "position" else shares.tokens - positions
 
 
-def _require_complete(retriever: Retriever, side: Shares, row: int) -> None:
+def require_complete(retriever: Retriever, side: Shares, row: int) -> None:
+    """Refuse shares [B, T] that, with the bias share, miss the score of this row.
+
+    Raises:
+        UserError: the model has layers that are not linearised.
+    """
     error = float(side.error[row])
     parts = float(side.tokens[row].abs().sum() + side.bias[row].abs())
     if abs(error) > _tolerance(retriever) * max(parts, 1e-6):
@@ -281,7 +286,6 @@ register(
         order=1,
         citation="Modarressi et al. 2023, arXiv 2306.02873 (DecompX)",
         primary=True,
-        order_blind="index -0.086 [-0.145, -0.034], 16 pairs of the sample",
         parameters=(
             MethodParameter(
                 "matrix",

@@ -33,6 +33,35 @@ def relu_ratio(x: Tensor) -> Tensor:
     return (x > 0).to(x.dtype)
 
 
+def gamma_rule(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    gamma: float,
+    attach: Callable[[Tensor, Tensor | None], Tensor],
+) -> Tensor:
+    """A linear layer's output y = W x + b as a constant ratio times z = W x + b + gamma (their part
+    with the sign of y), so that gradient times input distributes y by the gamma rule of layer-wise
+    relevance propagation (Montavon et al. 2019), for inputs of both signs. Contributions to y get
+    1 + gamma times as much weight as those against it. |z| is at least |y|, so no value is
+    amplified. `attach` attributes the constants in z."""
+    linear = torch.nn.functional.linear
+    y = linear(x, weight, bias).detach()
+    positive, negative = weight.clamp(min=0), weight.clamp(max=0)
+    above, below = x.clamp(min=0), x.clamp(max=0)
+    aligned = torch.where(
+        y > 0,
+        linear(above, positive) + linear(below, negative),
+        linear(above, negative) + linear(below, positive),
+    )
+    z = linear(x, weight) + gamma * aligned
+    if bias is not None:
+        constant = bias * (1 + gamma * (y * bias > 0))
+        z = attach(z + constant, constant)
+    total = z.detach()
+    return z * torch.where(total == 0, 0, y / torch.where(total == 0, 1, total))
+
+
 def apply(function: type[Function], *arguments: object) -> Tensor:
     """`Function.apply`, which torch leaves untyped."""
     apply: Callable[..., Tensor] = function.apply

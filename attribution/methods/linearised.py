@@ -31,6 +31,7 @@ from poslens.attribution.methods.frozen import (
     Scaled,
     Weights,
     apply,
+    gamma_rule,
     gelu_ratio,
     relu_ratio,
     tanh_ratio,
@@ -43,9 +44,12 @@ Op = Callable[..., Tensor]
 class _Linearised(TorchFunctionMode):
     """See the module's docstring; use `linearised`."""
 
-    def __init__(self, bias_scale: Tensor, apart: tuple[Tensor, Tensor] | None) -> None:
+    def __init__(
+        self, bias_scale: Tensor, apart: tuple[Tensor, Tensor] | None, gamma: float
+    ) -> None:
         super().__init__()
         self.bias_scale = bias_scale
+        self.gamma = gamma
         self.apart = apart
         # Outputs of activations, by identity: in a gated product they are the constant side.
         # References are stored, because another tensor could get the id of a freed one.
@@ -90,14 +94,19 @@ class _Linearised(TorchFunctionMode):
     # -- linear operations with a constant part --
 
     def _linear(self, func: Op, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        if self.gamma and x.requires_grad:
+            return gamma_rule(x, weight, bias, self.gamma, self.attach)
         return self.attach(func(x, weight, bias), bias)
 
     def _addmm(self, func: Op, bias: Tensor, x: Tensor, weight: Tensor, **rest: Any) -> Tensor:
         # transformers' Conv1D (GPT-2) flattens batch and positions into rows first.
+        batch = self.bias_scale.shape[0]
+        if self.gamma and x.requires_grad:
+            rows = x.unflatten(0, (batch, -1))
+            return gamma_rule(rows, weight.T, bias, self.gamma, self.attach).flatten(0, 1)
         y = func(bias, x, weight, **rest)
         if not y.requires_grad:
             return y
-        batch = self.bias_scale.shape[0]
         return self.attach(y.unflatten(0, (batch, -1)), bias).flatten(0, 1)
 
     def _add(self, func: Any, a: Any, b: Any, **rest: Any) -> Any:
@@ -289,18 +298,23 @@ _FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @contextmanager
 def linearised(
-    model: nn.Module, bias_scale: Tensor, apart: tuple[Tensor, Tensor] | None = None
+    model: nn.Module,
+    bias_scale: Tensor,
+    apart: tuple[Tensor, Tensor] | None = None,
+    gamma: float = 0.0,
 ) -> Iterator[None]:
     """Run `model` with frozen nonlinearities while the context is open.
 
     `bias_scale` [B], ones that require a gradient, collects the constants' share of each row.
     `apart` is the bias of one linear layer and ones [B, T] that collect its share per position
-    instead. Hooks are attached to the model's activations meanwhile: hold the model's lock.
+    instead. With `gamma`, linear layers distribute values by the gamma rule of layer-wise relevance
+    propagation instead of in proportion to each input. Hooks are attached to the model's
+    activations meanwhile: hold the model's lock.
 
     Raises:
         UserError: raised by the forward pass if a product of two token-dependent parts has no gate.
     """
-    mode = _Linearised(bias_scale, apart)
+    mode = _Linearised(bias_scale, apart, gamma)
     hooks = []
     inputs: dict[int, Tensor] = {}
 

@@ -61,11 +61,13 @@ class Steps:
 
 
 def share_matrices(
-    retriever: DenseRetriever, pairs: Sequence[TextPair], biases: str
+    retriever: DenseRetriever, pairs: Sequence[TextPair], biases: str, gamma: float = 0.0
 ) -> tuple[tuple[Encoded, Shares], tuple[Encoded, Shares], list[Tensor]]:
     """Queries and documents of pairs with their shares, and the pairs' matrices [Q, D], including
     special tokens. Shares are row and column sums of the matrices plus each token's product with
     the other side's constants. Each text is read once.
+
+    With `gamma`, linear layers follow the gamma rule (`linearised`).
 
     Scores come from the texts' whole vectors, so `Shares.error` is the completeness error.
     """
@@ -73,7 +75,8 @@ def share_matrices(
     known, known_at = distinct([pair.document for pair in pairs])
 
     def read(text: str, side: Side) -> Read:
-        return read_linear(retriever, retriever.encode_texts([text], side), one_round(1), biases)
+        encoded = retriever.encode_texts([text], side)
+        return read_linear(retriever, encoded, one_round(1), biases, gamma)
 
     queries, vectors = [], []
     for text in asked:

@@ -52,12 +52,18 @@ def shares(
     return shares_of(read_linear(retriever, encoded, one_round(len(other)), biases), other)
 
 
-def read_linear(retriever: DenseRetriever, encoded: Encoded, rounds: Rounds, biases: str) -> Read:
+def read_linear(
+    retriever: DenseRetriever,
+    encoded: Encoded,
+    rounds: Rounds,
+    biases: str,
+    gamma: float = 0.0,
+) -> Read:
     """The linearised forward pass of one side's texts. Its leaves are the tokens [R, T, H], ones
     [R] for the constants and, with `biases=decompx`, ones [R, T] for the first layer's value bias
     at each token. Its vectors are scaled so that the score is an inner product."""
     leaves = _leaves(retriever, encoded, biases)
-    directions = _linear_directions(retriever, encoded, *leaves)
+    directions = _linear_directions(retriever, encoded, gamma, *leaves)
     return Read(encoded, rounds, leaves, directions)
 
 
@@ -88,6 +94,7 @@ def _leaves(retriever: DenseRetriever, encoded: Encoded, biases: str) -> tuple[T
 def _linear_directions(
     retriever: DenseRetriever,
     encoded: Encoded,
+    gamma: float,
     inputs: Tensor,
     bias_scale: Tensor,
     value_scale: Tensor | None = None,
@@ -96,7 +103,7 @@ def _linear_directions(
         None if value_scale is None else (_first_value_bias(retriever, encoded.side), value_scale)
     )
     with (
-        linearised(retriever.backbone_of(encoded.side), bias_scale, apart),
+        linearised(retriever.backbone_of(encoded.side), bias_scale, apart, gamma),
         retriever.override_embeddings(inputs, retriever.entry_of(encoded.side)),
     ):
         directions = retriever.directions(retriever.embed(encoded))

@@ -23,7 +23,7 @@ PAIRS = [
     TextPair("long", "lazy dogs", "A quick brown fox, jumping over lazy dogs. " * 3),
     TextPair("short", "fox", "a fox"),
 ]
-OPTIONS = {"integrated_gradients": {"steps": "16"}}
+OPTIONS = {"integrated_gradients": {"steps": "16"}, "integrated_jacobians": {"steps": "16"}}
 MODELS: dict[str, tuple[str, Callable[[Path, Path], Path]]] = {
     "dense": ("dense", lambda raw, at: tiny_models.build("bert", at)),
     "late interaction": ("late_interaction", tiny_families.late_interaction),

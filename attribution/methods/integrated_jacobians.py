@@ -1,0 +1,233 @@
+"""Integrated Jacobians (Möller, Nikolaev and Padó 2023): shares of pairs of a query token and a
+document token, from the Jacobians of both encoders averaged along straight paths from padding.
+
+With e the vector whose inner product is the score, r_q and r_d the texts with padding in place of
+every token, and J the averaged Jacobians, M_ij = <J_i (q_i - r_q,i), J_j (d_j - r_d,j)>. All M_ij
+sum to s(q, d) - s(q, r_d) - s(r_q, d) + s(r_q, r_d).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from poslens.attribution.batching import checkpoint
+from poslens.attribution.methods.base import Clock, MethodEntry, MethodParameter, build, register
+from poslens.attribution.methods.passes import distinct
+from poslens.attribution.methods.perturbation import Varied, varied
+from poslens.attribution.retrievers.base import Pooled
+from poslens.attribution.retrievers.family import Capability
+from poslens.attribution.types import Attribution, Method, Side, TextPair
+
+STEPS = (8, 16, 32, 64, 128, 256)
+"""Numbers of steps that `auto` tries."""
+
+DELTA = 1e-2
+"""The completeness error, relative to what has to be distributed, at which `auto` stops."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Path:
+    """The straight path to one text, with the vectors [H] at its end and at its beginning."""
+
+    way: Varied
+    whole: Tensor
+    empty: Tensor
+
+    @property
+    def delta(self) -> Tensor:
+        """Difference of the input embeddings at both ends [T, E]."""
+        return (self.way.inputs - self.way.baseline)[0]
+
+    @property
+    def difference(self) -> Tensor:
+        """Difference of the vectors at both ends [H]."""
+        return self.whole - self.empty
+
+    @property
+    def tokens(self) -> slice:
+        """The text's tokens among the positions, without padding."""
+        start = self.way.encoded.offsets[0]
+        return slice(start, start + len(self.way.encoded.texts[0]))
+
+
+def attribute(retriever: Pooled, method: Method, pairs: Sequence[TextPair]) -> list[Attribution]:
+    """Each token's sum of M_ij over the other text and, with `matrix=yes`, the matrix. The sums
+    alone need no matrix: all J_i (q_i - r_q,i) together are the difference of two vectors.
+
+    The bias share is the three scores with a text of padding: values of either side plus the bias
+    share are the score, up to the completeness error (of the matrix if there is one, otherwise of
+    the document's values). `steps=auto` doubles the steps, up to 256, until it is small. Pairs that
+    share a document share the passes along its path.
+
+    Raises:
+        UserError: the model's similarity is no inner product, or a text has no tokens.
+    """
+    clock, steps = Clock(), str(method.params["steps"])
+    numbers = STEPS if steps == "auto" else (int(steps),)
+    with retriever.lock:
+        queries, asked = distinct([pair.query for pair in pairs])
+        documents, read = distinct([pair.document for pair in pairs])
+        query_paths = [_path(retriever, text, "query") for text in queries]
+        paths = [_path(retriever, text, "document") for text in documents]
+        found: dict[int, tuple[Tensor, Tensor, Tensor | None]] = {}
+        if method.params["matrix"] == "yes":
+            vectors = [_token_vectors(retriever, path, numbers) for path in query_paths]
+            for number, rows in _shared(
+                retriever, paths, read, [vectors[at] for at in asked], numbers
+            ):
+                found[number] = rows.sum(1), rows.sum(0), rows
+        else:
+            wholes = [query_paths[at].difference[None] for at in asked]
+            of_documents = dict(_shared(retriever, paths, read, wholes, numbers))
+            wholes = [paths[at].difference[None] for at in read]
+            of_queries = dict(_shared(retriever, query_paths, asked, wholes, numbers))
+            found = {n: (of_queries[n][0], of_documents[n][0], None) for n in of_queries}
+    seconds = clock.each(len(pairs))
+    results = []
+    for number, pair in enumerate(pairs):
+        query, document = query_paths[asked[number]], paths[read[number]]
+        of_query, of_document, matrix = found[number]
+        bias = _dot(query.whole, document.empty) + _dot(query.empty, document.difference)
+        score = _dot(query.whole, document.whole)
+        results.append(
+            build(
+                retriever,
+                method,
+                pair,
+                score=score,
+                query=query.way.encoded.texts[0],
+                document=document.way.encoded.texts[0],
+                query_scores=of_query[query.tokens].cpu(),
+                document_scores=of_document[document.tokens].cpu(),
+                matrix=None if matrix is None else matrix[query.tokens, document.tokens].cpu(),
+                bias_share=bias,
+                completeness_error=score - bias - float(of_document.double().sum()),
+                seconds=seconds,
+            )
+        )
+    return results
+
+
+def _shared(
+    retriever: Pooled,
+    paths: Sequence[_Path],
+    places: Sequence[int],
+    vectors: Sequence[Tensor],
+    numbers: Sequence[int],
+) -> Iterator[tuple[int, Tensor]]:
+    """For each pair, the products of its `vectors` [K, H] with each token's vector of the text at
+    its place [K, T]; pairs with the same text share its passes."""
+    for at, path in enumerate(paths):
+        own = [number for number, place in enumerate(places) if place == at]
+        rows = _rows(retriever, path, torch.cat([vectors[number] for number in own]), numbers)
+        yield from zip(own, rows.split([len(vectors[number]) for number in own]), strict=True)
+
+
+def _path(retriever: Pooled, text: str, side: Side) -> _Path:
+    way = varied(retriever, retriever.encode_texts([text], side))
+    with torch.no_grad():
+        whole, empty = (
+            retriever.directions(way.embed(end))[0] for end in (way.inputs, way.baseline)
+        )
+    return _Path(way, whole, empty)
+
+
+def _dot(a: Tensor, b: Tensor) -> float:
+    return float((a.double() * b.double()).sum())
+
+
+def _along(retriever: Pooled, path: _Path, n_steps: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Points of the path [S, T, E], their vectors [S, H] with the graph, and their weights [S], by
+    Gauss-Legendre quadrature, a batch at a time."""
+    nodes, weights = np.polynomial.legendre.leggauss(n_steps)
+    inputs = path.way.inputs
+    at = torch.as_tensor((nodes + 1) / 2, dtype=inputs.dtype, device=inputs.device)
+    weight = torch.as_tensor(weights / 2, dtype=inputs.dtype, device=inputs.device)
+    for some, part in zip(at.split(path.way.batch), weight.split(path.way.batch), strict=True):
+        points = (path.way.baseline + some[:, None, None] * path.delta).requires_grad_()
+        with torch.enable_grad():
+            yield points, retriever.directions(path.way.embed(points)), part
+
+
+def _token_vectors(retriever: Pooled, path: _Path, numbers: Sequence[int]) -> Tensor:
+    """Each token's vector J_i (x_i - r_i) [T, H]; they sum to the difference of the vectors at both
+    ends. For any u, <u, J_i (x_i - r_i)> is linear in u, and its gradient is the vector."""
+    difference = path.difference
+    vectors = torch.zeros(path.delta.shape[0], len(difference))
+    for n_steps in numbers:
+        vectors = difference.new_zeros(path.delta.shape[0], len(difference))
+        # The fused kernels of attention have no second derivative.
+        with sdpa_kernel(SDPBackend.MATH):
+            for points, outputs, weight in _along(retriever, path, n_steps):
+                with torch.enable_grad():
+                    probe = torch.zeros_like(outputs).requires_grad_()
+                    (gradients,) = torch.autograd.grad(outputs, points, probe, create_graph=True)
+                    products = torch.einsum("ste,te,s->t", gradients, path.delta, weight)
+                for token in path.delta.any(-1).nonzero()[:, 0].tolist():
+                    checkpoint()
+                    (row,) = torch.autograd.grad(products[token], probe, retain_graph=True)
+                    vectors[token] += row.sum(0)
+        error = torch.linalg.vector_norm(difference - vectors.sum(0))
+        if error <= DELTA * torch.linalg.vector_norm(difference):
+            break
+    return vectors
+
+
+def _rows(retriever: Pooled, path: _Path, vectors: Tensor, numbers: Sequence[int]) -> Tensor:
+    """Products of `vectors` [K, H] with each token's vector of one document [K, T]."""
+    wanted = vectors @ path.difference
+    rows = torch.zeros(len(vectors), path.delta.shape[0])
+    used = vectors.any(-1).nonzero()[:, 0].tolist()
+    for n_steps in numbers:
+        rows = vectors.new_zeros(len(vectors), path.delta.shape[0])
+        for points, outputs, weight in _along(retriever, path, n_steps):
+            for number in used:
+                checkpoint()
+                share = (outputs @ vectors[number] * weight).sum()
+                (gradient,) = torch.autograd.grad(share, points, retain_graph=True)
+                rows[number] += torch.einsum("ste,te->t", gradient, path.delta)
+        if (wanted - rows.sum(1)).abs().sum() <= DELTA * wanted.abs().sum():
+            break
+    return rows
+
+
+register(
+    MethodEntry(
+        name="integrated_jacobians",
+        title="Integrated Jacobians",
+        help="Share of each pair of a query token and a document token, from the Jacobians of both "
+        "encoders averaged along straight paths from padding tokens; a token's value is its sum "
+        "over the other text. Values plus the scores with padding instead of a text equal the "
+        "score. Slow.",
+        axis="Integrated Jacobians",
+        unit="score",
+        signed=True,
+        additive=True,
+        needs=Capability.JACOBIAN,
+        version=1,
+        compute=attribute,
+        order=8,
+        citation="Möller, Nikolaev and Padó 2023, arXiv 2310.05703",
+        uses_gradients=True,
+        slow=True,
+        parameters=(
+            MethodParameter(
+                "matrix",
+                ("no", "yes"),
+                "Also compute the share of every pair of a query token and a document token, "
+                "which takes a pass for each token of the query.",
+            ),
+            MethodParameter(
+                "steps",
+                ("auto", *map(str, STEPS)),
+                "Points on each path. auto doubles them until the matrix misses 1% at most.",
+            ),
+        ),
+    )
+)
