@@ -305,7 +305,7 @@ class Provenance:
     count. `n_pairs`, `n_queries` and `n_documents` are what the numbers are computed over (a single
     pair is named in `selection`). `truncated` is the number of truncated documents, `units` what
     tokens were aggregated to and how, `control` what was subtracted, and `interval` what was
-    resampled for intervals.
+    resampled for intervals. `method_preference` is what the attribution method itself prefers.
     """
 
     poslens: str
@@ -325,6 +325,7 @@ class Provenance:
     units: str = ""
     control: str = ""
     interval: str = ""
+    method_preference: str = ""
 
     def entry(self) -> dict[str, str | int]:
         """Each field with a value, by name, in reading order."""

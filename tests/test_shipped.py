@@ -24,6 +24,7 @@ from poslens.attribution.types import TextPair
 from poslens.cache.kinds.faithfulness import FaithfulnessStore
 from poslens.cache.kinds.interventions import intervene
 from poslens.cache.shipped.manifest import FOLDER, NAME, shipped_files
+from poslens.cache.shipped.preferences import certified
 from poslens.cache.storage.maintenance import listing
 from poslens.compute.compute import Compute
 from poslens.studies.cause import service as interventions
@@ -103,6 +104,23 @@ def test_everything_of_the_plan_is_there_and_nothing_is_counted_as_stored(comput
     for start in POSITION_ORDERS:
         assert tests.missing(model, position_order(start), tested) == []
     assert listing(compute.store) == []
+
+
+def test_the_table_of_preferences_is_of_what_ships(compute: Compute) -> None:
+    found = {repr(each.method): each for each in tool.preferences_of(compute)}
+    shipped = certified()
+    assert set(shipped) == set(found), "run python -m tools.shipped"
+    for method, preference in shipped.items():
+        here = found[method]
+        assert preference.n_documents == here.n_documents
+        assert preference.order_blind.value == pytest.approx(here.order_blind.value, abs=1e-4)
+        assert preference.order_blind.interval == pytest.approx(here.order_blind.interval, abs=1e-4)
+        assert (preference.planted is None) is (here.planted is None)
+        if preference.planted is not None and here.planted is not None:
+            assert preference.planted.slope.value == pytest.approx(
+                here.planted.slope.value, abs=1e-4
+            )
+            assert preference.planted.primacy == here.planted.primacy
 
 
 @pytest.mark.parametrize("name", tool.MODELS)

@@ -20,9 +20,10 @@ from typing import Any, get_args
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
-from poslens.attribution.methods import CURVE_PARAMETERS, METHODS, MethodParameter
+from poslens.attribution.methods import CURVE_PARAMETERS, METHODS, MethodParameter, make_method
 from poslens.attribution.retrievers.detect import families_with, family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec, presets
+from poslens.cache.shipped.preferences import certified
 from poslens.commands.answers import ResultSource
 from poslens.commands.study_group import StudyGroup
 from poslens.compute.settings import SETTINGS
@@ -262,6 +263,40 @@ def parameters_table() -> str:
     )
 
 
+def preferences_table() -> str:
+    """What each method prefers with default parameters, as it ships."""
+
+    def row(name: str) -> Sequence[str]:
+        if (one := certified().get(repr(make_method(name)))) is None:
+            return f"`{name}`", *["–"] * 6
+        index, planted = one.order_blind.text("+.3f"), one.planted
+        if planted is None:
+            return f"`{name}`", index, *["–"] * 5
+        limits = (
+            "no" if limit is None else f"{limit:g}" for limit in (planted.primacy, planted.recency)
+        )
+        estimates = (
+            (planted.slope, "+.2f"),
+            (planted.rank_correlation, "+.2f"),
+            (planted.query_free, ".2f"),
+        )
+        slope, rank, free = ("–" if e is None else e.text(form) for e, form in estimates)
+        return f"`{name}`", index, slope, rank, *limits, free
+
+    return table(
+        [
+            "method",
+            "index without positions",
+            "slope",
+            "rank correlation",
+            "detects primacy from",
+            "detects recency from",
+            "share without the query",
+        ],
+        map(row, METHODS),
+    )
+
+
 def presets_table() -> str:
     """The retrievers known by name."""
 
@@ -297,6 +332,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "methods": methods_table,
         "families": families_table,
         "parameters": parameters_table,
+        "preferences": preferences_table,
     },
     "models.md": {"presets": presets_table},
     "settings.md": {"settings": settings_table},

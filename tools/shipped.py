@@ -16,6 +16,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from poslens.attribution.datasets import SAMPLE, SAMPLE_BIAS, DataSet
 from poslens.attribution.datasets.types import spread_evenly
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.faithfulness import ErasureParameters
+from poslens.attribution.evaluation.preferences import BASE, CURVES, Preference
 from poslens.attribution.interventions.ablation import ablation_method
 from poslens.attribution.interventions.relocation import movable, relocation_method
 from poslens.attribution.methods import METHODS, make_method
@@ -39,6 +41,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec, data_folder, pre
 from poslens.attribution.types import Method, TextPair
 from poslens.cache.exchange.parquet_file import SealedWriter
 from poslens.cache.exchange.transfer import rows_of
+from poslens.cache.shipped import preferences
 from poslens.cache.shipped.manifest import FOLDER, ShippedFile, write_manifest
 from poslens.cache.storage.codec import identity, uncompressed
 from poslens.cache.storage.maintenance import StoredFile, listing
@@ -54,6 +57,12 @@ from poslens.studies.map import service as maps
 from poslens.studies.map.service import TextMap
 from poslens.studies.passport import service as passports
 from poslens.studies.positions.study import POSITIONS
+from poslens.studies.preferences.study import (
+    FITTING,
+    PREFERENCES,
+    PreferenceSubject,
+    summary_of,
+)
 from poslens.studies.ranking import service as ranking
 from poslens.studies.why.study import WHY
 
@@ -66,6 +75,10 @@ LAYOUT = Layout(metric=METRICS["embeddings"])
 MAX_BYTES = 15_000_000
 N_TESTED = 10
 """Pairs of those that Faithfulness begins with whose tests ship: each takes a minute."""
+
+PLANTED_MEASURED = ("saliency", "decomposition", "input_x_gradient", "profile")
+"""Methods of which preferences on planted biases ship. The others, which take hours, are measured
+on the order-blind encoder alone."""
 
 CALIBRATED = "@calibrated"
 LEFT_OUT = ("random_order", "late_chunks")
@@ -156,9 +169,32 @@ def plan(compute: Compute) -> Iterator[tuple[str, Job]]:
     for spec in found:
         method = methods_of(spec)[0]
         yield f"{method.name}, null", compute.attribution_job(spec, method, nulls, "null")
+    for measured in methods_measured(compute):
+        yield "preferences", PREFERENCES.job(compute, measured)
     # Whatever else stands on a model's card.
     for spec in found:
         yield "passport", passports.job(compute, passports.passport(compute, spec, data))
+
+
+def methods_measured(compute: Compute) -> list[PreferenceSubject]:
+    """The methods whose preferences ship."""
+    data, subjects = datasets.read(SAMPLE), list[PreferenceSubject]()
+    for name in FITTING:
+        given = {"methods": [name], "order_blind_only": name not in PLANTED_MEASURED}
+        settings = PREFERENCES.parameters.settings(given)
+        corpus = PREFERENCES.corpus(data, settings)
+        subjects += PREFERENCES.subjects(compute, resolve(BASE), corpus, settings)
+    return subjects
+
+
+def preferences_of(compute: Compute) -> Iterator[Preference]:
+    """What these methods prefer, under each setting of curves."""
+    for subject in methods_measured(compute):
+        for curve in CURVES:
+            found = summary_of(compute, subject, replace(subject.method, curve_params=curve))
+            if found is not None:  # the whole table is of default curves alone, to be small
+                default = curve == subject.method.curve_params
+                yield found.preference if default else replace(found.preference, planted=None)
 
 
 def sources(spec: RetrieverSpec, data: DataSet) -> Iterator[TextMap]:
@@ -268,6 +304,7 @@ def main() -> int:
     try:
         compute_all(compute)
         files = write_all(compute.store, FOLDER)
+        preferences.write(preferences_of(compute))
     except UserError as error:
         print(error, file=sys.stderr)
         return 2

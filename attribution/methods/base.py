@@ -49,11 +49,9 @@ class MethodEntry:
     required capability of a family; with `uses_gradients`, gradients must reach the word
     embeddings. A `slow` method runs in comparisons only if it is selected, and a `primary` one is
     selected by default. `order` is its position in lists. `version` is part of the key of stored
-    results: raise it when the numbers change. `order_blind` is the primacy-recency index measured
-    on a model that cannot see order, with its interval and sample (bench/order_blind.py).
-    `aggregate` is how token values become the value of a word or sentence: the sum for shares and
-    effects, the mean for norms, whose sum would grow with the number of tokens. Methods without
-    `needs_query` also work on documents alone.
+    results: raise it when the numbers change. `aggregate` is how token values become the value of a
+    word or sentence: the sum for shares and effects, the mean for norms, whose sum would grow with
+    the number of tokens. Methods without `needs_query` also work on documents alone.
     """
 
     name: str
@@ -74,7 +72,6 @@ class MethodEntry:
     parameters: tuple[MethodParameter, ...] = ()
     aggregate: Aggregate = "sum"
     needs_query: bool = True
-    order_blind: str = ""
 
     @property
     def caveat(self) -> str:
@@ -82,10 +79,9 @@ class MethodEntry:
         curve and its index. Empty for unsigned methods."""
         if not self.signed:
             return ""
-        measured = f" (measured: {self.order_blind})" if self.order_blind else ""
         return (
             "The content of a text alone can tilt this curve, even for a model that cannot see "
-            f"word order{measured}. Subtract the shuffled-sentence control: the remainder is "
+            "word order. Subtract the shuffled-sentence control: the remainder is "
             "due to the order of the content, not to position."
         )
 

@@ -7,7 +7,15 @@ from typing import Any
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.faithfulness import ErasureParameters
 from poslens.attribution.types import Method
-from poslens.cache.kinds import bias, interventions, needles, position_ranks, rankings, why
+from poslens.cache.kinds import (
+    bias,
+    interventions,
+    needles,
+    position_ranks,
+    preferences,
+    rankings,
+    why,
+)
 from poslens.cache.kinds.audit import SENTENCE_RANKS, TRUNCATIONS
 from poslens.cache.kinds.chunk_plan import DOCUMENT_CHUNKS, ENCODING_TIMES
 from poslens.cache.kinds.faithfulness import (
@@ -28,6 +36,7 @@ _SCHEMAS: dict[str, Schema[Any]] = {
     "late_chunks": CHUNK_VECTORS,
     "needle": needles.SCHEMA,
     "position_ranks": position_ranks.SCHEMA,
+    "preferences": preferences.SCHEMA,
     "others": interventions.OTHER_SCORES,
     "ranking": rankings.RANKINGS,
     "reachability": SENTENCE_RANKS,

@@ -15,6 +15,7 @@ from poslens.attribution.curves.projection import METRICS, Layout
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import METHODS
 from poslens.attribution.types import Provenance, TextPair
+from poslens.cache.shipped.preferences import verdict
 from poslens.compute.provenance import of_map
 from poslens.compute.runs import Job
 from poslens.compute.selection import evidence_position
@@ -204,8 +205,8 @@ def board() -> None:
         "Nearby points are similar, and identical items coincide. The axes and the distances "
         "between distant groups have no meaning."
     )
-    if colour == "primacy-recency index" and (caveat := METHODS[the_method.name].caveat):
-        st.caption(panels.plain(caveat))
+    if colour == "primacy-recency index":
+        st.caption(panels.plain(f"{verdict(the_method)} {METHODS[the_method.name].caveat}".strip()))
     if isinstance(colours, np.ndarray) and (unknown := int(np.isnan(colours).sum())):
         st.caption(
             f"{unknown:,} points are gray: their {panels.plain(colour)} is unknown."

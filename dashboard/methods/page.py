@@ -1,5 +1,5 @@
 """The Methods page: deletion and insertion tests on a pair and on a data set, each method's
-agreement with interventions, and simulatability, one tab each."""
+agreement with interventions, simulatability, and its own preference, one tab each."""
 
 from __future__ import annotations
 
@@ -8,8 +8,16 @@ import streamlit as st
 from poslens.attribution.methods import METHODS, make_method
 from poslens.dashboard.methods import agreement, data_set, pair, simulatability
 from poslens.dashboard.widgets import choices, panels
+from poslens.dashboard.widgets.study_page import study_page
+from poslens.studies.preferences.study import PREFERENCES
 
-TABS = ("One pair", "Data set", "Agreement with interventions", "Simulatability")
+TABS = (
+    "One pair",
+    "Data set",
+    "Agreement with interventions",
+    "Simulatability",
+    "Preferences",
+)
 ERASURE = (
     "PosLens removes words in the order of their attribution (deletion) and restores them in the "
     "same order (insertion). If a method is faithful, the score drops early in deletion and rises "
@@ -17,12 +25,16 @@ ERASURE = (
 )
 
 st.markdown("# Methods: how faithful is each method?")
-pair_tab, data_tab, agreement_tab, simulatability_tab = st.tabs(
+pair_tab, data_tab, agreement_tab, simulatability_tab, preferences_tab = st.tabs(
     TABS, key="tab", bind="query-params"
 )
 if simulatability_tab.open:
     with simulatability_tab:
         simulatability.section()
+    st.stop()
+if preferences_tab.open:
+    with preferences_tab:
+        study_page(PREFERENCES, heading=False)
     st.stop()
 data = None
 with st.sidebar:

@@ -23,6 +23,7 @@ from poslens.attribution.interventions.null_controls import (
 from poslens.attribution.methods import METHODS
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, Provenance, TextPair
+from poslens.cache.shipped.preferences import verdict
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import of_controlled
 from poslens.compute.runs import Job
@@ -75,12 +76,15 @@ def _subtract(kind: Control) -> None:
 
 
 def hint(method: Method, kind: Control | None, *, offered: bool = True) -> None:
-    """A note on what a curve without a null control doesn't show, and a button that subtracts the
-    control. `offered` is False for texts outside any data set, which have no control."""
+    """What the method itself prefers, what a curve without a null control doesn't show, and a
+    button that subtracts the control. `offered` is False for texts outside any data set, which have
+    no control."""
     entry = METHODS[method.name]
     text = entry.caveat or (NOT_MEASURED if entry.needs_query else "")
     if not text or kind is not None:
+        st.caption(panels.plain(verdict(method)))
         return
+    text = f"{verdict(method)} {text}"
     answer: Control = "shuffled" if entry.caveat else "unrelated"
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption(panels.plain(text), width="content")

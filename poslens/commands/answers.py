@@ -61,6 +61,13 @@ class ResultSource(TypedDict):
     units: NotRequired[Annotated[str, "Units that tokens were joined to, and how."]]
     control: NotRequired[Annotated[str, "Control that was subtracted."]]
     interval: NotRequired[Annotated[str, "Items that were resampled for the intervals."]]
+    method_preference: NotRequired[
+        Annotated[
+            str,
+            "Primacy-recency index of the attribution method on a model without positions, where "
+            "0 is expected; or why it is unknown.",
+        ]
+    ]
 
 
 def source(provenance: Provenance) -> ResultSource:

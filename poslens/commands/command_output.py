@@ -170,9 +170,11 @@ def share_shown(name: str) -> Iterator[None]:
 
 
 def say_caveat(method: Method) -> None:
-    """On stderr, what a curve of the method does not show by itself."""
+    """On stderr, what the method itself prefers, and what a curve of it does not show."""
     from poslens.attribution.methods import METHODS
+    from poslens.cache.shipped.preferences import verdict
 
+    print(verdict(method), file=sys.stderr)
     if caveat := METHODS[method.name].caveat:
         print(caveat, file=sys.stderr)
 

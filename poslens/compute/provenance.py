@@ -27,6 +27,7 @@ from poslens.attribution.types import (
     Provenance,
     TextPair,
 )
+from poslens.cache.shipped.preferences import short_verdict
 from poslens.cache.storage.store import ModelKey
 
 if TYPE_CHECKING:  # importing these at run time would also import scipy.stats and ir_measures
@@ -74,7 +75,8 @@ def of_attribution(model: ModelIdentity, pair: TextPair, attribution: Attributio
     # The largest accepted text length is not a limit of the model.
     limit = document.max_length if document.max_length < MAX_CHARACTERS else None
     provenance = _of_pair(model, pair, attribution.method, document.truncated)
-    return replace(provenance, max_length=limit)
+    preference = short_verdict(attribution.method)
+    return replace(provenance, max_length=limit, method_preference=preference)
 
 
 def in_units(provenance: Provenance, units: str) -> Provenance:
@@ -144,6 +146,7 @@ def of_curve(model: ModelIdentity, position_curve: PositionCurve, selection: str
         truncated=position_curve.n_truncated,
         selection=selection,
         interval="" if position_curve.ci_low is None else resampling(position_curve.n_documents),
+        preference=short_verdict(position_curve.method),
     )
 
 
@@ -174,6 +177,7 @@ def of_controlled(
         n_documents=controlled.n_documents,
         selection=selection,
         interval=controlled.index,
+        preference=short_verdict(method),
     )
     return with_control(provenance, controlled.control)
 
@@ -289,10 +293,11 @@ def of_model(
     units: str = "",
     control: str = "",
     interval: Estimate | str | None = None,
+    preference: str = "",
 ) -> Provenance:
     """Provenance of one model's numbers; what is unknown or does not apply is omitted.
     `interval` is the number whose interval records what was resampled, or a text that names it;
-    several parts of `selection` are joined."""
+    several parts of `selection` are joined; `preference` is what the method itself prefers."""
     spec = model.spec
     return Provenance(
         poslens=poslens_version(),
@@ -313,6 +318,7 @@ def of_model(
         units=units,
         control=control,
         interval=interval if isinstance(interval, str) else _resampled(interval),
+        method_preference=preference,
     )
 
 

@@ -36,6 +36,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method
 from poslens.cache.kinds.interventions import cause_key
 from poslens.cache.kinds.rankings import fingerprint
+from poslens.cache.shipped.preferences import verdict
 from poslens.compute.provenance import of_controlled
 from poslens.compute.runs import Job
 from poslens.figures.curves import mean_curves
@@ -134,7 +135,7 @@ def _attribution(of: Subject, part: Part) -> Part:
     entry = METHODS[wanted[0][0].name]
     return replace(
         part,
-        limits=f"{part.limits} {entry.caveat}".strip(),
+        limits=f"{verdict(wanted[0][0])} {part.limits} {entry.caveat}".strip(),
         finding=_leans(entry.title, index),
         numbers=tuple(numbers),
         draw=lambda style: mean_curves(curves, style, y_title=title, provenance=known),

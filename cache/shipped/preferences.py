@@ -1,0 +1,84 @@
+"""The shipped table of what each attribution method prefers, and the words that every curve of that
+method carries."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.evaluation.preferences import PlantedResponse, Preference
+from poslens.attribution.types import Method
+
+FILE = Path(__file__).parent / "preferences.json"
+_DIGITS = 4
+
+
+@cache
+def certified() -> Mapping[str, Preference]:
+    """The shipped preferences by the repr of their method, which includes its curve settings."""
+    listed = json.loads(FILE.read_text(encoding="utf-8"))["preferences"]
+    return {entry["method"]: _read(entry) for entry in listed}
+
+
+def write(preferences: Iterable[Preference]) -> None:
+    """Write the table that ships."""
+    listed = [
+        {**_rounded(asdict(each)), "method": repr(each.method), "name": each.method.name}
+        for each in preferences
+    ]
+    lines = ",\n".join(json.dumps(entry) for entry in listed)
+    FILE.write_text(f'{{"preferences": [\n{lines}\n]}}\n', encoding="utf-8")
+    certified.cache_clear()
+
+
+def words(order_blind: Estimate, form: str = "+.2f") -> str:
+    """What a method shows where no position is preferred, in a clause."""
+    return f"this method shows {order_blind.text(form)} on a model without positions"
+
+
+def short_verdict(method: Method) -> str:
+    """What the method itself prefers, for captions: its primacy-recency index on a model that
+    cannot see order, if it is certified with the same parameters."""
+    if (found := certified().get(repr(method))) is not None:
+        index = found.order_blind.text("+.2f")
+        return f"{index} on a model without positions, {found.n_documents} documents"
+    if any(each.method.name == method.name for each in certified().values()):
+        return "not certified with these parameters"
+    return "not certified, fits no model with a known position bias"
+
+
+def verdict(method: Method) -> str:
+    """The same in a sentence, to be shown with every curve of the method."""
+    if (found := certified().get(repr(method))) is not None:
+        sentence = words(found.order_blind)
+        return f"{sentence[0].upper()}{sentence[1:]} ({found.n_documents} documents)."
+    return f"What this method itself prefers is unknown: {short_verdict(method)}."
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items() if key != "method"}
+    if isinstance(value, list | tuple):
+        return [_rounded(each) for each in value]
+    return round(value, _DIGITS) if isinstance(value, float) else value
+
+
+def _read(entry: Mapping[str, Any]) -> Preference:
+    planted = entry["planted"]
+    return Preference(
+        Method(entry["name"]),
+        entry["n_documents"],
+        Estimate(**entry["order_blind"]),
+        None if planted is None else PlantedResponse(**{k: _field(v) for k, v in planted.items()}),
+    )
+
+
+def _field(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(map(_field, value))
+    return Estimate(**value) if isinstance(value, dict) else value

@@ -1,0 +1,1 @@
+"""What attribution methods prefer: a tab of the page Methods."""

@@ -1,0 +1,267 @@
+"""Preferences: which position does an attribution method itself prefer?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import ClassVar, cast
+
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.preferences import (
+    BASE,
+    CONDITIONS,
+    EXCERPT_TOKENS,
+    METHOD,
+    ORDER_BLIND,
+    Condition,
+    Preference,
+    Thirds,
+    make_order_blind,
+    pairs_for,
+    preference,
+    thirds,
+    with_query,
+)
+from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.retrievers.base import Retriever
+from poslens.attribution.retrievers.dense import FAMILY, DenseRetriever
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Method, Provenance, TextPair
+from poslens.cache.kinds.preferences import MeasuredMethod, item_id, preferences
+from poslens.cache.shipped.preferences import words
+from poslens.compute.compute import Compute
+from poslens.compute.item_job import item_job
+from poslens.compute.model_pool import load_model
+from poslens.compute.provenance import ModelIdentity, of_model
+from poslens.compute.runs import Job
+from poslens.parameters import Integer, Parameters, Settings, Several, Switch
+from poslens.studies.preferences.figures import index_by_strength, order_blind_indices
+from poslens.studies.preferences.tables import TABLES
+from poslens.study import Figure, Study, register
+
+FITTING = tuple(name for name, entry in METHODS.items() if entry.fits(FAMILY))
+DOCUMENTS = 12
+
+
+@dataclass(frozen=True)
+class PreferenceCorpus:
+    """The pairs, and those from which unrelated queries are drawn."""
+
+    pairs: tuple[TextPair, ...]
+    among: tuple[TextPair, ...]
+    methods: tuple[Method, ...]
+    conditions: tuple[Condition, ...]
+
+
+@dataclass(frozen=True)
+class PreferenceSubject:
+    """One method, to be measured on models with a known bias."""
+
+    spec: RetrieverSpec
+    method: Method
+    corpus: PreferenceCorpus
+
+
+@dataclass(frozen=True)
+class PreferenceSummary:
+    """What one method prefers on a data set."""
+
+    preference: Preference
+    model: ModelIdentity
+    dataset: str
+
+
+class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary]):
+    """Primacy-recency indices of methods on an order-blind encoder and on planted biases."""
+
+    name = "preferences"
+    title = "Preferences"
+    question = "Which position does an attribution method itself prefer?"
+    unit = "measurement"
+    reads = (
+        "Each method is measured on models whose position bias is known: MiniLM made blind to word "
+        "order (position embeddings 0, attention replaced by the mean over tokens), and MiniLM "
+        "with a planted bias of growing strength (-1: primacy adapter, 0: no adapter, 1: recency "
+        "adapter). A method without a preference has an index near 0 on the first, and an index "
+        "that grows with the strength on the others."
+    )
+    limits = (
+        "The index on the order-blind encoder also contains the texts' own preference: content "
+        "that matches the query may be more frequent in the first or last third. All models are "
+        "variants of MiniLM, and texts are excerpts of about 128 tokens: on other models and "
+        "longer texts, a method may prefer another position. Intervals resample documents."
+    )
+    parameters = Parameters(
+        methods=Several(
+            title="Methods",
+            default=FITTING,
+            options=FITTING,
+            closed=True,
+            help="Attribution methods to measure, with default parameters.",
+        ),
+        documents=Integer(
+            title="Documents",
+            default=DOCUMENTS,
+            low=2,
+            high=1000,
+            help="English documents of which to attribute an excerpt, with one query each.",
+        ),
+        order_blind_only=Switch(
+            title="Order-blind encoder only",
+            help="Measure no planted biases, which take seven eighths of the time.",
+        ),
+    )
+    models = (BASE,)
+    tables: ClassVar = TABLES
+    figures = (
+        Figure("Index on the order-blind encoder", order_blind_indices),
+        Figure("Index by strength of the planted bias", index_by_strength),
+    )
+
+    def corpus(self, data: DataSet, settings: Settings) -> PreferenceCorpus:
+        """One pair of each document, and all English pairs for unrelated queries.
+
+        Raises:
+            UserError: the data set has no English pairs that all models read whole.
+        """
+        methods = tuple(make_method(name) for name in settings.methods)
+        conditions = (ORDER_BLIND,) if settings.order_blind_only else CONDITIONS
+        pairs = pairs_for(data, settings.documents)
+        return PreferenceCorpus(pairs, tuple(data.pairs), methods, conditions)
+
+    def subjects(
+        self,
+        compute: Compute,
+        spec: RetrieverSpec,
+        corpus: PreferenceCorpus,
+        settings: Settings,
+    ) -> list[PreferenceSubject]:
+        """One subject per method.
+
+        Raises:
+            UserError: the model is not the one with planted biases.
+        """
+        if spec != resolve(BASE):
+            raise UserError(
+                f"{spec.name} has no variants with a known position bias: select {BASE}."
+            )
+        return [PreferenceSubject(spec, method, corpus) for method in corpus.methods]
+
+    def job(self, compute: Compute, subject: PreferenceSubject) -> Job:
+        """Attribute the pairs under each condition.
+
+        Raises:
+            UserError: the model's files are not on this machine.
+        """
+        blind = cache(lambda: _order_blind(subject.spec))
+
+        def worker(
+            retriever: Retriever, should_stop: Callable[[], bool]
+        ) -> Callable[[MeasuredMethod], Thirds]:
+            def measure(item: MeasuredMethod) -> Thirds:
+                model = (
+                    blind()
+                    if item.condition == ORDER_BLIND
+                    else compute.retriever(compute.identify(resolve(item.condition.model)))
+                )
+                return thirds(model, item.method, item.pairs, should_stop)
+
+            return measure
+
+        title, items = METHODS[subject.method.name].title, _items(compute, subject)
+        scope = f"{items[0].pairs[0].dataset}: {len(items[0].pairs)} documents, {title}"
+        scope += "" if len(items) > 1 else ", without planted biases"
+        job = item_job(
+            compute, subject.spec, METHOD, items, preferences, worker, scope=scope, doing=self.name
+        )
+        return replace(job, label=title)
+
+    def summarize(
+        self,
+        compute: Compute,
+        subject: PreferenceSubject,
+        earlier: Sequence[PreferenceSummary],
+    ) -> PreferenceSummary | None:
+        """The method's preference, once all conditions are measured.
+
+        Raises:
+            UserError: the method's scores are 0.
+        """
+        return summary_of(compute, subject, subject.method)
+
+    def verdict(self, summary: PreferenceSummary) -> str:
+        """The index on the order-blind encoder, the slope and the detection limits."""
+        found = summary.preference
+        sentences = [f"{METHODS[found.method.name].title}: {words(found.order_blind)}."]
+        if (planted := found.planted) is not None:
+            limits = " and ".join(
+                f"{name} from strength {value:g}" if value is not None else f"no {name}"
+                for name, value in (("primacy", planted.primacy), ("recency", planted.recency))
+            )
+            slope, share = planted.slope.text("+.3f"), planted.query_free
+            sentences.append(
+                f"The index grows by {slope} per unit of strength; the method detects {limits}."
+            )
+            if share is not None:
+                sentences.append(
+                    f"An unrelated query reproduces {share.text('.2f')} of the response."
+                )
+        return " ".join(sentences)
+
+    def provenance(self, summary: PreferenceSummary) -> Provenance:
+        """Everything needed to measure it again."""
+        one = summary.preference
+        return of_model(
+            summary.model,
+            f"{METHOD!r} of {one.method!r}",
+            summary.dataset,
+            n_documents=one.n_documents,
+            selection=f"English documents, an excerpt of about {EXCERPT_TOKENS} tokens of each",
+            interval=one.order_blind,
+        )
+
+
+def summary_of(
+    compute: Compute, subject: PreferenceSubject, method: Method
+) -> PreferenceSummary | None:
+    """The preference of `method`, which is the subject's with any curve settings; None while a
+    measurement is missing.
+
+    Raises:
+        UserError: the method's scores are 0.
+    """
+    model, items = compute.identify(subject.spec), _items(compute, subject)
+    stored = preferences(compute.root).select(model.key, METHOD, items).results
+    if len(stored) < len(items):
+        return None
+    measured = {item.condition: stored[item_id(item.method, item.condition)] for item in items}
+    documents = [pair.document for pair in subject.corpus.pairs]
+    found = preference(method, measured, documents)
+    return PreferenceSummary(found, model, subject.corpus.pairs[0].dataset)
+
+
+def _items(compute: Compute, subject: PreferenceSubject) -> list[MeasuredMethod]:
+    corpus = subject.corpus
+    return [
+        MeasuredMethod(
+            subject.method,
+            condition,
+            tuple(with_query(condition, corpus.pairs, corpus.among)),
+            compute.identify(resolve(condition.model)).key.fingerprint,
+        )
+        for condition in corpus.conditions
+    ]
+
+
+def _order_blind(spec: RetrieverSpec) -> DenseRetriever:
+    """A copy of the model that cannot see order; the loaded models stay as they are."""
+    retriever = cast(DenseRetriever, load_model(spec))
+    make_order_blind(retriever)
+    return retriever
+
+
+PREFERENCES = Preferences()
+register(PREFERENCES)

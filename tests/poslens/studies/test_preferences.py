@@ -1,0 +1,92 @@
+"""The study of what methods prefer: computed once, resumed, shown, and refused for other models."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from poslens.attribution import datasets
+from poslens.attribution.evaluation import preferences as science
+from poslens.attribution.evaluation.preferences import CONDITIONS, METHOD, STRENGTHS
+from poslens.attribution.methods import make_method
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.cache.kinds.preferences import preferences
+from poslens.cache.shipped.preferences import certified, short_verdict, verdict
+from poslens.compute.compute import service
+from poslens.dashboard.__main__ import app
+from poslens.studies.preferences.study import PREFERENCES
+from tests.support.pages import open_page
+
+
+@pytest.fixture(autouse=True)
+def apart(own_service: None) -> None:
+    """A store of this test's own."""
+
+
+def run(*arguments: str) -> Any:
+    options = ("--documents", "2", "--methods", "saliency")
+    return CliRunner().invoke(app, ["preferences", *options, *arguments], catch_exceptions=False)
+
+
+def test_a_method_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = json.loads(run("--format", "json").stdout)
+    (row,) = answer["rows"]
+    assert row["method"] == "saliency" and row["documents"] == 2
+    assert row["order_blind_low"] is None, "two documents have no interval"
+    assert abs(row["order_blind"]) < 0.2 < row["slope"]
+    assert row["rank_correlation"] == 1
+    model = service().identify(resolve("MiniLM"))
+    settings = PREFERENCES.parameters.settings({"methods": ["saliency"], "documents": 2})
+    corpus = PREFERENCES.corpus(datasets.read("sample"), settings)
+    (subject,) = PREFERENCES.subjects(service(), model.spec, corpus, settings)
+    assert PREFERENCES.job(service(), subject).n_done() == len(CONDITIONS)
+    # The loaded model was not changed.
+    table = science.position_table(service().retriever(model))
+    assert float(table.weight.abs().sum()) > 0
+
+    def never(*arguments: object) -> None:
+        raise AssertionError("computed twice")
+
+    monkeypatch.setattr("poslens.studies.preferences.study.thirds", never)
+    again = json.loads(run("--format", "json", "--table", "strengths").stdout)
+    assert [row["strength"] for row in again["rows"]] == list(STRENGTHS)
+    indices = [row["index"] for row in again["rows"]]
+    assert indices == sorted(indices)
+    # Other texts are other measurements.
+    other = PREFERENCES.parameters.settings({"methods": ["saliency"], "documents": 3})
+    corpus = PREFERENCES.corpus(datasets.read("sample"), other)
+    (subject,) = PREFERENCES.subjects(service(), model.spec, corpus, other)
+    assert PREFERENCES.job(service(), subject).n_done() == 0
+    assert preferences(service().root).kind == METHOD.name
+
+    page = open_page("methods", tab="Preferences", methods=["saliency"], documents="2").run()
+    assert not page.exception and not page.error
+    assert any("detects" in one.value for one in page.markdown)
+    assert any("slope" in one.value for one in page.dataframe)
+
+
+def test_planted_biases_can_be_left_out() -> None:
+    (row,) = json.loads(run("--order-blind-only", "--format", "json").stdout)["rows"]
+    assert abs(row["order_blind"]) < 0.2
+    assert row["slope"] is None and row["primacy_from"] is None and row["query_free"] is None
+
+
+def test_other_models_are_refused() -> None:
+    result = run("--model", "BM25")
+    assert result.exit_code == 2 and "has no variants with a known position bias" in result.stderr
+
+
+def test_curves_state_the_certified_preference() -> None:
+    method = make_method("saliency")
+    found = certified()[repr(method)]
+    assert verdict(method).startswith("This method shows ")
+    assert found.order_blind.text("+.2f") in verdict(method)
+    assert found.order_blind.text("+.2f") in short_verdict(method)
+    posir = make_method("saliency", {"resampling": "point"})
+    assert repr(posir) in certified(), "curve settings are measured too"
+    other = make_method("occlusion", {"level": "token"})
+    assert "not certified with these parameters" in verdict(other)
+    assert "fits no model" in verdict(make_method("terms"))
