@@ -43,8 +43,8 @@ value of a token (float32, CPU). After the slash stands the completeness error r
 of the absolute shares, of methods that claim completeness. "–" is a method that is not for the
 family; "no" one that the model refuses, with its reason below. A real model of the same
 architecture goes through the same check when it is loaded, and what it fails is not offered.
-Integrated gradients add up as far as 512 steps bring them; on random weights with RMSNorm that is
-not far, and each result says how far.
+Integrated gradients add up as far as 512 steps bring them, and Integrated Jacobians as far as 256;
+on random weights with RMSNorm that is not far, and each result says how far.
 """
 
 

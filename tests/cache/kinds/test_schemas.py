@@ -92,6 +92,7 @@ RESULTS: dict[tuple[str, Method], dict[str, Any]] = {
         "languages": ["eng", "pol"],
     },
     ("evidence_read", Method("evidence_read")): {"share": 0.5},
+    ("preferences", Method("preferences")): {"first": [[0.5, 1.0]] * 6, "last": [[0.25, 0.5]] * 6},
     ("reachability", Method("reachability")): {
         "document_id": "p",
         "language": None,
