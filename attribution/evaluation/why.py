@@ -33,9 +33,9 @@ from poslens.attribution.types import Array, EvidenceSpan, TextPair, TokenizedTe
 
 N_NULLS = 3
 """Other sentences that stand alone instead of the evidence; the null is their median rank."""
-N_POSITIONS, N_MOVED = 6, 2
-"""Positions that the evidence moves to, from first to last, and other sentences that move to the
-same positions; the null is the best score of these."""
+N_POSITIONS = 6
+"""Positions that the evidence moves to, from first to last. Another sentence moves to the same
+positions; the null is its best score."""
 LISTED = 10
 """Documents above the wanted one that a result names."""
 MOST_SENTENCES = 400
@@ -155,8 +155,8 @@ class _Ladder:
 
     def __init__(self, wanted: Wanted, searched: Searched) -> None:
         self._wanted, self._searched = wanted, searched
-        self._scored: dict[str, float] = {}
         text = wanted.text
+        self._scored = {text: float(searched.scores[wanted.number])}
         self._spans = sentences(text, wanted.language) or ((0, len(text)),)
         self.evidence = wanted.evidence or self._proposed()
         self._touched = [
@@ -210,20 +210,20 @@ class _Ladder:
 
     def moved(self) -> tuple[Step | None, float | None]:
         """The evidence at the position that scores highest among those where the model reads it,
-        and that position. Null: other sentences, each moved to where the document scores highest.
-        It is the best of as many tries: some order of the sentences scores higher by chance."""
+        and that position. Null: the sentence nearest in length, moved to where the document scores
+        highest. It is the best of as many tries: some order of the sentences scores higher by
+        chance."""
         try:
             variants = self._variants(self.evidence)
         except UserError:  # a single sentence, or a script without sentence marks
             return None, None
         if not variants:
             return None, None
-        others = [self._variants(EvidenceSpan(*span)) for span in self._others()[:N_MOVED]]
-        groups = [variants, *filter(None, others)]
-        scores = iter(self._scores([one.text for group in groups for one in group]))
-        own, *others_scores = [[next(scores) for _ in group] for group in groups]
-        null = max(map(max, others_scores)) if others_scores else None
-        return self._step(max(own), null), variants[int(np.argmax(own))].position
+        others = self._variants(EvidenceSpan(*self._others()[0]))
+        scores = self._scores([variant.text for variant in (*variants, *others)])
+        own, null = scores[: len(variants)], scores[len(variants) :]
+        best = variants[int(np.argmax(own))].position
+        return self._step(max(own), max(null, default=None)), best
 
     def _variants(self, span: EvidenceSpan) -> list[Variant]:
         """The document with this passage at each position where the model reads it whole."""

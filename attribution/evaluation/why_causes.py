@@ -33,7 +33,7 @@ def why_method(top: int) -> Method:
     """
     if top < 1:
         raise ValueError("a top of no documents")
-    return Method("why", {"top": top, "version": 3})
+    return Method("why", {"top": top, "version": 4})
 
 
 @dataclass(frozen=True, slots=True)

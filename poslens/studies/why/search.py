@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any, cast
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from poslens.attribution.datasets import Collection
@@ -19,12 +20,12 @@ from poslens.attribution.evaluation.scorers import scorer
 from poslens.attribution.evaluation.search import BLOCK, GPU_BLOCK
 from poslens.attribution.evaluation.why import Searched
 from poslens.attribution.interventions.relocation import tokens_of
-from poslens.attribution.retrievers.base import Pooled, Retriever, separate
+from poslens.attribution.retrievers.base import Pooled, Representation, Retriever, separate
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.lexical import LexicalRetriever, terms_of
-from poslens.attribution.retrievers.scoring import read_texts
+from poslens.attribution.retrievers.scoring import read_texts, size
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.attribution.types import Array, TokenizedText
+from poslens.attribution.types import Array, Side, TokenizedText
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.lru_cache import LRUCache
 from poslens.cache.storage.store import ModelKey
@@ -35,6 +36,8 @@ MEMORY = 1 << 30
 """Bytes of documents and vectors that stay in memory between two questions."""
 _MAX_TEXT = 256 << 20
 """Characters of a corpus whose texts stay in memory; those of a larger one are read again."""
+_CHANGED = 16 << 20
+"""Bytes of vectors of changed documents that stay in memory: several queries miss one document."""
 
 
 def require_ranking(spec: RetrieverSpec) -> None:
@@ -102,11 +105,11 @@ def _opened(
     ids: list[str] = []
     held: list[str] = []
     own: dict[str, int] = {}
-    size = 0
+    characters = 0
     for number, document in enumerate(collection.documents()):
         ids.append(document.key)
-        size += len(document.text)
-        if size <= _MAX_TEXT:
+        characters += len(document.text)
+        if characters <= _MAX_TEXT:
             held.append(document.text)
         if (row := collection.own_query(document)) is not None:
             own[collection.queries[row].query_id] = number
@@ -131,6 +134,7 @@ class Searcher:
     def __init__(self, corpus: Corpus, retriever: Retriever, options: RunOptions) -> None:
         self._corpus, self._retriever, self._options = corpus, retriever, options
         self._scanned: dict[str, Array] = {}
+        self._vectors: LRUCache[Representation] = LRUCache(_CHANGED, weigh=size)
 
     @property
     def indexed(self) -> bool:
@@ -144,16 +148,16 @@ class Searcher:
             Stopped: the run was stopped.
             UserError: the corpus cannot be read.
         """
-        if self._corpus.index is not None:
+        if self.indexed:
             return
         asked = list(dict.fromkeys(queries))
         retriever = cast(Pooled, separate(self._retriever))
         score = scorer(retriever, asked, None, self._options.device_slot)
         total = len(self._corpus.ids)
         scores = np.full((len(asked), total), -np.inf, dtype=np.float32)
-        size = BLOCK if retriever.device.type == "cpu" else GPU_BLOCK
+        rows = BLOCK if retriever.device.type == "cpu" else GPU_BLOCK
         documents, done = self._corpus.collection.documents(), 0
-        while block := [document.text for document in islice(documents, size)]:
+        while block := [document.text for document in islice(documents, rows)]:
             if self._options.should_stop():
                 raise Stopped("Stopped while documents were scored.")
             values = score(range(len(asked)), block)
@@ -190,18 +194,24 @@ class Searcher:
             return _array(index.scores(words)), lambda texts: lexical.scores(
                 query, texts, statistics
             )
-        score = scorer(cast(Pooled, separate(retriever)), [query])
-
-        def changed(texts: Sequence[str]) -> Array:
-            return _array(score([0], list(texts))[0].float().cpu().numpy())
-
-        if index is None:
+        pooled = cast(Pooled, separate(retriever))
+        if isinstance(index, VectorIndex):
+            score = scorer(pooled, [query], self._vectorise)
+            scores = _array(index.scores(self._vectorise([query], "query")[0]))
+        else:
+            score = scorer(pooled, [query])
             if query not in self._scanned:
                 self.prepare([query])
-            return self._scanned[query], changed
-        read = read_texts(separate(retriever), [query], "query")
-        vector = cast(Tensor, next(iter(read))[1])[0].float().cpu()
-        return _array(index.scores(vector)), changed
+            scores = self._scanned[query]
+        return scores, lambda texts: _array(score([0], list(texts))[0].float().cpu().numpy())
+
+    def _vectorise(self, texts: Sequence[str], side: Side) -> Tensor:
+        """Vectors [n, H], each computed once while it is in memory."""
+        vectors: dict[str, Tensor] = {}
+        pooled = separate(self._retriever)
+        for batch, read in read_texts(pooled, texts, side, cached=self._vectors):
+            vectors |= zip(batch, cast(Tensor, read).float().cpu(), strict=True)
+        return torch.stack([vectors[text] for text in texts])
 
 
 def _array(scores: Any) -> Array:

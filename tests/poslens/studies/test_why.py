@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -15,9 +16,12 @@ import poslens
 from poslens.attribution import datasets
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.document_index import NOT_FOUND
+from poslens.attribution.evaluation.why import Wanted, why
 from poslens.attribution.evaluation.why_causes import Above, Step, Why, why_method
 from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.types import EvidenceSpan, Side
+from poslens.cache.jobs.loop import RunOptions
 from poslens.cache.kinds.why import SCHEMA
 from poslens.cache.storage.codec import pack_fields, unpack_fields
 from poslens.cache.storage.schema import Owner
@@ -25,6 +29,7 @@ from poslens.cache.storage.store import ModelKey
 from poslens.commands.command_options import data_name
 from poslens.compute.compute import service
 from poslens.dashboard.__main__ import app
+from poslens.studies.why import search as why_search
 from poslens.studies.why import study as why_study
 from poslens.studies.why.ranking import QueryRanking, known_ranking, ranking, search_job
 from poslens.studies.why.study import WHY
@@ -165,6 +170,42 @@ def test_models_without_a_stored_index(
     assert len(summary.explained) == len(ROWS) and not summary.failed
     ranked = poslens.rank(str(folder), corpus).ranked.rankings
     assert_ranks(summary, {one.query_id: one.document_ids for one in ranked})
+
+
+def test_queries_that_miss_one_document_share_its_changes(
+    corpus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute, collection = service(), datasets.collection(data_name(corpus))
+    model = compute.identify(resolve("MiniLM"))
+    retriever = compute.retriever(model)
+    opened = why_search.opened(compute, model.key, retriever, collection)
+    searcher = why_search.Searcher(opened, retriever, RunOptions())
+    start, number = ROWS[0][2].index("The heron"), opened.number_of["long"]
+    read: list[str] = []
+    encode = type(retriever).encode_plain
+
+    def counted(self: Any, texts: list[str], side: Side) -> Any:
+        read.extend(texts)
+        return encode(self, texts, side)
+
+    monkeypatch.setattr(type(retriever), "encode_plain", counted)
+
+    def explain(query: str) -> Why:
+        span = EvidenceSpan(start, start + len("The heron nests here."))
+        wanted = Wanted(query, "long", number, ROWS[0][2], span)
+        # A document without a score is missed by every query.
+        searched = searcher.search(query)
+        searched.scores[number] = -np.inf
+        return why(wanted, searched, 1, frozenset())
+
+    first = explain("heron")
+    # The query, evidence and another sentence alone, and the evidence at four other positions.
+    assert first.cause != "found" and len(read) == len(set(read)) == 7
+    read.clear()
+    again = explain("heron")
+    assert read == [] and again == first
+    explain("pier walk")
+    assert read == ["pier walk"]
 
 
 def test_two_models_over_the_same_documents(corpus: str) -> None:
