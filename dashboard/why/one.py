@@ -234,14 +234,15 @@ def _behind(
         links.other_views("why", opened.data.name, pair, names)
     else:
         _text_links(summaries[0], collection, text, document, names)
+    st.markdown("**Documents above it**")
     under = summaries[0]
     if len(names) > 1:
         by_name = {summary.name: summary for summary in summaries}
-        under = by_name[st.selectbox("Documents above it for", names, key="why.above") or names[0]]
+        under = by_name[st.selectbox("Model", names, key="why.above") or names[0]]
     (explanation,) = under.explained.values()
     if not explanation.above:
+        st.caption("No document ranks above it.")
         return
-    st.markdown("**Documents above it**")
     st.caption(
         f"Of the first {min(explanation.rank - 1, 200):,} documents, "
         f"{explanation.relevant_above:,} are judged relevant, {explanation.duplicates_above:,} are "
