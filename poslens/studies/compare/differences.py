@@ -109,7 +109,7 @@ def differences_in_margins(
 ) -> go.Figure:
     """Differences over their margins, by measure: in the band, from -1 to 1, two models are
     equivalent if the whole 90% interval is. Bars are 95% intervals."""
-    figure = canvas("differences", style, "", "Difference / margin of equivalence", provenance)
+    figure = canvas("differences", style, "", "Difference, in margins of equivalence", provenance)
     band = {"fillcolor": faint(style.colours.muted, 0.15), "line_width": 0, "layer": "below"}
     figure.add_hrect(y0=-1, y1=1, **band)
     found = paired_differences([summary.measured for summary in summaries])
@@ -159,15 +159,19 @@ class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
     unit = "computation"
     reads = (
         "Each marker is a measure of one model minus that of the other, over the same pairs, "
-        "queries or documents, divided by the margin within which differences count as equivalent "
-        "(gray)."
+        "queries or documents. The unit is the measure's margin of equivalence; the gray band is "
+        "one margin above and below 0."
     )
     limits = (
-        "Intervals resample documents; p is adjusted by Holm for all rows. Equivalent: the 90% "
-        "interval is within 0.05 standard deviations of the scores, 0.02 of the position effect, "
-        "0.01 of nDCG@10, 0.02 of the share of unretrieved sentences, or 0.05 of the saliency "
-        "index. A relocation difference or position effect nearer to 0 is less position bias, in "
-        "either direction; a saliency index nearer to 0 need not be."
+        "Relocation difference: score with the evidence in the last third minus first third, so "
+        "negative is primacy. Position effect on rank: nDCG@10 with the evidence first minus last, "
+        "so positive is primacy. Nearer to 0, both mean less position bias. Saliency index: "
+        "primacy-recency index of the mean saliency curve, negative for primacy; nearer to 0, it "
+        "need not mean less bias. Brackets are 95% intervals, which resample documents; p is "
+        "adjusted for the number of rows (Holm). Equivalent: the 90% interval is within the margin "
+        "(two one-sided tests at 5%), which is 0.05 standard deviations of the scores, 0.02 of the "
+        "position effect, 0.01 of nDCG@10, 0.02 of the share of unretrieved sentences, or 0.05 of "
+        "the saliency index."
     )
     parameters = Parameters(
         pairs=Integer(
