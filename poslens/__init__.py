@@ -3,9 +3,9 @@
     import poslens
     poslens.explain("MiniLM", "when does the tide turn", "The tide turns twice a day. ...")
 
-Results show themselves in a notebook, and have `to_frame()`, `figure()` and `save(path)`. What is
-computed is kept in the cache that the dashboard and the commands use, and what they computed is
-not computed again.
+A notebook displays results, and results have `to_frame()`, `figure()` and `save(path)`. The
+dashboard, the commands and these calls share one cache, so none of them computes a result again
+that another has stored.
 """
 
 from __future__ import annotations

@@ -57,22 +57,24 @@ def explain(
     dataset: str | Path = SAMPLE,
     **options: Option,
 ) -> Explanation:
-    """How each token of the query and of the document bears on the score; what a number means is
-    the method's (docs/methods.md).
+    """Attribute the score of a query and a document to their tokens, with one method.
+
+    The method determines the meaning and the unit of a token's number (docs/methods.md).
 
     Args:
-        model: a preset, a Hugging Face id, a folder, a SentenceTransformer, or an object with
-            `encode(list of texts)` that gives vectors [n, dimensions]; on the last, only what needs
-            no more than vectors works, such as method="occlusion".
-        method: a method's name, see `methods`; `options` are its parameters by name.
-        evidence: the passage that answers the query, or where it stands (start, end) in
-            characters.
-        language: of the texts, as ISO 639-3, where sentences are told by its rules.
-        dataset: a data set's name or path: the mean curve that stands beside the document is over
-            it, as far as it is stored, and so are the word statistics of BM25.
+        model: a preset, a Hugging Face id, a folder, a SentenceTransformer, or an object whose
+            `encode(list of texts)` returns vectors [n, dimensions]. Such an object supports only
+            methods that need nothing but vectors, such as method="occlusion".
+        method: name of a method, see `methods`; `options` are its parameters by name.
+        evidence: the passage that answers the query, or its (start, end) in characters of the
+            document.
+        language: language of the texts, as an ISO 639-3 code, which decides how they are split
+            into sentences.
+        dataset: name or path of a data set. It provides the mean curve that is shown with the
+            document, if that is stored, and the word statistics of BM25.
 
     Raises:
-        UserError: a text, a name or an option is not as it should be; the sentence says which.
+        UserError: a text, a name or an option is invalid; the message names it.
     """
     return compare(
         [model],
@@ -98,7 +100,8 @@ def compare(
     dataset: str | Path = SAMPLE,
     **options: Option,
 ) -> Explanation:
-    """The same of several models side by side; arguments and errors as in `explain`."""
+    """Attribute the score of a query and a document under several models, which are shown side by
+    side. Arguments and errors are those of `explain`."""
     text = text_of(document, "document")
     pair = TextPair(
         "typed",
@@ -131,12 +134,13 @@ def passport(
     compute: bool = True,
     moved: int = DEFAULT_PAIRS,
 ) -> Passport:
-    """What is known of a model's position bias over a data set, on one card; of several models, a
-    card for each. Without `compute`, only what is stored. `moved` is the maximum number of pairs
-    whose evidence is moved, from 2 on.
+    """Results of all studies of a model's position bias on a data set, as one card per model.
+
+    PosLens computes missing results; with `compute=False` it shows only what is stored. `moved` is
+    the maximum number of pairs whose evidence is moved, at least 2.
 
     Raises:
-        UserError: as `explain`.
+        UserError: as for `explain`.
     """
     if not isinstance(moved, Integral) or moved < 2:
         raise UserError(f"A passport moves the evidence of 2 pairs or more, not of {moved}.")
@@ -178,19 +182,21 @@ def check(
     only: Sequence[str] | None = None,
     **tolerances: float,
 ) -> list[Check] | dict[str, list[Check]]:
-    """Check a model against a stored passport, over its pairs, queries and documents: each check
-    with its outcome (pass, fail, too few documents or not checked), its paired comparison and a
-    line of words (`poslens check` on the command line); of several models, the checks of each by
-    its name. PosLens computes what is not stored and keeps it.
+    """Compare a model with a stored passport, on the passport's pairs, queries and documents.
+
+    Each check has an outcome (pass, fail, too few documents or not checked), its paired comparison
+    and the line that `poslens check` prints. For several models, the result is a dictionary of
+    their checks by model name. PosLens computes missing results and stores them.
 
     Args:
         baseline: the JSON file that `passport(...).save("x.json")` wrote.
-        only: of relocation, position_effect, ranking, audit, misses, truncation and drift; by
-            default all that the baseline has a part for, but not drift.
-        tolerances: by the same names, see `poslens.studies.check.service.Tolerances`.
+        only: the checks to make, out of relocation, position_effect, ranking, audit, misses,
+            truncation and drift; by default all that the baseline has results for, except drift.
+        tolerances: the tolerance of each check, by the same names; see
+            `poslens.studies.check.service.Tolerances`.
 
     Raises:
-        UserError: as `explain`, or the file is no passport.
+        UserError: as for `explain`, or the file is not a passport.
     """
     if only is not None and not (only := listed(only, "checks", "only", NAMES[0])):
         raise UserError(f"There is no check to make: choose of {', '.join(NAMES)}.")

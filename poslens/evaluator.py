@@ -87,10 +87,10 @@ PARAMETERS = Parameters(
 
 
 class PositionEvaluator(BaseEvaluator):
-    """Position measures of a SentenceTransformer, for `SentenceTransformerTrainer(evaluator=...)`
-    or by itself: `PositionEvaluator()(model)`.
+    """Measure the position bias of a SentenceTransformer during training, as
+    `SentenceTransformerTrainer(evaluator=...)`, or once: `PositionEvaluator()(model)`.
 
-    On the same pairs and documents at each call:
+    Each call uses the same pairs and documents and returns:
 
     - `ndcg@10_first`, `_middle`, `_last`: nDCG@10 of documents among the others with their evidence
       at the first, the middle and the last of the positions at which the model reads it whole;
@@ -99,15 +99,15 @@ class PositionEvaluator(BaseEvaluator):
       raised by ranking badly everywhere. As the lowest of 11 means it is a little lower than the
       true one.
     - `relocation_difference`: mean score with the evidence in the last third minus that with it in
-      the first, in the score's units; negative: the beginning scores higher.
+      the first third, in the score's units; negative: evidence near the beginning scores higher.
     - `unretrieved_sentences`: share of sentences, 0 to 1, that do not retrieve their own document
       in the top 10.
 
-    `_low` and `_high` are ends of 95% intervals, which resample documents. What the model does not
-    define (such as the relocation difference where evidence is never read in one third) is NaN.
-    They are the numbers of `poslens.positions`, `poslens.relocate` and `poslens.audit` over the
-    same texts; shares and ranks depend on the number of documents, so compare them between
-    checkpoints and not with larger corpora.
+    `_low` and `_high` are ends of 95% intervals, which resample documents. An undefined measure is
+    NaN, such as the relocation difference if the model never reads the evidence in one third. The
+    numbers equal those of `poslens.positions`, `poslens.relocate` and `poslens.audit` for the same
+    texts. Shares and ranks depend on the number of documents: compare checkpoints with each other,
+    not with results on a larger corpus.
 
     With `output_path` each call adds a row to `position_evaluation_NAME_results.csv` there, and
     writes its numbers to `position_evaluation_NAME_mteb.json`, which `mteb.TaskResult.from_disk`
@@ -128,13 +128,14 @@ class PositionEvaluator(BaseEvaluator):
     ) -> None:
         """
         Args:
-            dataset: a name or a path, of pairs with evidence (docs/data.md).
-            documents: that are ranked and audited, at most, from 11 on: those with moved evidence,
-                and others of the corpus drawn at random.
-            pairs: whose evidence is moved, at most, from 10 on, spread evenly over the data set.
-            query_prompt: instead of the model's own prompt of that name, as for `document_prompt`.
-            name: stands before each measure and in the names of files.
-            write_csv: write the row and the JSON where a call has an `output_path`.
+            dataset: name or path of a data set of pairs with evidence (docs/data.md).
+            documents: maximum number of documents that are ranked and audited, at least 11: those
+                with moved evidence, and others of the corpus drawn at random.
+            pairs: maximum number of pairs whose evidence is moved, at least 10, spread evenly over
+                the data set.
+            query_prompt: replaces the model's own query prompt; `document_prompt` likewise.
+            name: prefix of each measure's name, and part of the names of files.
+            write_csv: whether a call with an `output_path` writes the CSV row and the JSON.
 
         Raises:
             UserError: the data set cannot be read, has no evidence that can be moved, or has too
@@ -156,7 +157,7 @@ class PositionEvaluator(BaseEvaluator):
         epoch: float = -1,
         steps: int = -1,
     ) -> dict[str, float]:
-        """The measures of `model`, a SentenceTransformer, as it is now.
+        """Measures of `model`, a SentenceTransformer, with its current weights, by name.
 
         Raises:
             UserError: PosLens cannot read the model, or no pair has ranks at two positions.
@@ -204,11 +205,11 @@ class PositionEvaluator(BaseEvaluator):
 
     @property
     def description(self) -> str:
-        """What model cards call it."""
+        """Title in model cards."""
         return "Position Effect"
 
     def get_config_dict(self) -> dict[str, Any]:
-        """What the measures are over, for the model card."""
+        """Data set and numbers of documents, pairs and positions, for the model card."""
         moved = self._moved
         return {
             "dataset": moved.dataset,

@@ -1,4 +1,4 @@
-"""What is known by name: models, methods and data sets, as tables."""
+"""Tables of the models, methods and data sets that have a name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def models() -> pd.DataFrame:
 
 
 def methods() -> pd.DataFrame:
-    """The attribution methods, the families of models that they are for, and their parameters."""
+    """Attribution methods, the model families that they support, and their parameters."""
     return pd.DataFrame(
         [
             {
@@ -47,7 +47,7 @@ def methods() -> pd.DataFrame:
 
 
 def datasets() -> pd.DataFrame:
-    """The data sets known by name; of one that cannot be read the title says why."""
+    """Data sets by name; if one cannot be read, its title states the reason."""
     rows = []
     for name in known_datasets.names():
         known_datasets.reload_if_changed(name)

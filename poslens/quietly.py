@@ -1,5 +1,4 @@
-"""Libraries kept quiet for as long as a call lasts: afterwards the program that made it, a notebook
-above all, finds them as it had set them."""
+"""Silence libraries during a call, and restore the caller's settings afterwards."""
 
 from __future__ import annotations
 
@@ -18,8 +17,9 @@ _undo = ExitStack()
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """No bars and remarks of libraries, and nothing logged of what a sentence says. Of calls that
-    overlap, the first in sets it and the last out undoes it."""
+    """Turn off libraries' progress bars and warnings, and log nothing that an error message already
+    states. Of overlapping calls, the first one changes the settings and the last one restores
+    them."""
     global _calls
     with _lock:
         if not _calls:

@@ -1,4 +1,4 @@
-"""What results of `poslens` share: a table, a figure, files, and how a notebook displays them."""
+"""Base classes of results of `poslens`: a table, a figure, files, and display in a notebook."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ PICTURES = ("html", "png", "svg", "pdf")
 
 
 class Result(ABC):
-    """A table and a figure with their provenance, shown in a notebook as the figure."""
+    """A table and a figure with their provenance; a notebook displays the figure."""
 
     @property
     @abstractmethod
     def provenance(self) -> list[Provenance]:
-        """Everything needed to compute this again, an entry for each model."""
+        """Everything needed to reproduce the result, one entry per model."""
 
     @abstractmethod
     def to_frame(self) -> pd.DataFrame:
@@ -48,7 +48,8 @@ class Result(ABC):
         `NAME.provenance.json`.
 
         Raises:
-            UserError: another suffix, no browser for a picture, or the file cannot be written.
+            UserError: the suffix is not one of these, no browser is installed to draw a picture, or
+                the file cannot be written.
         """
         fmt = suffix(path, (*PICTURES, *TABLE_FORMATS))
         if fmt in TABLE_FORMATS:
@@ -64,7 +65,7 @@ R = TypeVar("R", bound=Result)
 
 
 class ByModel(Result, Mapping[str, R]):
-    """One result for each model, by its name; table and figure show all of them."""
+    """Results by model name; the table and the figure show all of them."""
 
     def __init__(
         self,
@@ -93,7 +94,7 @@ class ByModel(Result, Mapping[str, R]):
         return self._frame(list(self.values()))
 
     def figure(self, style: Style | None = None) -> go.Figure:
-        """A line for each model.
+        """One figure with a line for each model.
 
         Raises:
             UserError: as for one model.
@@ -105,8 +106,8 @@ class ByModel(Result, Mapping[str, R]):
 
 
 def framed(page: bytes) -> str:
-    """A page in a notebook's cell: in a frame of its own that may run its script and reach nothing
-    of the notebook."""
+    """HTML of a page for a notebook's cell, in a sandboxed frame: its script runs but cannot reach
+    the notebook."""
     source = html.escape(page.decode(), quote=True)
     return (
         f'<iframe srcdoc="{source}" sandbox="allow-scripts" title="PosLens" '
@@ -115,10 +116,10 @@ def framed(page: bytes) -> str:
 
 
 def suffix(path: str | Path, formats: Sequence[str]) -> str:
-    """The format that a file's name asks for.
+    """The format given by a file name's suffix.
 
     Raises:
-        UserError: none of `formats`.
+        UserError: the suffix is not one of `formats`.
     """
     from poslens.commands.result_files import suffix_of
 
@@ -126,7 +127,7 @@ def suffix(path: str | Path, formats: Sequence[str]) -> str:
 
 
 def table_written(path: str | Path, frame: pd.DataFrame, fmt: str, known: Any) -> Path:
-    """The path of a table, once it and its provenance are in their files."""
+    """Write a table and its provenance to files; returns the table's path."""
     target = Path(path)
     files = table_files(frame, target.name, fmt, known)  # type: ignore[arg-type]
     for name, data in reversed(files.items()):  # the provenance first: no table is without it
@@ -135,7 +136,7 @@ def table_written(path: str | Path, frame: pd.DataFrame, fmt: str, known: Any) -
 
 
 def written(path: str | Path, data: bytes) -> Path:
-    """The path, once `data` is in its file, whole.
+    """Write `data` to a file, which is either complete or unchanged; returns its path.
 
     Raises:
         UserError: it cannot be written.

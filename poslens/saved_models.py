@@ -1,5 +1,5 @@
-"""Models in memory as folders: a model is loaded from files alone, so that its fingerprint tells
-what was computed with it."""
+"""Write models in memory to folders. PosLens loads models only from files, so that the fingerprint
+of the files identifies the results."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _written: WeakKeyDictionary[SentenceTransformer, tuple[bytes, Path]] = WeakKeyDi
 
 
 def folder_of(model: SentenceTransformer) -> Path:
-    """The model's folder below the data folder, named by its contents. It is written again only
-    where a weight or anything else of the model may have changed since the last call."""
+    """The model's folder in the data folder, named by its contents. It is written again only if a
+    weight or anything else of the model may have changed since the last call."""
     known = _written.get(model)
     if known is not None and is_folder(known[1]) and known[0] == _state_of(model):
         os.utime(known[1])
@@ -46,7 +46,7 @@ def folder_of(model: SentenceTransformer) -> Path:
 
 
 class _Digest(io.RawIOBase):
-    """Takes what is written to it into a digest, and keeps nothing."""
+    """File that computes a digest of what is written to it, and stores nothing."""
 
     def __init__(self) -> None:
         self.digest = hashlib.blake2b()
@@ -60,9 +60,9 @@ class _Digest(io.RawIOBase):
 
 
 def _state_of(model: SentenceTransformer) -> bytes | None:
-    """A digest of all that the model's object holds, each weight by its bytes; None where something
-    of it cannot be told. Version counters of tensors are no substitute: a change through `.data`
-    leaves them as they are. The same model may have another digest, a changed one has."""
+    """A digest of everything in the model object, of each weight by its bytes; None if part of it
+    cannot be serialized. Version counters of tensors would miss a change through `.data`. An
+    unchanged model may get another digest; a changed one always does."""
     import torch
 
     written = _Digest()
@@ -74,7 +74,7 @@ def _state_of(model: SentenceTransformer) -> bytes | None:
 
 
 def _write(model: SentenceTransformer) -> Path:
-    """Write the model to the folder that its contents name, unless that is there."""
+    """Write the model to the folder named by its contents, unless the folder exists."""
     root = data_folder() / "models" / "notebook"
     root.mkdir(parents=True, exist_ok=True)
     written = Path(mkdtemp(dir=root, prefix="new-"))
@@ -98,7 +98,7 @@ def _write(model: SentenceTransformer) -> Path:
 
 
 def _drop_old(root: Path) -> None:
-    """Remove the folders used least lately, and what was left behind half written."""
+    """Remove the least recently used folders, and incomplete ones."""
     paths = sorted(root.glob("model-*"), key=_age_s)[:KEPT]
     for pattern, stays_s in (("model-*", IN_USE_S), ("new-*", WRITTEN_S)):
         for path in root.glob(pattern):

@@ -1,5 +1,5 @@
-"""The token heatmap as an anywidget: the browser code of the dashboard's own, for notebooks that
-show widgets. Needs the extra `notebook`; asks nothing of a network."""
+"""The token heatmap as an anywidget, for notebooks that show widgets. It runs the dashboard's
+browser code, needs the extra `notebook`, and loads nothing from a network."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from poslens.heatmap.assets import widget_script, widget_styles
 
 
 class Heatmap(anywidget.AnyWidget):
-    """A query and a document for each model, drawn by the browser.
+    """Heatmap of a query and a document for each model, drawn by the browser.
 
-    `data` is what `poslens.heatmap.data.payload` gives. `pinned` holds a dictionary for each unit
-    that the reader has pinned: `model`, `side` ("query" or "document"), `start` and `end` in
+    `data` is the result of `poslens.heatmap.data.payload`. `pinned` has a dictionary for each unit
+    that the user has pinned: `model`, `side` ("query" or "document"), `start` and `end` in
     characters of that text, and `text`. Only results that link query and document, such as
     those of `decomposition` with `matrix="yes"`, let units be pinned; the browser writes the
     list and Python reads it:

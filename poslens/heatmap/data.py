@@ -75,7 +75,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Special:
-    """A token that is no part of the text ([CLS], a prompt's token), and its score."""
+    """A token that is not part of the text ([CLS], or a token of the prompt), and its score."""
 
     text: str
     score: float
@@ -83,9 +83,9 @@ class Special:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One short thing that the line over a column says, such as "read all 380 tokens".
+    """A short item of the line above a column, such as "read all 380 tokens".
 
-    `title` says more to who points at it. A `warning` gets a sign in front of it.
+    `title` is its tooltip. A `warning` is shown with a warning sign.
     """
 
     text: str
@@ -95,7 +95,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The line over a column, behind the model's name: the pair's score as text, then facts."""
+    """The line above a column, after the model's name: the pair's score as text, then facts."""
 
     score: str = ""
     facts: tuple[Fact, ...] = ()
@@ -103,12 +103,12 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Rail:
-    """What stands at the right of a document, top to bottom, on the axis of the tokens read.
+    """The chart to the right of a document, from top to bottom, on the axis of the tokens read.
 
     `bins` [100] is the pair's own curve (`document_curve` of curves/positions); `mean`,
     `low` and `high` [100] are the model's curve over the data set and its band, in the same unit,
-    each empty where there is none. What was taken away from all of them (a null control) is taken
-    away already. `note` says in one short line what the mean is of.
+    each empty where there is none. A null control, if any, is already subtracted from
+    all of them. `note` is a short line on what the mean is over.
 
     Raises:
         ValueError: a curve of another length or not finite, or a band without its other edge or
