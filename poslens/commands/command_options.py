@@ -1,5 +1,5 @@
-"""What commands share in what they are given: options with their help, and names turned into
-models, methods and pairs."""
+"""Options that commands share, with their help, and their conversion to models, methods and
+pairs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Model = Annotated[
 
 
 def several_models(default: str) -> Any:
-    """The option --model of a command that takes several; `default` says what holds without it."""
+    """The option --model of a command that accepts several; `default` describes the default."""
     return typer.Option(
         "--model",
         autocompletion=model_names,
@@ -157,8 +157,8 @@ Options = Annotated[
 
 
 def with_shared_options(command: Callable[P, R]) -> Callable[P, R]:
-    """A command that takes --endpoint if it names models, and --data if it chooses a data set:
-    both register names while options are read, so that the command itself never sees them."""
+    """Add --endpoint to a command that names models, and --data to one that selects a data set.
+    Both register names while options are parsed, so the command itself does not receive them."""
     own = inspect.signature(command, eval_str=True)
     parameters: list[inspect.Parameter] = []
     added: list[str] = []
@@ -258,14 +258,14 @@ def for_data(spec: RetrieverSpec, dataset: str) -> RetrieverSpec:
 def specs_of(
     names: Iterable[str], dataset: str, of: Callable[[str], RetrieverSpec] = resolve
 ) -> list[RetrieverSpec]:
-    """The retrievers of these names, by `of`, with the data set's word statistics; see
+    """The retrievers of these names, resolved by `of`, with the data set's word statistics; see
     `distinct`."""
     return distinct(for_data(of(name), dataset) for name in names)
 
 
 def distinct(specs: Iterable[RetrieverSpec]) -> list[RetrieverSpec]:
-    """These retrievers once each, whatever names one is given by: a table counts its rows, and
-    adjusts p for them.
+    """These retrievers without duplicates, even under different names, because p values are
+    adjusted for the number of rows.
 
     Raises:
         UserError: two folders are given one name.
@@ -294,7 +294,7 @@ def method_of(
 
 
 def with_rejections(data: DataSet) -> DataSet:
-    """The same data set, once stderr says how many of its rows could not be read."""
+    """Return the data set after printing on stderr how many of its rows could not be read."""
     if data.rejected:
         print(
             f"{len(data.rejected)} rows were rejected, the first in {data.rejected[0].file} row "
@@ -305,7 +305,7 @@ def with_rejections(data: DataSet) -> DataSet:
 
 
 def pairs_of(dataset: str, posir: bool) -> tuple[DataSet, list[TextPair]]:
-    """A data set by name or path, and the pairs that the protocol keeps."""
+    """A data set by name or path, and its pairs, or those that the protocol selects."""
     from poslens.attribution import datasets
 
     data = with_rejections(datasets.read(data_name(dataset)))
@@ -321,8 +321,8 @@ def pairs_of(dataset: str, posir: bool) -> tuple[DataSet, list[TextPair]]:
 def readable_of(
     specs: Sequence[RetrieverSpec], pairs: list[TextPair], only: bool
 ) -> tuple[list[TextPair], str]:
-    """The pairs, without those that a model cannot read where `only` asks for that, and what was
-    left out, in words; says on stderr how many went.
+    """The pairs, without those that a model cannot read if `only`, and a description of the
+    exclusion; prints on stderr how many were excluded.
 
     Raises:
         UserError: none is left.
@@ -345,8 +345,8 @@ def readable_of(
 
 
 def data_name(dataset: str) -> str:
-    """The name that a data set goes by: its own, or that of its path, which is made known. Files
-    that have changed since they were read are read anew."""
+    """The data set's name, or that of its path, which is registered. Files that have changed since
+    they were read are read again."""
     from poslens.attribution import datasets
 
     # A path that was read before is a known name too, and may be another folder's file now.
@@ -370,7 +370,7 @@ def _name_of(source: str) -> str:
 
 
 def named(value: str, what: str, kind: str = "FOLDER") -> tuple[str, Path]:
-    """Split NAME=FOLDER, or of another kind, into its two parts."""
+    """Split NAME=FOLDER, or NAME= with another kind of value, into its two parts."""
     name, folder = _parted(value, f"{what} must be NAME={kind}, not {value!r}.")
     return name, expanded(folder)
 

@@ -1,5 +1,5 @@
-"""What commands share in how they report: one sentence for an error, a progress bar for a run, the
-formats of results, and --quiet."""
+"""How commands report: one sentence for an error, a progress bar for a run, formats of results, and
+--quiet."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def one_sentence(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def _failed(error: OSError) -> str:
-    """What the operating system refused, in one sentence."""
+    """An error of the operating system, in one sentence."""
     place = f"{error.filename}: " if error.filename else ""
     return f"{place}{error.strerror or error}: check the path, its permissions and the free space."
 
@@ -113,7 +113,7 @@ def silence_libraries() -> None:
 
 
 def quiet() -> None:
-    """As `silence_libraries`, and keep what a sentence says from being logged before it."""
+    """Do as `silence_libraries`, and log nothing that an error message states anyway."""
     silence_libraries()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # Why a model could not be loaded is logged where a server runs; here it is said.
@@ -128,11 +128,13 @@ def watched(
     retry_failed: bool = False,
     own_process: bool = True,
 ) -> None:
-    """Start a job and wait for its run, with a bar on stderr; Ctrl-C ends it and keeps what is
-    there. What it would send to an endpoint is said before. `own_process` as in `wait`.
+    """Start a job and wait for its run, with a progress bar on stderr.
+
+    Texts that the job would send to an endpoint are counted on stderr first. Ctrl-C stops the run;
+    finished results stay stored. `own_process` as in `wait`.
 
     Raises:
-        UserError: the run ended with a sentence.
+        UserError: the run ended with an error.
     """
     from tqdm import tqdm
 
@@ -154,7 +156,7 @@ def watched(
 
 @contextmanager
 def share_shown(name: str) -> Iterator[None]:
-    """A bar on stderr for one slow pair, from its first report of how much is done."""
+    """Show a progress bar on stderr for one slow pair, once it reports progress."""
     from tqdm import tqdm
 
     from poslens.attribution.batching import reporting
@@ -170,7 +172,7 @@ def share_shown(name: str) -> Iterator[None]:
 
 
 def say_caveat(method: Method) -> None:
-    """On stderr, what the method itself prefers, and what a curve of it does not show."""
+    """Print on stderr what the method itself prefers, and what a curve of it does not show."""
     from poslens.attribution.methods import METHODS
     from poslens.cache.shipped.preferences import verdict
 
@@ -180,18 +182,18 @@ def say_caveat(method: Method) -> None:
 
 
 def say_cost(job: Job) -> None:
-    """Say on stderr what a job would send to an endpoint, where it would."""
+    """Print on stderr how much text a job would send to an endpoint, if any."""
     if quote := job.quote():
         print(quote, file=sys.stderr, flush=True)
 
 
 def wait(running: Any, *, own_process: bool = True) -> None:
-    """Wait for a run; Ctrl-C, or SIGTERM of a process manager, ends it after the batch at hand, and
-    a second one the process. Without `own_process`, as in a notebook, that stays and takes signals
-    as before: the second one leaves the run to end by itself.
+    """Wait for a run. Ctrl-C, or SIGTERM from a process manager, stops it after the current batch;
+    a second one ends the process. Without `own_process`, as in a notebook, the process continues
+    and handles signals as before, and a second one only stops waiting.
 
     Raises:
-        KeyboardInterrupt: once it has ended so.
+        KeyboardInterrupt: the run was stopped in this way.
     """
     try:
         running.wait()

@@ -1,5 +1,5 @@
-"""What a shell completes behind options: names of models, methods and data sets. Loads no heavy
-library, because a shell asks at each press of the Tab key."""
+"""Shell completion of options: names of models, methods and data sets. Imports no heavy library,
+because the shell runs it at each press of the Tab key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from poslens import attribution
 
 
 def model_names(incomplete: str) -> list[str]:
-    """Presets, and those of which nothing but the beginning of a suffix is missing."""
+    """Names of presets that begin in this way, and their names with a suffix, such as @mean."""
     from poslens.attribution.retrievers.specs import POOLINGS, presets
 
     found = [name for name in presets() if name.startswith(incomplete)]
@@ -36,7 +36,7 @@ def method_names(incomplete: str) -> list[str]:
 
 
 def dataset_names(incomplete: str) -> list[str]:
-    """Data sets that ship; of others a shell completes the path."""
+    """Data sets that ship with PosLens; for others, the shell completes the path."""
     from poslens.attribution import datasets
 
     return [name for name in datasets.names() if name.startswith(incomplete)]

@@ -1,4 +1,4 @@
-"""Where commands write errors: to stderr, with --quiet too."""
+"""The stream for errors of commands: stderr, even with --quiet."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _errors: ContextVar[TextIO | None] = ContextVar("_errors", default=None)
 
 @contextmanager
 def errors_to(stream: TextIO) -> Iterator[None]:
-    """Write errors to this stream, whatever stderr is meanwhile."""
+    """Write errors to this stream, even if stderr is redirected meanwhile."""
     before = _errors.set(stream)
     try:
         yield
@@ -27,5 +27,5 @@ def is_quiet() -> bool:
 
 
 def print_error(sentence: object) -> None:
-    """Print an error on stderr, with --quiet too."""
+    """Print an error on stderr, even with --quiet."""
     print(sentence, file=_errors.get() or sys.stderr)

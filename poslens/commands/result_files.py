@@ -32,7 +32,8 @@ R = TypeVar("R")
 
 @dataclass
 class ResultFile:
-    """The file that takes a command's result in place of stdout; `files` are those of a table."""
+    """The file to which a command writes its result instead of stdout; `files` are a table's files,
+    by name."""
 
     path: Path
     format: str
@@ -43,14 +44,14 @@ _result: ContextVar[ResultFile | None] = ContextVar("_result", default=None)
 
 
 def result_file() -> ResultFile | None:
-    """The file of --out, while a command runs that was given one."""
+    """The file of --out, if the running command was given one."""
     return _result.get()
 
 
 def with_out(command: Callable[P, R]) -> Callable[P, R]:
-    """A command with --format that also takes --out FILE: what it prints goes to that file, in the
-    format of the file's suffix, and the file's path to stdout. A command that has an `out` of its
-    own is given a path without such a suffix: a folder for what it makes besides its result."""
+    """Add --out FILE to a command that has --format. The command's output is written to that file,
+    in the format of its suffix, and the file's path to stdout. If the command has an `out` of its
+    own, it receives a path without such a suffix: a folder for files other than its result."""
     own = inspect.signature(command, eval_str=True)
     if "format" not in own.parameters:
         return command
@@ -103,7 +104,7 @@ def _listed(formats: Sequence[str] | Mapping[str, object]) -> str:
 
 @contextmanager
 def _written_to(file: ResultFile) -> Iterator[None]:
-    """Write what is printed to `file`, once all of it is there."""
+    """Write to `file` what is printed, once it is complete."""
     raw = io.BytesIO()
     printed = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
     before = _result.set(file)
@@ -129,8 +130,7 @@ def _written_to(file: ResultFile) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class FigureOption:
-    """What --figure draws, and in which formats; a chart that is `styled` has a size and a
-    palette."""
+    """What --figure draws, and in which formats; a `styled` chart has a size and a palette."""
 
     drawn: str
     formats: tuple[str, ...] = FIGURE_FORMATS
@@ -144,7 +144,8 @@ class FigureOption:
 
 @dataclass(frozen=True)
 class FigureFile:
-    """The file of --figure; commands take one by `Annotated[FigureFile | None, FigureOption()]`."""
+    """The file of --figure. Commands declare it as
+    `Annotated[FigureFile | None, FigureOption()]`."""
 
     path: Path
     format: str
@@ -167,7 +168,7 @@ SIZE = "double column"
 
 
 def with_figure(command: Callable[P, R]) -> Callable[P, R]:
-    """A command that is given a `FigureFile` by --figure FILE, --size and --palette."""
+    """Add --figure FILE, --size and --palette to a command, which receives a `FigureFile`."""
     own = inspect.signature(command, eval_str=True)
     declared = own.parameters.get("figure")
     option = next(
@@ -210,7 +211,7 @@ def _figure_file(option: FigureOption, path: Any, size: Any, palette: Any) -> Fi
     """The file that the options name.
 
     Raises:
-        UserError: a suffix that cannot be written, or a look without a file.
+        UserError: the suffix is unknown, or --size or --palette is given without --figure.
     """
     from dataclasses import replace
 
@@ -227,10 +228,10 @@ def _figure_file(option: FigureOption, path: Any, size: Any, palette: Any) -> Fi
 
 
 def suffix_of(output: Path, formats: Sequence[str]) -> str:
-    """The format that a file's name asks for.
+    """The format given by a file name's suffix.
 
     Raises:
-        UserError: none of `formats`.
+        UserError: the suffix is not one of `formats`.
     """
     suffix = output.suffix.lstrip(".").lower()
     if suffix not in formats:
@@ -241,7 +242,8 @@ def suffix_of(output: Path, formats: Sequence[str]) -> str:
 
 
 def write(output: Path, data: bytes) -> None:
-    """Write a result's file and print its path; a file of that name stays until this one is whole.
+    """Write a result's file and print its path; an existing file is replaced once this one is
+    complete.
 
     Raises:
         OSError: it cannot be written.
@@ -251,7 +253,8 @@ def write(output: Path, data: bytes) -> None:
 
 
 def write_beside(output: Path, data: bytes) -> None:
-    """Write a file that accompanies the result, which alone is on stdout, and its path to stderr.
+    """Write a file that accompanies the result, and print its path on stderr; stdout has only the
+    result.
 
     Raises:
         OSError: it cannot be written.

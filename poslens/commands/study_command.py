@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def study_app(study: Study[Any, Any, Any]) -> typer.Typer:
-    """A program that is the study's command alone."""
+    """A program with only the study's command."""
     tables = StrEnum("Table", {name: name for name in study.all_tables})  # type: ignore[misc]
     shapes = {
         f"--table {name}": table_answer(table.row) for name, table in study.all_tables.items()

@@ -11,7 +11,7 @@ from poslens.studies import declared
 
 
 class StudyGroup(TyperGroup):
-    """A group whose studies are listed with their questions, and imported when they are called."""
+    """A group that lists studies with their questions, and imports a study when it is called."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that the first argument names."""
@@ -26,7 +26,7 @@ class StudyGroup(TyperGroup):
         return self
 
     def load(self, name: str) -> None:
-        """Put the study's own command in place of the line that lists it."""
+        """Replace the listed entry by the study's command."""
         from poslens.commands.study_command import study_app
 
         self.commands[name] = typer.main.get_command(study_app(declared()[name].load()))

@@ -1,4 +1,4 @@
-"""The heatmap's browser code, read once from the files beside this one."""
+"""The heatmap's browser code, read once from the files in this folder."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def widget_script() -> str:
 
 @cache
 def styles() -> str:
-    """The style sheet of all of them."""
+    """The heatmap's style sheet, for pages, files and notebooks."""
     return _read("heatmap.css")
 
 
 @cache
 def widget_styles() -> str:
-    """The same, in the colours of a notebook."""
+    """The heatmap's style sheet in the colors of a notebook."""
     return f"{styles()}\n{_read('widget.css')}"

@@ -221,12 +221,12 @@ def pane(
         text: the original text of that side, which the tokens' offsets point into.
         model: label of the column; the attribution's model where None. Panes with one label
             share a column.
-        words, sentences: spans of the text; cut by `poslens.attribution.text` where None.
+        words, sentences: spans of the text; computed by `poslens.attribution.text` if None.
         evidence: the characters that answer the query (documents only).
         signed: whether negative scores have a meaning. None asks the scores themselves, which
             turns a signed method's scale sequential when all its scores happen to be positive:
             pass it where the method is known.
-        rail, head: what stands beside the document and over its column (documents only).
+        rail, head: the chart next to the document, and the line above its column (documents only).
     """
     tokenized = attribution.query if side == "query" else attribution.document
     array = attribution.query_scores if side == "query" else attribution.document_scores
@@ -259,7 +259,7 @@ def pane(
 
 
 def payload(panes: Sequence[Pane], view: View) -> dict[str, Any]:
-    """What `renderHeatmap` takes: the panes, the toggles, and how many columns stand abreast.
+    """Input of `renderHeatmap`: the panes, the toggles, and the number of columns side by side.
 
     Raises:
         ValueError: no pane, two panes with one id, more than `MAX_COLUMNS` models, or a link

@@ -14,7 +14,8 @@ MAX_CELLS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Share of the score of each query token with each document token, special tokens left out.
+    """Share of the score of each pair of a query token and a document token, without special
+    tokens.
 
     `values` holds `rows` x `columns` little-endian float32, row by row; a row is a token of the
     model's query pane, a column one of the document pane that has the link. Bytes, because the
@@ -40,7 +41,7 @@ class Link:
 def link_of(attribution: Attribution) -> Link | None:
     """The attribution's matrix [Q, D] without its special tokens.
 
-    None where it has none, where a side is nothing but special tokens, or beyond `MAX_CELLS`.
+    None if it has no matrix, if a side has only special tokens, or above `MAX_CELLS` cells.
     """
     if attribution.matrix is None:
         return None

@@ -17,8 +17,8 @@ from poslens.heatmap.standalone import to_html, to_image
 
 
 def labels(results: Sequence[Explained]) -> list[str]:
-    """What tells the results apart: the attribution's label (the model), and the data set where
-    pairs of several stand side by side."""
+    """Distinct labels of results: the attribution's label (the model), and the data set if pairs of
+    several data sets are shown."""
     several = len({result.pair.dataset for result in results}) > 1
     names = [result.attribution.model for result in results]
     if not several:

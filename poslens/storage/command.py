@@ -66,7 +66,7 @@ def _require_parts(folder: str, n: int) -> None:
 
 
 def _files(models: list[str] | None, method: str) -> list[StoredFile]:
-    """What is stored of the models and the method named."""
+    """The stored results of these models and this method."""
     from poslens.cache.storage.maintenance import listing
 
     files = listing(_store())

@@ -1,6 +1,6 @@
-"""What is done to the cache as a whole, in threads with progress. No Streamlit here.
+"""Operations on the cache as a whole, in threads with progress. No Streamlit here.
 
-A browser names what it means by ids: fingerprints and names of files that the listing holds.
+A browser refers to files by ids: the fingerprints and file names in the listing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Step = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A file that was made for download, kept while it is among the last few."""
+    """A file to download, available while it is among the last few."""
 
     name: str
     path: Path
@@ -50,7 +50,7 @@ class Exported:
 
 
 def file_id(file: StoredFile) -> str:
-    """What a page calls a file of the store."""
+    """The id of a stored file on pages."""
     return f"{file.model.fingerprint}/{file.path.stem}"
 
 
@@ -58,7 +58,7 @@ _listed: dict[Path, tuple[object, list[StoredFile]]] = {}
 
 
 def stored(compute: Compute) -> list[StoredFile]:
-    """Every file of the store; read again only where one has changed."""
+    """All stored files; a file is read again only if it has changed."""
     store = compute.store
     state: dict[str, tuple[int, int]] = {}
     with suppress(OSError):  # somebody has just removed a folder: the next look finds the rest
@@ -83,7 +83,7 @@ class ShippedResults:
 
 
 def shipped(compute: Compute) -> list[ShippedResults]:
-    """What ships, and whether it belongs to the models and methods of today."""
+    """The results that ship, and whether they match the current models and methods."""
     return [ShippedResults(file, _left_out(compute, file)) for file in shipped_files()]
 
 
@@ -123,7 +123,7 @@ def summary(files: Sequence[StoredFile]) -> str:
 
 
 def current(compute: Compute) -> Run | None:
-    """The latest upkeep of this process; one is at work at a time."""
+    """The latest maintenance operation of this process; only one runs at a time."""
     return compute.runs.find(compute.root, _KEY)
 
 
@@ -154,7 +154,7 @@ def _start(
 
 
 def start_verify(compute: Compute, files: Sequence[StoredFile]) -> Run:
-    """Read every result against its checksum."""
+    """Verify every result's checksum."""
 
     def work(run: Run, step: Step) -> str:
         checked, damaged, total = 0, 0, sum(file.results + file.failed for file in files)
@@ -180,7 +180,7 @@ def start_verify(compute: Compute, files: Sequence[StoredFile]) -> Run:
 
 
 def start_compact(compute: Compute, files: Sequence[StoredFile]) -> Run:
-    """Give free space back."""
+    """Free the disk space of replaced and removed results."""
 
     def work(run: Run, step: Step) -> str:
         freed = 0
@@ -195,7 +195,7 @@ def start_compact(compute: Compute, files: Sequence[StoredFile]) -> Run:
 
 
 def start_delete(compute: Compute, files: Sequence[StoredFile]) -> Run:
-    """Remove files of the store, also ones that cannot be read."""
+    """Delete stored files, including unreadable ones."""
 
     def work(run: Run, step: Step) -> str:
         text, freed = summary(files), 0
@@ -212,7 +212,8 @@ def start_delete(compute: Compute, files: Sequence[StoredFile]) -> Run:
 def start_export(
     compute: Compute, files: Sequence[StoredFile], datasets: Sequence[str], exports: Exports
 ) -> Run:
-    """Make a Parquet file of what `files` hold of some data sets, for the session of `exports`."""
+    """Export what `files` have on some data sets to a Parquet file, for the session of
+    `exports`."""
 
     def work(run: Run, step: Step) -> str:
         methods = {file.method.name for file in files}
@@ -235,7 +236,7 @@ def start_export(
 
 
 def start_import(compute: Compute, name: str, data: bytes) -> Run:
-    """Take an uploaded file over, which a process of its own has read first."""
+    """Import an uploaded file, after a separate process has read it."""
 
     def work(run: Run, step: Step) -> str:
         with Reader(UPLOAD) as reader:
@@ -277,14 +278,14 @@ class Exports:
         self._kept: OrderedDict[Path, Exported] = OrderedDict()
 
     def place(self) -> Path:
-        """Where the next one goes."""
+        """Path of the next export."""
         with self._lock:
             self._made += 1
             self.folder.mkdir(mode=0o700, exist_ok=True)
             return self.folder / f"{self._made}.parquet"
 
     def keep(self, exported: Exported) -> None:
-        """Offer one that was made, in the place of one of the same name or the oldest."""
+        """Offer an export; it replaces one of the same name, or the oldest."""
         with self._lock:
             for path, old in list(self._kept.items()):
                 if old.name == exported.name:
@@ -296,6 +297,6 @@ class Exports:
                 path.unlink(missing_ok=True)
 
     def offered(self) -> list[Exported]:
-        """What can be downloaded now, the latest first."""
+        """Exports that can be downloaded, latest first."""
         with self._lock:
             return list(reversed(self._kept.values()))
