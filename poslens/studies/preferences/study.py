@@ -192,6 +192,16 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
         """
         return summary_of(compute, subject, subject.method)
 
+    def so_far(
+        self,
+        compute: Compute,
+        subject: PreferenceSubject,
+        earlier: Sequence[PreferenceSummary],
+    ) -> PreferenceSummary | None:
+        """The index on the order-blind encoder, which is measured first."""
+        alone = replace(subject, corpus=replace(subject.corpus, conditions=(ORDER_BLIND,)))
+        return summary_of(compute, alone, subject.method)
+
     def verdict(self, summary: PreferenceSummary) -> str:
         """The index on the order-blind encoder, the slope and the detection limits."""
         found = summary.preference

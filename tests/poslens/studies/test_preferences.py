@@ -72,6 +72,10 @@ def test_planted_biases_can_be_left_out() -> None:
     (row,) = json.loads(run("--order-blind-only", "--format", "json").stdout)["rows"]
     assert abs(row["order_blind"]) < 0.2
     assert row["slope"] is None and row["primacy_from"] is None and row["query_free"] is None
+    # A page shows it too, while the planted biases are not measured yet.
+    page = open_page("methods", tab="Preferences", methods=["saliency"], documents="2").run()
+    assert not page.exception and not page.error
+    assert any("on a model without positions" in one.value for one in page.markdown)
 
 
 def test_other_models_are_refused() -> None:
