@@ -49,6 +49,15 @@ def poslens_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(autouse=True)
+def registered_names() -> Iterator[None]:
+    """Data sets, models and runs that a test registers are forgotten after it."""
+    from poslens.attribution.names import temporary_names
+
+    with temporary_names():
+        yield
+
+
+@pytest.fixture(autouse=True)
 def whole_log() -> None:
     """A command keeps reasons out of the log of its process, which here is that of every test."""
     logging.getLogger("poslens.attribution.retrievers").setLevel(logging.NOTSET)
@@ -126,13 +135,9 @@ def tiny(tiny_folder: Callable[..., Path]) -> Callable[..., DenseRetriever]:
 
 @pytest.fixture
 def own_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Pages and commands compute in a folder of this test's, and what it registers ends with it."""
-    from poslens.attribution import datasets
-    from poslens.attribution.retrievers import resolve
+    """Pages and commands compute in a folder of this test."""
     from poslens.compute.compute import service
 
-    for module, name in ((datasets, "_folders"), (datasets, "_variants"), (resolve, "_registered")):
-        monkeypatch.setattr(module, name, dict(getattr(module, name)))
     monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
     service.cache_clear()
     yield

@@ -32,6 +32,7 @@ from poslens.attribution.curves import array_pickle
 from poslens.attribution.curves.positions import LENGTH_BUCKETS
 from poslens.attribution.datasets.streams import MEGABYTE
 from poslens.attribution.errors import UserError
+from poslens.attribution.names import Names
 from poslens.attribution.paths import open_regular
 from poslens.attribution.types import N_BINS, Array, as_array
 
@@ -151,13 +152,13 @@ def _curves(data: bytes, suffix: str) -> NDArray[np.float64]:
         if len(head) > limit:
             raise ValueError("more curves than are read")
         # numpy refuses arrays that contain pickles unless they are explicitly allowed.
-        found = np.load(io.BytesIO(head))
+        loaded = np.load(io.BytesIO(head))
     # A damaged archive can raise almost any exception.
     except Exception as error:
         raise ValueError("no archive with curves") from error
-    if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiu":
+    if not isinstance(loaded, np.ndarray) or loaded.dtype.kind not in "fiu":
         raise ValueError("no numbers")
-    return found.astype(np.float64)
+    return loaded.astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +183,11 @@ def read_measures(name: str, data: bytes) -> list[PublishedMeasures]:
     if len(data) > MAX_BYTES:
         raise UserError(f"{name} has more than {MAX_BYTES // MEGABYTE} MB: it is no such file.")
     try:
-        found = json.loads(data)
+        measures = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{name} is not JSON: give results in PosIR's layout.") from error
     rows = []
-    for model, settings in _items(name, found, "models"):
+    for model, settings in _items(name, measures, "models"):
         for setting, values in _items(name, settings, f"settings of {model[:60]}"):
             where = f"{model[:60]}, {setting[:20]}"
             if not _SETTING.fullmatch(setting):
@@ -207,12 +208,12 @@ def read_measures(name: str, data: bytes) -> list[PublishedMeasures]:
     return rows
 
 
-def _items(name: str, found: object, what: str) -> list[tuple[str, Any]]:
-    if not isinstance(found, dict):
+def _items(name: str, value: object, what: str) -> list[tuple[str, Any]]:
+    if not isinstance(value, dict):
         raise UserError(
             f"{name} is not in PosIR's layout: {what} have to be an object with a name for each."
         )
-    return list(found.items())
+    return list(value.items())
 
 
 def _share(name: str, where: str, values: object, key: str) -> float:
@@ -224,7 +225,7 @@ def _share(name: str, where: str, values: object, key: str) -> float:
 
 # -- files of a folder given at startup ----------------------------------------------------------
 
-_folders: list[Path] = []
+_folders: Names[Path] = Names()
 
 
 def register(folder: Path) -> None:
@@ -237,12 +238,12 @@ def register(folder: Path) -> None:
         raise UserError(f"{folder} is not a folder: give one with .npz, .pkl or .json files.")
     if not _listed(folder):
         raise UserError(f"{folder.name} holds no .npz, .pkl or .json file: give another folder.")
-    _folders.append(folder.resolve())
+    _folders[str(folder.resolve())] = folder.resolve()
 
 
 def known() -> dict[str, Path]:
     """The files of registered folders by name; a browser selects names, never paths."""
-    return {path.name: path for folder in _folders for path in _listed(folder)}
+    return {path.name: path for folder in _folders.values() for path in _listed(folder)}
 
 
 def _listed(folder: Path) -> list[Path]:

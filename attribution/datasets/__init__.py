@@ -20,6 +20,7 @@ from poslens.attribution.datasets.formats import detect
 from poslens.attribution.datasets.own import read_upload
 from poslens.attribution.datasets.types import DataSet, Rejection
 from poslens.attribution.errors import UserError
+from poslens.attribution.names import Names
 from poslens.attribution.types import TextPair
 
 for _module in pkgutil.iter_modules(__path__):
@@ -54,12 +55,14 @@ UPLOADED = "upload-"
 """Reserved names and prefixes of data sets of readers' own texts."""
 
 _HERE = Path(__file__).parent / "sample"
-_folders: dict[str, Path] = {
-    SAMPLE: _HERE / "posir",
-    SAMPLE_MULTILINGUAL: _HERE / "multilingual",
-    SAMPLE_BIAS: _HERE / "colder",
-}
-_variants: dict[str, str] = {}
+_folders: Names[Path] = Names(
+    {
+        SAMPLE: _HERE / "posir",
+        SAMPLE_MULTILINGUAL: _HERE / "multilingual",
+        SAMPLE_BIAS: _HERE / "colder",
+    }
+)
+_variants: Names[str] = Names()
 _Stamp = tuple[tuple[str, int, int], ...]
 _stamps: dict[str, _Stamp] = {}
 _generation = 0
@@ -85,24 +88,24 @@ def register(name: str, source: Path | str) -> list[str]:
     """
     path, variant = formats.split_variant(str(source))
     folder = sources.folder_of(path)
-    known = {name: variant}
+    variants = {name: variant}
     entry = formats.FORMATS[detect(folder)]
     if not variant:
-        known |= {f"{name}-{other}": other for other in entry.also}
-    if taken := known.keys() & _titles.keys():
+        variants |= {f"{name}-{other}": other for other in entry.also}
+    if taken := variants.keys() & _titles.keys():
         raise UserError(
             f"{taken.pop()} is the bundled data set's name: give the other one another."
         )
     if name == TYPED or name.startswith(UPLOADED):
         raise UserError(f"{name} is a name of texts that readers bring: give it another one.")
     place = folder.resolve()
-    if any((_folders.get(n), _variants.get(n)) != (place, v) for n, v in known.items()):
-        _folders.update(dict.fromkeys(known, place))
-        _variants.update(known)
+    if any((_folders.get(n), _variants.get(n)) != (place, v) for n, v in variants.items()):
+        _folders.update(dict.fromkeys(variants, place))
+        _variants.update(variants)
         _forget()
-    for one in known:
-        reload_if_changed(one)
-    return list(known)
+    for registered in variants:
+        reload_if_changed(registered)
+    return list(variants)
 
 
 def _forget() -> None:

@@ -153,9 +153,11 @@ def as_whole(value: Any, name: str) -> int:
         number = int(match[1]) if (match := _WHOLE.fullmatch(value)) else None
     elif isinstance(value, float) and value.is_integer():
         number = int(value)
-    if isinstance(number, bool) or not isinstance(number, int) or abs(number) > _MAX_WHOLE:
+    if isinstance(number, bool) or not isinstance(number, int):
         shown = repr(value)[:40] if isinstance(value, str | float) else _TYPES.get(type(value))
-        raise UserError(f"the {name} is {shown or 'not a value'}, not a whole number")
+        raise UserError(f"the {name} is {shown or 'an object'}, not a whole number")
+    if abs(number) > _MAX_WHOLE:
+        raise UserError(f"the {name} is beyond {_MAX_WHOLE:,}")
     return number
 
 

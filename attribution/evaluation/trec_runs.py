@@ -22,6 +22,7 @@ from poslens.attribution.datasets.streams import File, has_foreign_bytes, open_t
 from poslens.attribution.datasets.types import Rejection
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.search import DEPTH, Ranking
+from poslens.attribution.names import Names
 from poslens.attribution.types import as_array
 
 _FIELDS = 6
@@ -83,15 +84,15 @@ def read_run(name: str, file: File) -> TrecRun:
                 if len(rejected) < _MAX_REJECTED:
                     rejected.append(Rejection(file.name, number, str(error)))
                 continue
-            known = results.setdefault(query, [])
-            known.append((score, document))
+            results_of_query = results.setdefault(query, [])
+            results_of_query.append((score, document))
             # A run may have a thousand results a query, of which only the best are looked at.
-            if len(known) >= _PORTION:
-                known[:] = _best(known)
+            if len(results_of_query) >= _PORTION:
+                results_of_query[:] = _best(results_of_query)
     if not results:
         hint = f": {rejected[0].reason} (line {rejected[0].row})" if rejected else ""
         raise UserError(f"{file.name} is no run in TREC's format{hint}")
-    best = {query: _best(known) for query, known in results.items()}
+    best = {query: _best(results_of_query) for query, results_of_query in results.items()}
     digest = total.hexdigest()[:16]
     return TrecRun(name, file.name, digest, best, tuple(rejected), n_rejected)
 
@@ -113,10 +114,10 @@ def _result(line: str) -> tuple[str, str, float]:
     return as_id(fields[0], "query"), as_id(fields[2], "document"), score
 
 
-def _best(known: list[tuple[float, str]]) -> Results:
+def _best(results: list[tuple[float, str]]) -> Results:
     """The best results, each document once: see `TrecRun`."""
     first: dict[str, float] = {}
-    for score, document in heapq.nlargest(len(known), known):
+    for score, document in heapq.nlargest(len(results), results):
         first.setdefault(document, score)
         if len(first) == DEPTH + 1:
             break
@@ -130,14 +131,14 @@ def placed(run: TrecRun, collection: Collection) -> PlacedRun:
     Raises:
         UserError: the run has none of the queries, or the corpus cannot be read.
     """
-    asked = {query: found for query, found in run.results.items() if query in collection.row_of}
+    asked = {query: results for query, results in run.results.items() if query in collection.row_of}
     if not asked:
         theirs, ours = next(iter(run.results)), next(iter(collection.row_of))
         raise UserError(
             f"{run.name} has no query of {collection.title}: its first is {theirs[:80]!r}, the "
             f"data set's is {ours[:80]!r}."
         )
-    wanted = {document for found in asked.values() for _, document in found}
+    wanted = {document for results in asked.values() for _, document in results}
     languages = {
         document.key: document.language
         for document in collection.documents()
@@ -145,19 +146,19 @@ def placed(run: TrecRun, collection: Collection) -> PlacedRun:
     }
     rankings, n_lost = [], 0
     for query in collection.row_of:
-        found = asked.get(query, ())
+        results = asked.get(query, ())
         if collection.skips_own_id:
-            found = tuple((score, document) for score, document in found if document != query)
-        found = found[:DEPTH]
-        here = [(score, document) for score, document in found if document in languages]
-        n_lost += len(found) - len(here)
+            results = tuple((score, document) for score, document in results if document != query)
+        results = results[:DEPTH]
+        here = [(score, document) for score, document in results if document in languages]
+        n_lost += len(results) - len(here)
         keys = tuple(document for _, document in here)
         scores = as_array(np.array([score for score, _ in here]), (len(here),), "a score")
         rankings.append(Ranking(query, keys, scores, tuple(languages[key] for key in keys)))
     return PlacedRun(tuple(rankings), len(run.results) - len(asked), n_lost)
 
 
-_known: dict[str, TrecRun] = {}
+_registered: Names[TrecRun] = Names()
 
 
 def register(name: str, path: Path) -> TrecRun:
@@ -166,10 +167,10 @@ def register(name: str, path: Path) -> TrecRun:
     Raises:
         UserError: as `read_run`.
     """
-    _known[name] = read_run(name, File(path.name, path))
-    return _known[name]
+    _registered[name] = read_run(name, File(path.name, path))
+    return _registered[name]
 
 
 def known() -> Mapping[str, TrecRun]:
     """The runs by name."""
-    return _known
+    return _registered

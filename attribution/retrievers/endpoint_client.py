@@ -24,6 +24,7 @@ import numpy as np
 
 from poslens.attribution.batching import checkpoint
 from poslens.attribution.errors import Stopped, Unavailable, UserError
+from poslens.attribution.names import Names
 from poslens.attribution.retrievers.endpoint_address import Address, key_name, key_of
 from poslens.attribution.retrievers.endpoint_answer import Bound, of_scores, of_vectors
 from poslens.attribution.retrievers.endpoint_connection import Connection
@@ -199,8 +200,8 @@ class EndpointClient:
         return [placed[number] for number in range(n)]
 
     def _numbers(self, values: list[Any], what: str) -> Array:
-        flat = values if what == "score" else [one for row in values for one in row]
-        if any(type(one) not in (int, float) for one in flat):
+        flat = values if what == "score" else [number for row in values for number in row]
+        if any(type(number) not in (int, float) for number in flat):
             raise self._wrong(f"gives a {what} that is no number")
         try:
             with np.errstate(over="ignore"):
@@ -382,8 +383,8 @@ def _retry_after(text: str) -> float | None:
 _FAILED_S = 15.0
 """How long an endpoint that did not answer is not asked again: pages ask many times."""
 
-_clients: dict[str, EndpointClient] = {}
-_failed: dict[str, tuple[float, UserError]] = {}
+_clients: Names[EndpointClient] = Names()
+_failed: Names[tuple[float, UserError]] = Names()
 _locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
 
@@ -395,12 +396,12 @@ def client_of(address: Address) -> EndpointClient:
     """
     name = address.name
     with _locks[name]:
-        found = _clients.get(name)
-        if found is not None and found.address == address:
-            return found
-        at, known = _failed.get(name, (0.0, None))
-        if known is not None and time.monotonic() < at + _FAILED_S:
-            raise type(known)(str(known))
+        client = _clients.get(name)
+        if client is not None and client.address == address:
+            return client
+        at, failure = _failed.get(name, (0.0, None))
+        if failure is not None and time.monotonic() < at + _FAILED_S:
+            raise type(failure)(str(failure))
         try:
             client = EndpointClient(address)
         except UserError as error:

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from poslens.attribution.debiasing.folder import debiased_models
 from poslens.attribution.errors import UserError
+from poslens.attribution.names import Names
 from poslens.attribution.retrievers import calibration, endpoint_address, model_rules
 from poslens.attribution.retrievers.model_folder import contents
 from poslens.attribution.retrievers.package_weights import minilm_folder
@@ -39,7 +40,7 @@ _LENGTHS = "sentence_bert_config.json"
 
 _REVISION = re.compile(r"main|[0-9a-f]{7,40}")
 
-_registered: dict[str, RetrieverSpec] = {}
+_registered: Names[RetrieverSpec] = Names()
 
 
 def register_folder(name: str, folder: Path) -> RetrieverSpec:
@@ -130,8 +131,8 @@ def resolve(name: str) -> RetrieverSpec:
     Raises:
         UserError: the name is none of these.
     """
-    if found := known().get(name):
-        return found
+    if registered := known().get(name):
+        return registered
     if (calibrated := calibration.split(name)) is not None:
         base, how = calibrated
         # Models that only the cache knows have the name under which results were computed.
@@ -164,8 +165,8 @@ def resolve(name: str) -> RetrieverSpec:
         if installed(spec):
             return replace(spec, family=_family_of(locate(spec).folder))
         return preset or _remembered.get(name, spec)
-    if found := _remembered.get(name):
-        return found
+    if registered := _remembered.get(name):
+        return registered
     here = [known_name for known_name, spec in known().items() if spec.source[:4] != "hub:"]
     raise UserError(
         f"There is no retriever named {name[:80]!r}: choose one of {', '.join(here)} or another of "
@@ -194,8 +195,8 @@ def configured_limit(spec: RetrieverSpec) -> int | None:
         return None
     places = {place for _, place in files.modules} | {""}
     configs = (files.config(str(PurePosixPath(place, _LENGTHS))) for place in places)
-    said = (config.get("max_seq_length") for config in configs if isinstance(config, dict))
-    limits = {limit for limit in said if type(limit) is int and limit > 0}
+    stated = (config.get("max_seq_length") for config in configs if isinstance(config, dict))
+    limits = {limit for limit in stated if type(limit) is int and limit > 0}
     # If encoders of queries and documents differ, there is no single limit.
     return limits.pop() if len(limits) == 1 else None
 

@@ -284,7 +284,6 @@ def use(folder: Path) -> str:
     from poslens.attribution.retrievers import load, resolve
     from poslens.attribution.retrievers.self_check import PROBE, check_retriever
 
-    resolve._registered.clear()
     try:
         spec = resolve.register_folder("mine", folder)
         retriever = load.load(spec, device="cpu")

@@ -75,8 +75,6 @@ def whole_audit(compute: Compute, model: ModelKey, data: DataSet) -> None:
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DataSet]:
     monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
-    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
     (tmp_path / "mine.csv").write_text(ROWS)
     datasets.register("mine", tmp_path / "mine.csv")
     service.cache_clear()

@@ -42,14 +42,11 @@ def test_a_link_drops_nothing_that_the_session_keeps() -> None:
 
 
 @pytest.mark.parametrize("page", ["curves", "map"])
-def test_a_data_set_that_is_gone_is_one_sentence(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_data_set_that_is_gone_is_one_sentence(page: str, tmp_path: Path) -> None:
     from poslens.attribution import datasets
 
     file = tmp_path / "gone.jsonl"
     file.write_text('{"query": "a", "document": "b"}')
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
     datasets.register("gone", file)
     file.unlink()
     app = opened(page, {**PAGES[page], "dataset": "gone"})

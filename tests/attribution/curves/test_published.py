@@ -203,10 +203,7 @@ def test_no_json_is_one_sentence() -> None:
             read_measures("r.json", data)
 
 
-def test_a_folder_is_known_by_its_files_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(published, "_folders", [])
+def test_a_folder_is_known_by_its_files_names(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not a folder"):
         published.register(tmp_path / "none")
     with pytest.raises(UserError, match=r"holds no \.npz"):

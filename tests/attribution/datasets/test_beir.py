@@ -61,19 +61,6 @@ def reasons(found: DataSet) -> dict[int, str]:
     return {rejection.row: rejection.reason for rejection in found.rejected}
 
 
-@pytest.mark.parametrize("pack", [False, True])
-def test_three_files_are_joined(tmp_path: Path, pack: bool) -> None:
-    found = beir.read(write(tmp_path / "scifact-pl", pack=pack), "mine")
-    assert detect(tmp_path / "scifact-pl") == "beir"
-    assert found.title == "mine (BEIR, test)" and found.rejected == ()
-    first, second = found.pairs
-    assert (first.pair_id, first.query) == ("q1/d1", "when does fog lift")
-    assert first.document == "Fog It lifts at noon."
-    assert second.document == "Lód topnieje wiosną."
-    assert (second.language, second.domain, second.dataset) == ("pol", "scifact", "mine")
-    assert second.evidence is None
-
-
 def test_judgements_that_make_no_pair_are_counted(tmp_path: Path) -> None:
     qrels = HEADER + (
         "q1\td1\t1\n"  # 2: a pair
@@ -218,8 +205,7 @@ def test_nothing_is_lost(
     assert len(found.by_id) == len(found.pairs)
 
 
-def test_it_is_known_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
+def test_it_is_known_by_name(tmp_path: Path) -> None:
     assert datasets.register("mine", write(tmp_path / "set")) == ["mine"]
     assert len(datasets.read("mine").pairs) == 2
 
@@ -259,25 +245,6 @@ def test_parquet_and_json_judgements_give_the_same_pairs(tmp_path: Path) -> None
     assert detect(mixed / "qrels/test.jsonl") == detect(mixed) == "beir"
     for path in (mixed, mixed / "qrels/test.jsonl"):
         assert [p.pair_id for p in beir.read(path, "mine").pairs] == ["q1/d1", "q2/d2"]
-
-
-def test_rows_of_judgements_that_make_no_pair_are_counted(tmp_path: Path) -> None:
-    odd = [
-        {"query-id": "q1", "corpus-id": "d2", "score": 0},
-        {"query-id": "q1", "score": 1},
-        {"query-id": "q1", "corpus-id": "d2", "score": "much"},
-        "[]",
-        {"query-id": "q9", "corpus-id": "d1", "score": 1},
-    ]
-    folder = write(tmp_path / "mixed")
-    (folder / "qrels/test.tsv").unlink()
-    (folder / "qrels/test.jsonl").write_text(lines([*JUDGED, *odd]))
-    found = beir.read(folder, "mine")
-    assert len(found.pairs) == 2 and sorted(reasons(found)) == [3, 4, 5, 6, 7]
-    said = reasons(found)
-    assert "judged not relevant" in said[3] and "the row lacks corpus-id" in said[4]
-    assert "'much' is no number" in said[5] and "no object" in said[6]
-    assert said[7] == "q9/d1: query q9 does not exist"
 
 
 def test_an_id_in_two_parts_is_refused_where_the_texts_differ(tmp_path: Path) -> None:

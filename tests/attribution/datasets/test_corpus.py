@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import pytrec_eval
 import torch
@@ -25,27 +23,22 @@ from poslens.attribution.datasets.corpus import (
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.ranking_measures import NDCG, RECALL, measure
 from poslens.attribution.evaluation.search import rankings, search, search_lexical
+from tests.support.format_files import Rows, write
 
 Texts = dict[str, str]
 
 
 def write_posir(root: Path, language: str, text: str, distractors: int = 2) -> None:
-    folder = root / language / "ice"
-    (folder / "qrels").mkdir(parents=True)
-    query = {
-        "_id": "q1",
-        "text": f"{language} what melts",
-        "pos_char_span": [0, 10],
-        "pos_char_length": len(text),
-        "pos_token_length": 600,
+    span = {"pos_char_span": [0, 10], "pos_char_length": len(text), "pos_token_length": 600}
+    texts = {"d1": text, **{f"x{i}": f"Distractor {i}." for i in range(distractors)}, "bad": " "}
+    files: dict[str, Rows] = {
+        "queries.parquet": [{"_id": "q1", "text": f"{language} what melts", **span}],
+        "corpus.parquet": [{"_id": name, "text": text} for name, text in texts.items()],
+        "qrels/test.parquet": [
+            {"query-id": "q1", "corpus-id": name, "score": 1} for name in ("d1", "gone")
+        ],
     }
-    pq.write_table(pa.Table.from_pylist([query]), folder / "queries.parquet")
-    corpus = [{"_id": "d1", "text": text}]
-    corpus += [{"_id": f"x{i}", "text": f"Distractor {i}."} for i in range(distractors)]
-    corpus += [{"_id": "bad", "text": " "}]
-    pq.write_table(pa.Table.from_pylist(corpus), folder / "corpus.parquet")
-    qrels = [{"query-id": "q1", "corpus-id": c, "score": 1} for c in ("d1", "gone")]
-    pq.write_table(pa.Table.from_pylist(qrels), folder / "qrels" / "test.parquet")
+    write(root / language / "ice", files)
 
 
 def test_posir_has_a_corpus_for_each_domain(tmp_path: Path) -> None:

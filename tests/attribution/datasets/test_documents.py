@@ -11,7 +11,6 @@ import pytest
 
 from poslens.attribution import datasets
 from poslens.attribution.datasets import formats
-from poslens.attribution.datasets.types import Rejection
 from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.segments import documents_of
 
@@ -63,19 +62,6 @@ def test_rows_without_a_name_are_called_after_their_place(tmp_path: Path) -> Non
     (tmp_path / "c.csv").write_text("document\nOne.\nTwo.\n")
     found = list(formats.corpus(tmp_path / "c.csv", "c").documents())
     assert [(one.key, one.text) for one in found] == [("row 2", "One."), ("row 3", "Two.")]
-
-
-def test_rows_that_are_no_documents_are_counted(tmp_path: Path) -> None:
-    path = tmp_path / "c.jsonl"
-    path.write_text(
-        '{"_id": 1, "text": "Kept."}\n{"_id": 1, "text": "Twice."}\n{"_id": 2, "text": " "}\n'
-        '{"_id": 3, "text": "Cut o\n{"_id": 4, "text": "Kept too."}\n'
-    )
-    rejected: list[Rejection] = []
-    found = list(formats.corpus(path, "c").documents(rejected.append))
-    assert [one.text for one in found] == ["Kept.", "Kept too."]
-    assert [one.row for one in rejected] == [2, 3, 4]
-    assert "empty" in rejected[1].reason
 
 
 def test_documents_have_no_queries_to_rank(tmp_path: Path) -> None:

@@ -70,8 +70,6 @@ def test_parquet_csv_and_the_hub_give_the_same(tmp_path: Path, monkeypatch: Any)
     hub = tmp_path / "hub" / "data"
     hub.mkdir(parents=True)
     pq.write_table(pa.Table.from_pylist(plain), hub / "train-00000-of-00001.parquet")
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
-    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(hub.parent))
     datasets.register("posq", "hf:NovaSearch/FineWeb-PosQ")
     of_csv, of_hub = formats.collection(tmp_path / "data.csv", "x"), datasets.collection("posq")
@@ -79,27 +77,6 @@ def test_parquet_csv_and_the_hub_give_the_same(tmp_path: Path, monkeypatch: Any)
         (q.text, q.groups) for q in of_hub.queries
     ]
     assert [d.text for d in of_csv.documents()] == [d.text for d in of_hub.documents()]
-
-
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        ({"content": None}, "the content is missing"),
-        ({"content": "  "}, "The content is empty"),
-        ({"question": 7}, "the question is a number, not text"),
-        ({"span_class": "start"}, "span_class is not among beginning, middle, end"),
-        ({"span_class": []}, "span_class is not among"),
-        ({"span_class": ["end", {}]}, "span_class is not among"),
-        ({"span_class": None}, "the span_class is missing"),
-    ],
-)
-def test_a_damaged_row_is_left_out_and_counted(
-    tmp_path: Path, damage: dict[str, Any], said: str
-) -> None:
-    whole = {"content": "Fog lifts.", "question": "when?", "span_class": "End"}
-    found = formats.read(lines(tmp_path / "x.jsonl", [whole, whole | damage]), "mine")
-    assert [pair.query_type for pair in found.pairs] == ["end"]
-    assert len(found.rejected) == 1 and said in found.rejected[0].reason
 
 
 def test_files_of_other_columns_are_none(tmp_path: Path) -> None:

@@ -7,8 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,13 +18,7 @@ from poslens.attribution.datasets.streams import File
 from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.filler import filler, filler_note
 from poslens.attribution.types import EvidenceSpan
-
-
-@pytest.fixture(autouse=True)
-def unchanged_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
-    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
-
+from tests.support.format_files import Rows, write
 
 # -- ColDeR ------------------------------------------------------------------------------------
 
@@ -39,30 +31,8 @@ FOIL = {
 }
 
 
-def write_colder(folder: Path, **biases: list[Any]) -> Path:
-    (folder / "test").mkdir(parents=True, exist_ok=True)
-    for bias, rows in biases.items():
-        text = "".join((r if isinstance(r, str) else json.dumps(r)) + "\n" for r in rows)
-        (folder / "test" / f"{bias}.jsonl").write_text(text)
-    return folder
-
-
-def test_a_row_of_colder_is_two_pairs(tmp_path: Path) -> None:
-    root = write_colder(tmp_path / "colder", foil=[FOIL], poison=[FOIL])
-    assert detect(root) == "colder"
-    found = formats.read(root, "mine")
-    assert [pair.pair_id for pair in found.pairs] == [
-        "foil/validation7/1",
-        "foil/validation7/2",
-        "poison/validation7/1",
-        "poison/validation7/2",
-    ]
-    first, second = found.pairs[:2]
-    assert first.query == second.query == FOIL["query"]
-    assert (first.document, second.document) == (FOIL["document_1"], FOIL["document_2"])
-    assert (first.domain, first.language, found.pairs[2].domain) == ("foil", "eng", "poison")
-    # "Tea is hot . " is 13 characters, the evidence 27.
-    assert first.evidence is None and second.evidence == EvidenceSpan(13, 40)
+def write_colder(folder: Path, **biases: Rows) -> Path:
+    return write(folder, {f"test/{bias}.jsonl": rows for bias, rows in biases.items()})
 
 
 def test_other_field_names_and_one_file(tmp_path: Path) -> None:
@@ -76,27 +46,6 @@ def test_other_field_names_and_one_file(tmp_path: Path) -> None:
         "brevity_bias/2/1",
         "brevity_bias/2/2",
     ]
-
-
-@pytest.mark.parametrize(
-    ("row", "reason"),
-    [
-        (FOIL | {"document_2": " "}, "The document_2 is empty"),
-        (
-            {"query": "q", "document_1": "a"},
-            "the row lacks document_2 or doc2; it has query, document_1",
-        ),
-        (FOIL | {"query": ["q"]}, "the query is a list, not text"),
-        ("{", "is not JSON"),
-    ],
-)
-def test_both_documents_of_a_row_are_taken_or_none(tmp_path: Path, row: Any, reason: str) -> None:
-    root = write_colder(tmp_path, foil=[FOIL, row, FOIL])
-    found = formats.read(root, "mine")
-    assert len(found.pairs) == 4 and len(found.rejected) == 2
-    assert {(r.file, r.row) for r in found.rejected} == {("test/foil.jsonl", 2)}
-    assert all(reason in r.reason for r in found.rejected)
-    assert len(found.by_id) == 4
 
 
 # -- MultiClaim --------------------------------------------------------------------------------
@@ -209,20 +158,6 @@ def test_query_types_say_whether_posts_have_pictures(
         assert (pair.query_type, pair.query) == (kind, expected)
 
 
-def test_lines_of_the_mapping_that_make_no_pair(tmp_path: Path) -> None:
-    mapping = "fact_check_id,post_id\n10,1\n99,1\n10,99\n10,1\n10,2\n10,3\n10,4\n12,1\n10\n"
-    found = multiclaim.read(write_multiclaim(tmp_path / "x", mapping), "mc")
-    assert [pair.pair_id for pair in found.pairs] == ["1/10"]
-    said = {r.row: r.reason for r in found.rejected}
-    assert sorted(said) == [3, 4, 5, 6, 7, 8, 9, 10]
-    assert said[3] == "claim 99 does not exist" and said[4] == "post 99 does not exist"
-    assert said[5] == "post 1 with claim 10 is there twice"
-    assert "The post is empty" in said[6]
-    assert said[7] == "post 3: posts.csv row 6: text is not a Python tuple of texts"
-    assert "a text is not (original, English" in said[8] and "it has no claim" in said[9]
-    assert "1 cells" in said[10]
-
-
 @given(st.text(max_size=40), st.text(max_size=40))
 def test_cells_round_trip(original: str, english: str) -> None:
     value = multiclaim._parsed(cell(original, english, ("eng", 1.0)), "text")
@@ -253,26 +188,17 @@ def test_hostile_cells_are_one_sentence(text: str) -> None:
 
 
 def write_posir(root: Path, language: str, document: str, text: str, ids: list[str]) -> None:
-    folder = root / language / "weather"
-    (folder / "qrels").mkdir(parents=True)
-    for file, rows in (
-        (
-            "queries.parquet",
-            [
-                {
-                    "_id": i,
-                    "text": text,
-                    "pos_char_span": [0, len(document)],
-                    "pos_char_length": len(document),
-                    "pos_token_length": len(language),
-                }
-                for i in ids
-            ],
-        ),
-        ("corpus.parquet", [{"_id": "d1", "text": document}]),
-        ("qrels/test.parquet", [{"query-id": i, "corpus-id": "d1", "score": 1} for i in ids]),
-    ):
-        pq.write_table(pa.Table.from_pylist(rows), folder / file)
+    span = {
+        "pos_char_span": [0, len(document)],
+        "pos_char_length": len(document),
+        "pos_token_length": len(language),
+    }
+    files: dict[str, Rows] = {
+        "queries.parquet": [{"_id": i, "text": text, **span} for i in ids],
+        "corpus.parquet": [{"_id": "d1", "text": document}],
+        "qrels/test.parquet": [{"query-id": i, "corpus-id": "d1", "score": 1} for i in ids],
+    }
+    write(root / language / "weather", files)
 
 
 @pytest.mark.usefixtures("checked")

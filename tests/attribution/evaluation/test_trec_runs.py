@@ -139,10 +139,7 @@ def test_a_run_of_other_queries_is_refused() -> None:
         placed(run, collection())
 
 
-def test_it_is_read_packed_and_offered_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trec_runs, "_known", {})
+def test_it_is_read_packed_and_offered_by_name(tmp_path: Path) -> None:
     path = tmp_path / "a.run.gz"
     path.write_bytes(gzip.compress(line("q0", "d1", 1).encode()))
     assert trec_runs.register("a", path) is trec_runs.known()["a"]

@@ -71,9 +71,6 @@ def hostile() -> Iterator[tuple[str, HostileServer]]:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries without the waits between them, and nothing named before."""
     monkeypatch.setattr(endpoint_client, "_FIRST_WAIT_S", 0.01)
-    monkeypatch.setattr(resolve, "_registered", {})
-    monkeypatch.setattr(endpoint_client, "_clients", {})
-    monkeypatch.setattr(endpoint_client, "_failed", {})
 
 
 # -- numbers: the oracle is the local model --------------------------------------------------------

@@ -21,11 +21,6 @@ from poslens.attribution.retrievers.resolve import (
 from poslens.cache.keys import used_model
 
 
-@pytest.fixture(autouse=True)
-def own_registrations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("poslens.attribution.retrievers.resolve._registered", {})
-
-
 def folder_with(place: Path, lengths: object) -> Path:
     """MiniLM's folder, with other contents of its sentence-transformers configuration."""
     shutil.copytree(minilm_folder(), place)

@@ -273,7 +273,6 @@ def coded(
 
     monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.setattr(specs, "_code_allowed", set())
-    monkeypatch.setattr(resolve, "_registered", {})
     folder = Path(shutil.copytree(tiny_folder("bert"), tmp_path / "coded"))
     (folder / "mine.py").write_text(CODE.format(trap=str(tmp_path / "trap")))
     path = folder / "config.json"

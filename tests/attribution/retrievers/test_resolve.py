@@ -27,11 +27,6 @@ from poslens.attribution.retrievers.specs import (
 )
 
 
-@pytest.fixture(autouse=True)
-def own_registrations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("poslens.attribution.retrievers.resolve._registered", {})
-
-
 def test_presets_are_known_in_their_order() -> None:
     assert list(known())[:3] == ["MiniLM", "MiniLM-primacy", "MiniLM-recency"]
     assert dict(presets()) == known()

@@ -35,12 +35,6 @@ WORDS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def unchanged_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
-    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
-
-
 def squad(folder: Path) -> Path:
     """Passages of 600 characters; questions about the fact at their start and at their end, the
     latter put in words that another passage has too."""

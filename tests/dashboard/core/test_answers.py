@@ -19,7 +19,7 @@ from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
 
 from poslens.attribution import datasets
-from poslens.attribution.retrievers import resolve
+from poslens.attribution.names import temporary_names
 from poslens.compute.compute import service
 from poslens.dashboard.__main__ import app
 from poslens.export.json_text import json_text
@@ -143,10 +143,7 @@ def home(
 ) -> Iterator[Path]:
     """A data folder of its own, small data sets and files, and what is stored of them."""
     folder = tmp_path_factory.mktemp("answers")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(datasets, "_folders", dict(datasets._folders))
-        patch.setattr(datasets, "_variants", dict(datasets._variants))
-        patch.setattr(resolve, "_registered", {})
+    with pytest.MonkeyPatch.context() as patch, temporary_names():
         patch.setenv("POSLENS_HOME", str(folder / "home"))
         patch.chdir(folder)
         service.cache_clear()

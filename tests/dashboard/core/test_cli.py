@@ -13,7 +13,6 @@ import pytest
 from typer.testing import CliRunner
 
 from poslens.attribution import datasets
-from poslens.attribution.retrievers import resolve as retrievers
 from poslens.commands.command_options import resolve
 from poslens.dashboard.__main__ import app
 from tests.support import tiny_models
@@ -282,7 +281,6 @@ def test_a_data_set_from_a_folder_to_curve_and_figure(tmp_path: Path) -> None:
 def test_two_folders_of_one_name_are_two_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retrievers, "_registered", dict(retrievers._registered))
     for i, place in enumerate("ab"):
         built = tiny_models.build("bert", tmp_path / f"built-{place}", seed=i)
         shutil.copytree(built, tmp_path / place / "checkpoint-500")

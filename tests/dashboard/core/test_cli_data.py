@@ -13,12 +13,6 @@ from poslens.commands.command_options import data_name
 from poslens.dashboard.__main__ import app
 
 
-@pytest.fixture(autouse=True)
-def unchanged_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
-    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
-
-
 def run(*arguments: str):
     return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
 

@@ -290,7 +290,6 @@ def test_bm25_follows_a_file_that_is_rewritten_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Within the half second for which a model's identity is kept."""
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
     monkeypatch.setattr(compute_module, "IDENTIFIED_S", 600)
     file = tmp_path / "own.jsonl"
 

@@ -75,7 +75,6 @@ def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A home of its own, no wait between attempts, and nothing named before."""
     monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(endpoint_client, "_FIRST_WAIT_S", 0.01)
-    monkeypatch.setattr(resolve, "_registered", {})
     started_anew(monkeypatch)
 
 
@@ -89,9 +88,9 @@ def own_service(apart: None) -> Iterator[Compute]:
 
 def started_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """What another process would know."""
-    monkeypatch.setattr(endpoint_client, "_clients", {})
-    monkeypatch.setattr(endpoint_client, "_failed", {})
     monkeypatch.setattr(probes, "_known", {})
+    for name in resolve.known():
+        endpoint_client.forget(name)
 
 
 def finished(job: object) -> str:

@@ -32,7 +32,7 @@ cookie_secret = "0123456789abcdef0123456789abcdef"
 
 @pytest.fixture(autouse=True)
 def _no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oidc, "_DEFAULT_FILE", tmp_path / "none.toml")
+    monkeypatch.setenv("HOME", str(tmp_path))
 
 
 def test_the_environment_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:

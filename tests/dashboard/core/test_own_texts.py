@@ -202,7 +202,7 @@ def test_what_a_killed_process_left_is_removed_and_a_living_ones_is_not(tmp_path
 @pytest.mark.parametrize("name", ["typed", "upload-mine"])
 def test_no_data_set_is_named_as_own_texts_are(name: str) -> None:
     with pytest.raises(UserError, match="is a name of texts that readers bring"):
-        datasets.register(name, datasets._folders["sample"])
+        datasets.register(name, Path(datasets.__file__).parent / "sample" / "posir")
     assert name not in datasets.names()
 
 

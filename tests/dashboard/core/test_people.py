@@ -39,13 +39,13 @@ def of(name: str, session: str) -> Browser:
 
 
 @pytest.fixture
-def _login(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "_current", access_of(login=True))
+def _login() -> None:
+    access.use(access_of(login=True))
 
 
 @pytest.fixture
-def _proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "_current", access_of(trusted_proxies=["10.0.0.1"]))
+def _proxy() -> None:
+    access.use(access_of(trusted_proxies=["10.0.0.1"]))
 
 
 @pytest.mark.usefixtures("_login")
@@ -101,7 +101,7 @@ def test_only_who_started_a_run_stops_it(monkeypatch: pytest.MonkeyPatch) -> Non
     assert people.may_stop(run)
     bert.look(monkeypatch)
     assert runs.start(Path("shared"), KEY, 1, endless) is run and not people.may_stop(run)
-    monkeypatch.setattr(access, "_current", access_of())
+    access.use(access_of())
     assert people.may_stop(run), "where nobody logs in it is everybody's"
     assert runs.stop_all(60) and not run.active
 
@@ -241,7 +241,7 @@ def admitted(
 ) -> bool:
     """Whether a list admits what an identity provider, or a proxy, says."""
     options = {"trusted_proxies": ["10.0.0.1"]} if proxy else {"login": True}
-    monkeypatch.setattr(access, "_current", access_of(**options))  # type: ignore[arg-type]
+    access.use(access_of(**options))  # type: ignore[arg-type]
     user = {people.NAME: sent.encode().decode("latin-1")} if proxy else {}  # type: ignore[attr-defined]
     claims = {"is_logged_in": True, "sub": "1", "email_verified": True, "email": sent}
     Browser(user or claims, "1").look(monkeypatch)
@@ -331,10 +331,10 @@ def test_nobody_seems_to_be_on_this_machine_where_others_come(
 ) -> None:
     nowhere = SimpleNamespace(ip_address=None, headers={})
     monkeypatch.setattr(rights.st, "context", nowhere)
-    monkeypatch.setattr(access, "_current", access_of())
+    access.use(access_of())
     assert rights.may_change()
     beyond = access_of(allowed_hosts=["poslens.example.org"], trusted_proxies=["127.0.0.1"])
-    monkeypatch.setattr(access, "_current", beyond)
+    access.use(beyond)
     assert not rights.may_change()
     monkeypatch.setenv(UPKEEP.name, "yes")
     assert rights.may_change()

@@ -16,11 +16,11 @@ from poslens.dashboard.server.renamed_pages import RENAMED, RenamedPages
 from tests.support.pages import page_file
 
 
-def client(monkeypatch: pytest.MonkeyPatch, base_path: str = "") -> TestClient:
+def client(base_path: str = "") -> TestClient:
     def inside(request: Request) -> Response:
         return PlainTextResponse(request.url.path)
 
-    monkeypatch.setattr(access, "_current", Access(base_path=base_path))
+    access.use(Access(base_path=base_path))
     app = Starlette(routes=[Route("/{path:path}", inside)])
     app.add_middleware(RenamedPages)
     return TestClient(app, follow_redirects=False)
@@ -42,18 +42,14 @@ def client(monkeypatch: pytest.MonkeyPatch, base_path: str = "") -> TestClient:
         ("tools/lens", "/tools/lens/remedy?model=a", "/tools/lens/debias?model=a"),
     ],
 )
-def test_an_old_address_leads_to_the_new_one(
-    monkeypatch: pytest.MonkeyPatch, base_path: str, asked: str, target: str
-) -> None:
-    answer = client(monkeypatch, base_path).get(asked)
+def test_an_old_address_leads_to_the_new_one(base_path: str, asked: str, target: str) -> None:
+    answer = client(base_path).get(asked)
     assert (answer.status_code, answer.headers["location"]) == (307, target)
 
 
 @pytest.mark.parametrize("path", ["/debias", "/remedy/x", "/x/remedy", "/"])
-def test_other_addresses_are_answered_as_they_are(
-    monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
-    assert client(monkeypatch).get(path).text == path
+def test_other_addresses_are_answered_as_they_are(path: str) -> None:
+    assert client().get(path).text == path
 
 
 def test_old_addresses_lead_to_pages_that_exist() -> None:

@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from poslens.attribution import datasets
-from poslens.attribution.retrievers import resolve
 from tools.docs import commands, every_command
 
 COMMANDS = dict(commands(every_command()))
@@ -26,13 +24,6 @@ OPTIONS = {
     name: {word for one in command.params for word in one.opts}
     for name, command in COMMANDS.items()
 }
-
-
-@pytest.fixture(autouse=True)
-def unchanged_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
-    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
-    monkeypatch.setattr(resolve, "_registered", dict(resolve._registered))
 
 
 @pytest.fixture

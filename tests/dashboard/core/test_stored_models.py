@@ -80,9 +80,8 @@ def test_results_open_and_nothing_is_computed(home: Path, sample) -> None:
 
 
 def test_weights_that_come_back_are_used(
-    home: Path, sample, tiny_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    home: Path, sample, tiny_folder: Callable[..., Path]
 ) -> None:
-    monkeypatch.setattr(resolve, "_registered", {})
     resolve.register_folder("elsewhere", tiny_folder("bert"))
     compute = Compute(home)
     assert compute.stored_only() == []

@@ -24,10 +24,8 @@ WHOLE, READ = "Position in the whole text", "Relative position in the tokens rea
 
 
 @pytest.fixture
-def long_and_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_thread: None) -> str:
+def long_and_short(tmp_path: Path, one_thread: None) -> str:
     """Twenty-four documents, half of which the tiny model cuts, and both models' curves of them."""
-    for module, name in ((datasets, "_folders"), (datasets, "_variants"), (resolve, "_registered")):
-        monkeypatch.setattr(module, name, dict(getattr(module, name)))
     (tmp_path / "model").mkdir()
     folder = tiny_models.build("bert", tmp_path / "model", tokenizer_limit=80)
     resolve.register_folder("cutter", folder)
@@ -97,11 +95,7 @@ def test_one_model_and_the_posir_protocol_stay_over_what_was_read(long_and_short
     assert READ in shared["layout"]["xaxis"]["title"]["text"]
 
 
-def test_documents_without_queries_lead_to_what_is_possible(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("_folders", "_variants"):
-        monkeypatch.setattr(datasets, name, dict(getattr(datasets, name)))
+def test_documents_without_queries_lead_to_what_is_possible(tmp_path: Path) -> None:
     rows = [{"_id": f"d{n}", "text": f"Fog {n} lifts at noon. Stone stays."} for n in range(3)]
     (tmp_path / "alone.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     datasets.register("alone", tmp_path / "alone.jsonl")
@@ -155,10 +149,7 @@ def test_published_curves_need_no_computed_one(long_and_short: str) -> None:
     assert app.dataframe[0].value["model"].tolist() == [f"{FIGURE_5[0]}, published"]
 
 
-def test_published_curves_of_folders_and_uploads(
-    long_and_short: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(published, "_folders", [])
+def test_published_curves_of_folders_and_uploads(long_and_short: str, tmp_path: Path) -> None:
     (tmp_path / "posir_saliency_NV.npz").write_bytes(npz())
     published.register(tmp_path)
     app = opened(models=["BM25"], published=["posir_saliency_NV.npz"])

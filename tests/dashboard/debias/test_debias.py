@@ -220,9 +220,7 @@ def test_a_data_set_without_places_is_one_sentence(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
-    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+def mine(tmp_path: Path) -> str:
     (tmp_path / "mine.csv").write_text(ROWS)
     datasets.register("mine", tmp_path / "mine.csv")
     return "mine"

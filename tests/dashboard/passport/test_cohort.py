@@ -11,7 +11,6 @@ import pytest
 from typer.testing import CliRunner
 
 from poslens.attribution import datasets
-from poslens.attribution.retrievers import resolve as resolve_module
 from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.compute.compute import Compute
@@ -130,13 +129,7 @@ def test_one_card_has_no_overview(cards: list[ModelPassport]) -> None:
     assert page.count('id="plotly"') == 1, "the library is in it once"
 
 
-@pytest.fixture
-def own_models(own_service: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the models of these cards: none that another test registered or stored results of."""
-    monkeypatch.setattr(resolve_module, "_registered", {})
-
-
-@pytest.mark.usefixtures("own_models")
+@pytest.mark.usefixtures("own_service")
 def test_the_command_takes_all_models(
     cards: list[ModelPassport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

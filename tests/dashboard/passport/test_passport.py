@@ -117,11 +117,9 @@ def test_a_card_is_over_its_own_documents_whatever_else_is_stored(
 
 
 def test_the_attribution_alone_computes_no_profile(
-    tmp_path: Path, sample: datasets.DataSet, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, sample: datasets.DataSet
 ) -> None:
     """`check` reads saliency alone: the profile is the null control's matter."""
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
-    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
     file = tmp_path / "texts.jsonl"
     file.write_text("".join(f'{{"text": "Snow number {n} melts."}}\n' for n in range(12)))
     datasets.register("texts", file)
@@ -393,11 +391,7 @@ def test_the_page_shows_two_cards_and_computes_nothing() -> None:
     assert not service().runs.active({service().root}, upkeep=True)
 
 
-def test_a_model_of_which_nothing_is_computed_is_a_document_and_no_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
-    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+def test_a_model_of_which_nothing_is_computed_is_a_document_and_no_table(tmp_path: Path) -> None:
     (tmp_path / "empty.csv").write_text(ROWS, encoding="utf-8")
     datasets.register("empty", tmp_path / "empty.csv")
     page = open_page("passport", dataset="empty", models=["BM25"]).run()

@@ -24,9 +24,7 @@ ROWS = "query,document,evidence\n" + "".join(
 
 
 @pytest.fixture
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
-    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+def mine(tmp_path: Path) -> str:
     (tmp_path / "mine.csv").write_text(ROWS)
     datasets.register("mine", tmp_path / "mine.csv")
     return "mine"
@@ -82,8 +80,8 @@ def linked(query: str, document: str, evidence: str = "") -> AppTest:
     ).run()
 
 
-def test_the_link_to_a_document_that_is_no_pair_opens_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "_current", access.Access(base_path="tools/poslens"))
+def test_the_link_to_a_document_that_is_no_pair_opens_it() -> None:
+    access.use(access.Access(base_path="tools/poslens"))
     texts_linked = ("what melts", "Ice & snow melt. Stone does not.", "Ice & snow melt.")
     (link,) = linked(*texts_linked).get("link_button")
     path, _, texts = link.proto.url.partition("?")
@@ -100,11 +98,7 @@ def test_a_link_holds_as_much_text_as_servers_take() -> None:
     assert linked("", wide).get("link_button") and not linked("what melts", wide).get("link_button")
 
 
-def test_each_query_among_the_documents_of_its_language(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
-    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+def test_each_query_among_the_documents_of_its_language(tmp_path: Path) -> None:
     rows = "ice one,pol ice one,pol\nice two,spa ice three,spa\nfog,spa fog,spa\n"
     (tmp_path / "langs.csv").write_text(f"query,document,language\n{rows}")
     datasets.register("langs", tmp_path / "langs.csv")
@@ -128,9 +122,7 @@ def test_each_query_among_the_documents_of_its_language(
     ]
 
 
-def test_a_set_without_judgements_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
-    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+def test_a_set_without_judgements_is_said(tmp_path: Path) -> None:
     row = '{"query": "q", "document_1": "a", "document_2": "b"}\n'
     (tmp_path / "foil.jsonl").write_text(row)
     datasets.register("colder", tmp_path / "foil.jsonl")

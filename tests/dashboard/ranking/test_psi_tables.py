@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from poslens.attribution import datasets
 from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.dashboard.__main__ import app
 from poslens.studies.ranking.tables import OVERALL
@@ -46,9 +45,7 @@ def write(root: Path, language: str, domain: str, tokens: int, words: list[str])
 
 
 @pytest.fixture
-def posir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
-    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+def posir(tmp_path: Path) -> Path:
     root = tmp_path / "posir"
     words = list(NOUNS)
     write(root, "eng", "rivers", 100, words[:4])

@@ -54,10 +54,7 @@ def ranked(setup: RankingSetup, tmp_path_factory: pytest.TempPathFactory) -> Ran
 
 
 @pytest.fixture
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
-    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
-    monkeypatch.setattr(trec_runs, "_known", {})
+def mine(tmp_path: Path) -> Path:
     (tmp_path / "mine.csv").write_text(ROWS)
     (tmp_path / "bad.run").write_text(BAD)
     return tmp_path

@@ -171,9 +171,7 @@ def run(*arguments: str):
     return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
 
 
-def test_rank_prints_measures_and_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
-    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+def test_rank_prints_measures_and_queries(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     path.write_text(ROWS)
     found = json.loads(run("rank", "--model", "BM25", "--dataset", str(path)).stdout)
@@ -188,11 +186,7 @@ def test_rank_prints_measures_and_queries(tmp_path: Path, monkeypatch: pytest.Mo
         assert run("rank", "--model", "BM25", "--dataset", str(path), *option).exit_code == 0
 
 
-def test_rank_takes_posirs_prompt(
-    tiny_folder: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
-    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+def test_rank_takes_posirs_prompt(tiny_folder: Callable[..., Path], tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     path.write_text(ROWS)
     asked = ["rank", "--model", str(tiny_folder("bert")), "--dataset", str(path)]
@@ -202,11 +196,7 @@ def test_rank_takes_posirs_prompt(
     assert prompt in posir["provenance"][0]["prompts"]
 
 
-def test_rank_says_what_a_beir_set_leaves_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
-    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+def test_rank_says_what_a_beir_set_leaves_out(tmp_path: Path) -> None:
     root = tmp_path / "arguana"
     (root / "qrels").mkdir(parents=True)
     rows = {"a": "ice melts early", "b": "ice melts", "c": "stone"}
@@ -222,9 +212,7 @@ def test_rank_says_what_a_beir_set_leaves_out(
     assert "as in BEIR" in found.stderr and "as in trec_eval" in found.stderr
 
 
-def test_rank_within_languages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
-    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
+def test_rank_within_languages(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     path.write_text(
         "query,document,language\nice one,pol ice one,pol\nice one,pol ice two,pol\n"

@@ -54,7 +54,9 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     """The cache of a data folder, with results of two models."""
     monkeypatch.setenv("POSLENS_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("POSLENS_UPKEEP", "yes")
-    monkeypatch.setitem(datasets._folders, "set", tmp_path)
+    pairs = tmp_path / "set.csv"
+    pairs.write_text("query,document\nq,d\n")
+    datasets.register("set", pairs)
     service.cache_clear()
     store = Store(tmp_path / "home" / "cache")
     store.put(MODEL, METHOD, [result(f"p{k}") for k in range(4)])

@@ -33,8 +33,7 @@ def page() -> None:
 
 
 @pytest.fixture
-def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppTest:
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
+def app(tmp_path: Path) -> AppTest:
     (tmp_path / "rows.csv").write_text(ROWS)
     datasets.register("rows", tmp_path / "rows.csv")
     return AppTest.from_function(page, default_timeout=SECONDS).run()

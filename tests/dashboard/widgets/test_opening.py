@@ -19,13 +19,6 @@ from poslens.dashboard.server.opening import Opening
 from tests.support.pages import open_page
 
 
-@pytest.fixture(autouse=True)
-def unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
-    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
-    monkeypatch.setattr(opening, "_current", Opening())
-
-
 @pytest.fixture
 def mine(tmp_path: Path) -> Path:
     file = tmp_path / "pairs.csv"

@@ -131,7 +131,7 @@ def test_nobody_stops_somebody_elses_run_where_people_log_in(
 
     who = "anna"
     monkeypatch.setattr(people, "person", lambda: who)
-    monkeypatch.setattr(access, "_current", access.access_of(login=True))
+    access.use(access.access_of(login=True))
     setting.runs.reader = people.reader
     page, _ = setting.shown()
     page.button(key="x.start.y").click().run()
@@ -139,7 +139,7 @@ def test_nobody_stops_somebody_elses_run_where_people_log_in(
     assert text_of(page).endswith("| Stop")
     who = "bert"
     assert setting.shown()[1].endswith(" left | Another user started this run.")
-    monkeypatch.setattr(access, "_current", access.access_of())
+    access.use(access.access_of())
     assert setting.shown()[1].endswith("| Stop"), "nobody logs in: everybody's"
 
 

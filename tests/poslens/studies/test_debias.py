@@ -22,6 +22,7 @@ from poslens.attribution.datasets import DataSet
 from poslens.attribution.debiasing.folder import folder_of
 from poslens.attribution.debiasing.recipe import TrainingRecipe
 from poslens.attribution.errors import UserError
+from poslens.attribution.names import temporary_names
 from poslens.attribution.retrievers import resolve
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.compute.compute import service
@@ -41,10 +42,7 @@ SETTINGS = DEBIAS.parameters.settings({"steps": 2, "pairs": 12, "strengths": (0.
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("debias")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(datasets, "_folders", dict(datasets._folders))
-        patch.setattr(datasets, "_variants", dict(datasets._variants))
-        patch.setattr(resolve, "_registered", dict(resolve._registered))
+    with pytest.MonkeyPatch.context() as patch, temporary_names():
         patch.setenv("POSLENS_HOME", str(folder))
         # The tiny model has so little position bias that it would not be trained.
         patch.setattr(debias_study, "TrainingRecipe", partial(TrainingRecipe, margin=-1.0))

@@ -11,19 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 import poslens
-from poslens.attribution import datasets
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.needle import NeedleCell
 from poslens.cache.kinds.needles import CellItem, needle_cells
 from poslens.cache.storage.store import ModelKey
 from poslens.dashboard.__main__ import app
 from poslens.studies import needles as needle_study
-
-
-@pytest.fixture(autouse=True)
-def unchanged_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "_folders", dict(datasets._folders))
-    monkeypatch.setattr(datasets, "_variants", dict(datasets._variants))
 
 
 @pytest.fixture

@@ -1,0 +1,19 @@
+"""Settings of the server's process, which tests of pages change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from poslens.dashboard.server import access, opening
+from poslens.dashboard.server.access import Access
+from poslens.dashboard.server.opening import Opening
+
+
+@pytest.fixture(autouse=True)
+def default_server() -> Iterator[None]:
+    """After each test, the server is this machine's alone, and pages open with their own data."""
+    yield
+    access.use(Access())
+    opening.use(Opening())
