@@ -84,10 +84,10 @@ class Halving:
             UserError: a single item does not fit into memory.
         """
         size = max(1, -(-len(batch) // self._parts))
-        found: list[R] = []
+        results: list[R] = []
         for start in range(0, len(batch), size):
-            found += self._run(run, batch[start : start + size], len(batch))
-        return found
+            results += self._run(run, batch[start : start + size], len(batch))
+        return results
 
     def _run(self, run: Callable[[list[T]], list[R]], part: list[T], n: int) -> list[R]:
         """The results of `run(part)` for the parts of a batch of n."""
@@ -105,9 +105,9 @@ class Halving:
                 "length, a smaller model, or set POSLENS_DEVICE=cpu."
             )
         middle = len(part) // 2
-        found = self._run(run, part[:middle], n) + self._run(run, part[middle:], n)
+        results = self._run(run, part[:middle], n) + self._run(run, part[middle:], n)
         self._parts = max(self._parts, -(-n // (len(part) - middle)))
-        return found
+        return results
 
 
 def run_batches(

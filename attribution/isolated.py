@@ -173,17 +173,17 @@ def _answer(stream: Any, limit: int) -> tuple[bytes, str]:
             raise EOFError
         left -= size
         parts.append(_exactly(stream, size))
-    said = stream.readline(_MAX_SENTENCE)
-    if not said.endswith(b"\n"):
+    head = stream.readline(_MAX_SENTENCE)
+    if not head.endswith(b"\n"):
         raise EOFError
-    return b"".join(parts), json.loads(said)
+    return b"".join(parts), json.loads(head)
 
 
 def _exactly(stream: BinaryIO, n: int) -> bytes:
-    found = stream.read(n)
-    if len(found) < n:
+    part = stream.read(n)
+    if len(part) < n:
         raise EOFError
-    return found
+    return part
 
 
 def serve() -> None:

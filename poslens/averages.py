@@ -175,8 +175,10 @@ def _intervention(name: str, by: Replacement, data: DataSet) -> tuple[Method, Se
     if name in CUTS:
         return segments_method(name), documents_of(data.pairs)
     if name != "relocation":
-        known = ("relocation", "ablation", *CUTS)
-        raise UserError(f"There is no intervention {name!r}: choose from {', '.join(known)}.")
+        interventions = ("relocation", "ablation", *CUTS)
+        raise UserError(
+            f"There is no intervention {name!r}: choose from {', '.join(interventions)}."
+        )
     usable, reason = movable(data.pairs)
     if not usable:
         raise UserError(reason or f"No pair of {data.name} has evidence that could be moved.")

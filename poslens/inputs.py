@@ -87,6 +87,6 @@ def listed(given: Sequence[T], what: str, name: str, example: str) -> Sequence[T
         UserError: it is neither.
     """
     if not isinstance(given, list | tuple):
-        one = repr(given[:80]) if isinstance(given, str) else f"one {type(given).__name__}"
-        raise UserError(f"{name} takes a list of {what}, such as [{example!r}], not {one}.")
+        shown = repr(given[:80]) if isinstance(given, str) else f"one {type(given).__name__}"
+        raise UserError(f"{name} takes a list of {what}, such as [{example!r}], not {shown}.")
     return given

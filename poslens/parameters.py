@@ -145,7 +145,7 @@ class Numbers(Parameter[tuple[float, ...]]):
 
     def text(self) -> str:
         """The default in the notation of the command line."""
-        return ",".join(f"{one:g}" for one in self.default)
+        return ",".join(f"{number:g}" for number in self.default)
 
 
 class Parameters(Mapping[str, Parameter[Any]]):

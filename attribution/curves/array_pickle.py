@@ -126,14 +126,14 @@ def arrays(data: bytes, limit: int | None = None) -> list[NDArray[np.float64]]:
             damaged.
     """
     try:
-        found = _Reader(io.BytesIO(data)).load()
+        loaded = _Reader(io.BytesIO(data)).load()
     except NotArrays:
         raise
     # A damaged pickle can raise almost any exception.
     except Exception as error:
         raise NotArrays from error
-    listed = found if isinstance(found, list | tuple) else [found]
-    values = [one.values for one in listed if isinstance(one, _Array)]
+    listed = loaded if isinstance(loaded, list | tuple) else [loaded]
+    values = [item.values for item in listed if isinstance(item, _Array)]
     arrays = [array for array in values if array is not None]
     if not listed or len(arrays) != len(listed):
         raise NotArrays

@@ -274,8 +274,8 @@ def p_value(
     n = len(draws.sizes)
     if n < MIN_DOCUMENTS:
         return None
-    found = _resampled(draws, lambda means: statistic(means)[:, None], kind, N_BOOTSTRAP)
-    value, drawn, bias, acceleration = found
+    resampled = _resampled(draws, lambda means: statistic(means)[:, None], kind, N_BOOTSTRAP)
+    value, drawn, bias, acceleration = resampled
     if not np.isfinite(value).all():
         return None
     if not value.any():
@@ -326,8 +326,8 @@ def _acceleration(all_but_one: Values) -> Values:
     defined = np.maximum(np.isfinite(all_but_one).sum(0), 1)
     less = np.nansum(all_but_one, axis=0) / defined - all_but_one
     spread, skew = np.nansum(less**2, axis=0) ** 1.5, np.nansum(less**3, axis=0)
-    found = np.divide(skew, 6 * spread, out=np.zeros_like(skew), where=spread > 0)
-    return np.asarray(found, dtype=np.float64)
+    acceleration = np.divide(skew, 6 * spread, out=np.zeros_like(skew), where=spread > 0)
+    return np.asarray(acceleration, dtype=np.float64)
 
 
 def _quantile(ordered: Values, n: NDArray[np.int64], level: Values) -> Values:
@@ -364,14 +364,14 @@ def estimate(
     if not np.isfinite(value):
         return None
     n = n_groups(len(values), groups)
-    found = intervals(
+    interval = intervals(
         values,
         groups,
         lambda means: statistic(means)[:, None],
         kind=kind,
         n_resamples=n_resamples,
     )
-    ends = None if found is None else (float(found[0][0]), float(found[1][0]))
+    ends = None if interval is None else (float(interval[0][0]), float(interval[1][0]))
     return with_ends(value, ends, len(values), n, resampled)
 
 

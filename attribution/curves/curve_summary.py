@@ -173,10 +173,10 @@ def summarize(
 
     low = high = of_centre = of_index = None
     # One call, so that curve and numbers use the same draws.
-    if (found := intervals(parts, groups, numbers)) is not None:
-        low, high = (as_array(end[:N_BINS], (N_BINS,), "a curve") for end in found)
+    if (interval := intervals(parts, groups, numbers)) is not None:
+        low, high = (as_array(end[:N_BINS], (N_BINS,), "a curve") for end in interval)
         if magnitudes is not None:
-            ends = np.stack(found, axis=1)[N_BINS:]
+            ends = np.stack(interval, axis=1)[N_BINS:]
             of_centre, of_index = ends[:2], ends[2:]
     mean, std, quartiles = _over_rows(parts[0])
     size = mean if not signed else _over_rows(parts[1])[0]

@@ -45,10 +45,10 @@ class _Units:
 
 
 def _token_units(tokenized: TokenizedText, text: str) -> _Units:
-    kept = [t for t in tokenized.tokens if not t.is_special]
+    content = [t for t in tokenized.tokens if not t.is_special]
     return _Units(
-        tuple(text[t.start : t.end] or t.text for t in kept),
-        tuple((t.start, t.end) for t in kept),
+        tuple(text[t.start : t.end] or t.text for t in content),
+        tuple((t.start, t.end) for t in content),
         _ranks(tokenized),
     )
 
@@ -60,12 +60,12 @@ def _ranks(tokenized: TokenizedText) -> NDArray[np.int64]:
 
 def _span_units(tokenized: TokenizedText, text: str, spans: Sequence[tuple[int, int]]) -> _Units:
     read = tokenized.read_until
-    kept = [span for span in spans if span[0] < read] or list(spans[:1])
+    units = [span for span in spans if span[0] < read] or list(spans[:1])
     labels = []
-    for start, end in kept:
+    for start, end in units:
         label = " ".join(text[start:end].split())
         labels.append(label if len(label) <= _MAX_LABEL else label[: _MAX_LABEL - 1] + "…")
-    return _Units(tuple(labels), tuple(kept), unit_of(tokenized, kept))
+    return _Units(tuple(labels), tuple(units), unit_of(tokenized, units))
 
 
 def _bin_units(tokenized: TokenizedText, bins: int) -> _Units:

@@ -115,10 +115,10 @@ def average(
             means = np.divide(sums, shares, out=np.full(sums.shape, np.nan), where=shares > 0)
             return np.asarray(means, dtype=np.float64)
 
-        found = intervals(rows, groups, means_there, of=read_there)
-        assert found is not None  # there are enough documents
+        interval = intervals(rows, groups, means_there, of=read_there)
+        assert interval is not None  # there are enough documents
         low, high = np.full((2, N_BINS), np.nan)
-        low[drawn], high[drawn] = found
+        low[drawn], high[drawn] = interval
     return PositionCurve(
         model=model,
         dataset=dataset,

@@ -43,27 +43,27 @@ def fetch(name: str) -> Path:
     except ImportError as error:
         raise not_installed("ir_datasets") from error
     try:
-        found = ir_datasets.load(identity)
+        library_set = ir_datasets.load(identity)
     except KeyError as error:
         raise UserError(
             f"ir_datasets has no data set {identity}: its ids are listed at https://ir-datasets.com."
         ) from error
-    if not found.has_docs():
+    if not library_set.has_docs():
         raise UserError(f"{identity} of ir_datasets has no documents: choose another.")
-    if found.has_queries() and not found.has_qrels():
+    if library_set.has_queries() and not library_set.has_qrels():
         raise UserError(
             f"{identity} of ir_datasets has queries and no judgments: {_parts_of(identity)}."
         )
     split = identity.rpartition("/")[2]
     part = LibraryCorpus(
-        lambda: ((one.doc_id, _text(one)) for one in found.docs_iter()),
-        lambda: ((one.query_id, _text(one)) for one in found.queries_iter()),
-        lambda: ((one.query_id, one.doc_id, one.relevance) for one in found.qrels_iter()),
+        lambda: ((row.doc_id, _text(row)) for row in library_set.docs_iter()),
+        lambda: ((row.query_id, _text(row)) for row in library_set.queries_iter()),
+        lambda: ((row.query_id, row.doc_id, row.relevance) for row in library_set.qrels_iter()),
         split if split in _SPLITS else "test",
-        judged=found.has_queries(),
+        judged=library_set.has_queries(),
     )
     try:
-        place = place_of(PREFIX, identity, iso_639_3(found.docs_lang()))
+        place = place_of(PREFIX, identity, iso_639_3(library_set.docs_lang()))
         return place if place.is_dir() else written(place, [part])
     # What a broken connection or a damaged download raises is the library's own.
     except Exception as error:
@@ -74,21 +74,21 @@ def _parts_of(identity: str) -> str:
     """Data sets below this one that are judged, in words."""
     import ir_datasets
 
-    known = sorted(one for one in ir_datasets.registry if one.startswith(f"{identity}/"))
-    judged = [one for one in known if ir_datasets.load(one).has_qrels()][:5]
+    parts = sorted(part for part in ir_datasets.registry if part.startswith(f"{identity}/"))
+    judged = [part for part in parts if ir_datasets.load(part).has_qrels()][:5]
     return f"give a part of it, such as {', '.join(judged)}" if judged else "choose another"
 
 
-def _text(one: Any) -> str:
+def _text(row: Any) -> str:
     """The default text of a document or a query; of one that has none, its fields in order."""
-    default = getattr(one, "default_text", None)
+    default = getattr(row, "default_text", None)
     if default is not None:
         return str(default())
-    return " ".join(_texts(one))
+    return " ".join(_texts(row))
 
 
-def _texts(one: Any) -> Iterator[str]:
-    return (field for field in one[1:] if isinstance(field, str))
+def _texts(row: Any) -> Iterator[str]:
+    return (field for field in row[1:] if isinstance(field, str))
 
 
 register(Source(PREFIX, fetch, short_name(PREFIX)))

@@ -63,7 +63,10 @@ def fetch(name: str) -> Path:
         if not place.is_dir():
             task.load_data()
             task.convert_v1_dataset_format_to_v2(num_proc=None)
-            written(place, [_part(task, one, languages, len(chosen) > 1) for one in chosen])
+            written(
+                place,
+                [_part(task, each, languages, len(chosen) > 1) for each in chosen],
+            )
         return place
     except UserError:
         raise
@@ -74,12 +77,12 @@ def fetch(name: str) -> Path:
 
 def _languages(task: Any) -> Mapping[str, str | None]:
     """The subsets of a task with the language of each, where it has one."""
-    known = task.metadata.eval_langs
-    listed = known if isinstance(known, Mapping) else {"default": known}
+    given = task.metadata.eval_langs
+    listed = given if isinstance(given, Mapping) else {"default": given}
     return {
         name: iso_639_3(codes[0]) if len(set(codes)) == 1 else None
         for name, codes in listed.items()
-        if name in task.hf_subsets or not isinstance(known, Mapping)
+        if name in task.hf_subsets or not isinstance(given, Mapping)
     }
 
 

@@ -40,8 +40,8 @@ class PassageReader:
         Raises:
             UserError: a file cannot be read or is in another layout, or no row is a pair.
         """
-        found = pairs_of(self.judge(files, name, Passages()))
-        return collect(name, self._titled(name, title), found)
+        rows = pairs_of(self.judge(files, name, Passages()))
+        return collect(name, self._titled(name, title), rows)
 
     def collection(self, files: Sequence[File], name: str, title: str = "") -> Collection:
         """The queries, and all passages to search.
@@ -50,12 +50,12 @@ class PassageReader:
             UserError: as `read`.
         """
         passages = Passages()
-        found = list(self.judge(files, name, passages))
+        rows = list(self.judge(files, name, passages))
         documents = tuple(Document(key, text) for key, text in passages)
         return gather(
             name,
             self._titled(name, title),
-            found,
+            rows,
             lambda: iter(documents),
             [file.content for file in files if isinstance(file.content, Path)],
             groups=self.groups,

@@ -60,10 +60,10 @@ def checked_name(name: str, prefix: str, what: str) -> str:
     Raises:
         UserError: it is no valid name of `what`.
     """
-    found = name.removeprefix(prefix)
-    if len(found) > 200 or not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)*", found, re.ASCII):
+    rest = name.removeprefix(prefix)
+    if len(rest) > 200 or not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)*", rest, re.ASCII):
         raise UserError(f"{name[:80]!r} is not {prefix}{what}: give one of that form.")
-    return found
+    return rest
 
 
 def not_installed(library: str) -> UserError:

@@ -100,10 +100,10 @@ class Checkpoint:
             return None
 
 
-def _checks(found: Sequence[Mapping[str, Any]]) -> tuple[ValidationCheck, ...]:
+def _checks(checks: Sequence[Mapping[str, Any]]) -> tuple[ValidationCheck, ...]:
     return tuple(
         ValidationCheck(
-            one["step"], one["loss"], Estimate(**one["effect"]) if one["effect"] else None
+            check["step"], check["loss"], Estimate(**check["effect"]) if check["effect"] else None
         )
-        for one in found
+        for check in checks
     )

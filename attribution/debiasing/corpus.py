@@ -88,8 +88,8 @@ def training_corpus(name: str, documents: Iterable[tuple[str, str | None]]) -> T
             "half of them are held out to judge it: give a larger corpus."
         )
     seen: set[str] = set()
-    validate = _sentences([texts[one] for one in half[:n_validated]], seen)
-    train = _sentences([texts[one] for one in half[n_validated:]], seen)
+    validate = _sentences([texts[key] for key in half[:n_validated]], seen)
+    train = _sentences([texts[key] for key in half[n_validated:]], seen)
     if min(len(train), len(validate) * (VALIDATED - 1)) < MIN_SENTENCES:
         raise UserError(
             f"{name} has too few sentences to debias a model: {len(train)} to train on and "
@@ -101,9 +101,9 @@ def training_corpus(name: str, documents: Iterable[tuple[str, str | None]]) -> T
 
 def _sentences(documents: Sequence[tuple[str, str | None]], seen: set[str]) -> tuple[Sentence, ...]:
     """The documents' distinct sentences; texts in scripts without sentence marks have none."""
-    found: list[Sentence] = []
+    listed: list[Sentence] = []
     for text, language in documents:
-        if len(found) >= MAX_SENTENCES:
+        if len(listed) >= MAX_SENTENCES:
             break
         if script_without_sentences(text):
             continue
@@ -111,8 +111,8 @@ def _sentences(documents: Sequence[tuple[str, str | None]], seen: set[str]) -> t
             sentence = " ".join(text[start:end].split())
             if sentence not in seen and len(words(sentence)) >= MIN_WORDS:
                 seen.add(sentence)
-                found.append(Sentence(sentence, language))
-    return tuple(found[:MAX_SENTENCES])
+                listed.append(Sentence(sentence, language))
+    return tuple(listed[:MAX_SENTENCES])
 
 
 def by_language(pool: Sequence[Sentence], least: int) -> list[list[int]]:

@@ -57,9 +57,9 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 @lru_cache(maxsize=64)
 def _parsed(path: Path, _changed: int) -> Manifest:
-    known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    known["checks"] = tuple((int(s), float(x), str(e)) for s, x, e in known["checks"])
-    return Manifest(**known)
+    config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    config["checks"] = tuple((int(s), float(x), str(e)) for s, x, e in config["checks"])
+    return Manifest(**config)
 
 
 def root() -> Path:

@@ -253,8 +253,12 @@ def paired_test(
     own = range(len(scores)) if groups is None else groups
     unread = [score.difference for score in scores if score.read < 1]
     lost = float(np.mean(unread)) if unread else None
-    kept = [(one, group) for one, group in zip(scores, own, strict=True) if one.read >= 1]
-    scores = [scores for scores, _ in kept]
+    readable = [
+        (pair_scores, group)
+        for pair_scores, group in zip(scores, own, strict=True)
+        if pair_scores.read >= 1
+    ]
+    scores = [scores for scores, _ in readable]
     remarks = []
     if n_identical:
         remarks.append(f"{_pairs(n_identical)} with identical documents left out.")
@@ -270,7 +274,7 @@ def paired_test(
             "was cut off counts as absent."
         )
     each = np.array([pair.difference for pair in scores])
-    index = numbered([group for _, group in kept])
+    index = numbered([group for _, group in readable])
     documents = len(set(index.tolist()))
     if documents < 2:
         remarks.append(f"{_documents(documents)}: a paired t-test takes at least 2.")
@@ -292,9 +296,9 @@ def paired_test(
                 else f"Every pair differs by the same {mean:+.4g}: without variance there is no t."
             )
         else:
-            found = stats.ttest_rel(first, second)
-            interval = found.confidence_interval(0.95)
-            t, p = float(found.statistic), float(found.pvalue)
+            t_test = stats.ttest_rel(first, second)
+            interval = t_test.confidence_interval(0.95)
+            t, p = float(t_test.statistic), float(t_test.pvalue)
             low, high = float(interval.low), float(interval.high)
             mean = float((first - second).mean())
             effect = mean / float((first - second).std(ddof=1))
@@ -344,6 +348,6 @@ def _flat(
 
 def adjusted(results: Sequence[BiasResult]) -> list[float | None]:
     """Holm-adjusted p of each of `results`, over those that have a p."""
-    known = {i: result.p for i, result in enumerate(results) if result.p is not None}
-    found = dict(zip(known, holm(list(known.values())).tolist(), strict=True))
-    return [found.get(i) for i in range(len(results))]
+    tested = {i: result.p for i, result in enumerate(results) if result.p is not None}
+    corrected = dict(zip(tested, holm(list(tested.values())).tolist(), strict=True))
+    return [corrected.get(i) for i in range(len(results))]

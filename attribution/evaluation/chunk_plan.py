@@ -235,19 +235,19 @@ def choose(tried: Sequence[Tried], top: int) -> SettingChoice | None:
     documents. The first setting is whole documents."""
     if len(tried) < 2:
         return None
-    shared = [key for key in tried[0].documents if all(key in one.documents for one in tried)]
+    shared = [key for key in tried[0].documents if all(key in option.documents for option in tried)]
     if len(shared) < 2:
         return None
     first_half = halves(shared)
     choosing = [key for key, is_first in zip(shared, first_half, strict=True) if is_first]
     held_out = tuple(key for key, is_first in zip(shared, first_half, strict=True) if not is_first)
-    losses = {str(one.setting): loss(one, choosing, top) for one in tried}
+    losses = {str(option.setting): loss(option, choosing, top) for option in tried}
 
     def cheapest(some: Sequence[Tried]) -> Tried:
         limit = min(losses[str(tried.setting)] for tried in some) + SHARE_MARGIN
         return min(
             (tried for tried in some if losses[str(tried.setting)] <= limit),
-            key=lambda one: one.n_vectors,
+            key=lambda option: option.n_vectors,
         )
 
     chosen = cheapest(tried)

@@ -191,14 +191,14 @@ def read_spans(retriever: Any, text: str, chunks: Chunks) -> list[tuple[int, int
 def _units(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
     """Characters [start, end) that a text can be cut between, each with its number of tokens:
     byte-level tokenizers give a character several tokens, all with the span of that character."""
-    found: list[tuple[int, int, int]] = []
+    units: list[tuple[int, int, int]] = []
     for start, end in spans:
-        if found and (start < found[-1][1] or end <= start):
-            begin, until, n = found[-1]
-            found[-1] = (begin, max(until, end), n + 1)
+        if units and (start < units[-1][1] or end <= start):
+            begin, until, n = units[-1]
+            units[-1] = (begin, max(until, end), n + 1)
         elif end > start:
-            found.append((start, end, 1))
-    return found
+            units.append((start, end, 1))
+    return units
 
 
 def _token_spans(retriever: DenseRetriever, text: str) -> list[tuple[int, int]]:
@@ -239,14 +239,14 @@ def late_vectors(retriever: DenseRetriever, texts: Sequence[str], size: int) -> 
                 owner.append(number)
                 masks.append(window)
                 rows.append(vectors[number])
-        found: dict[str, Any] = {
+        vectors_of: dict[str, Any] = {
             "token_embeddings": torch.stack(rows),
             "attention_mask": torch.stack(masks),
         }
         if "prompt_length" in features:
-            found["prompt_length"] = features["prompt_length"]
+            vectors_of["prompt_length"] = features["prompt_length"]
         for module in rest:
-            found = module(found)
-        pooled = found["sentence_embedding"].float().cpu()
+            vectors_of = module(vectors_of)
+        pooled = vectors_of["sentence_embedding"].float().cpu()
     at = torch.tensor(owner)
     return [pooled[at == number] for number in range(len(texts))]

@@ -191,8 +191,12 @@ class _Document:
 
         # Copies of one document: a batch at a time, in order.
         parts = batches(list(positions), lambda copy: 1, text.batch)
-        found = [one for _, scores in run_batches(score, parts, should_stop) for one in scores]
-        return np.array(found, dtype=np.float32)[where.reshape(-1)]
+        listed = [
+            score_of_text
+            for _, scores in run_batches(score, parts, should_stop)
+            for score_of_text in scores
+        ]
+        return np.array(listed, dtype=np.float32)[where.reshape(-1)]
 
 
 def _document(retriever: Retriever, pair: TextPair, unit: Unit) -> _Document:

@@ -36,7 +36,7 @@ class Ranks:
         held = np.asarray(columns, dtype=np.int64)
         self._owners, self._starts, counts = np.unique(held, return_index=True, return_counts=True)
         place = {int(owner): at for at, owner in enumerate(self._owners)}
-        at = np.array([place.get(int(one), -1) for one in same], dtype=np.int64)
+        at = np.array([place.get(int(index), -1) for index in same], dtype=np.int64)
         self._known = np.flatnonzero(at >= 0)
         self._at = at[self._known]
         self._column_of = at

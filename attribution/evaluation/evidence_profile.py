@@ -61,8 +61,8 @@ class EvidenceProfile:
     @property
     def mean_read(self) -> float | None:
         """Mean share of the evidence that the model read, over queries."""
-        known = [(r, n) for r, n in zip(self.read, self.counts, strict=True) if r is not None]
-        return sum(r * n for r, n in known) / self.n if known else None
+        measured = [(r, n) for r, n in zip(self.read, self.counts, strict=True) if r is not None]
+        return sum(r * n for r, n in measured) / self.n if measured else None
 
     @property
     def mean_of_bins(self) -> float:
@@ -167,7 +167,8 @@ def _by_bin(member: Values, read: Sequence[float] | None) -> tuple[float | None,
     """Mean of `read` [n] in each bin."""
     shares = np.asarray([] if read is None else read, dtype=np.float64)
     return tuple(
-        float(shares[one > 0].mean()) if len(shares) and one.any() else None for one in member.T
+        float(shares[column > 0].mean()) if len(shares) and column.any() else None
+        for column in member.T
     )
 
 

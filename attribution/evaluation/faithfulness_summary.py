@@ -73,21 +73,21 @@ def summarize(results: Sequence[Faithfulness], groups: Sequence[Hashable]) -> Fa
     if len({(r.model, r.method.core, r.parameters) for r in results}) > 1:
         raise ValueError("results of several models, methods or parameters")
     gaps = [result.gap for result in results]
-    kept = [
+    included = [
         (result, group)
         for result, gap, group in zip(results, gaps, groups, strict=True)
         if gap is not None and gap > 0
     ]
-    if not kept:
+    if not included:
         equal, below = sum(gap is None for gap in gaps), sum(gap is not None for gap in gaps)
         raise UserError(
             f"No pair has a document that scores more than an empty one ({equal} score the same, "
             f"{below} less): choose pairs whose documents answer their queries."
         )
-    used, documents = [result for result, _ in kept], [group for _, group in kept]
+    used, documents = [result for result, _ in included], [group for _, group in included]
     grid = np.array(used[0].parameters.fractions)
     values = np.array([_numbers(result) for result in used])
-    marked = [(r.enrichment, group) for r, group in kept if r.enrichment is not None]
+    marked = [(r.enrichment, group) for r, group in included if r.enrichment is not None]
 
     def mean_curve(of: Callable[[Faithfulness], Array]) -> MeanCurve:
         rows = np.array([np.interp(grid, r.removed, r.scaled(of(r))) for r in used])

@@ -218,10 +218,10 @@ def _sentences(text: str, language: str | None) -> list[str]:
 
 def _joined(words: Sequence[tuple[int, str]]) -> list[str]:
     """Sentences from words that carry their sentence's number."""
-    found: dict[int, list[str]] = {}
+    by_document: dict[int, list[str]] = {}
     for row, word in words:
-        found.setdefault(row, []).append(word)
-    return [" ".join(one) for one in found.values()]
+        by_document.setdefault(row, []).append(word)
+    return [" ".join(sentences) for sentences in by_document.values()]
 
 
 def _shorter(filler: Sequence[str]) -> list[str]:
@@ -234,7 +234,7 @@ def _shorter(filler: Sequence[str]) -> list[str]:
 def _placed(filler: Sequence[str], needle: Needle, depth: float) -> str:
     """The filler with the needle between two sentences, where the share of its characters before
     the needle is closest to `depth` percent."""
-    ends = np.array([0, *accumulate(len(one) for one in filler)])
+    ends = np.array([0, *accumulate(len(sentence) for sentence in filler)])
     at = int(np.abs(ends - depth / 100 * ends[-1]).argmin()) if depth < 100 else len(filler)
     return " ".join([*filler[:at], needle.sentence, *filler[at:]])
 
@@ -252,14 +252,14 @@ def cell(
         Stopped: `should_stop` returned true.
     """
     n = len(haystacks.needles)
-    made = [haystacks.text(number, length, depth) for number in range(n)]
-    pairs = [(needle.question, text) for needle in haystacks.needles for text, _, _ in made]
+    texts = [haystacks.text(number, length, depth) for number in range(n)]
+    pairs = [(needle.question, text) for needle in haystacks.needles for text, _, _ in texts]
     scores = score_texts(haystacks.retriever, pairs, should_stop=should_stop).reshape(n, n)
     ranks = (scores >= scores.diagonal()[:, None]).sum(1)
     return NeedleCell(
         tuple(int(rank) for rank in ranks),
-        tuple(tokens for _, tokens, _ in made),
-        sum(repeated for _, _, repeated in made),
+        tuple(tokens for _, tokens, _ in texts),
+        sum(repeated for _, _, repeated in texts),
     )
 
 
@@ -299,7 +299,5 @@ class NeedleGrid:
 
     def _rows(self, wanted: Callable[[int, float], bool]) -> np.ndarray | None:
         """Which needles were retrieved in the selected cells [needles, cells]."""
-        found = [
-            cell.found for (length, depth), cell in self.cells.items() if wanted(length, depth)
-        ]
-        return np.array(found, dtype=np.float64).T if found else None
+        rows = [cell.found for (length, depth), cell in self.cells.items() if wanted(length, depth)]
+        return np.array(rows, dtype=np.float64).T if rows else None

@@ -220,8 +220,8 @@ def third_parts(k: int) -> tuple[slice, slice, slice]:
 
 def _estimates(columns: Values, documents: Sequence[Hashable]) -> list[Estimate]:
     """The mean of each column [n, J], all over the same resamples."""
-    found, n = intervals(columns, documents), len(set(documents))
-    ends = [None] * columns.shape[1] if found is None else list(zip(*found, strict=True))
+    estimated, n = intervals(columns, documents), len(set(documents))
+    ends = [None] * columns.shape[1] if estimated is None else list(zip(*estimated, strict=True))
     return [
         with_ends(float(mean), own, len(columns), n)
         for mean, own in zip(columns.mean(0), ends, strict=True)

@@ -93,8 +93,8 @@ def _estimates(values: Values, documents: Sequence[Hashable]) -> dict[str, Estim
     n = len(set(documents))
     if not n:
         return {}
-    found = intervals(values, documents)
-    ends = [None] * values.shape[1] if found is None else list(zip(*found, strict=True))
+    interval = intervals(values, documents)
+    ends = [None] * values.shape[1] if interval is None else list(zip(*interval, strict=True))
     return {
         name: with_ends(float(mean), own, len(values), n)
         for name, mean, own in zip(CUTOFF_MEASURES, values.mean(0), ends, strict=True)

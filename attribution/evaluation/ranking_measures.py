@@ -76,8 +76,8 @@ def measure(
     if run:
         names = {repr(ir_measures.parse_measure(m)): name for name, m in measures.items()}
         wanted = [ir_measures.parse_measure(m) for m in measures.values()]
-        for found in ir_measures.iter_calc(wanted, qrels, run):
-            values[names[repr(found.measure)]][rows[found.query_id]] = found.value
+        for metric in ir_measures.iter_calc(wanted, qrels, run):
+            values[names[repr(metric.measure)]][rows[metric.query_id]] = metric.value
     return {name: as_array(array, (len(queries),), "a measure") for name, array in values.items()}
 
 
@@ -120,8 +120,8 @@ def success_of_pairs(rankings: Sequence[Ranking], queries: Sequence[Query]) -> E
         ValueError: no query has a relevant document.
     """
     tops = {ranking.query_id: set(ranking.document_ids[:TOP]) for ranking in rankings}
-    found = sum(len(tops.get(query.query_id, set()) & set(query.relevant)) for query in queries)
-    return agresti_coull(found, sum(len(query.relevant) for query in queries))
+    retrieved = sum(len(tops.get(query.query_id, set()) & set(query.relevant)) for query in queries)
+    return agresti_coull(retrieved, sum(len(query.relevant) for query in queries))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,9 @@ def same_language(
         )
         if query.language is None or not top:
             continue
-        shares.append(sum(one == query.language for one in top) / len(top))
+        shares.append(
+            sum(document_language == query.language for document_language in top) / len(top)
+        )
         expected.append(own.get((where, query.language), 0) / totals[where])
         documents.append(query.document)
     if not shares:
@@ -212,15 +214,15 @@ def evaluate(
     queries = collection.queries if queries is None else queries
     more = CUTOFF_MEASURES if collection.groups else {}
     values = measure(rankings, queries, {**MEASURES, **more})
-    found = {ranking.query_id for ranking in rankings if ranking.document_ids}
+    answered = {ranking.query_id for ranking in rankings if ranking.document_ids}
     documents = [query.document for query in queries]
     estimates = {name: mean_over_queries(values[name], documents) for name in MEASURES}
     estimates[SUCCESS] = agresti_coull(int(values[SUCCESS].sum()), len(queries))
     estimates[SUCCESS_OF_PAIRS] = success_of_pairs(rankings, queries)
     placed = [row for row, query in enumerate(queries) if query.evidence is not None]
 
-    known = read is not None and all(queries[row].query_id in read for row in placed)
-    shares = {row: read[queries[row].query_id] for row in placed} if read and known else {}
+    all_read = read is not None and all(queries[row].query_id in read for row in placed)
+    shares = {row: read[queries[row].query_id] for row in placed} if read and all_read else {}
 
     def profile(rows: Sequence[int]) -> EvidenceProfile | None:
         return evidence_profile(
@@ -233,12 +235,12 @@ def evaluate(
     buckets = {}
     for bucket in LENGTH_BUCKETS:
         of_bucket = [row for row in placed if _bucket(queries[row]) == bucket]
-        if (one := profile(of_bucket)) is not None:
-            buckets[bucket] = one
+        if (bucket_profile := profile(of_bucket)) is not None:
+            buckets[bucket] = bucket_profile
     return Evaluation(
         model,
         len(queries),
-        sum(query.query_id not in found for query in queries),
+        sum(query.query_id not in answered for query in queries),
         values,
         estimates,
         same_language(rankings, collection, own_corpus, queries),

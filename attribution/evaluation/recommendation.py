@@ -126,10 +126,10 @@ def on_quality_front(points: Sequence[tuple[float | None, float | None]]) -> lis
     """Which of the points (size of the position effect, nDCG@10) no other one beats in both; a
     point that lacks one of the two is on no front."""
 
-    def beats(one: tuple[float | None, float | None], two: tuple[float, float]) -> bool:
-        if one[0] is None or one[1] is None:
+    def beats(first: tuple[float | None, float | None], two: tuple[float, float]) -> bool:
+        if first[0] is None or first[1] is None:
             return False
-        return one[0] <= two[0] and one[1] >= two[1] and one != two
+        return first[0] <= two[0] and first[1] >= two[1] and first != two
 
     return [
         effect is not None

@@ -86,18 +86,18 @@ def _read(
 ) -> Iterator[tuple[list[int], Representation]]:
     """What the retriever makes of texts, batch by batch of like length, with their numbers; texts
     without a token are left out."""
-    known = [number for number, ok in enumerate(readable(retriever, texts, side)) if ok]
+    read_rows = [number for number, ok in enumerate(readable(retriever, texts, side)) if ok]
 
     def embed(numbers: list[int]) -> Representation:
         encoded = retriever.encode_plain([texts[number] for number in numbers], side)
         return retriever.embed(encoded).detach()
 
     read = in_batches(
-        retriever, embed, known, lambda i: estimated_tokens(texts[i]), device_slot=device_slot
+        retriever, embed, read_rows, lambda i: estimated_tokens(texts[i]), device_slot=device_slot
     )
-    for numbers, made in read:
+    for numbers, representation in read:
         on_batch(len(numbers))
-        yield numbers, made
+        yield numbers, representation
 
 
 class Dense:
@@ -113,11 +113,11 @@ class Dense:
     ) -> None:
         self._retriever, self._device_slot, self._on_batch = retriever, device_slot, on_batch
         self._vectorise = vectorise or self._embed
-        known, vectors = self._vectors(queries, "query")
+        read_rows, vectors = self._vectors(queries, "query")
         self._known = torch.zeros(len(queries), dtype=torch.bool)
-        self._known[known] = True
+        self._known[read_rows] = True
         self._queries = torch.zeros(len(queries), vectors.shape[-1])
-        self._queries[known] = vectors
+        self._queries[read_rows] = vectors
 
     def _embed(self, texts: Sequence[str], side: Side) -> Tensor:
         arrays: dict[int, Tensor] = {}
@@ -136,12 +136,12 @@ class Dense:
         except Stopped:
             raise
         except UserError:
-            known = [n for n, ok in enumerate(readable(self._retriever, texts, side)) if ok]
-            if len(known) == len(texts):
+            read_rows = [n for n, ok in enumerate(readable(self._retriever, texts, side)) if ok]
+            if len(read_rows) == len(texts):
                 raise
-        if not known:
+        if not read_rows:
             return [], torch.zeros(0, 0)
-        return known, self._vectorise([texts[n] for n in known], side).float().cpu()
+        return read_rows, self._vectorise([texts[n] for n in read_rows], side).float().cpu()
 
     def __call__(self, rows: Sequence[int], documents: Sequence[str]) -> Tensor:
         """Similarities."""

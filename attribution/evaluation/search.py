@@ -155,16 +155,16 @@ def _without_own(
 
 def rankings(collection: Collection, best: TopK) -> list[Ranking]:
     """What a search found, by ids; one ranking a query, in the collection's order."""
-    known = [(document.key, document.language) for document in collection.documents()]
+    documents = [(document.key, document.language) for document in collection.documents()]
     rankings = []
     for row, query in enumerate(collection.queries):
         places, scores = best.found(row)
         rankings.append(
             Ranking(
                 query.query_id,
-                tuple(known[place][0] for place in places),
+                tuple(documents[place][0] for place in places),
                 as_array(scores.numpy(), (len(places),), "a score"),
-                tuple(known[place][1] for place in places),
+                tuple(documents[place][1] for place in places),
             )
         )
     return rankings

@@ -115,18 +115,18 @@ def truncation(retriever: Separate, embed: Embed, text: str, documents: int = 1)
     Raises:
         UserError: as `last_word`.
     """
-    found = last_word(embed, text)
+    last = last_word(embed, text)
     starts = [start for start, _ in words(text)]
-    before = text[: starts[found.word - 1]].rstrip()
+    before = text[: starts[last.word - 1]].rstrip()
     with retriever.lock:
         whole = retriever.encode_texts([text], "document").texts[0]
-        upto = retriever.encode_texts([text[: found.end]], "document").texts[0]
+        upto = retriever.encode_texts([text[: last.end]], "document").texts[0]
         special = int(whole.special.sum())
         ahead = retriever.encode_texts([before], "document").texts[0].n_tokens_full if before else 0
     return Truncation(
         documents=documents,
-        n_words=found.n_words,
-        word=found.word,
+        n_words=last.n_words,
+        word=last.word,
         n_tokens=whole.n_tokens_full + special,
         first=min(ahead + 1, upto.n_tokens_full) + special,
         last=upto.n_tokens_full + special,
@@ -141,8 +141,8 @@ def long_texts(documents: Sequence[str], enough: int) -> list[tuple[str, int]]:
     if long:
         return long
     joined, n = "", 0
-    for one in documents:
-        joined, n = f"{joined} {one}".strip(), n + 1
+    for text_document in documents:
+        joined, n = f"{joined} {text_document}".strip(), n + 1
         if len(joined) >= enough:
             break
     return [(joined, n)] if joined else []

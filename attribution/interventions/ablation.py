@@ -206,15 +206,21 @@ def _masked(
         key = ("masked", pair.document, spans)
         # Read together with the query, the document is encoded anew for each query.
         shared = None if reads_jointly(retriever) else cached
-        made: list[Representation] = [] if shared is None else shared.find(key) or []
-        if not made:
+        representations: list[Representation] = [] if shared is None else shared.find(key) or []
+        if not representations:
             # Copies of one document: a batch at a time, in order.
             parts = batches(list(values), lambda copy: 1, document.batch)
-            made = [one for _, one in run_batches(embed, parts, should_stop)]
+            representations = [
+                representation for _, representation in run_batches(embed, parts, should_stop)
+            ]
             if shared is not None:
-                shared.keep(key, made)
-        found = [score for one in made for score in document.compare(one).float().tolist()]
-    return found[0], as_array(found[1:], (len(spans),), "a score")
+                shared.keep(key, representations)
+        scores = [
+            score
+            for representation in representations
+            for score in document.compare(representation).float().tolist()
+        ]
+    return scores[0], as_array(scores[1:], (len(spans),), "a score")
 
 
 def _filled(

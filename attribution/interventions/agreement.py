@@ -113,12 +113,12 @@ def agreement(
     of_rows: list[Hashable] = []
     all_of_them: Iterable[tuple[NDArray[np.floating], Relocation | Ablation, Hashable]]
     all_of_them = zip(curves, causal, groups, strict=True)
-    for curve, found, group in all_of_them:
+    for curve, effect, group in all_of_them:
         own: Array | None
-        if isinstance(found, Relocation):
-            value, own = with_relocation(curve, found), relocation_curve(found, N_GRID)
+        if isinstance(effect, Relocation):
+            value, own = with_relocation(curve, effect), relocation_curve(effect, N_GRID)
         else:
-            value, own = with_ablation(curve, found), found.curve(N_GRID)
+            value, own = with_ablation(curve, effect), effect.curve(N_GRID)
         if own is None:
             continue
         if value is not None:

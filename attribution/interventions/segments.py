@@ -351,9 +351,9 @@ def _pooled(retriever: Retriever) -> Pooled:
 def _cosines(model: Pooled, texts: Sequence[str], should_stop: Callable[[], bool]) -> Array:
     """Cosines [n] of the first text's vector with each other vector."""
     vectors: dict[str, torch.Tensor] = {}
-    for batch, made in read_texts(model, texts, "document", should_stop=should_stop):
-        unit = torch.nn.functional.normalize(made.cpu().double(), dim=-1)
+    for batch, representation in read_texts(model, texts, "document", should_stop=should_stop):
+        unit = torch.nn.functional.normalize(representation.cpu().double(), dim=-1)
         vectors.update(zip(batch, unit, strict=True))
     whole = vectors[texts[0]]
-    found = [float(whole @ vectors[text]) for text in texts[1:]]
-    return as_array(found, (len(texts) - 1,), "a cosine")
+    cosines = [float(whole @ vectors[text]) for text in texts[1:]]
+    return as_array(cosines, (len(texts) - 1,), "a cosine")

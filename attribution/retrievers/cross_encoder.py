@@ -132,7 +132,7 @@ class CrossEncoderRetriever:
         both = [(pair.query, pair.document) for pair in pairs]
         batch = self.model.preprocess(both, prompt=self.prompt or None)
         require_vectors(self.name, batch["input_ids"], self.embeddings)
-        found: dict[Side, list[tuple[TokenizedText, int]]] = {"query": [], "document": []}
+        encoded: dict[Side, list[tuple[TokenizedText, int]]] = {"query": [], "document": []}
         for b, (pair, encoding) in enumerate(zip(pairs, batch.encodings, strict=True)):
             begin = encoding.attention_mask.index(1)
             end = begin + sum(encoding.attention_mask)
@@ -156,14 +156,14 @@ class CrossEncoderRetriever:
                 full = read
                 if end - begin >= self.max_length:
                     full += self._unread(text, max(t.end for t in tokens))
-                found[side].append((TokenizedText.of(tokens, full, self.max_length), start))  # type: ignore[index]
+                encoded[side].append((TokenizedText.of(tokens, full, self.max_length), start))  # type: ignore[index]
         features = {
             key: value.to(self.device) if isinstance(value, Tensor) else value
             for key, value in batch.items()
         }
         query, document = (
             Encoded(features, tuple(t for t, _ in part), tuple(o for _, o in part))
-            for part in (found["query"], found["document"])
+            for part in (encoded["query"], encoded["document"])
         )
         return query, document
 
@@ -204,8 +204,8 @@ class CrossEncoderRetriever:
             sides.append(side)
         if encoding.ids != ids.tolist():
             # Truncated texts end with the template's last tokens again.
-            kept = self._template_end(rendered, second.end, ids.tolist())
-            sides[len(sides) - kept :] = [None] * kept
+            end = self._template_end(rendered, second.end, ids.tolist())
+            sides[len(sides) - end :] = [None] * end
         return sides
 
     def _template_end(self, rendered: str, start: int, ids: list[int]) -> int:

@@ -102,11 +102,11 @@ class DenseRetriever:
     @cached_property
     def width(self) -> int:
         """Number of dimensions of a vector, H."""
-        known = self.model.get_embedding_dimension()
-        if known is None:  # not every module of sentence-transformers states it
+        dimension = self.model.get_embedding_dimension()
+        if dimension is None:  # not every module of sentence-transformers states it
             with self.lock, torch.no_grad():
-                known = self.embed(self.encode_plain(["a"], "document")).shape[-1]
-        return int(known)
+                dimension = self.embed(self.encode_plain(["a"], "document")).shape[-1]
+        return int(dimension)
 
     @property
     def asymmetric(self) -> bool:

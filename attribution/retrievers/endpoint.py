@@ -93,12 +93,12 @@ class _Endpoint:
 
 
 def _without(text: str, tokens: TokenizedText, stays: Tensor) -> str:
-    kept, end = [], 0
+    parts, end = [], 0
     for token, stay in zip(tokens.tokens, stays.tolist(), strict=False):
         if not stay:
-            kept.append(text[end : token.start])
+            parts.append(text[end : token.start])
             end = token.end
-    left = "".join([*kept, text[end:]])
+    left = "".join([*parts, text[end:]])
     return left if left.strip() else NOTHING_LEFT
 
 

@@ -143,7 +143,7 @@ def _checked(name: str, url: str) -> str:
 
 
 def _settings(name: str, text: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for part in filter(None, text.split("&")):
         key, separator, raw = part.partition("=")
         value = unquote(raw)
@@ -152,12 +152,12 @@ def _settings(name: str, text: str) -> dict[str, Any]:
                 f"{name} has no setting {key[:40]!r}: there are {', '.join(_SETTINGS)}, each as "
                 "NAME=VALUE behind a #, joined by &."
             )
-        found[key] = _number(name, key, value) if key in _LIMITS else value
-    if found.get("similarity", "cosine") not in ("cosine", "dot"):
+        settings[key] = _number(name, key, value) if key in _LIMITS else value
+    if settings.get("similarity", "cosine") not in ("cosine", "dot"):
         raise UserError(f"{name}'s vectors are compared by cosine or dot.")
-    if not str(found.get("model", "")).isprintable():
+    if not str(settings.get("model", "")).isprintable():
         raise UserError(f"{name}'s model has a name that cannot be shown: check it.")
-    return found
+    return settings
 
 
 def _number(name: str, key: str, value: str) -> float:

@@ -72,9 +72,9 @@ class Bound:
 
 
 def _with_vector(row: dict[str, Any], vectors: list[Any]) -> dict[str, Any]:
-    known = row.get("embedding")
-    if isinstance(known, list) and len(known) == 1 and type(known[0]) is int:
-        row["embedding"] = vectors[known[0]]
+    embedding = row.get("embedding")
+    if isinstance(embedding, list) and len(embedding) == 1 and type(embedding[0]) is int:
+        row["embedding"] = vectors[embedding[0]]
     return row
 
 

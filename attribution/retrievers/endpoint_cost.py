@@ -51,17 +51,17 @@ class Cost:
     def sum(costs: Iterable[Cost | None]) -> Cost | None:
         """All of them together; None where there is none, at least so much where one is unknown."""
         every = list(costs)
-        known = [cost for cost in every if cost is not None]
-        if not known:
+        stated = [cost for cost in every if cost is not None]
+        if not stated:
             return None
-        bounds = {cost.bound for cost in known} | (
-            {"at least"} if len(known) < len(every) else set()
+        bounds = {cost.bound for cost in stated} | (
+            {"at least"} if len(stated) < len(every) else set()
         )
         return Cost(
-            sum(cost.texts for cost in known),
-            sum(cost.tokens for cost in known),
-            sum(cost.requests for cost in known),
-            known[0].price,
+            sum(cost.texts for cost in stated),
+            sum(cost.tokens for cost in stated),
+            sum(cost.requests for cost in stated),
+            stated[0].price,
             "at least" if "at least" in bounds else max(bounds),
         )
 
@@ -95,8 +95,8 @@ class Counter:
         """Numbers [n] made of the texts alone."""
         asked = len(documents) * estimated_tokens(query)
         self._count(len(documents), asked + sum(map(estimated_tokens, documents)), 0)
-        found = [_numbers(query + text, 1)[0] for text in documents]
-        return np.array(found, dtype=np.float32)
+        tokens = [_numbers(query + text, 1)[0] for text in documents]
+        return np.array(tokens, dtype=np.float32)
 
     def _count(self, n: int, tokens: int, each: int) -> None:
         checkpoint()

@@ -93,7 +93,7 @@ def register(family: Family) -> Family:
     """Register a family. Called once by its module."""
     if family.name in FAMILIES:
         raise ValueError(f"two families are named {family.name}")
-    ordered = sorted([*FAMILIES.values(), family], key=lambda known: known.order)
+    ordered = sorted([*FAMILIES.values(), family], key=lambda entry: entry.order)
     FAMILIES.clear()
     FAMILIES.update((family.name, family) for family in ordered)
     return family

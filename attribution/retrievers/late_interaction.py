@@ -122,8 +122,8 @@ class LateInteractionRetriever(DenseRetriever):
     def embed(self, encoded: Encoded) -> Any:
         """One vector per position, from the model's own modules."""
         features = dict(encoded.features)
-        found = self.model(features, task=features.pop("side"))
-        return Vectors(found["token_embeddings"], found["attention_mask"].bool())
+        output = self.model(features, task=features.pop("side"))
+        return Vectors(output["token_embeddings"], output["attention_mask"].bool())
 
     def similarity(self, queries: Any, documents: Any) -> Tensor:
         """MaxSim [B]; one query with any number of documents, and the reverse."""
@@ -156,13 +156,13 @@ class LateInteractionRetriever(DenseRetriever):
             query, document = query_vectors[[i]], document_vectors[[j]]
             # Copied from the device first: Apple's GPUs have no float64.
             products = self._similarities(query, document)[0].cpu().double()
-            counted, found = query.mask[0].cpu(), document.mask[0].cpu()
+            counted, content = query.mask[0].cpu(), document.mask[0].cpu()
             best, winner = products.max(-1)
             best = torch.where(counted, best, 0)
             if self._mean:
                 best = best / counted.sum()
             shares = torch.zeros_like(products).scatter_(1, winner[:, None], best[:, None])
-            scored = torch.where(counted[:, None] & found[None, :], products, 0)
+            scored = torch.where(counted[:, None] & content[None, :], products, 0)
             rows = slice(asked.offsets[i], asked.offsets[i] + len(asked.texts[i]))
             columns = slice(read.offsets[j], read.offsets[j] + len(read.texts[j]))
             parts = shares[rows, columns].numpy(), scored[rows, columns].numpy()

@@ -198,7 +198,7 @@ class LexicalRetriever:
         Raises:
             UserError: a text has no word.
         """
-        tokenized, found = [], []
+        tokenized, vectors = [], []
         for text in texts:
             spans = word_spans(text)
             if not spans:
@@ -207,8 +207,8 @@ class LexicalRetriever:
                 )
             tokens = (Token(text[a:b], a, b) for a, b in spans)
             tokenized.append(TokenizedText.of(tokens, len(spans), MAX_CHARACTERS))
-            found.append(tuple(_term(text, span) for span in spans))
-        return Encoded({"words": tuple(found)}, tuple(tokenized), (0,) * len(texts), side)
+            vectors.append(tuple(_term(text, span) for span in spans))
+        return Encoded({"words": tuple(vectors)}, tuple(tokenized), (0,) * len(texts), side)
 
     encode_plain = encode_texts
 
@@ -231,13 +231,13 @@ class LexicalRetriever:
 
     def embed(self, encoded: Encoded) -> Bag:
         """The counts of the text's words."""
-        found = self._words(encoded)
+        words = self._words(encoded)
         counted = self.input_embeddings(encoded) if self._read is None else self._read
-        terms = tuple(dict.fromkeys(found))
+        terms = tuple(dict.fromkeys(words))
         number = {term: n for n, term in enumerate(terms)}
-        belongs = torch.zeros(len(found), len(terms), dtype=torch.float64)
-        belongs[torch.arange(len(found)), torch.tensor([number[term] for term in found])] = 1
-        return Bag(terms, counted[..., 0].double() @ belongs, found)
+        belongs = torch.zeros(len(words), len(terms), dtype=torch.float64)
+        belongs[torch.arange(len(words)), torch.tensor([number[term] for term in words])] = 1
+        return Bag(terms, counted[..., 0].double() @ belongs, words)
 
     def similarity(self, queries: Bag, documents: Bag) -> Tensor:
         """BM25 [N] of N versions of one side with one (or N) of the other."""
@@ -248,11 +248,11 @@ class LexicalRetriever:
         """BM25 [n] of documents under the statistics of a corpus that need not contain them; minus
         infinity for those without a word of the query."""
         asked = self._bag(query)
-        found = [
+        scores = [
             float(self._parts(asked, self._bag(text), statistics)[1].sum()) or -np.inf
             for text in documents
         ]
-        return np.array(found, dtype=np.float32)
+        return np.array(scores, dtype=np.float32)
 
     def _bag(self, text: str) -> Bag:
         return self.embed(Encoded({"words": (terms_of(text),)}, (), (0,)))
@@ -339,8 +339,8 @@ def settings(spec: RetrieverSpec) -> str:
     if spec.family != FAMILY.name:
         return ""
     corpus = corpus_of(spec)
-    known = _fingerprint(_documents(corpus)) if corpus else "the two texts"
-    return f", statistics={known}, words={_WORDS_VERSION}"
+    statistics = _fingerprint(_documents(corpus)) if corpus else "the two texts"
+    return f", statistics={statistics}, words={_WORDS_VERSION}"
 
 
 def _load(spec: RetrieverSpec, files: ModelFiles, _place: Placement) -> LexicalRetriever:

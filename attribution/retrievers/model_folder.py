@@ -223,12 +223,12 @@ class _Reader:
             parts = (name for name in here if name.lower().endswith(PICKLES))
             self.pickles += [str(PurePosixPath(place, name)) for name in parts]
 
-    def named(self, found: Any, name: str) -> Iterator[tuple[str, str]]:
+    def named(self, listed: Any, name: str) -> Iterator[tuple[str, str]]:
         """(type, path) of each module in a `modules.json`."""
-        if not isinstance(found, list) or not 1 <= len(found) <= MAX_MODULES:
+        if not isinstance(listed, list) or not 1 <= len(listed) <= MAX_MODULES:
             raise DamagedFolder(f"has a {name} that is no list of modules: restore the file.")
-        for one in found:
-            kind, place = (one.get("type"), one.get("path")) if isinstance(one, dict) else (0, 0)
+        for item in listed:
+            kind, place = (item.get("type"), item.get("path")) if isinstance(item, dict) else (0, 0)
             if not (isinstance(kind, str) and isinstance(place, str)):
                 raise DamagedFolder(f"has a module without type and path in {name}: restore it.")
             yield kind, self.inside(place, name)
@@ -267,8 +267,8 @@ class _Reader:
 
 def _shards(index: Any) -> list[str]:
     """Names of the weight files in an index; they must be in the same folder."""
-    found = index.get("weight_map") if isinstance(index, dict) else None
-    names = set(found.values()) if isinstance(found, dict) and _texts(found.values()) else set()
+    shards = index.get("weight_map") if isinstance(index, dict) else None
+    names = set(shards.values()) if isinstance(shards, dict) and _texts(shards.values()) else set()
     if not names or not all(re.fullmatch(r"[\w][\w.-]*\.safetensors", name) for name in names):
         raise DamagedFolder(
             "has an index of weights (model.safetensors.index.json) that names files other than "
@@ -321,9 +321,9 @@ def contents(folder: Path) -> Contents:
         DamagedFolder: the files could not be read safely, or are not a model.
     """
     with _lock:
-        known = _known.get(folder)
-    if known is not None and _state(folder, known[1]) == known[0]:
-        return known[1]
+        cached = _known.get(folder)
+    if cached is not None and _state(folder, cached[1]) == cached[0]:
+        return cached[1]
     contents = _read(folder)
     state = _state(folder, contents)
     # Changed so recently that another change could have the same file system timestamp, so it is

@@ -81,12 +81,12 @@ def has_code(contents: Contents) -> bool:
 def code_references(contents: Contents) -> list[str]:
     """What the folder says about classes defined by code, as `file.Class` or
     `repository--file.Class`."""
-    found: list[str] = []
+    references: list[str] = []
     for config in contents.configs.values():
         for key, value in _items(config):
             if key == "auto_map":
-                found += [text for _, text in _items({"": value}) if isinstance(text, str)]
-    return found
+                references += [text for _, text in _items({"": value}) if isinstance(text, str)]
+    return references
 
 
 def _items(value: Any) -> Iterator[tuple[str, Any]]:
@@ -94,12 +94,12 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
     of the list."""
     waiting = [("", value)]
     while waiting:
-        name, one = waiting.pop()
-        yield name, one
-        if isinstance(one, dict):
-            waiting += [(str(key), below) for key, below in one.items()]
-        elif isinstance(one, list):
-            waiting += [(name, below) for below in one]
+        name, item = waiting.pop()
+        yield name, item
+        if isinstance(item, dict):
+            waiting += [(str(key), below) for key, below in item.items()]
+        elif isinstance(item, list):
+            waiting += [(name, below) for below in item]
 
 
 # -- names -------------------------------------------------------------------------------------
@@ -296,9 +296,9 @@ def _require_reading(place: str, config: dict[str, Any], code: bool) -> None:
     tables: list[Any] = list(modalities.values()) if isinstance(modalities, dict) else [None]
     if not all(isinstance(table, dict) for table in tables):
         raise DamagedFolder(f"has a modality_config in {place} that is no table: {_MEND}")
-    for one in tables:
-        if not code and one.get("method") not in ("forward", "get_text_features"):
-            raise DamagedFolder(_unknown(place, one.get("method")))
+    for each in tables:
+        if not code and each.get("method") not in ("forward", "get_text_features"):
+            raise DamagedFolder(_unknown(place, each.get("method")))
 
 
 COMMON = frozenset(

@@ -104,7 +104,7 @@ def remember(model: Any) -> RetrieverSpec:
 
 def _keep(name: str, model: Any, probe: Array) -> None:
     """Drop freed objects first, then those registered longest ago."""
-    gone = [known for known, (there, _) in list(_known.items()) if there() is None]
+    gone = [key for key, (there, _) in list(_known.items()) if there() is None]
     for other in (name, *gone):
         _known.pop(other, None)
     _known[name] = _reference(model), probe

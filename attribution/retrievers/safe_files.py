@@ -124,8 +124,8 @@ def header(path: Path) -> dict[str, Any]:
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or not 2 <= length <= min(HEADER_BYTES, size - 8):
                 raise damaged
-            found = json.loads(file.read(length))
-            tensors = {key: dict(value) for key, value in found.items() if key != "__metadata__"}
+            fields = json.loads(file.read(length))
+            tensors = {key: dict(value) for key, value in fields.items() if key != "__metadata__"}
             for tensor in tensors.values():
                 shape, (start, end) = tensor["shape"], tensor["data_offsets"]
                 whole = all(type(n) is int and n >= 0 for n in (*shape, start, end))

@@ -56,13 +56,13 @@ class Known(Protocol):
         ...
 
 
-def size(made: Representation) -> int:
+def size(representation: Representation) -> int:
     """Bytes of the representation of a text, or of several."""
-    if isinstance(made, torch.Tensor):
-        return made.nbytes
-    if isinstance(made, Vectors):
-        return made.tokens.nbytes + made.mask.nbytes
-    return sum(map(size, made)) if isinstance(made, list) else 0
+    if isinstance(representation, torch.Tensor):
+        return representation.nbytes
+    if isinstance(representation, Vectors):
+        return representation.tokens.nbytes + representation.mask.nbytes
+    return sum(map(size, representation)) if isinstance(representation, list) else 0
 
 
 def score_texts(
@@ -150,20 +150,28 @@ def read_texts(
         return retriever.embed(retriever.encode_plain(batch, side))
 
     # All are looked up before the first is computed, because new entries can replace others.
-    found = {text: None if cached is None else cached.find((side, text)) for text in texts}
-    yield from (([text], made) for text, made in found.items() if made is not None)
-    new = [text for text, made in found.items() if made is None]
+    cached_of = {text: None if cached is None else cached.find((side, text)) for text in texts}
+    yield from (
+        ([text], representation)
+        for text, representation in cached_of.items()
+        if representation is not None
+    )
+    new = [text for text, representation in cached_of.items() if representation is None]
     read = in_batches(retriever, embed, new, estimated_tokens, should_stop, device_slot, limit)
-    for batch, made in read:
+    for batch, representation in read:
         if cached is not None:
             for row, text in enumerate(batch):
-                cached.keep((side, text), rows_of(made, [row]))
-        yield batch, made
+                cached.keep((side, text), rows_of(representation, [row]))
+        yield batch, representation
 
 
-def rows_of(made: Representation, rows: list[int]) -> Representation:
+def rows_of(representation: Representation, rows: list[int]) -> Representation:
     """Some rows of a batch's representation."""
-    return made[rows] if isinstance(made, torch.Tensor | Vectors) else made
+    return (
+        representation[rows]
+        if isinstance(representation, torch.Tensor | Vectors)
+        else representation
+    )
 
 
 def _joint(
@@ -192,11 +200,11 @@ def _separate(
         queries_of[document].append(query)
     read = partial(read_texts, retriever, should_stop=should_stop, cached=cached)
     held = {
-        query: rows_of(made, [row])
-        for batch, made in read([query for query, _ in pairs], "query")
+        query: rows_of(representation, [row])
+        for batch, representation in read([query for query, _ in pairs], "query")
         for row, query in enumerate(batch)
     }
-    for batch, made in read(queries_of, "document"):
+    for batch, representation in read(queries_of, "document"):
         places: dict[str, list[int]] = defaultdict(list)
         for row, document in enumerate(batch):
             for query in queries_of[document]:
@@ -204,7 +212,7 @@ def _separate(
         with retriever.lock, torch.no_grad():
             scores = torch.cat(
                 [
-                    compare(retriever, rows_of(made, rows), held[query], "document")
+                    compare(retriever, rows_of(representation, rows), held[query], "document")
                     for query, rows in places.items()
                 ]
             )

@@ -45,10 +45,10 @@ def fits(folder: Path) -> bool:
     architectures = config.get("architectures") if isinstance(config, dict) else None
     if not isinstance(architectures, list):
         return False
-    known = config.get("model_type") in ("t5", "mt5", "umt5", "longt5")
+    supported = config.get("model_type") in ("t5", "mt5", "umt5", "longt5")
     generates = any(str(name).endswith("ForConditionalGeneration") for name in architectures)
     # The encoder of such a model alone is used in dense models of sentence-transformers.
-    return known and generates and not (folder / "modules.json").is_file()
+    return supported and generates and not (folder / "modules.json").is_file()
 
 
 class Reranker(nn.Module):
@@ -171,18 +171,18 @@ class Seq2SeqRetriever(CrossEncoderRetriever):
             "document": sum(side is not None and side[0] == "document" for side in sides),
         }
         over = len(sides) - self.max_length
-        kept = list(range(len(sides)))
+        order = list(range(len(sides)))
         if over > 0:
-            inside = [i for i in kept if (sides[i] or [""])[0] == "document"]
+            inside = [i for i in order if (sides[i] or [""])[0] == "document"]
             if over >= len(inside):
                 raise UserError(
                     f"The query leaves no room for a document in the {self.max_length} tokens that "
                     f"{self.name} reads: shorten it."
                 )
             cut = set(inside[-over:])
-            kept = [i for i in kept if i not in cut]
+            order = [i for i in order if i not in cut]
         ids = whole["input_ids"]
-        return [ids[i] for i in kept], [sides[i] for i in kept], full
+        return [ids[i] for i in order], [sides[i] for i in order], full
 
     def check(self, pair: TextPair) -> LibraryCheck:
         """Distance from transformers' own result for the prompt as a text, relative to it if it is

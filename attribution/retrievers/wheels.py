@@ -201,14 +201,14 @@ def unpack(payload: Path, folder: Path, on_progress: OnProgress, root: str) -> N
         for info in files:
             if not _safe(info):
                 raise not_expected()
-        kept = [
+        members = [
             (info, PurePosixPath(info.filename).relative_to(root))
             for info in files
             if PurePosixPath(info.filename).is_relative_to(root)
             and PurePosixPath(info.filename).suffix in _KEPT
         ]
-        size, done = sum(info.file_size for info, _ in kept), 0
-        for info, name in kept:
+        size, done = sum(info.file_size for info, _ in members), 0
+        for info, name in members:
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             with archive.open(info) as source, path.open("wb") as target:

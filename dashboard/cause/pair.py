@@ -182,15 +182,15 @@ def _mover(subject: CausePair, moved: dict[str, Relocation], variants: tuple[Var
                 + (f" The audit of this data set measured it: {measured}" if measured else "")
             )
         )
-    for name, one in moved.items():
-        if one.lost is not None:
-            n = int((~one.whole).sum())
-            slope = one.last_minus_first
+    for name, effect in moved.items():
+        if effect.lost is not None:
+            n = int((~effect.whole).sum())
+            slope = effect.last_minus_first
             st.caption(
                 panels.plain(
-                    f"{name} truncates the evidence at {n} of {len(one.scores)} positions (hollow "
-                    f"points), where the score changes by {-one.lost:+.4f}. The last-minus-first "
-                    f"difference uses the other positions"
+                    f"{name} truncates the evidence at {n} of {len(effect.scores)} positions "
+                    f"(hollow points), where the score changes by {-effect.lost:+.4f}. The "
+                    "last-minus-first difference uses the other positions"
                     + ("." if slope is None else f": {slope:+.4f}.")
                 )
             )
@@ -398,7 +398,7 @@ def _against_the_method(subject: CausePair, moved: dict[str, Relocation]) -> Non
         panels.downloads(
             "cause.against",
             [subject.pair.pair_id, subject.method.name, "ablation", str(ablation.params["by"])],
-            [subject.provenance(name, ablation, one) for name, one in removed.items()],
+            [subject.provenance(name, ablation, causal) for name, causal in removed.items()],
             figures={name: partial(draw, name) for name in removed},
             frame=intervention_tables.ablation_frame(removed),
         )

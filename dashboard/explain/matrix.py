@@ -44,16 +44,16 @@ def matrix_view(result: Explained, key: str, label: str = "") -> None:
     )
     _sums(result, along)
     with st.expander("Full interaction matrix"):
-        found = _chosen(result, key)
+        chosen = _chosen(result, key)
         units = f"Index of the document {st.session_state[f'{key}.columns']}"
 
         def whole(style: Style) -> go.Figure:
             return interaction_matrix(
-                found.matrix,
-                found.rows,
-                found.columns,
-                found.evidence_columns,
-                tall(style, len(found.rows), 160, 260),
+                chosen.matrix,
+                chosen.rows,
+                chosen.columns,
+                chosen.evidence_columns,
+                tall(style, len(chosen.rows), 160, 260),
                 x_title=units,
                 provenance=provenance,
             )
@@ -66,7 +66,7 @@ def matrix_view(result: Explained, key: str, label: str = "") -> None:
         st.caption(
             "Color shows the square root of a share. Drag to zoom in, double-click to reset."
         )
-    numbers = pd.DataFrame(found.matrix, index=found.rows, columns=range(len(found.columns)))
+    numbers = pd.DataFrame(chosen.matrix, index=chosen.rows, columns=range(len(chosen.columns)))
     panels.downloads(
         key,
         [pair.pair_id, result.model.spec.name, "matrix"],
@@ -74,7 +74,7 @@ def matrix_view(result: Explained, key: str, label: str = "") -> None:
         figures={"Rails": rails, "Matrix": whole},
         frame=numbers.rename_axis("query")
         .reset_index()
-        .set_axis(["query", *(f"{i} {name}" for i, name in enumerate(found.columns))], axis=1),
+        .set_axis(["query", *(f"{i} {name}" for i, name in enumerate(chosen.columns))], axis=1),
     )
 
 
@@ -95,7 +95,7 @@ def _chosen(result: Explained, key: str) -> Interactions:
     return interactions(result.attribution, result.pair, rows or "word", columns or "bin")  # type: ignore[arg-type]
 
 
-def _sums(result: Explained, found: Interactions) -> None:
+def _sums(result: Explained, sums: Interactions) -> None:
     attribution = result.attribution
     if attribution.method.params.get("matrix") == "similarities":
         st.caption(
@@ -104,10 +104,10 @@ def _sums(result: Explained, found: Interactions) -> None:
         )
         return
     share = attribution.bias_share or 0.0
-    rest = attribution.score - found.total
+    rest = attribution.score - sums.total
     st.caption(
         f"The score of {attribution.score:.4f} is the sum of text tokens "
-        f"({found.total - found.special:+.4f}), special tokens ({found.special:+.4f}) and "
+        f"({sums.total - sums.special:+.4f}), special tokens ({sums.special:+.4f}) and "
         f"constants ({rest:+.4f}, of which {share:+.4f} are the document's)."
     )
 

@@ -97,14 +97,14 @@ class ExplainedSubject:
         """Whether the `number`-th job has missing results; the store is queried only for
         controls."""
         each = 1 if self.kind is None else 2
-        known = [
+        errors = [
             average for average, data in zip(averages, self.data, strict=True) if data is not None
         ]
         at, is_control = divmod(number, each)
         if is_control:
             return job.n_done() < job.total
-        one = known[at]
-        return one is not None and not one.complete
+        error = errors[at]
+        return error is not None and not error.complete
 
     def gap(self, first: int, second: int) -> Difference | None:
         """The difference of two of the models over their data set."""

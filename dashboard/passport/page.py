@@ -96,14 +96,14 @@ def board() -> None:
     cards: list[ModelPassport] = []
     for spec in specs:
         with above:
-            one = read(spec)
-        if one is not None:
-            cards.append(one)
+            model_card = read(spec)
+        if model_card is not None:
+            cards.append(model_card)
             # Drawn at once: reading a passport for the first time takes a while, and so does
             # drawing it.
             alone = len(specs) == 1
             with row.container(width="stretch" if alone else WIDTH):
-                card(one, alone=alone)
+                card(model_card, alone=alone)
     jobs = [passports.job(compute, passport) for passport in cards]
     active = any_active(jobs)
     with above:

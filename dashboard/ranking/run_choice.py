@@ -46,6 +46,6 @@ def ranked_runs(runs: Sequence[TrecRun], setup: RankingSetup) -> list[RankedRun]
 
 def notes(ranked_runs: Sequence[RankedRun]) -> None:
     """Notes on the parts of the runs that are ignored."""
-    for one in ranked_runs:
-        for note in one.notes:
+    for ranked in ranked_runs:
+        for note in ranked.notes:
             st.caption(panels.plain(note))

@@ -143,11 +143,11 @@ def access_of(
 def address_of(peer: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     """The IP address of a peer, with IPv4-mapped IPv6 converted to IPv4; None if it isn't one."""
     try:
-        found = ipaddress.ip_address(peer.partition("%")[0])
+        address = ipaddress.ip_address(peer.partition("%")[0])
     except ValueError:
         return None
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return mapped or found
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
 
 
 def _of_address(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> tuple[str, ...]:

@@ -30,11 +30,11 @@ class AccessMiddleware:
             await send({"type": "websocket.close", "code": 1008})  # before accept: 403
         else:
             code, sentence = refused
-            said = f"{sentence}\n".encode("utf-8", "backslashreplace")
+            text = f"{sentence}\n".encode("utf-8", "backslashreplace")
             kinds = (b"content-type", b"text/plain; charset=utf-8")
-            length = (b"content-length", str(len(said)).encode())
+            length = (b"content-length", str(len(text)).encode())
             await send({"type": "http.response.start", "status": code, "headers": [kinds, length]})
-            await send({"type": "http.response.body", "body": said})
+            await send({"type": "http.response.body", "body": text})
 
 
 def refusal(access: Access, scope: Scope) -> Refusal | None:

@@ -111,7 +111,7 @@ def session() -> Session:
         with _of_people_lock:
             # Another tab of the same person may just have started it.
             session = _begun() or Session(service(), _new_folder())
-            for other in [one for one, its in _of_people.items() if its.ended]:
+            for other in [person for person, its in _of_people.items() if its.ended]:
                 del _of_people[other]
             if person := people.person():
                 _of_people[person] = session

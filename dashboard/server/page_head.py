@@ -59,11 +59,11 @@ class PageHead:
                 if message.get("more_body"):
                     return
                 body = body.replace(b"</head>", self._head, 1)
-                kept = [pair for pair in start["headers"] if pair[0].lower() not in _STALE]
+                others = [pair for pair in start["headers"] if pair[0].lower() not in _STALE]
                 length = (b"content-length", str(len(body)).encode())
-                await send({**start, "headers": [*kept, length]})
+                await send({**start, "headers": [*others, length]})
                 message = {"type": "http.response.body", "body": body}
             await send(message)
 
-        kept = [pair for pair in headers if pair[0].lower() not in _HINDER]
-        await self.app({**scope, "headers": kept}, receive, sent)
+        others = [pair for pair in headers if pair[0].lower() not in _HINDER]
+        await self.app({**scope, "headers": others}, receive, sent)

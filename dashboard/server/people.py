@@ -25,10 +25,10 @@ def person() -> str:
     """Identifies the logged-in person; empty without a login, and outside of pages."""
     if get_script_run_ctx(suppress_warning=True) is None:
         return ""
-    known = access.current()
-    if known.proxies:
+    settings = access.current()
+    if settings.proxies:
         return _of_proxy()
-    if known.login and st.user.get("is_logged_in") and st.user.get("sub"):
+    if settings.login and st.user.get("is_logged_in") and st.user.get("sub"):
         return f"{st.user.get('iss', '')} {st.user.get('sub', '')}"
     return ""
 

@@ -76,8 +76,8 @@ def serve(
     given = distinct(map(by_name, models))
     resolve.allow_code([*allow_code, *filter(None, map(str.strip, ALLOW_CODE.get().split(",")))])
     for name, source in data.items():
-        for known in datasets.register(name, source):
-            datasets.read(known)
+        for registered in datasets.register(name, source):
+            datasets.read(registered)
     chosen = data_name(dataset) if dataset else next(iter(data), None)
     page = ""
     if chosen:

@@ -153,8 +153,8 @@ def chosen() -> list[StoredFile]:
         "Method",
         [ALL, *own],
         key=f"cache.method.{fingerprint}",
-        format_func=lambda one: (
-            f"{method_title(own[one])} · {own[one].method.core}" if one in own else one
+        format_func=lambda option: (
+            f"{method_title(own[option])} · {own[option].method.core}" if option in own else option
         ),
     )
     return [own[picked]] if picked in own else list(own.values())

@@ -43,23 +43,23 @@ def contrast_view(
         return None
     with st.spinner(f"Computing {METHODS[name].title}", show_time=True):
         explained, other = (wait(compute.ask(pair, spec, method)) for _, pair in sides)
-    found = contrasted(explained, other)
-    shown = found.shown()
+    contrast = contrasted(explained, other)
+    shown = contrast.shown()
     st.markdown(f"**{panels.plain(first.query)}**")
     s1, s2 = scores or (explained.attribution.score, other.attribution.score)
     with st.container(horizontal=True, gap="medium"):
         st.metric("s(d1)", f"{s1:.4f}", width="content")
         st.metric("s(d2)", f"{s2:.4f}", width="content")
         st.metric("s(d1) − s(d2)", f"{s1 - s2:+.4f}", width="content")
-    if found.contrast is None:
-        st.info(panels.plain(f"{found.reason} Each document is shown with its own values."))
+    if contrast.contrast is None:
+        st.info(panels.plain(f"{contrast.reason} Each document is shown with its own values."))
     else:
-        st.caption(panels.plain(contrast_note(found.contrast)))
+        st.caption(panels.plain(contrast_note(contrast.contrast)))
     drawn = panels.panes(shown)
     view = panels.token_heatmap(drawn, shown[0].attribution.method, key=f"{page}.heatmap")
-    for label, side in (("d1", found.first), ("d2", found.second)):
+    for label, side in (("d1", contrast.first), ("d2", contrast.second)):
         st.caption(panels.plain(f"{label}: {panels.reading_note(side)}"))
-    provenance = found.provenance()
+    provenance = contrast.provenance()
     panels.caption(provenance)
     panels.downloads(
         f"{page}.contrast",

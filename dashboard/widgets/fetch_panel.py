@@ -40,8 +40,8 @@ def _offer(spec: RetrieverSpec) -> None:
         _watched(spec)
         return
     st.caption(plain(f"{spec.base} is not on this machine."))
-    known: dict[str, Size | str] = st.session_state.setdefault("fetch sizes", {})
-    asked = known.get(spec.base)
+    sizes: dict[str, Size | str] = st.session_state.setdefault("fetch sizes", {})
+    asked = sizes.get(spec.base)
     if isinstance(asked, Size):
         st.button(
             plain(f"Download {size(asked.bytes)} ({size(asked.free_bytes)} free)"),
@@ -61,9 +61,9 @@ def _offer(spec: RetrieverSpec) -> None:
     ):
         try:
             with st.spinner("Checking"):
-                known[spec.base] = fetching.size_of(spec)
+                sizes[spec.base] = fetching.size_of(spec)
         except UserError as error:
-            known[spec.base] = str(error)
+            sizes[spec.base] = str(error)
         st.rerun()
     if isinstance(asked, str):
         st.error(plain(asked))

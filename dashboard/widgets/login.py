@@ -12,8 +12,8 @@ from poslens.figures.plain import plain
 def entered() -> bool:
     """Whether the page may be shown: no login is configured, or the user has logged in and is
     admitted. Otherwise draws the login instead."""
-    known = access.current()
-    if not known.knows_people:
+    settings = access.current()
+    if not settings.knows_people:
         return True
     allowed = False
     with guarded():
@@ -21,7 +21,7 @@ def entered() -> bool:
             _ask()
             return False
         allowed = people.may_enter()
-        if allowed and known.login:
+        if allowed and settings.login:
             _name_and_way_out()
         elif not allowed:
             _turn_away()

@@ -79,11 +79,11 @@ def methods(
     fitting = [name for name in METHODS if name not in unfit]
     usual = [name for name in usual if name in fitting]
     asked = url_state.get_all(key, usual)
-    kept = [name for name in asked if name in fitting]
+    usable = [name for name in asked if name in fitting]
     names = st.multiselect(
         plain(label),
         fitting,
-        default=kept if kept or not asked else usual,
+        default=usable if usable or not asked else usual,
         key=key,
         format_func=title,
         help=plain(
@@ -97,14 +97,14 @@ def methods(
 
 def unfit_methods(models: Sequence[str]) -> dict[str, str]:
     """Methods that don't fit all of `models`, each with the model and the reason."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for name in models:
         # A model that can't be resolved is reported where it is used.
         with suppress(UserError):
             model = service().identify(resolve.resolve(name))
             for method, reason in service().unfit(model).items():
-                found.setdefault(method, f"{name}: {reason}")
-    return found
+                reasons.setdefault(method, f"{name}: {reason}")
+    return reasons
 
 
 def say_unfit(unfit: Mapping[str, str]) -> None:

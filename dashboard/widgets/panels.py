@@ -89,12 +89,12 @@ def clicked(event: Any, key: str) -> Any | None:
     """The custom data of the chart point that was just clicked. A chart reports its selection again
     at each rerun; in that case, and without a point, this returns None."""
     points = event.selection.points
-    found = points[0].get("customdata") if points else None
+    data = points[0].get("customdata") if points else None
     before = f"{key}.clicked"
-    if found == st.session_state.get(before):
+    if data == st.session_state.get(before):
         return None
-    st.session_state[before] = found
-    return found
+    st.session_state[before] = data
+    return data
 
 
 def side_by_side(key: str) -> tuple[DeltaGenerator, DeltaGenerator]:
@@ -232,14 +232,14 @@ class Prepared:
 
 def _chosen_on_page() -> dict[str, object]:
     """The user's selections in the session state: strings, numbers and lists of them."""
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     for name in map(str, st.session_state):
         value = st.session_state[name]
-        if isinstance(value, list) and all(isinstance(one, str | int | float) for one in value):
-            found[name] = tuple(value)
+        if isinstance(value, list) and all(isinstance(item, str | int | float) for item in value):
+            values[name] = tuple(value)
         elif isinstance(value, str | int | float) and not name.endswith(".prepare"):
-            found[name] = value
-    return found
+            values[name] = value
+    return values
 
 
 @fragment()

@@ -51,8 +51,9 @@ def curves() -> list[PublishedCurves]:
             if name in paths:
                 selected += _read(name, published.read_bytes(paths[name]), read)
         selected += _uploaded("curves", CURVE_SUFFIXES, read, "Saliency curves, .npz or .pkl")
-        for one in selected:
-            st.caption(plain(f"{one.model}: {one.n:,} documents; {of_published(one).dataset}"))
+        for curve_set in selected:
+            dataset = of_published(curve_set).dataset
+            st.caption(plain(f"{curve_set.model}: {curve_set.n:,} documents; {dataset}"))
     return selected
 
 
@@ -102,14 +103,14 @@ def _uploaded(
 def _read(name: str, data: bytes, read: Callable[[str, bytes], T]) -> list[T]:
     """The contents of a file; on error, an empty list and a message. Files are read once per
     session."""
-    kept: dict[str, T] = st.session_state.setdefault(_KEPT, {})
+    cached: dict[str, T] = st.session_state.setdefault(_KEPT, {})
     digest = hashlib.sha256(name.encode("utf-8", "replace") + b"\0" + data).hexdigest()
-    if digest not in kept:
+    if digest not in cached:
         try:
-            kept[digest] = read(name, data)
+            cached[digest] = read(name, data)
         except UserError as error:
             st.error(plain(error), icon=":material/error:")
             return []
-        while len(kept) > _MAX_KEPT:
-            del kept[next(iter(kept))]
-    return [kept[digest]]
+        while len(cached) > _MAX_KEPT:
+            del cached[next(iter(cached))]
+    return [cached[digest]]

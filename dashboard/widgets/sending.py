@@ -87,13 +87,13 @@ def agreed_to(spec: RetrieverSpec, jobs: Sequence[Job], of: Hashable, what: str)
     return not left or confirmed(spec, of, what, said)
 
 
-def confirmed(spec: RetrieverSpec, of: Hashable, what: str, said: Callable[[], str]) -> bool:
+def confirmed(spec: RetrieverSpec, of: Hashable, what: str, sentence: Callable[[], str]) -> bool:
     """Whether the user has confirmed sending the texts that `said` describes; if not, asks."""
     key = f"send.{spec.name}.{hash(of)}"
     if key in st.session_state:
         return True
     with st.container(horizontal=True, vertical_alignment="center"):
-        told = f"{spec.name} is an endpoint. For {what}, PosLens would send it {said()}."
+        told = f"{spec.name} is an endpoint. For {what}, PosLens would send it {sentence()}."
         st.caption(plain(told), width="content")
         st.button(
             plain(f"Send to {spec.name}"),

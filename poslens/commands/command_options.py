@@ -362,10 +362,10 @@ def _name_of(source: str) -> str:
     from poslens.attribution.datasets import formats, sources
 
     path, variant = formats.split_variant(source)
-    known = sources.source_of(path)
-    if not known and not exists(path):
+    named_source = sources.source_of(path)
+    if not named_source and not exists(path):
         return ""
-    name = known.short(path) if known else Path(path).resolve().name
+    name = named_source.short(path) if named_source else Path(path).resolve().name
     return f"{name}@{variant}" if variant else name
 
 
@@ -381,12 +381,12 @@ def unique_by_name(given: Iterable[tuple[str, T]], what: str) -> dict[str, T]:
     Raises:
         UserError: a name is given twice; `what` is the option.
     """
-    found: dict[str, T] = {}
+    by_name: dict[str, T] = {}
     for name, value in given:
-        if name in found:
+        if name in by_name:
             raise UserError(f"{what} uses the name {name} twice: use different names.")
-        found[name] = value
-    return found
+        by_name[name] = value
+    return by_name
 
 
 def sources(values: list[str] | None) -> dict[str, str]:

@@ -13,26 +13,28 @@ def model_names(incomplete: str) -> list[str]:
     """Names of presets that begin in this way, and their names with a suffix, such as @mean."""
     from poslens.attribution.retrievers.specs import POOLINGS, presets
 
-    found = [name for name in presets() if name.startswith(incomplete)]
+    matching = [name for name in presets() if name.startswith(incomplete)]
     base, at, _ = incomplete.rpartition("@")
     if at and base in presets() and presets()[base].pooling:
         suffixes = (*POOLINGS, "calibrated")
-        found += [one for s in suffixes if (one := f"{base}@{s}").startswith(incomplete)]
-    return found
+        matching += [
+            completed for s in suffixes if (completed := f"{base}@{s}").startswith(incomplete)
+        ]
+    return matching
 
 
 def method_names(incomplete: str) -> list[str]:
     """Attribution methods, read from the modules' text: importing them loads torch."""
-    found = []
+    matching = []
     for path in sorted((Path(attribution.__file__).parent / "methods").glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "MethodEntry":
-                found += [
+                matching += [
                     str(word.value.value)
                     for word in node.keywords
                     if word.arg == "name" and isinstance(word.value, ast.Constant)
                 ]
-    return [name for name in found if name.startswith(incomplete)]
+    return [name for name in matching if name.startswith(incomplete)]
 
 
 def dataset_names(incomplete: str) -> list[str]:

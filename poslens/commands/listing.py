@@ -164,7 +164,7 @@ def methods(format: Format = LineFormat.text) -> None:
         return
     for entry in METHODS.values():
         fitting = ", ".join(family.name for family in families_with(entry.needs))
-        said = (f"{entry.name}: {entry.help}", entry.caveat, f"Families: {fitting}.")
-        print(" ".join(filter(None, said)))
+        sentences = (f"{entry.name}: {entry.help}", entry.caveat, f"Families: {fitting}.")
+        print(" ".join(filter(None, sentences)))
         for parameter in (*entry.parameters, *CURVE_PARAMETERS):
             print(f"    {parameter.name} = {' | '.join(parameter.choices)}: {parameter.help}")

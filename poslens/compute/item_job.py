@@ -86,16 +86,16 @@ def item_job(
     def work(run: Run, report: Report) -> Progress:
         options = compute.run_options(spec, run, report)
         retriever = compute.retriever(model)
-        one = worker(retriever, options.should_stop)
+        compute_item = worker(retriever, options.should_stop)
         return compute_missing(
             store,
             model.key,
             method,
             items,
-            one,
+            compute_item,
             options=options,
             portion=portion(retriever),
-            prepare=one.prepare if isinstance(one, Batched) else nothing,
+            prepare=compute_item.prepare if isinstance(compute_item, Batched) else nothing,
         )
 
     def again(other: Compute) -> Job:

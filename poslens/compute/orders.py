@@ -67,7 +67,7 @@ def _values(
         distance = apart(first.magnitudes[list(own)], second.magnitudes[list(other)])
         return dict(zip(ids, distance.tolist(), strict=True))
     by_id = {pair.pair_id: pair for pair in pairs}
-    found = {}
+    values = {}
     for pair_id, share, cut in zip(
         first.pair_ids, _shares(first.magnitudes), first.truncated, strict=True
     ):
@@ -76,10 +76,10 @@ def _values(
         # whole text.
         if pair.evidence is not None and not cut:
             length = len(pair.document)
-            found[pair_id] = in_span(
+            values[pair_id] = in_span(
                 share, pair.evidence.start / length, pair.evidence.end / length
             )
-    return found
+    return values
 
 
 def apart(first: Array, second: Array) -> NDArray[np.float64]:

@@ -401,11 +401,11 @@ def in_turn(missing: Callable[[], Sequence[tuple[str, Job]]]) -> Work:
             def hear(_: Progress, number: int = number) -> None:
                 report(progress(number))  # progress of a part is progress of the whole run
 
-            one = run.part = job.start(hear, within=run)
+            part_run = run.part = job.start(hear, within=run)
             # A stop of the whole run may have happened before this part existed.
             if run.stopping:
-                one.stop()
-            one.wait()
+                part_run.stop()
+            part_run.wait()
             run.part = None
         return progress(len(todo), stopped=run.stopping)
 

@@ -58,8 +58,8 @@ def about(spec: RetrieverSpec, weights: str, precision: str) -> str:
 def _read(key: ModelKey) -> StoredModel | None:
     """What an untrusted file records of its model; None if it is invalid."""
     try:
-        said = json.loads(key.about)
-        spec, found = said["spec"], {name: str(said[name]) for name in ("weights", "precision")}
+        about = json.loads(key.about)
+        spec, stated = about["spec"], {name: str(about[name]) for name in ("weights", "precision")}
         fields: dict[str, Any] = {name: str(spec[name])[:_MAX_TEXT] for name in _TEXTS}
         for name in _SETTINGS:
             value = fields[name] = spec[name]
@@ -69,10 +69,10 @@ def _read(key: ModelKey) -> StoredModel | None:
             return None
         if fields["family"] not in FAMILIES:
             return None
-        origin = str(said["origin"])[:_MAX_TEXT]
+        origin = str(about["origin"])[:_MAX_TEXT]
     except (ValueError, LookupError, TypeError, RecursionError):
         return None
-    return StoredModel(RetrieverSpec(**fields, source=f"cache:{origin}"), key, **found)
+    return StoredModel(RetrieverSpec(**fields, source=f"cache:{origin}"), key, **stated)
 
 
 def _fits(name: str, value: object) -> bool:
@@ -94,8 +94,8 @@ def stored_models(store: Store) -> list[StoredModel]:
         with suppress(OSError):  # another process has just removed it
             state[folder.name] = folder.stat().st_mtime_ns
     with _guard:
-        if (known := _known.get(store.root)) is not None and known[0] == state:
-            return known[1]
+        if (cached := _known.get(store.root)) is not None and cached[0] == state:
+            return cached[1]
     read = [model for key in models(store) if (model := _read(key)) is not None]
     read.sort(key=lambda model: -state.get(model.key.fingerprint, 0))
     first: dict[str, tuple[str, str]] = {}
@@ -128,9 +128,11 @@ def remember(store: Store) -> list[str]:
     models, presets included, whose results are stored but whose weights are not on this machine."""
     absent: dict[str, RetrieverSpec] = {}
     for model in stored_models(store):
-        name, kept = model.spec.name, absent.get(model.spec.name)
+        name, earlier = model.spec.name, absent.get(model.spec.name)
         # If there are several settings, the name alone means those without a protocol's limits.
-        if kept is not None and (kept.query_max_length is None or model.spec.query_max_length):
+        if earlier is not None and (
+            earlier.query_max_length is None or model.spec.query_max_length
+        ):
             continue
         with suppress(UserError):
             if resolve.installed(resolve.resolve(name)):

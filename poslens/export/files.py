@@ -78,11 +78,11 @@ def file_name(*parts: object, fmt: str) -> str:
     For any parts, the name has no slash or leading dot, is not a Windows device name and is not
     empty; characters of other scripts are dropped.
     """
-    kept = []
+    words = []
     for part in parts:
         ascii_part = unicodedata.normalize("NFKD", str(part)).encode("ascii", "ignore").decode()
-        kept.append(re.sub(r"[^A-Za-z0-9_.]+", "-", ascii_part).strip("-._"))
-    stem = re.sub(r"\.{2,}", ".", "_".join(part for part in kept if part))
+        words.append(re.sub(r"[^A-Za-z0-9_.]+", "-", ascii_part).strip("-._"))
+    stem = re.sub(r"\.{2,}", ".", "_".join(part for part in words if part))
     suffix = re.sub(r"[^a-z0-9]", "", fmt.lower())[:10] or "bin"
     stem = stem[: 79 - len(suffix)].rstrip("-._") or "poslens"
     return f"{'poslens_' if _RESERVED.match(stem) else ''}{stem}.{suffix}"[-80:]

@@ -21,9 +21,9 @@ def json_text(value: Any, indent: int | None = None) -> str:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {_plain(str(key)): _plain(one) for key, one in value.items()}
+        return {_plain(str(key)): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if isinstance(value, float):
         # numpy.float64 is a subclass of float
         return float(value) if math.isfinite(value) else None

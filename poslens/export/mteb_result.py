@@ -44,12 +44,12 @@ def mteb_result(
     639-3 codes, None if unknown; `seconds` is the evaluation time. `about` and the version of
     PosLens are added to the scores. `mteb_version` is null, because MTEB did not compute them.
     """
-    known = sorted({language for language in languages if language})
+    stated = sorted({language for language in languages if language})
     entry = {
         "main_score": scores[main_score],
         **{name: value for name, value in scores.items() if math.isfinite(value)},
         "hf_subset": "default",
-        "languages": [f"{language}-{_SCRIPT_OF.get(language, 'Latn')}" for language in known],
+        "languages": [f"{language}-{_SCRIPT_OF.get(language, 'Latn')}" for language in stated],
         "poslens_version": poslens_version(),
         **about,
     }

@@ -169,8 +169,8 @@ def _band(
 ) -> None:
     """The area between two curves [100] where both have values, in the color of the `index`-th
     line."""
-    known = np.isfinite(np.asarray(low))
-    x, below, above, numbers = (np.asarray(one)[known] for one in (at, low, high, BINS))
+    finite = np.isfinite(np.asarray(low))
+    x, below, above, numbers = (np.asarray(column)[finite] for column in (at, low, high, BINS))
     figure.add_trace(
         go.Scatter(
             x=100 * np.concatenate([x, x[::-1]]),
@@ -297,7 +297,7 @@ def difference(
     if y_title is None and isinstance(a, PositionCurve):
         y_title = quantity(a.method)
     title = "Difference" if y_title is None else f"Difference in {y_title[0].lower()}{y_title[1:]}"
-    values = [bins(one.mean if isinstance(one, PositionCurve) else one) for one in (a, b)]
+    values = [bins(curve.mean if isinstance(curve, PositionCurve) else curve) for curve in (a, b)]
     gap = values[0] - values[1]
     if isinstance(a, PositionCurve):
         at = a.positions

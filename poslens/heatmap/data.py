@@ -283,15 +283,15 @@ def _check_links(panes: Sequence[Pane]) -> None:
     for document in panes:
         if document.link is None:
             continue
-        found = {
+        linked = {
             side: [pane for pane in panes if (pane.model, pane.side) == (document.model, side)]
             for side in ("query", "document")
         }
-        if not found["query"]:
+        if not linked["query"]:
             continue  # a document shown alone has nothing to be linked with
-        if len(found["query"]) > 1 or len(found["document"]) > 1:
+        if len(linked["query"]) > 1 or len(linked["document"]) > 1:
             raise ValueError(f"pane {document.id}: a link joins one query and one document")
-        shape = (len(found["query"][0].tokens), len(document.tokens))
+        shape = (len(linked["query"][0].tokens), len(document.tokens))
         if (document.link.rows, document.link.columns) != shape:
             raise ValueError(
                 f"pane {document.id}: a link of {document.link.rows} x {document.link.columns} "

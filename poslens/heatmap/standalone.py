@@ -148,10 +148,10 @@ def to_image(
         await tab.show(_picture_page(svg, title), width, height, dots)
         return await (tab.pdf if format == "pdf" else tab.screenshot)(width, height)
 
-    made = inscribed(in_page(draw), format, title, entries)
+    image = inscribed(in_page(draw), format, title, entries)
     if format == "svg":
-        return b'<?xml version="1.0" encoding="UTF-8"?>\n' + made + b"\n"
-    return made
+        return b'<?xml version="1.0" encoding="UTF-8"?>\n' + image + b"\n"
+    return image
 
 
 def _title(panes: Sequence[Pane]) -> str:

@@ -158,8 +158,8 @@ def export(
             datasets=[dataset] if dataset else [],
             report=report,
         )
-    made: ExportAnswer = {"file": str(output), "rows": rows, "bytes": output.stat().st_size}
-    print_answer(made, format.value)
+    answer: ExportAnswer = {"file": str(output), "rows": rows, "bytes": output.stat().st_size}
+    print_answer(answer, format.value)
 
 
 @cache.command("import")

@@ -68,10 +68,10 @@ def stored(compute: Compute) -> list[StoredFile]:
             with suppress(OSError):  # or a file: a log goes with the last who has it open
                 stat = path.stat()
                 state[str(path)] = stat.st_mtime_ns, stat.st_size
-    known = _listed.get(store.root)
-    if known is None or known[0] != state:
-        known = _listed[store.root] = (state, maintenance.listing(store))
-    return known[1]
+    cached = _listed.get(store.root)
+    if cached is None or cached[0] != state:
+        cached = _listed[store.root] = (state, maintenance.listing(store))
+    return cached[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +90,9 @@ def shipped(compute: Compute) -> list[ShippedResults]:
 def _left_out(compute: Compute, file: ShippedFile) -> str:
     if SHIPPED.get() == "no":
         return f"{SHIPPED.name}=no"
-    known = {make_method(name).core: name for name in METHODS}
+    names = {make_method(name).core: name for name in METHODS}
     name = file.method.partition("(")[0]
-    if name in METHODS and file.method not in known:
+    if name in METHODS and file.method not in names:
         return "another version of the method"
     try:
         spec = with_corpus(resolve(file.model), next(iter(file.datasets), SAMPLE))

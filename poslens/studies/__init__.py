@@ -36,7 +36,7 @@ class Declared:
 @cache
 def declared() -> dict[str, Declared]:
     """Every study of this package by name, in alphabetical order."""
-    found = {}
+    studies = {}
     for path in Path(__file__).parent.rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         if "(Study[" not in text:
@@ -45,8 +45,8 @@ def declared() -> dict[str, Declared]:
         module = ".".join((__name__, *parts))
         for node in ast.parse(text).body:
             if isinstance(node, ast.ClassDef) and "question" in (texts := _texts(node)):
-                found[texts["name"]] = Declared(texts["name"], texts["question"], module)
-    return dict(sorted(found.items()))
+                studies[texts["name"]] = Declared(texts["name"], texts["question"], module)
+    return dict(sorted(studies.items()))
 
 
 def _texts(node: ast.ClassDef) -> dict[str, str]:

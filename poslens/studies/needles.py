@@ -116,7 +116,7 @@ class LengthRow:
 
 
 def _cells(summary: NeedleSummary) -> Iterator[CellRow]:
-    for (length, depth), known in summary.grid.cells.items():
+    for (length, depth), measured in summary.grid.cells.items():
         yield CellRow(
             summary.model.spec.name,
             length,
@@ -124,8 +124,8 @@ def _cells(summary: NeedleSummary) -> Iterator[CellRow]:
             summary.grid.n,
             summary.grid.accuracy(length, depth),
             1 / summary.grid.n,
-            sum(known.tokens) / len(known.tokens),
-            known.n_repeated,
+            sum(measured.tokens) / len(measured.tokens),
+            measured.n_repeated,
         )
 
 
@@ -210,11 +210,11 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
     def corpus(self, data: DataSet, settings: Settings) -> Documents:
         """The data set's documents; only English ones, the language of the needles, if languages
         are known and any document is English."""
-        known = {pair.document: pair.language for pair in data.pairs}
-        english = {text: one for text, one in known.items() if one == ENGLISH}
+        languages = {pair.document: pair.language for pair in data.pairs}
+        english = {text: code for text, code in languages.items() if code == ENGLISH}
         usable = [
             (text, language)
-            for text, language in (english or known).items()
+            for text, language in (english or languages).items()
             if not script_without_sentences(text)
         ][:MAX_DOCUMENTS]
         if not usable:
@@ -302,11 +302,11 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
         """The stored cells."""
         model = compute.identify(subject.spec)
         items = subject.items()
-        found = needle_cells(compute.root).select(model.key, subject.method, items).results
+        results = needle_cells(compute.root).select(model.key, subject.method, items).results
         cells = {
-            (cell_item.length, cell_item.depth): found[name]
+            (cell_item.length, cell_item.depth): results[name]
             for cell_item in items
-            if (name := item_id(cell_item.length, cell_item.depth)) in found
+            if (name := item_id(cell_item.length, cell_item.depth)) in results
         }
         return NeedleSummary(model, subject, NeedleGrid(subject.lengths, subject.depths, cells))
 
@@ -317,7 +317,7 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
         sentence = f"{name} finds {mean.text('.2f')} of the needles" if mean else f"{name}: no cell"
         if difference is not None:
             sentence += f"; last minus first third of depths {difference.text('+.2f')}"
-        unread = ", ".join(f"{one:,}" for one in summary.asked.unread)
+        unread = ", ".join(f"{number:,}" for number in summary.asked.unread)
         return f"{sentence}.{f' It does not read {unread} tokens: left out.' if unread else ''}"
 
     def provenance(self, summary: NeedleSummary) -> Provenance:

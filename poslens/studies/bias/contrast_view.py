@@ -37,10 +37,10 @@ class Contrasted:
 
     def shown(self) -> list[Explained]:
         """Both results with the shares to draw: d2's are negated in a contrast."""
-        found = self.contrast
+        contrast = self.contrast
         pair = (
-            (found.first, found.second)
-            if found
+            (contrast.first, contrast.second)
+            if contrast
             else (
                 self.first.attribution,
                 self.second.attribution,
@@ -59,18 +59,18 @@ class Contrasted:
         return [first, second if self.contrast is None else provenance.negated(second)]
 
 
-def contrast_note(found: Contrast) -> str:
+def contrast_note(contrast: Contrast) -> str:
     """What the shares of the two documents sum to, in words."""
-    scale = max(abs(found.first.score), abs(found.second.score))
+    scale = max(abs(contrast.first.score), abs(contrast.second.score))
     query = (
-        f", query tokens {found.query:+.4f}"
-        if abs(found.query) > NOTHING * scale
+        f", query tokens {contrast.query:+.4f}"
+        if abs(contrast.query) > NOTHING * scale
         else ("; the query's tokens share the same difference among themselves")
     )
     return (
         "d1 carries its shares as they are, d2 its shares negated, in one colour range: together "
-        f"{found.tokens:+.4f} of the difference {found.difference:+.4f}. The bias shares are "
-        f"{found.bias:+.4f}, the completeness error {found.error:+.1e}{query}."
+        f"{contrast.tokens:+.4f} of the difference {contrast.difference:+.4f}. The bias shares are "
+        f"{contrast.bias:+.4f}, the completeness error {contrast.error:+.1e}{query}."
     )
 
 

@@ -93,8 +93,8 @@ def cause(
         _of_documents(of_documents[intervention], model, dataset, pairs, figure, format)
         return
     if intervention not in ("relocation", "ablation"):
-        known = ", ".join(("relocation", "ablation", *of_documents))
-        raise UserError(f"There is no intervention {intervention[:40]!r}: choose one of {known}.")
+        names = ", ".join(("relocation", "ablation", *of_documents))
+        raise UserError(f"There is no intervention {intervention[:40]!r}: choose one of {names}.")
     what = relocation_method() if intervention == "relocation" else ablation_method(by or "delete")  # type: ignore[arg-type]
     judged = [make_method(name) for name in against or []]
     spec = resolve(model)

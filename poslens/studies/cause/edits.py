@@ -57,10 +57,10 @@ def mean_edits(
         UserError: nothing is kept of them.
     """
     stored = interventions.stored(compute, spec, method, documents)
-    found: list[EditCurves] = list(stored.results.values())
-    if not found:
+    curves: list[EditCurves] = list(stored.results.values())
+    if not curves:
         raise nothing_stored(spec.name, dataset)
-    cosines = np.array([edits.cosines for edits in found], dtype=np.float64)
+    cosines = np.array([edits.cosines for edits in curves], dtype=np.float64)
     groups = interventions.documents_of_pairs(documents, stored.results)
 
     def means(position: int) -> tuple[Estimate, ...]:
@@ -71,17 +71,17 @@ def mean_edits(
         compute.identify(spec),
         method,
         dataset,
-        SHARES[found[0].by],
+        SHARES[curves[0].by],
         {position: means(row) for row, position in enumerate(POSITIONS)},
-        len(found),
+        len(curves),
         len(stored.failed),
-        sum(edits.read_share < 1 for edits in found),
-        tuple(sorted({edits.note for edits in found if edits.note})),
+        sum(edits.read_share < 1 for edits in curves),
+        tuple(sorted({edits.note for edits in curves if edits.note})),
         selection,
     )
 
 
-def edits_frame(found: Sequence[MeanEdits]) -> pd.DataFrame:
+def edits_frame(means: Sequence[MeanEdits]) -> pd.DataFrame:
     """A row for each model, position and share."""
     rows = [
         {
@@ -94,7 +94,7 @@ def edits_frame(found: Sequence[MeanEdits]) -> pd.DataFrame:
             "ci_high": value.high,
             "documents": value.n_resampled,
         }
-        for edits in found
+        for edits in means
         for position, values in edits.means.items()
         for share, value in zip(edits.shares, values, strict=True)
     ]

@@ -140,7 +140,7 @@ def causal_curve_frame(causes: Sequence[DataSetCause]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def agreement_frame(found: Sequence[tuple[str, Agreement]]) -> pd.DataFrame:
+def agreement_frame(agreements: Sequence[tuple[str, Agreement]]) -> pd.DataFrame:
     """A row for each model, method and intervention, which each label names."""
     return pd.DataFrame(
         [
@@ -154,12 +154,12 @@ def agreement_frame(found: Sequence[tuple[str, Agreement]]) -> pd.DataFrame:
                 "mean curves": "" if agreement.means is None else str(agreement.means),
                 "mean over pairs": "" if agreement.each is None else str(agreement.each),
             }
-            for cause, agreement in found
+            for cause, agreement in agreements
         ]
     )
 
 
-def controlled_frame(found: Sequence[tuple[str, ControlledCurve]]) -> pd.DataFrame:
+def controlled_frame(curves: Sequence[tuple[str, ControlledCurve]]) -> pd.DataFrame:
     """100 rows for each model: the curve minus its control, with the band of the mean."""
     positions = (np.arange(N_BINS) + 0.5) / N_BINS
     return pd.concat(
@@ -176,7 +176,7 @@ def controlled_frame(found: Sequence[tuple[str, ControlledCurve]]) -> pd.DataFra
                     "n_documents": controlled.n_documents,
                 }
             )
-            for name, controlled in found
+            for name, controlled in curves
         ],
         ignore_index=True,
     )

@@ -71,13 +71,13 @@ def minus_panes(a: Explained, b: Explained, rail: Rail, head: Head) -> Sequence[
     label = f"{a.attribution.model} − {b.attribution.model}"
     panes = []
     for side, text in (("query", a.pair.query), ("document", a.pair.document)):
-        one, two = (getattr(r.attribution, side) for r in (a, b))
+        first, two = (getattr(r.attribution, side) for r in (a, b))
         scores = (
-            _scaled(getattr(a.attribution, f"{side}_scores"), one, how),
+            _scaled(getattr(a.attribution, f"{side}_scores"), first, how),
             _scaled(getattr(b.attribution, f"{side}_scores"), two, how),
         )
         is_document = side == "document"
-        read = min(one.read_until, two.read_until)
+        read = min(first.read_until, two.read_until)
         evidence = a.pair.evidence if is_document else None
         panes.append(
             Pane(
@@ -87,12 +87,12 @@ def minus_panes(a: Explained, b: Explained, rail: Rail, head: Head) -> Sequence[
                 text=text,
                 tokens=tuple(
                     (start, end, float(f"{value:.6g}"))
-                    for start, end, value in pieces(one, two, scores, len(text))
+                    for start, end, value in pieces(first, two, scores, len(text))
                 ),
                 words=tuple(words(text)),
                 sentences=tuple(sentences(text, a.pair.language)),
                 evidence=(evidence.start, evidence.end) if evidence else None,
-                truncated_at=read if one.truncated or two.truncated else None,
+                truncated_at=read if first.truncated or two.truncated else None,
                 signed=True,
                 unit=quantity(method),
                 rail=rail if is_document else None,

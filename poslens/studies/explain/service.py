@@ -131,7 +131,7 @@ def _less_control(
 ) -> ControlledCurve | None:
     model = compute.identify(spec).key
     key = (compute.root, model, repr(method), data.name, len(data.pairs), kind)
-    stamp = [compute.store.stamp(model, one) for one in (method, null_method(kind, method))]
+    stamp = [compute.store.stamp(model, each) for each in (method, null_method(kind, method))]
 
     def found() -> ControlledCurve | None:
         with suppress(UserError):

@@ -130,9 +130,9 @@ def stored_map(
     return StoredMap(model, tuple(items), points, n_flat)
 
 
-def _comparable(found: tuple[list[str], Array], layout: Layout) -> tuple[list[str], Array, int]:
+def _comparable(arrays: tuple[list[str], Array], layout: Layout) -> tuple[list[str], Array, int]:
     """Items and vectors without those that lie near no other, and how many these are."""
-    items, vectors = found
+    items, vectors = arrays
     if not items:
         return items, vectors, 0
     values = comparable(vectors, layout.metric)

@@ -138,7 +138,7 @@ def chart(cards: Sequence[ModelPassport], style: Style, effect: str = "") -> go.
 def default_effect(rows: Sequence[CohortRow]) -> str:
     """The first measure of position bias that any row has."""
     return next(
-        (name for name in EFFECTS if any(getattr(one, name) for one in rows)), EFFECTS[0]
+        (name for name in EFFECTS if any(getattr(row, name) for row in rows)), EFFECTS[0]
     )  # fmt: skip
 
 
@@ -154,9 +154,9 @@ def page_frame(cards: Sequence[ModelPassport]) -> pd.DataFrame:
     column of its own."""
     files = TABLE.frame(cards)
     shown: dict[str, Any] = {
-        one.metadata["title"] or one.name: files[one.name]
-        for one in fields(CohortRow)
-        if one.name not in _NUMBERS
+        field.metadata["title"] or field.name: files[field.name]
+        for field in fields(CohortRow)
+        if field.name not in _NUMBERS
     }
     for name, title in TITLES.items():
         ends = zip(files[f"{name}_low"], files[f"{name}_high"], strict=True)
@@ -220,11 +220,11 @@ def overview_html(cards: Sequence[ModelPassport], style: Style) -> str:
 
 
 def _cells(each: CohortRow, number: int) -> Iterator[str]:
-    for one in fields(CohortRow):
-        value = getattr(each, one.name)
+    for field in fields(CohortRow):
+        value = getattr(each, field.name)
         if isinstance(value, Estimate):
-            yield f'<td data-value="{value.value}">{value.text(one.metadata["form"])}</td>'
+            yield f'<td data-value="{value.value}">{value.text(field.metadata["form"])}</td>'
             continue
         text = "" if value is None else escape(printable(str(value)))
-        linked = f'<a href="#card{number}">{text}</a>' if one.name == "model" else text
+        linked = f'<a href="#card{number}">{text}</a>' if field.name == "model" else text
         yield f'<td data-value="{text}">{linked}</td>'

@@ -83,7 +83,7 @@ def passport(
     from poslens.studies.passport.document import document_bytes
     from poslens.studies.passport.parts import KEYS
 
-    if unknown := next((one for one in part or [] if one not in KEYS), None):
+    if unknown := next((key for key in part or [] if key not in KEYS), None):
         raise UserError(f"A passport has no part {unknown!r}: choose from {', '.join(KEYS)}.")
     if all_models and model:
         raise UserError("--all selects every model: leave out --model.")

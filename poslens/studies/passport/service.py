@@ -61,12 +61,12 @@ class ModelPassport:
         scores: dict[str, float] = {}
         if "relocation" in parts:
             moved = interventions.stored(of.compute, of.spec, relocation_method(), of.moved)
-            scores |= {pair_id: one.original for pair_id, one in moved.results.items()}
+            scores |= {pair_id: score.original for pair_id, score in moved.results.items()}
         if "attribution" in parts and of.has_queries:
             stored = of.compute.store.curves(self.model.key, curve_method(of.spec), of.pairs)
             scores |= dict(zip(stored.pair_ids, map(float, stored.scores), strict=True))
         texts = {pair.pair_id: text_fingerprint(pair) for pair in (*of.moved, *of.pairs)}
-        return {pair_id: PairScore(texts[pair_id], one) for pair_id, one in scores.items()}
+        return {pair_id: PairScore(texts[pair_id], score) for pair_id, score in scores.items()}
 
     @property
     def name(self) -> str:

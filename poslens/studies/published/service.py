@@ -16,7 +16,7 @@ from poslens.figures.curves import Mean
 from poslens.studies.ranking.tables import OVERALL
 
 
-def curves_frame(found: Sequence[PublishedCurves]) -> pd.DataFrame:
+def curves_frame(curves: Sequence[PublishedCurves]) -> pd.DataFrame:
     """100 rows per model: position in [0, 1], mean, std and n."""
     frames = [
         pd.DataFrame(
@@ -28,7 +28,7 @@ def curves_frame(found: Sequence[PublishedCurves]) -> pd.DataFrame:
                 "n": published.n,
             }
         )
-        for published in found
+        for published in curves
     ]
     return pd.concat(frames, ignore_index=True)
 
@@ -37,13 +37,13 @@ def means(published: Sequence[PublishedCurves], *, band: bool = True) -> dict[st
     """Published curves by model in the form that figures need; the band is one standard
     deviation over documents on each side."""
     drawn = {}
-    for one in published:
+    for curves in published:
         mean, low, high = (
             as_array(values, (N_BINS,), "a published curve")
-            for values in (one.mean, one.mean - one.std, one.mean + one.std)
+            for values in (curves.mean, curves.mean - curves.std, curves.mean + curves.std)
         )
-        note = f"{one.n:,} documents of {one.source}"
-        drawn[one.model] = Mean(mean, positions("point"), (low, high) if band else None, note)
+        note = f"{curves.n:,} documents of {curves.source}"
+        drawn[curves.model] = Mean(mean, positions("point"), (low, high) if band else None, note)
     return drawn
 
 
@@ -51,14 +51,14 @@ def summary_rows(published: Sequence[PublishedCurves]) -> list[dict[str, object]
     """One row per model, with columns of the Curves page: documents, center of mass and
     primacy-recency index of the mean curve. Means alone give no intervals."""
     rows = []
-    for one in published:
-        magnitudes = np.abs(one.mean)[None]
+    for curves in published:
+        magnitudes = np.abs(curves.mean)[None]
         centre = float(np.squeeze(center_of_mass(magnitudes, positions("point"))))
         index = float(np.squeeze(primacy_recency_index(magnitudes)))
         rows.append(
             {
-                "model": f"{one.model}, published",
-                "documents": one.n,
+                "model": f"{curves.model}, published",
+                "documents": curves.n,
                 "center of mass": f"{centre:.3f}",
                 "primacy-recency index": f"{index:.3f}",
             }
@@ -69,12 +69,12 @@ def summary_rows(published: Sequence[PublishedCurves]) -> list[dict[str, object]
 def measures_frame(rows: Sequence[PublishedMeasures]) -> pd.DataFrame:
     """Published measures, one row per model, setting and length, with the column names of `rank
     --table psi`."""
-    found = []
+    frames = []
     for row in rows:
         at = {"model": row.model, "setting": row.setting}
-        found.append(at | {"length": OVERALL, "PSI": row.psi, NDCG: row.ndcg})
+        frames.append(at | {"length": OVERALL, "PSI": row.psi, NDCG: row.ndcg})
         for bucket in LENGTH_BUCKETS:
-            found.append(
+            frames.append(
                 at
                 | {
                     "length": bucket,
@@ -83,4 +83,4 @@ def measures_frame(rows: Sequence[PublishedMeasures]) -> pd.DataFrame:
                 }
             )
     columns = ["model", "setting", "length", "PSI", NDCG, f"{NDCG}, mean of bins"]
-    return pd.DataFrame(found, columns=columns)
+    return pd.DataFrame(frames, columns=columns)

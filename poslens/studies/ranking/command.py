@@ -348,12 +348,12 @@ def figure5(
     from poslens.studies.published.service import curves_frame, means
 
     files = [named(value, "--curves", "FILE") for value in curves]
-    found = [read_curves(name, path.name, read_bytes(path)) for name, path in files]
-    provenance = [of_published(published) for published in found]
+    curves_of_files = [read_curves(name, path.name, read_bytes(path)) for name, path in files]
+    provenance = [of_published(published) for published in curves_of_files]
     if figure is not None:
         title = "Normalized gradient L2 norm"  # as in the paper
         drawn = mean_curves(
-            [], figure.style, published=means(found), y_title=title, provenance=provenance
+            [], figure.style, published=means(curves_of_files), y_title=title, provenance=provenance
         )
         figure.draw(drawn, provenance)
-    print_table(curves_frame(found), format.value, provenance)
+    print_table(curves_frame(curves_of_files), format.value, provenance)

@@ -167,12 +167,14 @@ def length_buckets(
         + f", {LENGTH_BUCKETS[-1]} above)"
     )
     figure = canvas("length_buckets", style, title, "nDCG@10", provenance)
-    known = [b for b in LENGTH_BUCKETS if any(b in profiles for profiles in buckets.values())]
+    buckets_present = [
+        b for b in LENGTH_BUCKETS if any(b in profiles for profiles in buckets.values())
+    ]
     for index, (model, profiles) in enumerate(buckets.items()):
-        shown = [profiles.get(bucket) for bucket in known]
+        shown = [profiles.get(bucket) for bucket in buckets_present]
         figure.add_trace(
             go.Bar(
-                x=known,
+                x=buckets_present,
                 y=[None if profile is None else profile.mean for profile in shown],
                 name=legend_name(model, style),
                 marker={

@@ -37,21 +37,23 @@ class RankedRun(Measured):
     @property
     def notes(self) -> tuple[str, ...]:
         """Which parts of the run are ignored, one sentence each."""
-        run, found = self.run, []
+        run, sentences = self.run, []
         if run.n_rejected:
             first = run.rejected[0]
-            found.append(
+            sentences.append(
                 f"{run.n_rejected:,} lines of {run.file} are invalid, the first in line "
                 f"{first.row}: {first.reason}."
             )
         if self.n_strange:
-            found.append(f"{self.n_strange:,} queries of {run.name} don't belong to the data set.")
+            sentences.append(
+                f"{self.n_strange:,} queries of {run.name} don't belong to the data set."
+            )
         if self.n_lost:
-            found.append(
+            sentences.append(
                 f"{self.n_lost:,} results of {run.name} name documents that the corpus lacks; "
                 "they are ignored."
             )
-        return tuple(found)
+        return tuple(sentences)
 
 
 _measured: LRUCache[RankedRun] = LRUCache(16)

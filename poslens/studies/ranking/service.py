@@ -53,10 +53,10 @@ class RankingSetup:
     def narrowed(self, pairs: Sequence[TextPair], selection: str) -> RankingSetup:
         """The same task restricted to queries all of whose pairs are among `pairs`; `selection`
         describes these pairs."""
-        kept = {pair.pair_id for pair in pairs}
+        selected = {pair.pair_id for pair in pairs}
         queries = self.collection.queries
         left_out = (
-            query.query_id for query in queries if not kept.issuperset(query.pairs.values())
+            query.query_id for query in queries if not selected.issuperset(query.pairs.values())
         )
         return replace(self, left_out=frozenset(left_out), selection=selection)
 

@@ -165,12 +165,12 @@ def _psi_strata(measured: Measured) -> Iterator[PsiStratumRow]:
                 members.setdefault((stratum, length), []).append((number, query, query.evidence))
         for stratum, length in sorted(members, key=lambda key: (key[0], order.index(key[1]))):
             numbers, queries, positions = zip(*members[stratum, length], strict=True)
-            known = all(query.query_id in read for query in queries)
+            all_read = all(query.query_id in read for query in queries)
             profile = evidence_profile(
                 scores[list(numbers)],
                 positions,
                 [query.document for query in queries],
-                [read[query.query_id] for query in queries] if known else None,
+                [read[query.query_id] for query in queries] if all_read else None,
             )
             if profile is not None:
                 yield _psi_row(PsiStratumRow, measured, length, profile, by, stratum)
@@ -306,12 +306,12 @@ def require_groups(collection: Collection, table: str) -> None:
 
 def filtered(frame: pd.DataFrame, filters: Sequence[str]) -> pd.DataFrame:
     """The rows of a table of queries that pass all of `filters`."""
-    for one in filters:
-        if one == FAILED:
+    for each in filters:
+        if each == FAILED:
             frame = frame[frame["rank"].isna() | (frame["rank"] > TOP)]
-        elif one == LATE:
+        elif each == LATE:
             frame = frame[frame["evidence"] > 200 / 3]
-        elif one == EARLY:
+        elif each == EARLY:
             frame = frame[frame["evidence"] < 100 / 3]
     return frame
 
