@@ -14,7 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from poslens.attribution.datasets import colder, tables
-from poslens.attribution.datasets.docred_documents import Document, Fact, Mention, document_pairs
+from poslens.attribution.datasets.docred_documents import (
+    AnnotatedDocument,
+    AnnotatedFact,
+    Mention,
+    document_pairs,
+)
 from poslens.attribution.datasets.formats import Format, files_below, register
 from poslens.attribution.datasets.schema import (
     Row,
@@ -72,7 +77,7 @@ HEAD, TAIL = required("h", as_whole), required("t", as_whole)
 RELATION, EVIDENCE = required("r", as_label), optional("evidence", _numbers)
 
 
-def _document(row: Row) -> Document:
+def _document(row: Row) -> AnnotatedDocument:
     sentences, entities = row[SENTENCES], row[ENTITIES]
     mentions = [
         tuple(_mention(mention, sentences) for mention in _objects(entity, "entity"))
@@ -85,12 +90,12 @@ def _document(row: Row) -> Document:
             raise UserError("a fact names an entity or a sentence that the document lacks")
     if not all(mentions):
         raise UserError("an entity has no mention")
-    return Document(row[TITLE], sentences, tuple(mentions), tuple(facts))
+    return AnnotatedDocument(row[TITLE], sentences, tuple(mentions), tuple(facts))
 
 
-def _fact(row: Row) -> Fact:
+def _fact(row: Row) -> AnnotatedFact:
     evidence = row[EVIDENCE]
-    return Fact(row[HEAD], row[TAIL], row[RELATION], evidence or ())
+    return AnnotatedFact(row[HEAD], row[TAIL], row[RELATION], evidence or ())
 
 
 def _mention(row: Row, sentences: tuple[tuple[str, ...], ...]) -> Mention:
@@ -112,7 +117,7 @@ def read(files: list[File], name: str, title: str = "") -> DataSet:
     def pairs() -> Iterator[TextPair | Rejection]:
         ids: set[str] = set()
         for file in files:
-            documents: list[Document] = []
+            documents: list[AnnotatedDocument] = []
             rows: list[int] = []
             for number, each in enumerate(_list(tables.json_file(file, LIMIT), "file"), start=1):
                 try:

@@ -39,7 +39,7 @@ class Mention:
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class AnnotatedFact:
     """A relation between two entities, and the sentences that support it."""
 
     head: int
@@ -49,13 +49,13 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class AnnotatedDocument:
     """A document with its entities, each a list of mentions, and facts about them."""
 
     title: str
     sentences: tuple[Tokens, ...]
     entities: tuple[tuple[Mention, ...], ...]
-    facts: tuple[Fact, ...]
+    facts: tuple[AnnotatedFact, ...]
 
     def names(self, entity: int) -> list[Tokens]:
         """Different names of an entity in order of occurrence."""
@@ -84,7 +84,7 @@ class PairOfDocuments:
     evidence: tuple[str, ...]
 
 
-def document_pairs(documents: Sequence[Document], number: int) -> list[PairOfDocuments]:
+def document_pairs(documents: Sequence[AnnotatedDocument], number: int) -> list[PairOfDocuments]:
     """The pairs from one of the documents, none if no fact is suitable.
 
     Each test uses the document's first fact that has the sentences for it, so a document has one
@@ -100,7 +100,7 @@ def document_pairs(documents: Sequence[Document], number: int) -> list[PairOfDoc
     return list(chain.from_iterable(chosen.values()))
 
 
-def _suitable(document: Document) -> Iterator[Fact]:
+def _suitable(document: AnnotatedDocument) -> Iterator[AnnotatedFact]:
     """Facts with a question, one answer, and one sentence of evidence that names both entities."""
     for fact in document.facts:
         asked = fact.head, fact.relation
@@ -116,7 +116,9 @@ def _suitable(document: Document) -> Iterator[Fact]:
             yield fact
 
 
-def _pairs(documents: Sequence[Document], number: int, fact: Fact) -> Iterator[PairOfDocuments]:
+def _pairs(
+    documents: Sequence[AnnotatedDocument], number: int, fact: AnnotatedFact
+) -> Iterator[PairOfDocuments]:
     document, (place,) = documents[number], fact.evidence
     heads, tails = document.names(fact.head), document.names(fact.tail)
     with_head: list[int] = []
@@ -182,7 +184,7 @@ def _names_any(tokens: Sequence[str], names: Sequence[Tokens]) -> bool:
     )
 
 
-def _unrelated(others: Sequence[Document], names: Sequence[Tokens]) -> list[str]:
+def _unrelated(others: Sequence[AnnotatedDocument], names: Sequence[Tokens]) -> list[str]:
     """Sentences of the first of other documents that has enough of them without these names."""
     for other in others:
         free = [" ".join(tokens) for tokens in other.sentences if not _names_any(tokens, names)]
@@ -191,7 +193,7 @@ def _unrelated(others: Sequence[Document], names: Sequence[Tokens]) -> list[str]
     return []
 
 
-def _wrong(others: Sequence[Document], type: str, answers: Sequence[Tokens]) -> Tokens:
+def _wrong(others: Sequence[AnnotatedDocument], type: str, answers: Sequence[Tokens]) -> Tokens:
     """The name of another entity of this type, from the first document with one."""
     for other in others:
         for number, mentions in enumerate(other.entities):

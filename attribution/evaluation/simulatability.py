@@ -59,7 +59,7 @@ class ReadWords:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ForcedChoice:
     """A query and two documents; the model scores `higher` above `lower`."""
 
     choice_id: str
@@ -102,7 +102,7 @@ class Simulator:
         return float(np.sign(first - second) + 1) / 2
 
 
-def predictions(simulator: Simulator, choice: Choice, n: int) -> dict[str, float]:
+def predictions(simulator: Simulator, choice: ForcedChoice, n: int) -> dict[str, float]:
     """The share of correct predictions, 0 to 1, from n words of each document, by view (`VIEWS`).
 
     `random` is a mean over draws; every other view is one prediction, and a tie is 0.5.

@@ -21,7 +21,7 @@ from filelock import FileLock
 from poslens.attribution.curves.bootstrap import Estimate, Values, estimate
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import SHARE_MARGIN, Comparison, compared
-from poslens.attribution.evaluation.simulatability import Choice
+from poslens.attribution.evaluation.simulatability import ForcedChoice
 from poslens.studies.simulatability.study import SimulatabilitySummary
 
 Condition = Literal["explanation", "random"]
@@ -32,7 +32,7 @@ CONDITIONS: tuple[Condition, ...] = get_args(Condition)
 class Question:
     """One query with words of two documents, in the order in which they are shown."""
 
-    choice: Choice
+    choice: ForcedChoice
     document: str
     condition: Condition
     texts: tuple[str, str]

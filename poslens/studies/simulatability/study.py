@@ -24,7 +24,7 @@ from poslens.attribution.evaluation.comparison import (
 from poslens.attribution.evaluation.simulatability import (
     N_RANDOM,
     VIEWS,
-    Choice,
+    ForcedChoice,
     ReadWords,
     Simulator,
     predictions,
@@ -86,7 +86,7 @@ class SimulatabilitySummary:
 
     asked: Simulated
     model: ModelIdentity
-    choices: tuple[Choice, ...]
+    choices: tuple[ForcedChoice, ...]
     documents: tuple[str, ...]
     rows: dict[str, np.ndarray]
     views: dict[str, Estimate | None]
@@ -418,7 +418,7 @@ def _summary(
     candidates: Sequence[Candidates],
 ) -> SimulatabilitySummary:
     stored = iter(compute.store.get_many(model.key, subject.method, _pairs(candidates)))
-    choices: list[Choice] = []
+    choices: list[ForcedChoice] = []
     documents: list[str] = []
     texts: set[str] = set()
     for both in candidates:
@@ -426,7 +426,7 @@ def _summary(
         if higher is None or lower is None:  # the method failed on a document
             continue
         sides = _read_words(both.higher, higher), _read_words(both.lower, lower)
-        choices.append(Choice(both.higher.pair_id, both.higher.query, *sides))
+        choices.append(ForcedChoice(both.higher.pair_id, both.higher.query, *sides))
         documents.append(both.document)
         texts.update((both.higher.document, both.lower.document))
     if not candidates:

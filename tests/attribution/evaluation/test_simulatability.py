@@ -10,7 +10,7 @@ import pytest
 from poslens.attribution.evaluation.simulatability import (
     N_RANDOM,
     VIEWS,
-    Choice,
+    ForcedChoice,
     ReadWords,
     Simulator,
     predictions,
@@ -45,7 +45,7 @@ def test_the_more_similar_document_is_predicted() -> None:
     assert same == pytest.approx(1) and other == unknown == 0
 
 
-def planted(number: int, rank: int) -> Choice:
+def planted(number: int, rank: int) -> ForcedChoice:
     """The higher document has the query's noun as its word `rank` by contribution, among words
     that say nothing about the query."""
     noun = NOUNS[number % len(NOUNS)]
@@ -55,7 +55,7 @@ def planted(number: int, rank: int) -> Choice:
     contributions = np.linspace(0.2, 0.1, 30)
     contributions = np.insert(np.delete(contributions, rank), at, contributions[rank])
     lower = ReadWords(tuple(words), np.linspace(0.2, 0.1, 30))
-    return Choice(f"q{number}", noun, ReadWords(tuple(higher), contributions), lower)
+    return ForcedChoice(f"q{number}", noun, ReadWords(tuple(higher), contributions), lower)
 
 
 def test_a_method_that_finds_the_word_predicts_and_another_does_not() -> None:
@@ -76,7 +76,7 @@ def test_a_method_that_finds_the_word_predicts_and_another_does_not() -> None:
 
 def test_random_words_do_not_depend_on_the_method() -> None:
     choice = planted(3, rank=0)
-    other = Choice(
+    other = ForcedChoice(
         choice.choice_id,
         choice.query,
         ReadWords(choice.higher.words, -choice.higher.contributions),
