@@ -126,10 +126,10 @@ def suffix(path: str | Path, formats: Sequence[str]) -> str:
     return suffix_of(Path(path), list(dict.fromkeys(formats)))
 
 
-def table_written(path: str | Path, frame: pd.DataFrame, fmt: str, known: Any) -> Path:
+def table_written(path: str | Path, frame: pd.DataFrame, fmt: str, provenance: Any) -> Path:
     """Write a table and its provenance to files; returns the table's path."""
     target = Path(path)
-    files = table_files(frame, target.name, fmt, known)  # type: ignore[arg-type]
+    files = table_files(frame, target.name, fmt, provenance)  # type: ignore[arg-type]
     for name, data in reversed(files.items()):  # the provenance first: no table is without it
         written(target.with_name(name), data)
     return target

@@ -34,10 +34,10 @@ _written: WeakKeyDictionary[SentenceTransformer, tuple[bytes, Path]] = WeakKeyDi
 def folder_of(model: SentenceTransformer) -> Path:
     """The model's folder in the data folder, named by its contents. It is written again only if a
     weight or anything else of the model may have changed since the last call."""
-    known = _written.get(model)
-    if known is not None and is_folder(known[1]) and known[0] == _state_of(model):
-        os.utime(known[1])
-        return known[1]
+    written = _written.get(model)
+    if written is not None and is_folder(written[1]) and written[0] == _state_of(model):
+        os.utime(written[1])
+        return written[1]
     folder = _write(model)
     # Afterwards: to be saved changes what the object remembers of itself.
     if (state := _state_of(model)) is not None:

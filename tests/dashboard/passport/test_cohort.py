@@ -147,7 +147,7 @@ def test_the_command_takes_all_models(
     assert both.exit_code == 2 and "--all selects every model: leave out --model." in both.stderr
 
 
-@pytest.mark.usefixtures("own_models")
+@pytest.mark.usefixtures("own_service")
 def test_the_page_filters_models(
     cards: list[ModelPassport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
