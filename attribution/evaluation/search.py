@@ -18,6 +18,7 @@ from poslens.attribution.datasets.corpus import Collection, Document
 from poslens.attribution.errors import Stopped, Unavailable, UserError
 from poslens.attribution.evaluation.scorers import Scorer
 from poslens.attribution.retrievers.base import Joint
+from poslens.attribution.retrievers.lexical import terms_of
 from poslens.attribution.retrievers.scoring import in_batches
 from poslens.attribution.types import Array, TextPair, as_array
 
@@ -174,17 +175,16 @@ def search_lexical(
     collection: Collection,
     k1: float,
     b: float,
+    words_of: Callable[[str], Sequence[str]] = terms_of,
     *,
     own_corpus: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
     on_text: Callable[[], None] = lambda: None,
 ) -> TopK | None:
     """BM25 by bm25s with the corpus's own statistics; a document without a word of the query is
-    not found. `on_text` is told of each document and query that was read. None where it was
-    stopped."""
+    not found. `words_of` returns a text's words as BM25 compares them. `on_text` is told of each
+    document and query that was read. None where it was stopped."""
     import bm25s
-
-    from poslens.attribution.retrievers.lexical import terms_of
 
     best = TopK(len(collection.queries))
     rows = _rows(collection, own_corpus)
@@ -197,7 +197,7 @@ def search_lexical(
         for number, text_document in enumerate(documents):
             if should_stop():
                 return None
-            words.append(list(terms_of(text_document.text)))
+            words.append(list(words_of(text_document.text)))
             on_text()
             if (row := collection.own_query(text_document)) is not None:
                 own[row] = number
@@ -210,7 +210,7 @@ def search_lexical(
             if should_stop():
                 return None
             on_text()
-            asked = list(terms_of(collection.queries[row].text))
+            asked = list(words_of(collection.queries[row].text))
             if not asked:  # signs alone: such a query finds nothing
                 continue
             scores = torch.from_numpy(index.get_scores(asked))[None].float()

@@ -15,10 +15,13 @@ import re
 import threading
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from importlib import import_module
+from importlib.metadata import version
+from io import StringIO
 
 import numpy as np
 import torch
@@ -33,6 +36,14 @@ from poslens.attribution.text import MAX_CHARACTERS, words
 from poslens.attribution.types import Array, Side, TextPair, Token, TokenizedText, as_array
 
 SOURCE = "builtin:bm25"
+STEMMED = "builtin:bm25-stempel"
+"""BM25 over Polish stems (Stempel, as in Elasticsearch), a control of BEIR-PL."""
+
+STEMMER = "pystempel"
+"""The package of Stempel; `pip install '.[polish]'` installs it."""
+
+_SHORTEST = 3
+"""Shorter words are not stemmed, as in Lucene's StempelFilter."""
 
 _WORDS_VERSION = 2
 """Raise it when the splitting or normalization of words changes, which changes results."""
@@ -79,7 +90,13 @@ class Bag:
 def corpus_of(spec: RetrieverSpec) -> str:
     """Name of the data set whose statistics `spec` uses; empty if they are those of the two
     texts."""
-    return spec.source.removeprefix(SOURCE).removeprefix(":")
+    return _source_parts(spec)[1]
+
+
+def _source_parts(spec: RetrieverSpec) -> tuple[str, str]:
+    """The source without a data set, and the name of the data set."""
+    kind, name, *corpus = spec.source.split(":", 2)
+    return f"{kind}:{name}", corpus[0] if corpus else ""
 
 
 def with_corpus(spec: RetrieverSpec, dataset: str) -> RetrieverSpec:
@@ -87,9 +104,9 @@ def with_corpus(spec: RetrieverSpec, dataset: str) -> RetrieverSpec:
     texts without a data set."""
     from poslens.attribution import datasets
 
-    if spec.source != SOURCE or dataset not in datasets.names():
+    if spec.source not in (SOURCE, STEMMED) or dataset not in datasets.names():
         return spec
-    return replace(spec, source=f"{SOURCE}:{dataset}")
+    return replace(spec, source=f"{spec.source}:{dataset}")
 
 
 def statistics_of(texts: Sequence[Sequence[str]]) -> Statistics:
@@ -99,13 +116,13 @@ def statistics_of(texts: Sequence[Sequence[str]]) -> Statistics:
     return Statistics(len(texts), dict(frequencies), average)
 
 
-def dataset_statistics(name: str) -> Statistics:
-    """Statistics over the distinct documents of a registered data set.
+def dataset_statistics(name: str, stemmed: bool = False) -> Statistics:
+    """Statistics over the distinct documents of a registered data set, of words or of Polish stems.
 
     Raises:
         UserError: there is no such data set.
     """
-    return _statistics(_documents(name))
+    return _statistics(_documents(name), stemmed)
 
 
 def _documents(dataset: str) -> tuple[str, ...]:
@@ -116,13 +133,32 @@ def _documents(dataset: str) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=4)
-def _statistics(documents: tuple[str, ...]) -> Statistics:
-    return statistics_of([terms_of(text) for text in documents])
+def _statistics(documents: tuple[str, ...], stemmed: bool) -> Statistics:
+    return statistics_of([_normalized(text, stemmed) for text in documents])
 
 
 @lru_cache(maxsize=4)
-def _fingerprint(documents: tuple[str, ...]) -> str:
-    return _statistics(documents).fingerprint()
+def _fingerprint(documents: tuple[str, ...], stemmed: bool) -> str:
+    return _statistics(documents, stemmed).fingerprint()
+
+
+def _normalized(text: str, stemmed: bool) -> tuple[str, ...]:
+    terms = terms_of(text)
+    return tuple(map(polish_stem, terms)) if stemmed else terms
+
+
+@lru_cache(maxsize=1)
+def _stemmer() -> Callable[[str], str | None]:
+    stempel = import_module(STEMMER)
+    with redirect_stderr(StringIO()):  # it draws a progress bar
+        stemmer: Callable[[str], str | None] = stempel.Stemmer.default()
+    return stemmer
+
+
+@lru_cache(maxsize=100_000)
+def polish_stem(word: str) -> str:
+    """A folded word's Polish stem by Stempel's original table; the word itself if it has none."""
+    return (_stemmer()(word) if len(word) >= _SHORTEST else None) or word
 
 
 def terms_of(text: str) -> tuple[str, ...]:
@@ -174,7 +210,8 @@ class LexicalRetriever:
         self.lock = threading.RLock()
         self.k1, self.b = float(config["k1"]), float(config["b"])
         corpus = corpus_of(spec)
-        self.statistics = dataset_statistics(corpus) if corpus else None
+        self._stemmed = _source_parts(spec)[0] == STEMMED
+        self.statistics = dataset_statistics(corpus, self._stemmed) if corpus else None
         self._read: Tensor | None = None
 
     @property
@@ -207,10 +244,14 @@ class LexicalRetriever:
                 )
             tokens = (Token(text[a:b], a, b) for a, b in spans)
             tokenized.append(TokenizedText.of(tokens, len(spans), MAX_CHARACTERS))
-            vectors.append(tuple(_term(text, span) for span in spans))
+            vectors.append(self.terms_of(text))
         return Encoded({"words": tuple(vectors)}, tuple(tokenized), (0,) * len(texts), side)
 
     encode_plain = encode_texts
+
+    def terms_of(self, text: str) -> tuple[str, ...]:
+        """The words of a text in order, in the form in which this model compares them."""
+        return _normalized(text, self._stemmed)
 
     def input_embeddings(self, encoded: Encoded) -> Tensor:
         """A one for each word [1, T, 1]."""
@@ -255,7 +296,7 @@ class LexicalRetriever:
         return np.array(scores, dtype=np.float32)
 
     def _bag(self, text: str) -> Bag:
-        return self.embed(Encoded({"words": (terms_of(text),)}, (), (0,)))
+        return self.embed(Encoded({"words": (self.terms_of(text),)}, (), (0,)))
 
     def exact(
         self, queries: Sequence[str], documents: Sequence[str], pairs: Sequence[tuple[int, int]]
@@ -299,8 +340,8 @@ class LexicalRetriever:
             texts = [pair.query, pair.document]
         else:
             texts = list(_documents(corpus_of(self.spec))[:CHECKED])
-        corpus = [list(terms_of(text)) for text in texts]
-        query = [*terms_of(pair.query), *corpus[-1][:8]]
+        corpus = [list(self.terms_of(text)) for text in texts]
+        query = [*self.terms_of(pair.query), *corpus[-1][:8]]
         index = bm25s.BM25(method="lucene", k1=self.k1, b=self.b, dtype="float64")
         index.index(corpus, show_progress=False)
         theirs = index.get_scores(query)
@@ -339,8 +380,10 @@ def settings(spec: RetrieverSpec) -> str:
     if spec.family != FAMILY.name:
         return ""
     corpus = corpus_of(spec)
-    statistics = _fingerprint(_documents(corpus)) if corpus else "the two texts"
-    return f", statistics={statistics}, words={_WORDS_VERSION}"
+    stemmed = _source_parts(spec)[0] == STEMMED
+    statistics = _fingerprint(_documents(corpus), stemmed) if corpus else "the two texts"
+    stems = f", stems={STEMMER} {version(STEMMER)}" if stemmed else ""
+    return f", statistics={statistics}, words={_WORDS_VERSION}{stems}"
 
 
 def _load(spec: RetrieverSpec, files: ModelFiles, _place: Placement) -> LexicalRetriever:

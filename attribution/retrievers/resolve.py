@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 from poslens.attribution.debiasing.folder import debiased_models
 from poslens.attribution.errors import UserError
 from poslens.attribution.names import Names
 from poslens.attribution.retrievers import calibration, endpoint_address, model_rules
+from poslens.attribution.retrievers.lexical import STEMMED, STEMMER
 from poslens.attribution.retrievers.model_folder import contents
 from poslens.attribution.retrievers.package_weights import minilm_folder
 from poslens.attribution.retrievers.safe_files import DamagedFolder
@@ -258,6 +260,8 @@ def locate(spec: RetrieverSpec) -> ModelFiles:
 def _locate(name: str, source: str, code: bool) -> ModelFiles:
     kind, _, rest = source.partition(":")
     if kind == "builtin":
+        if source.startswith(STEMMED) and find_spec(STEMMER) is None:
+            raise UserError(f"{name} needs the Polish stemmer: pip install {STEMMER}.")
         return ModelFiles(BM25)
     if kind == "cache":
         raise weights_absent(name)

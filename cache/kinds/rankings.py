@@ -305,6 +305,7 @@ class RankingStore:
                 self.collection,
                 lexical.k1,
                 lexical.b,
+                lexical.terms_of,
                 own_corpus=own_corpus,
                 should_stop=options.should_stop,
                 on_text=texts_read.count,

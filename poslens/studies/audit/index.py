@@ -25,7 +25,7 @@ from poslens.attribution.evaluation.document_index import (
 from poslens.attribution.evaluation.scorers import readable
 from poslens.attribution.retrievers.base import Pooled, Retriever
 from poslens.attribution.retrievers.dense import DenseRetriever
-from poslens.attribution.retrievers.lexical import LexicalRetriever, terms_of
+from poslens.attribution.retrievers.lexical import LexicalRetriever
 from poslens.attribution.retrievers.scoring import in_batches
 from poslens.attribution.types import Method, Side
 from poslens.cache.jobs.loop import Progress, RunOptions
@@ -166,7 +166,7 @@ class IndexBuilder:
             for text, title in block
         ]
         if isinstance(self._retriever, LexicalRetriever):
-            return [[terms_of(part) for part in one] for one in parts]
+            return [[self._retriever.terms_of(part) for part in one] for one in parts]
         arrays = self._vectors(list(dict.fromkeys(part for one in parts for part in one)))
         return [[arrays[part] for part in one if part in arrays] for one in parts]
 

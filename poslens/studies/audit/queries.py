@@ -19,7 +19,7 @@ from poslens.attribution.evaluation.audit_workload import Workload
 from poslens.attribution.evaluation.scorers import readable
 from poslens.attribution.retrievers.base import Pooled, Retriever
 from poslens.attribution.retrievers.dense import DenseRetriever
-from poslens.attribution.retrievers.lexical import LexicalRetriever, terms_of
+from poslens.attribution.retrievers.lexical import LexicalRetriever
 from poslens.attribution.retrievers.scoring import DeviceSlot, read_texts
 from poslens.cache.jobs.loop import RunOptions
 from poslens.cache.lru_cache import LRUCache
@@ -149,7 +149,7 @@ class Queries:
 
     def _encoded(self, texts: Sequence[str], device_slot: DeviceSlot) -> dict[str, Any]:
         if isinstance(self._retriever, LexicalRetriever):
-            return {text: terms_of(text) for text in texts}
+            return {text: self._retriever.terms_of(text) for text in texts}
         retriever = cast(Pooled, self._retriever)
         try:
             return self._embedded(retriever, texts, device_slot)

@@ -30,7 +30,7 @@ from poslens.attribution.evaluation.chunks import (
 from poslens.attribution.evaluation.document_index import Ints
 from poslens.attribution.retrievers.base import Pooled, Retriever
 from poslens.attribution.retrievers.dense import DenseRetriever
-from poslens.attribution.retrievers.lexical import LexicalRetriever, terms_of
+from poslens.attribution.retrievers.lexical import LexicalRetriever
 from poslens.attribution.retrievers.scoring import read_texts
 from poslens.cache.jobs.items import compute_missing
 from poslens.cache.jobs.loop import Progress, RunOptions
@@ -217,7 +217,7 @@ class _Queries:
         self.asked = {item.item: self._made(item.item) for item in items}
         texts = list(dict.fromkeys(text for asked in self.asked.values() for text in asked.texts))
         if isinstance(self._retriever, LexicalRetriever):
-            words = {text: terms_of(text) for text in texts}
+            words = {text: self._retriever.terms_of(text) for text in texts}
             self.vectors = {text: terms for text, terms in words.items() if terms}
             return
         self.vectors, _ = readable_vectors(

@@ -22,7 +22,7 @@ from poslens.attribution.evaluation.why import Searched
 from poslens.attribution.interventions.relocation import tokens_of
 from poslens.attribution.retrievers.base import Pooled, Representation, Retriever, separate
 from poslens.attribution.retrievers.detect import family_of
-from poslens.attribution.retrievers.lexical import LexicalRetriever, terms_of
+from poslens.attribution.retrievers.lexical import LexicalRetriever
 from poslens.attribution.retrievers.scoring import read_texts, size
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Array, Side, TokenizedText
@@ -187,7 +187,7 @@ class Searcher:
         index, retriever = self._corpus.index, self._retriever
         if isinstance(index, LexicalIndex):
             lexical = cast(LexicalRetriever, retriever)
-            words = terms_of(query)
+            words = lexical.terms_of(query)
             if not words:
                 raise UserError("The query has no word to search for: type one.")
             statistics = index.statistics

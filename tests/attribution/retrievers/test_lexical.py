@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.machinery
 import math
 import random
 import sys
+import types
 import unicodedata
+from collections.abc import Iterator
 
 import bm25s
 import numpy as np
@@ -16,7 +19,7 @@ from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.deletion import deletion_insertion
 from poslens.attribution.methods import METHODS, attribute_batches, make_method
-from poslens.attribution.retrievers import resolve
+from poslens.attribution.retrievers import lexical, resolve
 from poslens.attribution.retrievers.lexical import (
     LexicalRetriever,
     corpus_of,
@@ -225,3 +228,46 @@ def test_a_text_without_words_is_refused_alone(typed: LexicalRetriever) -> None:
     }
     assert outcomes["a"].attribution is not None
     assert "no token" in outcomes["b"].reason and outcomes["b"].attribution is None
+
+
+STEMS = {"kotami": "kot", "kota": "kot", "psami": "pies"}
+
+
+@pytest.fixture
+def stempel(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A stand-in for pystempel with three words."""
+    module = types.ModuleType("pystempel")
+    module.__spec__ = importlib.machinery.ModuleSpec("pystempel", None)
+    module.Stemmer = types.SimpleNamespace(default=lambda: STEMS.get)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pystempel", module)
+    monkeypatch.setattr(lexical, "version", lambda name: "2.0.0")
+    for cached in (lexical._stemmer, lexical.polish_stem):
+        cached.cache_clear()
+    yield
+    for cached in (lexical._stemmer, lexical.polish_stem):
+        cached.cache_clear()
+
+
+@pytest.mark.usefixtures("stempel")
+def test_polish_stems_match_other_forms() -> None:
+    retriever = load(resolve.resolve("BM25-stempel"))
+    assert isinstance(retriever, LexicalRetriever)
+    assert retriever.terms_of("Kotami i PSAMI, nie") == ("kot", "i", "pies", "nie")
+    ((same,), (plain,)) = (
+        list(model.exact(["kota"], ["Z kotami."], [(0, 0)]))
+        for model in (retriever, load(resolve.resolve("BM25")))
+    )
+    assert same.score > 0 and plain.score == 0
+    assert [token.text for token in same.document.tokens] == ["Z", "kotami"]
+    pair = TextPair("p", "kota", "Z kotami. Pies.")
+    assert retriever.check(pair).distance < 1e-9
+    spec = with_corpus(resolve.resolve("BM25-stempel"), "sample")
+    assert corpus_of(spec) == "sample" and "stems=pystempel 2.0.0" in settings(spec)
+    plain = with_corpus(resolve.resolve("BM25"), "sample")
+    assert settings(spec) != settings(plain) and "stems" not in settings(plain)
+
+
+def test_a_missing_stemmer_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolve, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"BM25-stempel needs the Polish stemmer: pip install"):
+        load(resolve.resolve("BM25-stempel"))

@@ -16,6 +16,7 @@ from poslens.attribution.datasets.corpus import Collection, Document, Query
 from poslens.attribution.datasets.types import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.search import BLOCK, Ranking, TopK
+from poslens.attribution.retrievers.lexical import terms_of
 from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.specs import presets
 from poslens.attribution.types import TextPair
@@ -133,6 +134,7 @@ class Longest:
 
 class Bm25:
     spec, k1, b = presets()["BM25"], 1.2, 0.75
+    terms_of = staticmethod(terms_of)
 
 
 def first_stage(folder: Path) -> tuple[RankingStore, list[Ranking]]:
