@@ -32,7 +32,7 @@ def _choose(point: Any) -> None:
 
 
 def _list(opened: Opened) -> None:
-    st.markdown("**The queries behind a cause**")
+    st.markdown("**Queries by cause**")
     left, right = st.columns(2)
     by_name = {one.name: one for one in opened.summaries}
     under = left.selectbox("Model", list(by_name), key="why.under")
