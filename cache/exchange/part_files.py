@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -243,13 +244,11 @@ class PartWriter:
         """The pairs that a part contains, and whether each has a result. A damaged part contains
         none, so that its pairs are computed and published again."""
         if name not in self._seen:
-            keys: dict[Key, bool] = {}
             try:
-                for _, rows, _ in _rows(self.place.read(name) or b"", name, reader):
-                    keys |= _keys_of(rows)
+                part = _read(self.place.read(name) or b"", name, reader)
             except UserError:
                 return {}
-            self._seen[name] = keys
+            self._seen[name] = _keys_of(part.rows)
         return self._seen[name]
 
 
@@ -273,24 +272,27 @@ def part_name(rows: pa.RecordBatch) -> str:
     return hashlib.sha256("\n".join(keys).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-Fits = NDArray[np.bool_] | None
-"""A mask of the rows that are valid results of their kind [N]; None if all are attributions."""
+class _Part(NamedTuple):
+    """The rows of a part, of one source, and a mask of those that are valid results of their kind;
+    None if all are attributions."""
+
+    source: RowSource
+    rows: pa.RecordBatch
+    fits: NDArray[np.bool_] | None
 
 
-def _rows(
-    data: bytes, name: str, reader: Reader
-) -> Iterator[tuple[RowSource, pa.RecordBatch, Fits]]:
+def _read(data: bytes, name: str, reader: Reader) -> _Part:
     fits = require_readable(reader, data, name)
-    n = 0
     with opened(io.BytesIO(data), name) as sealed:
-        for source, rows in sealed.batches():
-            if rows.schema != ROW or not name.startswith(folder_of(source.model, source.method)):
-                raise UserError(f"{name} is in another model's folder: move it back.")
-            require_whole(rows, name)
-            yield source, rows, None if fits is None else fits[n : n + rows.num_rows]
-            n += rows.num_rows
-    if not n:
+        batches = [(source, rows) for source, rows in sealed.batches() if rows.num_rows]
+    if not batches:
         raise UserError(f"{name} holds no results: delete it.")
+    for source, _ in batches:
+        if not name.startswith(folder_of(source.model, source.method)):
+            raise UserError(f"{name} is in another model's folder: move it back.")
+    rows = pa.concat_batches([rows for _, rows in batches])
+    require_whole(rows, name)
+    return _Part(batches[0][0], rows, fits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,26 +334,23 @@ def ingest(
                 continue
             data = place.read(name) or b""
             try:
-                found = list(_rows(data, name, reader))
+                part = _read(data, name, reader)
             except UserError as error:
                 problems.append(str(error))
                 continue
+            model, method = part.source.model, part.source.method
             manifest[name] = {
                 "sha256": hashlib.sha256(data).hexdigest(),
                 "bytes": len(data),
-                "rows": sum(rows.num_rows for _, rows, _ in found),
-                "model": found[0][0].model.name,
-                "method": found[0][0].method.core,
+                "rows": part.rows.num_rows,
+                "model": model.name,
+                "method": method.core,
             }
-            source = found[0][0]
             if where not in known:
-                known[where] = ingested(store, source.model, source.method)
+                known[where] = ingested(store, model, method)
             if name in known[where]:
                 continue
-            batches = [rows for _, rows, _ in found]
-            (rows,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
-            fits = [some for _, _, some in found if some is not None]
-            taken += take(store, source, rows, name, fits=np.concatenate(fits) if fits else None)
+            taken += take(store, part.source, part.rows, name, fits=part.fits)
             new += 1
     report(len(names), len(names))
     if names:
@@ -388,9 +387,9 @@ def verify(place: PartFolder, report: Report = lambda done, total: None) -> tupl
                 problems.append(f"{name} is not what the manifest says: publish it again.")
                 continue
             try:
-                for _, rows, _ in _rows(data, name, reader):
-                    if f"/{part_name(rows)}{_SUFFIX}" not in f"/{name}":
-                        problems.append(f"{name} holds other pairs than its name says.")
+                rows = _read(data, name, reader).rows
+                if f"/{part_name(rows)}{_SUFFIX}" not in f"/{name}":
+                    problems.append(f"{name} holds other pairs than its name says.")
             except UserError as error:
                 problems.append(str(error))
     report(len(names), len(names))

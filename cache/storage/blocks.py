@@ -150,13 +150,13 @@ def _merge(db: sqlite3.Connection) -> None:
             db.executemany("DELETE FROM block WHERE id = ?", [(block,) for block in parts])
 
 
-def rewrite(db: sqlite3.Connection, live: Ids, restored: pa.RecordBatch) -> None:
+def rewrite(db: sqlite3.Connection, live: Ids, restored: list[pa.RecordBatch]) -> None:
     """Write all intact blocks anew, with the summaries in `restored`, and with rows of `live` ids
     and curves of this version alone. The file gets a new epoch, so that readers start again."""
     current = current_names() | {SUMMARY}
     for name in {SUMMARY, *names(db)}:
         parts = [rows for _, rows in read(db, name) if rows is not None]
-        parts += [restored] if name == SUMMARY else []
+        parts += restored if name == SUMMARY else []
         db.execute("DELETE FROM block WHERE name = ?", (name,))
         if name in current:
             rows = pa.Table.from_batches(parts, schema_of(name)).combine_chunks()

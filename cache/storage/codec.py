@@ -290,35 +290,22 @@ def decode(data: bytes, model: str, method: Method, pair_id: str, identity: byte
         raise DamagedPayload from error
 
 
-def pair_fields(data: bytes, identity: bytes) -> dict[str, Any]:
-    """The pair's fields in the payload, by their names in a summary.
+def summary_fields(data: bytes, identity: bytes) -> Fields:
+    """The fields of the summary that the payload contains. Their types are not checked.
 
     Raises:
         DamagedPayload: the bytes were modified or truncated, or belong to another pair.
     """
     try:
-        stored = _parts(_raw(data, identity)).header["pair"]
-        return {name: _of(kind, stored[name]) for name, kind in _PAIR.items()}
+        header, _, document, _ = _parts(_raw(data, identity))
+        return {
+            **header["pair"],
+            "score": header["score"],
+            "tokens": document.n_tokens_full,
+            "truncated": document.truncated,
+        }
     except _DAMAGE as error:
         raise DamagedPayload from error
-
-
-_PAIR: dict[str, type] = {
-    "language": str,
-    "domain": str,
-    "document_tokens": int,
-    "evidence_start": int,
-    "evidence_end": int,
-    "characters": int,
-}
-
-
-def _of(kind: type, value: Any) -> Any:
-    """`value`, if it is None or of this type and within the size limit."""
-    fits = not isinstance(value, int) or 0 <= value < 2**31
-    if value is None or (isinstance(value, kind) and fits):
-        return value
-    raise TypeError(f"{value!r:.80} is no {kind.__name__}")
 
 
 def _number(value: Any) -> float | None:

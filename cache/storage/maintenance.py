@@ -18,7 +18,7 @@ from poslens.attribution.types import Method
 from poslens.cache.keys import signed
 from poslens.cache.storage import blocks
 from poslens.cache.storage.blocks import SUMMARY
-from poslens.cache.storage.codec import DamagedPayload, decode, identity, pair_fields
+from poslens.cache.storage.codec import DamagedPayload, identity, summary_fields
 from poslens.cache.storage.connections import LOCKS, locked
 from poslens.cache.storage.files import Files, ModelKey, open_for_reading, unlink, vacuum
 from poslens.cache.storage.index import forget_below
@@ -239,34 +239,28 @@ def mend(store: Files, model: ModelKey, method: Method, damaged: Sequence[int] =
             live = np.array([number for (number,) in attributions], np.int64)
             intact = [rows for _, rows in blocks.read(db, SUMMARY) if rows is not None]
             lacking = np.setdiff1d(live, [n for rows in intact for n in rows["id"].to_pylist()])
-            restored, unreadable = _restored(db, method, lacking.tolist())
+            restored, unreadable = _restored(db, lacking.tolist())
             db.executemany(delete, [(number,) for number in unreadable])
             blocks.rewrite(db, live, restored)
         forget_below(path)
     return removed
 
 
-def _restored(
-    db: sqlite3.Connection, method: Method, ids: Sequence[int]
-) -> tuple[pa.RecordBatch, list[int]]:
+def _restored(db: sqlite3.Connection, ids: Sequence[int]) -> tuple[list[pa.RecordBatch], list[int]]:
     """The summaries of these results, and the ids of those that can't be decoded."""
+    schema = blocks.schema_of(SUMMARY)
     summaries, unreadable = [], []
     for number in ids:
         ((_, _, dataset, item, text, reason, payload),) = portion(db, number - 1, 1)
         try:
             row = {"id": number, "dataset": dataset, "pair_id": item, "text": signed(text)}
             if reason is None:
-                key = identity(dataset, item, text)
-                result = decode(payload, "", method, item, key)
-                row |= pair_fields(payload, key) | {
-                    "score": result.score,
-                    "tokens": result.document.n_tokens_full,
-                    "truncated": result.document.truncated,
-                }
-            summaries.append({"truncated": False, "reason": reason, **row})
-        except (DamagedPayload, ValueError):
+                row |= summary_fields(payload, identity(dataset, item, text))
+            row = {"truncated": False, "reason": reason, **row}
+            summaries.append(pa.RecordBatch.from_pylist([row], schema))
+        except (DamagedPayload, pa.ArrowException, ValueError, TypeError):
             unreadable.append(number)
-    return pa.RecordBatch.from_pylist(summaries, blocks.schema_of(SUMMARY)), unreadable
+    return summaries, unreadable
 
 
 def compact(store: Files, model: ModelKey, method: Method) -> int:

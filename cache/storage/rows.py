@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from poslens.attribution.types import N_BINS, Array, Method, TextPair
 from poslens.cache.keys import text_fingerprint
@@ -109,21 +108,25 @@ def append(db: sqlite3.Connection, rows: pa.RecordBatch, payloads: Sequence[byte
         ids, rows = ids[own], rows.filter(pa.array(own))
     if rows.num_rows:
         blocks.append(db, SUMMARY, _summary(ids, rows))
-    for variant in rows.column("variant").drop_null().unique().to_pylist():
-        own_curve = pc.equal(rows.column("variant"), variant)
-        has_curve = pc.and_(own_curve, rows.column("curve").is_valid())
-        chosen = blocks.numbers(has_curve, False).copy()
-        curves = magnitudes = blocks.values_of(rows.column("curve"))[chosen]
-        sizes = rows.column("magnitudes")
-        has_signs = blocks.numbers(sizes.is_valid())[chosen]
-        if has_signs.any():
-            magnitudes = np.where(has_signs[:, None], blocks.values_of(sizes)[chosen], curves)
+    variants, curves, sizes = (rows.column(name) for name in ("variant", "curve", "magnitudes"))
+    names = np.array(variants.to_pylist(), object)
+    for variant in {name for name in names.tolist() if name is not None}:
+        chosen = np.flatnonzero((names == variant) & _valid(curves))
+        values = magnitudes = blocks.values_of(curves)[chosen]
+        if (has_signs := _valid(sizes)[chosen]).any():
+            magnitudes = np.where(has_signs[:, None], blocks.values_of(sizes)[chosen], values)
         # A curve that has only signs is derived again on demand.
         if (negative := (magnitudes < 0).any(1)).any():
-            chosen[np.flatnonzero(chosen)[negative]] = False
-            same, curves = magnitudes is curves, curves[~negative]
-            magnitudes = curves if same else magnitudes[~negative]
-        blocks.append_curves(db, variant, ids[chosen], curves, magnitudes)
+            same, chosen, values = magnitudes is values, chosen[~negative], values[~negative]
+            magnitudes = values if same else magnitudes[~negative]
+        blocks.append_curves(db, variant, ids[chosen], values, magnitudes)
+
+
+def _valid(column: pa.Array) -> np.ndarray:
+    """Which values of a column are not null [n]."""
+    if not column.null_count:
+        return np.ones(len(column), np.bool_)
+    return blocks.numbers(column.is_valid(), False)
 
 
 def _summary(ids: Ids, rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -25,7 +25,7 @@ from poslens.cache.storage.codec import (
     decode,
     encode,
     identity_of,
-    pair_fields,
+    summary_fields,
 )
 
 METHOD = make_method("saliency")
@@ -96,7 +96,7 @@ def test_a_result_of_the_former_format_is_restored_bit_for_bit(
     packed = codec._CODEC.compress(raw, asbytes=True) if compressed else raw
     older = codec._sealed(len(raw) if compressed else 0, packed, key)
     assert same(decode(older, "M", METHOD, "p", key), stored)
-    assert pair_fields(older, key) == pair_fields(data, key)
+    assert summary_fields(older, key) == summary_fields(data, key)
 
 
 small = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -152,7 +152,7 @@ def test_a_payload_under_another_pair_is_noticed(result, change: dict) -> None:
     with pytest.raises(DamagedPayload):
         decode(encode(stored, pair), "M", METHOD, other.pair_id, identity_of(other))
     with pytest.raises(DamagedPayload):
-        pair_fields(encode(stored, pair), identity_of(other))
+        summary_fields(encode(stored, pair), identity_of(other))
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.int64, np.float32])
@@ -174,11 +174,14 @@ def test_a_payload_says_what_its_summary_needs() -> None:
     text = TokenizedText.of((Token("a", 0, 1),), 1, 9)
     stored = Attribution("M", METHOD, "p", 1.0, text, text, np.ones(1), np.ones(1))
     pair = TextPair("p", "q", "abcdef", EvidenceSpan(2, 4), "eng", "music", "set", 7)
-    assert pair_fields(encode(stored, pair), identity_of(pair)) == {
+    assert summary_fields(encode(stored, pair), identity_of(pair)) == {
         "language": "eng",
         "domain": "music",
         "document_tokens": 7,
         "evidence_start": 2,
         "evidence_end": 4,
         "characters": 6,
+        "score": 1.0,
+        "tokens": 1,
+        "truncated": False,
     }
