@@ -71,8 +71,8 @@ class Inputs:
     # cores both together take 2.1 to 2.3 forward passes (docs/performance.md).
     flops_per_parameter: float = 4.6
     load_bytes_per_second: float = 2e9  # assumed: weights from a local disk
-    bytes_fixed: float = 2175.0  # measured: --measure
-    bytes_per_token: float = 11.25  # measured: --measure
+    bytes_fixed: float = 1819.0  # measured: --measure
+    bytes_per_token: float = 6.94  # measured: --measure
     encodes_per_second: float = 4000.0  # measured: --measure; one core, beside its GPU
     writes_per_second: float = 9000.0  # measured: --measure
     slow_share: float = 0.05  # assumed: workers that run at half the speed
