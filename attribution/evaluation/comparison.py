@@ -230,7 +230,7 @@ def adjusted(comparisons: Sequence[Comparison | None]) -> list[Comparison | None
         one = comparisons[i]
         assert one is not None
         changed = replace(one, p_holm=p)
-        if changed.verdict == "too few documents" and one.needed is None:
+        if changed.verdict == "too few documents" and one.verdict in ("higher", "lower"):
             # Decided alone, and not among so many.
             changed = replace(changed, needed=_documents(one.p or 0.0, p, one.difference))
         found[i] = changed

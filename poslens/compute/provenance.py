@@ -322,6 +322,17 @@ def of_model(
     )
 
 
+def of_data(dataset: str, method: str, *, n_queries: int) -> Provenance:
+    """Provenance of numbers of a data set that no model computes."""
+    return Provenance(
+        poslens=poslens_version(),
+        model="none",
+        method=method,
+        dataset=dataset,
+        n_queries=n_queries,
+    )
+
+
 def _ordered(found: Faithfulness | FaithfulnessSummary) -> str:
     """The units that were ordered, and the criterion."""
     unit, entry = found.parameters.unit, METHODS.get(found.method.name)

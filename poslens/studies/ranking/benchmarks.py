@@ -14,7 +14,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.evidence_profile import N_EVIDENCE_BINS, evidence_bin
 from poslens.attribution.evaluation.ranking_measures import NDCG, SUCCESS, SUCCESS_OF_PAIRS
 from poslens.attribution.types import Provenance
-from poslens.compute.provenance import poslens_version
+from poslens.compute.provenance import of_data
 from poslens.studies.ranking.rows import AgreementRow, EvidenceRow, PoolRow
 from poslens.studies.ranking.service import Measured
 
@@ -130,10 +130,8 @@ def evidence_rows(collection: Collection) -> list[EvidenceRow]:
 
 def evidence_provenance(collection: Collection) -> Provenance:
     """Provenance of the positions, which no model computes."""
-    return Provenance(
-        poslens=poslens_version(),
-        model="none",
-        method="mid-point of the evidence relative to the document's characters, 20 bins",
-        dataset=collection.name,
+    return of_data(
+        collection.name,
+        "mid-point of the evidence relative to the document's characters, 20 bins",
         n_queries=sum(query.evidence is not None for query in collection.queries),
     )

@@ -102,6 +102,15 @@ ARGUMENTS = {
         for name in ("misses", "causes", "steps", "paired")
     },
     **{
+        f"simulatability --table {name}": f"--model BM25 --dataset pairs --words 2 --table {name}"
+        for name in ("methods", "queries")
+    },
+    **{
+        f"preferences --table {name}": "--model MiniLM --dataset sample --documents 2 "
+        f"--methods saliency --table {name}"
+        for name in ("methods", "strengths")
+    },
+    **{
         f"hubs --table {name}": f"--model BM25 --dataset pairs --top 2 --table {name}"
         for name in ("hubness", "hubs", "queries", "words")
     },
