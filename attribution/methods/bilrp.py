@@ -85,8 +85,8 @@ register(
             MethodParameter(
                 "gamma",
                 ("0.25", "0", "0.1", "1"),
-                "How much more weight contributions to a linear layer's output get than those "
-                "against it. 0 is the matrix of token decomposition.",
+                "In a linear layer, contributions with the sign of the output count 1 + gamma "
+                "times. With 0, the result is the matrix of token decomposition.",
             ),
         ),
     )

@@ -226,7 +226,8 @@ register(
             MethodParameter(
                 "steps",
                 ("auto", *map(str, STEPS)),
-                "Points on each path. auto doubles them until the matrix misses 1% at most.",
+                "Points on each path. auto doubles them until the sum over a text's tokens is "
+                "within 1% of its exact value.",
             ),
         ),
     )
