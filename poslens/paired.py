@@ -177,7 +177,7 @@ def difference_rows(differences: Sequence[PairedDifference]) -> Iterator[Differe
 
 
 def difference_sentences(differences: Sequence[PairedDifference]) -> list[str]:
-    """A sentence for each two models, with the verdict of each measure."""
+    """A sentence for each pair of models, with the verdict of each measure."""
     pairs = dict.fromkeys((each.model, each.other) for each in differences)
     return [
         f"{model} compared with {other}: "

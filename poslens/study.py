@@ -169,7 +169,7 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
 
     def measured(self, summary: Summary) -> MeasuredModel | None:
         """What two results are compared by. A study that overrides this has a table of paired
-        differences, and a sentence for each two results."""
+        differences, and a sentence for each pair of results."""
         return None
 
     def differences(self, summaries: Sequence[Summary]) -> list[PairedDifference]:

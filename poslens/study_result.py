@@ -27,7 +27,7 @@ class StudyResult:
 
     @property
     def verdicts(self) -> list[str]:
-        """One sentence for each model, then one for each two models that the study compares."""
+        """One sentence for each model, then one for each pair of models that the study compares."""
         own = [self.study.verdict(summary) for summary in self.summaries]
         return [*own, *difference_sentences(self.study.differences(self.summaries))]
 

@@ -22,8 +22,8 @@ from poslens.rows import frame_of, text_frame_of
 
 
 def show_differences(models: Sequence[MeasuredModel], key: str, remark: str = "") -> None:
-    """A sentence for each two models, and the table; nothing for one model. `remark` explains the
-    measures."""
+    """A sentence for each pair of models, and the table; nothing for one model. `remark` explains
+    the measures."""
     differences = paired_differences(models)
     if not differences:
         return

@@ -320,7 +320,7 @@ def curve(
     table: Annotated[
         CurveTable,
         typer.Option(
-            help="curves, or differences: the primacy-recency index of each two models, paired."
+            help="curves, or differences: the primacy-recency index of each pair of models, paired."
         ),
     ] = CurveTable.curves,
     figure: Annotated[FigureFile | None, FigureOption("the mean curves")] = None,
