@@ -24,11 +24,11 @@ _all: list[Names[Any]] = []
 @contextmanager
 def temporary_names() -> Iterator[None]:
     """Forget what is registered within this block at its end."""
-    before = {id(names): dict(names) for names in _all}
+    before = [dict(names) for names in _all]
     try:
         yield
     finally:
-        for names in _all:
-            earlier = before.get(id(names), names.initial)
+        for number, names in enumerate(_all):
+            earlier = before[number] if number < len(before) else names.initial
             names.clear()
             names.update(earlier)

@@ -56,7 +56,7 @@ def gamma_rule(
     )
     z = linear(x, weight) + gamma * aligned
     if bias is not None:
-        constant = bias * (1 + gamma * (y * bias > 0))
+        constant = torch.where(y * bias > 0, bias * (1 + gamma), bias)
         z = attach(z + constant, constant)
     total = z.detach()
     return z * torch.where(total == 0, 0, y / torch.where(total == 0, 1, total))

@@ -103,9 +103,9 @@ def attribute(retriever: Pooled, method: Method, pairs: Sequence[TextPair]) -> l
                 score=score,
                 query=query.way.encoded.texts[0],
                 document=document.way.encoded.texts[0],
-                query_scores=of_query[query.tokens].cpu(),
-                document_scores=of_document[document.tokens].cpu(),
-                matrix=None if matrix is None else matrix[query.tokens, document.tokens].cpu(),
+                query_scores=of_query[query.tokens].float().cpu(),
+                document_scores=of_document[document.tokens].float().cpu(),
+                matrix=None if matrix is None else matrix[query.tokens, document.tokens].float().cpu(),
                 bias_share=bias,
                 completeness_error=score - bias - float(of_document.double().sum()),
                 seconds=seconds,
@@ -181,7 +181,7 @@ def _token_vectors(retriever: Pooled, path: _Path, numbers: Sequence[int]) -> Te
 
 def _rows(retriever: Pooled, path: _Path, vectors: Tensor, numbers: Sequence[int]) -> Tensor:
     """Products of `vectors` [K, H] with each token's vector of one document [K, T]."""
-    wanted = vectors @ path.difference
+    wanted = vectors @ path.difference.to(vectors.dtype)
     rows = torch.zeros(len(vectors), path.delta.shape[0])
     used = vectors.any(-1).nonzero()[:, 0].tolist()
     for n_steps in numbers:
@@ -189,7 +189,7 @@ def _rows(retriever: Pooled, path: _Path, vectors: Tensor, numbers: Sequence[int
         for points, outputs, weight in _along(retriever, path, n_steps):
             for number in used:
                 checkpoint()
-                share = (outputs @ vectors[number] * weight).sum()
+                share = (outputs @ vectors[number].to(outputs.dtype) * weight).sum()
                 (gradient,) = torch.autograd.grad(share, points, retain_graph=True)
                 rows[number] += torch.einsum("ste,te->t", gradient, path.delta)
         if (wanted - rows.sum(1)).abs().sum() <= DELTA * wanted.abs().sum():

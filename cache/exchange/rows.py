@@ -49,6 +49,8 @@ def stored(
             batch = _batch(db, index, listed, method)
         after = listed[-1][0]
         yield batch
+        if len(listed) < size:
+            return  # What was added since then may replace a row of this batch.
 
 
 def _batch(

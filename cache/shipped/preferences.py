@@ -43,13 +43,14 @@ def words(order_blind: Estimate, form: str = "+.2f") -> str:
 
 def short_verdict(method: Method) -> str:
     """What the method itself prefers, for captions: its primacy-recency index on a model that
-    cannot see order, if it is certified with the same parameters."""
+    cannot see order, if it is certified with the same parameters. Empty for a method that fits no
+    model with a known position bias."""
     if (found := certified().get(repr(method))) is not None:
         index = found.order_blind.text("+.2f")
         return f"{index} on a model without positions, {found.n_documents} documents"
     if any(each.method.name == method.name for each in certified().values()):
         return "not certified with these parameters"
-    return "not certified, fits no model with a known position bias"
+    return ""
 
 
 def verdict(method: Method) -> str:
@@ -57,7 +58,8 @@ def verdict(method: Method) -> str:
     if (found := certified().get(repr(method))) is not None:
         sentence = words(found.order_blind)
         return f"{sentence[0].upper()}{sentence[1:]} ({found.n_documents} documents)."
-    return f"What this method itself prefers is unknown: {short_verdict(method)}."
+    short = short_verdict(method)
+    return f"What this method itself prefers is unknown: {short}." if short else ""
 
 
 def _rounded(value: Any) -> Any:

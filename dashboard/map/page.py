@@ -206,7 +206,8 @@ def board() -> None:
         "between distant groups have no meaning."
     )
     if colour == "primacy-recency index":
-        st.caption(panels.plain(f"{verdict(the_method)} {METHODS[the_method.name].caveat}".strip()))
+        if sentences := f"{verdict(the_method)} {METHODS[the_method.name].caveat}".strip():
+            st.caption(panels.plain(sentences))
     if isinstance(colours, np.ndarray) and (unknown := int(np.isnan(colours).sum())):
         st.caption(
             f"{unknown:,} points are gray: their {panels.plain(colour)} is unknown."

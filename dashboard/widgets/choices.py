@@ -159,7 +159,7 @@ def filters(data: DataSet) -> Selection:
             index=options.index(asked) if asked in options else 0,
             key=f"filter.{data.name}.{key}",
             format_func=lambda value: f"{value} ({counts[value]:,})" if value in counts else value,
-            help=about,
+            help=None if about is None else plain(about),
         )
         url_state.put(key, chosen or ANY, ANY)
         return key, chosen or ANY

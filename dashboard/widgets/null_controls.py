@@ -82,9 +82,10 @@ def hint(method: Method, kind: Control | None, *, offered: bool = True) -> None:
     entry = METHODS[method.name]
     text = entry.caveat or (NOT_MEASURED if entry.needs_query else "")
     if not text or kind is not None:
-        st.caption(panels.plain(verdict(method)))
+        if sentence := verdict(method):
+            st.caption(panels.plain(sentence))
         return
-    text = f"{verdict(method)} {text}"
+    text = f"{verdict(method)} {text}".strip()
     answer: Control = "shuffled" if entry.caveat else "unrelated"
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption(panels.plain(text), width="content")

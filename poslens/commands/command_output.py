@@ -171,12 +171,20 @@ def share_shown(name: str) -> Iterator[None]:
             yield
 
 
+def say_preference(method: Method) -> None:
+    """Print on stderr what the method itself prefers, if models with a known position bias exist
+    for it."""
+    from poslens.cache.shipped.preferences import verdict
+
+    if sentence := verdict(method):
+        print(sentence, file=sys.stderr)
+
+
 def say_caveat(method: Method) -> None:
     """Print on stderr what the method itself prefers, and what a curve of it does not show."""
     from poslens.attribution.methods import METHODS
-    from poslens.cache.shipped.preferences import verdict
 
-    print(verdict(method), file=sys.stderr)
+    say_preference(method)
     if caveat := METHODS[method.name].caveat:
         print(caveat, file=sys.stderr)
 

@@ -13,7 +13,8 @@ from scipy.stats import spearmanr
 
 from poslens.attribution.curves.positions import Aggregate, aggregated, unit_scores
 from poslens.attribution.datasets import DataSet
-from poslens.attribution.evaluation.faithfulness import ErasureParameters, _order
+from poslens.attribution.evaluation.deletion import _order
+from poslens.attribution.evaluation.faithfulness import ErasureParameters
 from poslens.attribution.methods import METHODS, attribute_batches, make_method
 from poslens.attribution.text import words
 from poslens.attribution.types import TextPair, Token, TokenizedText

@@ -17,7 +17,7 @@ from poslens.commands.command_options import (
     method_of,
     several_models,
 )
-from poslens.commands.command_output import TextFormat, cli_command, quiet, say_caveat
+from poslens.commands.command_output import TextFormat, cli_command, quiet, say_preference
 from poslens.studies.compare.answers import ComparisonRow
 from poslens.studies.explain.command_texts import (
     Document,
@@ -73,6 +73,6 @@ def compare(
         write_heatmap(figure, results)
     from poslens.studies.compare.tables import comparison_frame
 
-    say_caveat(chosen)
+    say_preference(chosen)
     provenance = [result.provenance() for result in results]
     print_table(comparison_frame(results), format.value, provenance)

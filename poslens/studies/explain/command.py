@@ -16,7 +16,7 @@ from poslens.commands.command_options import (
     Resampling,
     method_of,
 )
-from poslens.commands.command_output import TextFormat, cli_command, quiet, say_caveat
+from poslens.commands.command_output import TextFormat, cli_command, quiet, say_preference
 from poslens.studies.explain.answers import ExplanationAnswer, TokenEntry
 from poslens.studies.explain.command_texts import (
     Document,
@@ -62,7 +62,7 @@ def explain(
     spec = spec_of(model, dataset)
     quiet()
     (result,) = explained(subject, [spec], chosen)
-    say_caveat(chosen)
+    say_preference(chosen)
     if figure is not None:
         write_heatmap(figure, [result])
     if format is TextFormat.csv:

@@ -131,7 +131,7 @@ ARGUMENTS = {
     "cache verify": "",
     "cache verify --parts": "--parts parts",
     "cache compact": "",
-    "cache delete": "--method occlusion --yes",
+    "cache delete": "--method input_x_gradient --yes",
 }
 """What is asked of each answer: names of files are in the folder of `home`."""
 
@@ -162,6 +162,7 @@ def home(
             "precompute --model bert --dataset pairs",
             "precompute --model bert --dataset pairs --method occlusion",
             "precompute --model BM25 --dataset pairs --method occlusion",
+            "precompute --model bert --dataset pairs --method input_x_gradient",
             "precompute --model bert --dataset failing",
             "precompute --model BM25 --dataset pairs --method terms --parts parts",
             "cache export results.parquet",

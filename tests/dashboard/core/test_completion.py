@@ -54,7 +54,7 @@ def completed(line: str) -> list[str]:
 def test_the_shell_gets_names() -> None:
     assert completed("poslens expl") == ["explain"]
     assert "MiniLM-primacy" in completed("poslens curve --model Mini")
-    assert completed("poslens explain --method integ") == ["integrated_gradients"]
+    assert completed("poslens explain --method integrated_g") == ["integrated_gradients"]
     assert "sample-bias" in completed("poslens rank --dataset sam")
 
 

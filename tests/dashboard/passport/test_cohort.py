@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from poslens.attribution import datasets
+from poslens.attribution.retrievers import resolve as resolving
 from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.compute.compute import Compute
@@ -137,6 +138,7 @@ def test_the_command_takes_all_models(
     command = ["passport", "--all", "--stored"]
     empty = run.invoke(app, [*command, "--part", "ranking", "--figure", str(chart)])
     assert empty.exit_code == 2 and "leave out --stored" in empty.stderr
+    resolving._registered.clear()  # models of other tests' modules
     by_name = {card.name: card for card in cards}
     monkeypatch.setattr(passports, "passport", lambda _, spec, *choice: by_name[spec.name])
     printed = run.invoke(app, [*command, "--figure", str(chart)])
@@ -151,6 +153,7 @@ def test_the_command_takes_all_models(
 def test_the_page_filters_models(
     cards: list[ModelPassport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    resolving._registered.clear()  # models of other tests' modules
     by_name = {card.name: card for card in cards}
     monkeypatch.setattr(passports, "passport", lambda compute, spec, data: by_name[spec.name])
     page = open_page("passport", tab="All models").run()
