@@ -105,7 +105,9 @@ def attribute(retriever: Pooled, method: Method, pairs: Sequence[TextPair]) -> l
                 document=document.way.encoded.texts[0],
                 query_scores=of_query[query.tokens].float().cpu(),
                 document_scores=of_document[document.tokens].float().cpu(),
-                matrix=None if matrix is None else matrix[query.tokens, document.tokens].float().cpu(),
+                matrix=None
+                if matrix is None
+                else matrix[query.tokens, document.tokens].float().cpu(),
                 bias_share=bias,
                 completeness_error=score - bias - float(of_document.double().sum()),
                 seconds=seconds,

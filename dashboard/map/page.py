@@ -205,9 +205,9 @@ def board() -> None:
         "Nearby points are similar, and identical items coincide. The axes and the distances "
         "between distant groups have no meaning."
     )
-    if colour == "primacy-recency index":
-        if sentences := f"{verdict(the_method)} {METHODS[the_method.name].caveat}".strip():
-            st.caption(panels.plain(sentences))
+    sentences = f"{verdict(the_method)} {METHODS[the_method.name].caveat}".strip()
+    if colour == "primacy-recency index" and sentences:
+        st.caption(panels.plain(sentences))
     if isinstance(colours, np.ndarray) and (unknown := int(np.isnan(colours).sum())):
         st.caption(
             f"{unknown:,} points are gray: their {panels.plain(colour)} is unknown."

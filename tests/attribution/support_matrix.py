@@ -116,7 +116,9 @@ def table() -> list[str]:
     """Rows and notes."""
     logging.disable_progress_bar()
     logging.set_verbosity_error()
-    lines = ["| model | " + " | ".join(METHODS) + " |", "|---" * (len(METHODS) + 1) + "|"]
+    # Names with spaces wrap, so the table fits its column on the site.
+    titles = " | ".join(name.replace("_", " ") for name in METHODS)
+    lines = [f"| model | {titles} |", "|---" * (len(METHODS) + 1) + "|"]
     notes: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         for label, spec in models(Path(folder)):

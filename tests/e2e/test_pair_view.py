@@ -23,7 +23,7 @@ def test_the_mean_comes_beside_the_text_once_it_is_computed(run_app: App, visit:
     idle(page).get_by_role("radio", name="unrelated query").click()
     expect(page.get_by_role("button", name=re.compile("^Compute"))).to_be_visible()
     idle(page).get_by_role("button", name=re.compile("^Compute")).click()
-    expect(page.get_by_text("minus unrelated query").first).to_be_visible()
+    expect(page.get_by_text("minus that of the control (unrelated query)").first).to_be_visible()
     no_error(page)
 
 
