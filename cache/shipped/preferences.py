@@ -38,16 +38,17 @@ def write(preferences: Iterable[Preference]) -> None:
 
 def words(order_blind: Estimate, form: str = "+.2f") -> str:
     """What a method shows where no position is preferred, in a clause."""
-    return f"this method shows {order_blind.text(form)} on a model without positions"
+    index = order_blind.text(form)
+    return f"this method shows a primacy-recency index of {index} on a model without positions"
 
 
 def short_verdict(method: Method) -> str:
     """What the method itself prefers, for captions: its primacy-recency index on a model that
     cannot see order, if it is certified with the same parameters. Empty for a method that fits no
     model with a known position bias."""
-    if (found := certified().get(repr(method))) is not None:
-        index = found.order_blind.text("+.2f")
-        return f"{index} on a model without positions, {found.n_documents} documents"
+    if (entry := certified().get(repr(method))) is not None:
+        index = entry.order_blind.text("+.2f")
+        return f"index {index} on a model without positions, {entry.n_documents} documents"
     if any(each.method.name == method.name for each in certified().values()):
         return "not certified with these parameters"
     return ""
@@ -55,9 +56,9 @@ def short_verdict(method: Method) -> str:
 
 def verdict(method: Method) -> str:
     """The same in a sentence, to be shown with every curve of the method."""
-    if (found := certified().get(repr(method))) is not None:
-        sentence = words(found.order_blind)
-        return f"{sentence[0].upper()}{sentence[1:]} ({found.n_documents} documents)."
+    if (entry := certified().get(repr(method))) is not None:
+        sentence = words(entry.order_blind)
+        return f"{sentence[0].upper()}{sentence[1:]} ({entry.n_documents} documents)."
     short = short_verdict(method)
     return f"What this method itself prefers is unknown: {short}." if short else ""
 

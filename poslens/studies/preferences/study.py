@@ -92,7 +92,8 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
         "The index on the order-blind encoder also contains the texts' own preference: content "
         "that matches the query may be more frequent in the first or last third. All models are "
         "variants of MiniLM, and texts are excerpts of about 128 tokens: on other models and "
-        "longer texts, a method may prefer another position. Intervals resample documents."
+        "longer texts, a method may prefer another position. Brackets are 95% bootstrap intervals "
+        "over documents."
     )
     parameters = Parameters(
         methods=Several(
@@ -204,9 +205,9 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
 
     def verdict(self, summary: PreferenceSummary) -> str:
         """The index on the order-blind encoder, the slope and the detection limits."""
-        found = summary.preference
-        sentences = [f"{METHODS[found.method.name].title}: {words(found.order_blind)}."]
-        if (planted := found.planted) is not None:
+        own = summary.preference
+        sentences = [f"{METHODS[own.method.name].title}: {words(own.order_blind)}."]
+        if (planted := own.planted) is not None:
             limits = " and ".join(
                 f"{name} from strength {value:g}" if value is not None else f"no {name}"
                 for name, value in (("primacy", planted.primacy), ("recency", planted.recency))
@@ -223,14 +224,14 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
 
     def provenance(self, summary: PreferenceSummary) -> Provenance:
         """Everything needed to measure it again."""
-        one = summary.preference
+        own = summary.preference
         return of_model(
             summary.model,
-            f"{METHOD!r} of {one.method!r}",
+            f"{METHOD!r} of {own.method!r}",
             summary.dataset,
-            n_documents=one.n_documents,
+            n_documents=own.n_documents,
             selection=f"English documents, an excerpt of about {EXCERPT_TOKENS} tokens of each",
-            interval=one.order_blind,
+            interval=own.order_blind,
         )
 
 
@@ -249,8 +250,11 @@ def summary_of(
         return None
     measured = {item.condition: stored[item_id(item.method, item.condition)] for item in items}
     documents = [pair.document for pair in subject.corpus.pairs]
-    found = preference(method, measured, documents)
-    return PreferenceSummary(found, model, subject.corpus.pairs[0].dataset)
+    return PreferenceSummary(
+        preference(method, measured, documents),
+        model,
+        subject.corpus.pairs[0].dataset,
+    )
 
 
 def _items(compute: Compute, subject: PreferenceSubject) -> list[MeasuredMethod]:
