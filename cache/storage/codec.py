@@ -194,10 +194,10 @@ def _raw(data: bytes, identity: bytes) -> bytes:
     if (unpacked := size or len(data) - 12) > MAX_RAW:
         raise ValueError(f"unpacks to {unpacked} bytes")
     raw: bytes = _CODEC.decompress(data[12:], size, asbytes=True) if size else data[12:]
-    return _of_today(raw) if raw[8:9] == b"{" else raw
+    return _converted(raw) if raw[8:9] == b"{" else raw
 
 
-def _of_today(raw: bytes) -> bytes:
+def _converted(raw: bytes) -> bytes:
     """A result of format 2, which were safetensors, in the current format."""
     arrays = load(raw)
     header = json.loads(arrays["header"].tobytes())

@@ -215,11 +215,11 @@ def verify(
         after = rows[-1][0]
         checked += len(rows)
         report(checked, total)
-    removed = mend(store, model, method, list(damaged)) if damaged or bad_blocks else []
+    removed = repair(store, model, method, list(damaged)) if damaged or bad_blocks else []
     return Verified(checked, tuple(damaged[number] for number in removed), bad_blocks)
 
 
-def mend(store: Files, model: ModelKey, method: Method, damaged: Sequence[int] = ()) -> list[int]:
+def repair(store: Files, model: ModelKey, method: Method, damaged: Sequence[int] = ()) -> list[int]:
     """Remove the results with the ids `damaged` and write all blocks anew, without rows of replaced
     results. The summaries of damaged blocks are restored from the results, and results that can't
     be decoded are removed; curves are derived on demand. Returns the ids of removed results.
@@ -275,7 +275,7 @@ def compact(store: Files, model: ModelKey, method: Method) -> int:
         if not path.is_file():
             return 0
         before = _size(path)
-        mend(store, model, method)
+        repair(store, model, method)
         vacuum(path)
         return before - _size(path)
 

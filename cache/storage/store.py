@@ -217,9 +217,9 @@ class Store(Files):
             if not index.damaged:
                 return answer
         # A block is corrupted: rebuild it from the results.
-        from poslens.cache.storage.maintenance import mend
+        from poslens.cache.storage.maintenance import repair
 
-        mend(self, model, method)
+        repair(self, model, method)
         with index.lock, self.reading(model, method) as db:
             if db is None:
                 return None
@@ -254,10 +254,10 @@ class Store(Files):
                     return
                 blocks.append_curves(db, curve_name(method), np.array(ids, np.int64), *curves)
         if damaged:
-            from poslens.cache.storage.maintenance import mend
+            from poslens.cache.storage.maintenance import repair
 
             # Unreadable results count as missing, so that the next run computes them.
-            mend(self, model, method, damaged)
+            repair(self, model, method, damaged)
 
 
 def _key(pair: TextPair) -> Key:

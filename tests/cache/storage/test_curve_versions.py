@@ -130,26 +130,26 @@ def test_magnitudes_travel_with_exports_and_parts(store: Store, result, tmp_path
 
 
 @pytest.fixture
-def mended(monkeypatch: pytest.MonkeyPatch):
+def repaired(monkeypatch: pytest.MonkeyPatch):
     """Resampling is another from here on, and the version says so."""
 
-    def mend() -> Method:
+    def repair() -> Method:
         real = positions._resampled
         monkeypatch.setattr(positions, "_resampled", lambda *given: 2 * real(*given))
         monkeypatch.setattr(positions, "CURVE_VERSION", positions.CURVE_VERSION + 1)
         return make_method("decomposition")
 
-    return mend
+    return repair
 
 
 def test_a_raised_version_makes_curves_anew_of_the_stored_scores(
-    store: Store, result, mended
+    store: Store, result, repaired
 ) -> None:
     stored = signed(result, ["a", "b", "c"])
     store.put(MODEL, SIGNED, stored)
     pairs = [pair for pair, _ in stored]
     before = store.curves(MODEL, SIGNED, pairs)
-    method = mended()
+    method = repaired()
     assert method != SIGNED and method.core == SIGNED.core
     assert store.missing(MODEL, method, pairs) == []
     assert [a.method for a in store.get_many(MODEL, method, pairs) if a] == [method] * 3
@@ -165,10 +165,12 @@ def test_a_raised_version_makes_curves_anew_of_the_stored_scores(
         store.curves(MODEL, method, pairs)
 
 
-def test_exports_hold_curves_of_this_version(store: Store, result, mended, tmp_path: Path) -> None:
+def test_exports_hold_curves_of_this_version(
+    store: Store, result, repaired, tmp_path: Path
+) -> None:
     stored = signed(result, ["a", "b"])
     store.put(MODEL, SIGNED, stored)
-    method = mended()
+    method = repaired()
     assert listing(store)[0].variants == ()
     path = tmp_path / "out.parquet"
     export(store, listing(store), path, poslens="1")
@@ -204,10 +206,10 @@ def test_curves_over_whole_texts_do_not_travel_and_are_made_again(
     np.testing.assert_array_equal(other.curves(MODEL, whole, pairs).curves, expected)
 
 
-def test_compacting_drops_curves_of_another_version(store: Store, result, mended) -> None:
+def test_compacting_drops_curves_of_another_version(store: Store, result, repaired) -> None:
     stored = signed(result, ["a", "b"])
     store.put(MODEL, SIGNED, stored)
-    method = mended()
+    method = repaired()
     same(store, method, stored)
     assert column(store, method, _CURVES) == [4]
     compact(store, MODEL, method)

@@ -12,7 +12,7 @@ import pytest
 from poslens.attribution.methods import make_method
 from poslens.cache.storage import blocks, connections, index
 from poslens.cache.storage.encoded import curve_columns
-from poslens.cache.storage.maintenance import compact, drop_file, listing, mend, verify
+from poslens.cache.storage.maintenance import compact, drop_file, listing, repair, verify
 from poslens.cache.storage.store import ModelKey, Store
 
 METHOD = make_method("saliency")
@@ -127,12 +127,12 @@ def test_who_only_reads_makes_no_deleted_file_again(
         db.execute("UPDATE block SET checksum = checksum + 1")
     index.forget_all()
 
-    def mended(*args) -> None:
+    def repaired(*args) -> None:
         drop_all(store)
-        mend(*args)
+        repair(*args)
 
     with monkeypatch.context() as patched:
-        patched.setattr("poslens.cache.storage.maintenance.mend", mended)
+        patched.setattr("poslens.cache.storage.maintenance.repair", repaired)
         assert not store.curves(MODEL, METHOD, [pair]).pair_ids
     assert not path.exists()
     assert verify(store, MODEL, METHOD).checked == 0 and compact(store, MODEL, METHOD) == 0

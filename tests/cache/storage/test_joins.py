@@ -16,7 +16,7 @@ from poslens.attribution.methods import make_method
 from poslens.attribution.types import Array, Attribution, Pairs, TextPair
 from poslens.cache.keys import text_fingerprint
 from poslens.cache.storage import blocks, index
-from poslens.cache.storage.maintenance import compact, drop_file, listing, mend
+from poslens.cache.storage.maintenance import compact, drop_file, listing, repair
 from poslens.cache.storage.rows import ATTRIBUTION, Key, select
 from poslens.cache.storage.store import ModelKey, Store
 
@@ -97,7 +97,7 @@ def test_a_kept_choice_gets_what_is_stored_now(
             keys = [Key(p.dataset, p.pair_id, text_fingerprint(p)) for p, _ in rows]
             with store.reading(MODEL, METHOD) as db:
                 there = select(db, ATTRIBUTION, keys) if db is not None else {}
-            mend(store, MODEL, METHOD, [row.id for row in there.values()])
+            repair(store, MODEL, METHOD, [row.id for row in there.values()])
             for dataset, pair_id, _ in there:
                 del known[dataset, pair_id]
         elif what == "compact" and store.path(MODEL, METHOD).exists():

@@ -1,5 +1,5 @@
-"""The store's files as a whole: dropped under writers, checked, mended, compacted, listed; results
-that leave as record batches and enter another cache; what must be refused."""
+"""The store's files as a whole: dropped under writers, checked, repaired, compacted, listed;
+results that leave as record batches and enter another cache; what must be refused."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from poslens.cache.storage.maintenance import (
     compact,
     drop_file,
     listing,
-    mend,
     older_layouts,
+    repair,
     verify,
 )
 from poslens.cache.storage.rows import ROW
@@ -297,7 +297,7 @@ def test_what_a_damaged_block_superseded_does_not_come_back(
     stored = put(store, result, ["a", "b", "c"])
     kept = stored[1:]
     if what == "removed":
-        mend(store, MODEL, METHOD, [1])
+        repair(store, MODEL, METHOD, [1])
     else:
         kept += put(store, result, ["a"], document="another text of a with more words")
     with sql(store) as db:
@@ -336,7 +336,7 @@ def test_a_result_that_cannot_be_read_is_missing_after_mending(store: Store, res
     with sql(store) as db:
         db.execute("UPDATE result SET payload = x'01' WHERE item = 'a'")
         db.execute("UPDATE block SET checksum = 0")
-    mend(store, MODEL, METHOD)
+    repair(store, MODEL, METHOD)
     assert everything(store, MODEL, METHOD).pair_ids == ("b",)
     assert len(store.missing(MODEL, METHOD, [result("a")[0], result("b")[0]])) == 1
 
