@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poslens.attribution.curves.bootstrap import Statistic, Values
-from poslens.attribution.curves.curve_summary import primacy_recency_index
+from poslens.attribution.curves.curve_summary import index_of_sums, index_sums
 from poslens.attribution.evaluation.comparison import (
     INDEX_MARGIN,
     Comparison,
@@ -66,9 +66,9 @@ def index_measure(
 ) -> ItemMeasure:
     """The primacy-recency index of the mean of stored curves' magnitudes. `documents` are by pair
     id."""
-    rows = dict(zip(curves.pair_ids, curves.magnitudes.astype(np.float64), strict=True))
+    rows = dict(zip(curves.pair_ids, index_sums(curves.magnitudes), strict=True))
     of_pairs = {pair_id: documents[pair_id] for pair_id in curves.pair_ids}
-    return ItemMeasure(title, "pairs", INDEX_MARGIN, rows, of_pairs, primacy_recency_index)
+    return ItemMeasure(title, "pairs", INDEX_MARGIN, rows, of_pairs, index_of_sums)
 
 
 @dataclass(frozen=True)

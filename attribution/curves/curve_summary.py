@@ -85,6 +85,17 @@ def center_of_mass(
     return _ratio(sums[..., 2], sums[..., 3])
 
 
+def index_sums(magnitudes: NDArray[np.floating]) -> Values:
+    """The two sums [..., 2] of magnitudes [..., 100] whose means over documents give the index of
+    the mean curve (`index_of_sums`): last third - first third, and last third + first third."""
+    return _sums(magnitudes, POSITIONS)[..., :2]
+
+
+def index_of_sums(sums: Values) -> Values:
+    """Primacy-recency index of sums or means of sums [..., 2]; NaN if both thirds are zero."""
+    return _ratio(sums[..., 0], sums[..., 1])
+
+
 def primacy_recency_index(magnitudes: NDArray[np.floating]) -> NDArray[np.float64]:
     """Primacy-recency index, (last third - first third) / (last third + first third), along the
     last axis of magnitudes [..., 100]; thirds have 33 bins. NaN if both thirds are zero.
@@ -94,8 +105,7 @@ def primacy_recency_index(magnitudes: NDArray[np.floating]) -> NDArray[np.float6
     Raises:
         ValueError: a magnitude is negative.
     """
-    sums = _sums(magnitudes, POSITIONS)
-    return _ratio(sums[..., 0], sums[..., 1])
+    return index_of_sums(index_sums(magnitudes))
 
 
 def _estimate(

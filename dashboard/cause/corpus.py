@@ -31,7 +31,7 @@ from poslens.studies.cause import service as interventions
 from poslens.studies.cause import tables as intervention_tables
 from poslens.studies.cause.edits import MeanEdits, edits_frame, mean_edits
 from poslens.studies.cause.figures import COSINE, causal_curves, edit_means
-from poslens.studies.cause.measures import measured_causes
+from poslens.studies.cause.measures import cause_differences
 from poslens.studies.cause.service import DataSetCause
 from poslens.studies.curves.words import too_few
 
@@ -138,8 +138,8 @@ def _segments(
     panels.show(draw(panels.screen_style(height_px=340)), f"corpus.{measure}", COSINE)
     show_table(intervention_tables.segments_frame(results))
     st.caption(panels.plain(intervention_tables.READ_ONLY))
-    models = [measured_causes(compute, spec, MEASURES[measure], chosen) for spec in specs]
-    show_differences(models, f"corpus.{measure}.differences")
+    differences = cause_differences(compute, specs, MEASURES[measure], chosen)
+    show_differences(differences, f"corpus.{measure}.differences")
     panels.caption(provenance)
     panels.downloads(
         f"corpus.{measure}",
@@ -148,7 +148,7 @@ def _segments(
         figures={measure.capitalize(): draw},
         tables={
             "Numbers": lambda: intervention_tables.causal_curve_frame(results),
-            **differences_table(models),
+            **differences_table(differences),
         },
     )
 

@@ -20,7 +20,7 @@ from poslens.dashboard.widgets.tables import show_table
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause import tables as intervention_tables
 from poslens.studies.cause.figures import QUANTITIES, causal_curves
-from poslens.studies.cause.measures import IN_DEVIATIONS, measured_causes
+from poslens.studies.cause.measures import IN_DEVIATIONS, cause_differences
 from poslens.studies.cause.service import DataSetCause
 from poslens.studies.curves.words import too_few
 
@@ -93,11 +93,10 @@ def _curves(choice: MovablePairs) -> None:
     st.caption(CHARTS)
     show_table(intervention_tables.cause_frame(results))
     st.caption(panels.plain(intervention_tables.READ_WHOLE))
-    models = [
-        measured_causes(choice.compute, spec, list(choice.interventions.values()), choice.pairs)
-        for spec in choice.specs
-    ]
-    show_differences(models, "cause.differences", IN_DEVIATIONS)
+    differences = cause_differences(
+        choice.compute, choice.specs, list(choice.interventions.values()), choice.pairs
+    )
+    show_differences(differences, "cause.differences", IN_DEVIATIONS)
     notes = list(dict.fromkeys(note for result in results for note in result.notes))
     if notes:
         more = f"; and {len(notes) - 3} more" if len(notes) > 3 else ""
@@ -111,7 +110,7 @@ def _curves(choice: MovablePairs) -> None:
         figures=figures,
         tables={
             "Numbers": partial(intervention_tables.causal_curve_frame, results),
-            **differences_table(models),
+            **differences_table(differences),
         },
     )
 

@@ -30,7 +30,7 @@ from poslens.dashboard.widgets.run_board import failed_items, run_board
 from poslens.dashboard.widgets.tables import show_table
 from poslens.export.files import curve_frame
 from poslens.figures.curves import Style, mean_curves
-from poslens.studies.curves.measures import measured_curve
+from poslens.studies.curves.measures import curve_differences
 from poslens.studies.curves.words import (
     over_what,
     read_unlike,
@@ -287,7 +287,7 @@ def board() -> None:
     computing = jobs()
     if computing:
         with progress:
-            unit = "pairs" + (f", summed over {len(computing)} runs" if len(computing) > 1 else "")
+            unit = "pairs" + (f" in total ({len(computing)} runs)" if len(computing) > 1 else "")
             run_board(computing, unit=unit, rate_unit="pairs", others=True)
     if is_active() != ticking:
         st.rerun()
@@ -356,8 +356,8 @@ def board() -> None:
         show_table(summary_frame(curves, theirs))
         if missing := why_no_number([curve.summary for curve in curves]):
             st.caption(panels.plain(missing))
-        models = [measured_curve(curve, selection.pairs) for curve in curves]
-        show_differences(models, "curves.differences")
+        differences = curve_differences(curves, selection.pairs)
+        show_differences(differences, "curves.differences")
         custom = panels.clicked(event, "curves")
         bin_index = custom[0] if isinstance(custom, list) else custom
         if bin_index is not None:
@@ -368,7 +368,7 @@ def board() -> None:
         tables = {"Numbers": lambda: curve_frame([curve.summary.curve for curve in shown])}
         if theirs:
             tables["Published"] = lambda: published_service.curves_frame(theirs)
-        tables |= differences_table(models)
+        tables |= differences_table(differences)
         panels.downloads(
             "curves",
             [data.name, method.name, *names],
@@ -389,7 +389,7 @@ def pairs_behind_bin(curves: list[DataSetCurve]) -> None:
             key="curves.bin",
             step=1,
             help="One of the curve's 100 points: 30 covers 30 to 31% of the tokens read, or of "
-            "the whole text. Clicking a point of a curve selects it.",
+            "the whole text. Clicking a point on a curve selects its position.",
         )
         by_name = {curve.model.spec.name: curve for curve in curves}
         name = right.selectbox("Model", list(by_name), key="curves.bin_model")

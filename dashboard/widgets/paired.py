@@ -13,18 +13,16 @@ from poslens.dashboard.widgets.tables import show_table
 from poslens.paired import (
     TITLE,
     DifferenceRow,
-    MeasuredModel,
+    PairedDifference,
     difference_rows,
     difference_sentences,
-    paired_differences,
 )
 from poslens.rows import frame_of, text_frame_of
 
 
-def show_differences(models: Sequence[MeasuredModel], key: str, remark: str = "") -> None:
-    """A sentence for each pair of models, and the table; nothing for one model. `remark` explains
-    the measures."""
-    differences = paired_differences(models)
+def show_differences(differences: Sequence[PairedDifference], key: str, remark: str = "") -> None:
+    """A sentence for each pair of models, and the table; nothing without differences. `remark`
+    explains the measures."""
     if not differences:
         return
     st.markdown(f"**{TITLE}**")
@@ -34,8 +32,10 @@ def show_differences(models: Sequence[MeasuredModel], key: str, remark: str = ""
     st.caption(panels.plain(f"{remark} {TEST[0].upper()}{TEST[1:]}.".lstrip()))
 
 
-def differences_table(models: Sequence[MeasuredModel]) -> dict[str, Callable[[], pd.DataFrame]]:
-    """The table for files, by its title; empty for one model."""
-    if not paired_differences(models):
+def differences_table(
+    differences: Sequence[PairedDifference],
+) -> dict[str, Callable[[], pd.DataFrame]]:
+    """The table for files, by its title; empty without differences."""
+    if not differences:
         return {}
-    return {TITLE: lambda: frame_of(DifferenceRow, difference_rows(paired_differences(models)))}
+    return {TITLE: lambda: frame_of(DifferenceRow, difference_rows(differences))}

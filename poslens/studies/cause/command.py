@@ -61,7 +61,7 @@ def cause(
     ] = None,
     pairs: Annotated[
         int,
-        typer.Option(min=0, help="How many pairs (or documents), spread evenly; 0 is all of them."),
+        typer.Option(min=0, help="How many pairs (or documents), spread evenly; 0 means all."),
     ] = 0,
     against: Annotated[
         list[str] | None,

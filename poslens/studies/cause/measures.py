@@ -11,7 +11,7 @@ from poslens.attribution.interventions.relocation import Relocation
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, TextPair
 from poslens.compute.compute import Compute
-from poslens.paired import ItemMeasure, MeasuredModel
+from poslens.paired import ItemMeasure, MeasuredModel, PairedDifference, paired_differences
 from poslens.studies.cause.service import curve_of, stored
 
 IN_DEVIATIONS = (
@@ -22,14 +22,24 @@ IN_DEVIATIONS = (
 TITLES = {"relocation": "relocation difference", "ablation": "last minus first, ablation"}
 
 
-def measured_causes(
-    compute: Compute, spec: RetrieverSpec, methods: Sequence[Method], pairs: Sequence[TextPair]
-) -> MeasuredModel:
-    """The last-minus-first difference of each intervention by pair. Those of scores are in standard
-    deviations of the model's scores of the unchanged documents, because models have different
-    scales; those of cosines are as they are."""
-    return MeasuredModel(
-        spec.name, [cause_measure(compute, spec, method, pairs) for method in methods]
+def cause_differences(
+    compute: Compute,
+    specs: Sequence[RetrieverSpec],
+    methods: Sequence[Method],
+    pairs: Sequence[TextPair],
+) -> list[PairedDifference]:
+    """The last-minus-first difference of each intervention, paired by pair; none for a single
+    model. Those of scores are in standard deviations of each model's scores of the unchanged
+    documents, because models have different scales; those of cosines are as they are."""
+    if len(specs) < 2:
+        return []
+    return paired_differences(
+        [
+            MeasuredModel(
+                spec.name, [cause_measure(compute, spec, method, pairs) for method in methods]
+            )
+            for spec in specs
+        ]
     )
 
 

@@ -46,12 +46,7 @@ from poslens.commands.command_output import (
     wait,
 )
 from poslens.commands.result_files import FigureFile, FigureOption
-from poslens.paired import (
-    DifferenceRow,
-    difference_rows,
-    difference_sentences,
-    paired_differences,
-)
+from poslens.paired import DifferenceRow, difference_rows, difference_sentences
 from poslens.rows import frame_of
 from poslens.studies.curves.answers import CurveRow, Failures, Precomputed
 
@@ -328,7 +323,7 @@ def curve(
 ) -> None:
     """Print the mean curves of models over a data set, from the results of `precompute`."""
     from poslens.export.files import curve_frame
-    from poslens.studies.curves.measures import measured_curve
+    from poslens.studies.curves.measures import curve_differences
 
     chosen = _on(axis, method_of(method, normalization, resampling, posir, option), posir)
     averages, pairs = _curves(model or ["MiniLM"], chosen, dataset, posir, readable)
@@ -336,7 +331,7 @@ def curve(
     provenance = [average.provenance() for average in averages]
     say_caveat(chosen)
     # Indices are over what each model reads, and so are the magnitudes that they are compared by.
-    differences = paired_differences([measured_curve(average, pairs) for average in averages])
+    differences = curve_differences(averages, pairs)
     for sentence in difference_sentences(differences):
         print(sentence, file=sys.stderr)
     if figure is not None:

@@ -1,15 +1,33 @@
-"""What mean curves of two models are compared by."""
+"""What mean curves of several models are compared by."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from poslens.attribution.types import TextPair
+from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import DataSetCurve
-from poslens.paired import MeasuredModel, index_measure
+from poslens.paired import MeasuredModel, PairedDifference, index_measure, paired_differences
+
+# A page asks at every rerun.
+_differences: LRUCache[list[PairedDifference]] = LRUCache(32)
 
 
-def measured_curve(curve: DataSetCurve, pairs: Sequence[TextPair]) -> MeasuredModel:
-    """The primacy-recency index of a mean curve over `pairs`, by pair."""
-    documents = {pair.pair_id: pair.document for pair in pairs}
-    return MeasuredModel(curve.model.spec.name, [index_measure(curve.stored, documents)])
+def curve_differences(
+    curves: Sequence[DataSetCurve], pairs: Sequence[TextPair]
+) -> list[PairedDifference]:
+    """Differences of the primacy-recency indices of mean curves over `pairs`, paired by pair; none
+    for a single curve."""
+    if len(curves) < 2:
+        return []
+
+    def compared() -> list[PairedDifference]:
+        documents = {pair.pair_id: pair.document for pair in pairs}
+        return paired_differences(
+            [
+                MeasuredModel(curve.model.spec.name, [index_measure(curve.stored, documents)])
+                for curve in curves
+            ]
+        )
+
+    return _differences.get(tuple(curve.content for curve in curves), compared)

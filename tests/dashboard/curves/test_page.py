@@ -73,7 +73,9 @@ def test_unlike_models_stand_over_the_whole_text_until_the_reader_chooses(
     drawn = figure(app)
     assert WHOLE in drawn["layout"]["xaxis"]["title"]["text"]
     assert "axis=text" in drawn["layout"]["meta"]["provenance"][0]["method"]
-    assert "axis=text" in captions(app) and "cutter truncates 12 of 24 pairs" in captions(app)
+    assert "axis=text" in captions(
+        app
+    ) and "cutter truncates the documents of 12 of 24 pairs" in captions(app)
     assert [t["name"] for t in drawn["data"] if t.get("yaxis") == "y2"] == ["read"]
     # The page shows no string of its code.
     assert not any("positions are counted" in one.value for one in app.markdown)
