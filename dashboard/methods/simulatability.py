@@ -16,6 +16,7 @@ from poslens.dashboard.widgets.study_page import Opened, study_page
 from poslens.studies.simulatability.answers import (
     Answer,
     AnswerFile,
+    Condition,
     Question,
     answer,
     of_summary,
@@ -26,6 +27,7 @@ from poslens.studies.simulatability.study import SIMULATABILITY, SimulatabilityS
 
 _READER = "simulatability.reader"
 _ANSWERED = "simulatability.answered"
+_WORDS: dict[Condition, str] = {"explanation": "the method's words", "random": "random words"}
 
 
 def section() -> None:
@@ -92,9 +94,8 @@ def _tally(answers: list[Answer], summary: SimulatabilitySummary) -> None:
     if not counted.n:
         return
     shares = [
-        f"{share.value:.2f} with {words} ({share.n:,} answers)"
-        for condition, words in (("explanation", "the method's words"), ("random", "random words"))
-        if (share := counted.shares.get(condition)) is not None  # type: ignore[call-overload]
+        f"{share.value:.2f} with {_WORDS[condition]} ({share.n:,} answers)"
+        for condition, share in counted.shares.items()
     ]
     sentence = f"Correct answers: {', '.join(shares)}."
     if counted.gain is not None:

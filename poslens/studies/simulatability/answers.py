@@ -121,7 +121,7 @@ def of_summary(answers: Sequence[Answer], summary: SimulatabilitySummary) -> lis
 def tally(answers: Sequence[Answer]) -> Tally:
     """Shares of correct answers with intervals over documents."""
     documents = [a.document for a in answers]
-    shares = {}
+    shares: dict[Condition, Estimate] = {}
     for condition in CONDITIONS:
         under = [a for a in answers if a.condition == condition]
         share = estimate(np.array([[a.correct] for a in under]), [a.document for a in under])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -21,6 +21,7 @@ from poslens.attribution.evaluation.comparison import (
     change_in_words,
     paired,
 )
+from poslens.attribution.evaluation.search import Ranking
 from poslens.attribution.evaluation.simulatability import (
     N_RANDOM,
     VIEWS,
@@ -198,7 +199,7 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
             title="Methods",
             option="--method",
             default=(),
-            options=tuple(name for name, entry in METHODS.items()),
+            options=tuple(METHODS),
             closed=True,
             help="Repeatable; by default all that fit the model and are not slow.",
         ),
@@ -370,16 +371,26 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
 
 
 _summaries: LRUCache[SimulatabilitySummary] = LRUCache(64)
+# A page asks at every rerun, for each method, and texts take a pass over the corpus.
+_ranked: LRUCache[tuple[Candidates, ...]] = LRUCache(8)
 
 
 def _candidates(compute: Compute, subject: Simulated) -> tuple[Candidates, ...] | None:
     """The two highest-ranked documents of each query; None while the ranking is missing. Queries
     that retrieve fewer than two documents, or two with equal scores, are left out."""
-    collection = subject.collection
-    rankings = ranking.stored_rankings(compute, subject.spec, RankingSetup(collection))
+    spec, collection = subject.spec, subject.collection
+    fingerprint = compute.identify(spec).key.fingerprint
+    key = (str(compute.root), fingerprint, collection.digest, subject.queries)
+    if (candidates := _ranked.find(key)) is not None:
+        return candidates
+    rankings = ranking.stored_rankings(compute, spec, RankingSetup(collection))
     if rankings is None:
         return None
-    queries = collection.queries
+    return _ranked.keep(key, _first_two(subject, rankings))
+
+
+def _first_two(subject: Simulated, rankings: Mapping[str, Ranking]) -> tuple[Candidates, ...]:
+    collection, queries = subject.collection, subject.collection.queries
     asked = [
         query
         for query in spread_evenly(queries, min(subject.queries, len(queries)))
