@@ -53,8 +53,10 @@ POWER = 0.8
 """Probability with which as many documents as `Comparison.needed` decide."""
 
 TEST = (
-    "95% intervals resample documents; p: two-sided, of the same bootstrap, adjusted by Holm "
-    "for all comparisons shown; equivalent: 90% interval within the margin (two one-sided tests)"
+    "95% bootstrap intervals over documents; p is two-sided, from the same bootstrap, and adjusted "
+    "for all comparisons shown (Holm), so a difference can be undecided although its interval "
+    "excludes 0; equivalent means that the 90% interval is within the measure's margin of "
+    "equivalence (two one-sided tests)"
 )
 """What captions say of comparisons."""
 
@@ -108,6 +110,11 @@ class Comparison:
     def sentence(self) -> str:
         """The verdict in words, with the margin and the reason."""
         return _sentence(self)
+
+    @property
+    def clause(self) -> str:
+        """The sentence without its capital and full stop, to end another sentence."""
+        return f"{self.sentence[0].lower()}{self.sentence[1:].removesuffix('.')}"
 
 
 def compared(

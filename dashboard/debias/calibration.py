@@ -52,12 +52,12 @@ def front_section(result: DebiasResult) -> None:
         column_config={"PSI": numbers, "PSI under permutation": numbers},
     )
     st.caption(
-        "Intervals resample documents; changes compare the same queries before and after, with p "
-        "adjusted by Holm. With few queries per position, PSI is large even without a bias: "
-        "compare it with PSI under permutation. A setting is selected on half of the documents "
-        "and tested on the other half. It is recommended (ringed) only if the harmonic mean is "
-        "higher or PSI is lower there, no measure is worse, a loss of 0.01 in nDCG@10 is ruled "
-        "out, and it isn't worse in both PSI and nDCG@10 over all queries."
+        "Brackets are 95% bootstrap intervals over documents; changes compare the same queries "
+        "before and after, with p adjusted by Holm. With few queries per position, PSI is large "
+        "even without a bias: compare it with PSI under permutation. A setting is selected on half "
+        "of the documents and tested on the other half. It is recommended (ringed) only if the "
+        "harmonic mean is higher or PSI is lower there, no measure is worse, a loss of 0.01 in "
+        "nDCG@10 is ruled out, and it isn't worse in both PSI and nDCG@10 over all queries."
     )
     panels.caption(provenance)
     panels.downloads(

@@ -12,8 +12,8 @@ from poslens.studies.debias.study import DEBIAS
 from poslens.studies.positions.study import POSITIONS
 
 BEFORE = (
-    "**Before debiasing.** Nothing has been debiased on this data set yet. This is what position "
-    "changes today, over pairs of the whole data set:"
+    "**Before debiasing.** Nothing has been debiased on this data set yet. These are the "
+    "position effects without debiasing, measured on pairs of the whole data set:"
 )
 
 

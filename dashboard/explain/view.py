@@ -288,7 +288,7 @@ def _indices(subject: ExplainedSubject, averages: Sequence[Average | None]) -> N
         [average.summary for average in averages if average and average.summary]
     )
     st.caption(
-        "Brackets are 95% intervals, which resample documents; a single pair has none. A negative "
+        "Brackets are 95% bootstrap intervals over documents; a single pair has none. A negative "
         "index means more attribution near the beginning, a positive one near the end. The numbers "
         f"are those of the curves without a control subtracted. {panels.plain(missing)}"
     )

@@ -47,7 +47,7 @@ def section(rankings: Sequence[Measured], groups: Groups | None, dataset: str) -
         "nDCG@10 of each group. PSI is 1 minus the worst group's nDCG@10 divided by the best "
         "one's; PSI under permutation is the mean PSI after permuting queries between groups, and "
         "p the share of permutations whose PSI is at least as large as the one measured. "
-        "Intervals resample documents."
+        "Brackets are 95% bootstrap intervals over documents."
     )
     panels.downloads(
         "ranking.groups",

@@ -229,10 +229,11 @@ def measures_table(rankings: Sequence[Measured]) -> None:
     )
     over = rankings[0].evaluation.estimates[NDCG]
     st.caption(
-        f"{over.n:,} queries with {over.n_resampled:,} relevant documents. The 95% intervals "
-        "resample these documents, except those of S@10, which come from a formula (Agresti and "
-        "Coull) and assume independent queries. S@10 is the share of queries, or of pairs of a "
-        "query and a relevant document, with a relevant document in the top 10."
+        f"{over.n:,} queries and their {over.n_resampled:,} relevant documents. The 95% "
+        "intervals are bootstrap intervals over these documents, except those of S@10, which come "
+        "from a formula (Agresti and Coull) and assume independent queries. S@10 per query is the "
+        "share of queries with a relevant document in the top 10; S@10 per pair is the share of "
+        "pairs of a query and a relevant document with that document in the top 10."
     )
 
 

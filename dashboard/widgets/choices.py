@@ -140,7 +140,7 @@ def uploader() -> None:
 
 _LENGTHS = (
     "Document length in tokens: Q1 is up to 512, Q2 up to 1,024, Q3 up to 1,536, Q4 above. The "
-    "count of tokens is the data set's own."
+    "token counts come from the data set."
 )
 
 
@@ -250,9 +250,9 @@ def models(default: Sequence[str], maximum: int = MAX_MODELS) -> list[str]:
         help="Presets, folders configured at startup, or any Hugging Face id (organization/model) "
         "if the hub is reachable. A suffix changes a model, as in MiniLM@last. @cls, @mean, "
         "@weightedmean, @last and @max set the pooling. @configured truncates at the length in the "
-        "model's own configuration. @calibrated, or @calibrated(strength=0.5, block=128, "
-        "layers=3), spreads a dense model's attention evenly over blocks of tokens (attention "
-        "calibration).",
+        "model's own configuration. @calibrated spreads a dense model's attention evenly over "
+        "blocks of tokens (attention calibration); @calibrated(strength=0.5, block=128, layers=3) "
+        "also sets its parameters.",
     )
     fetch_panel(names)
     model_limits(names, lambda chosen: st.session_state.update(models=chosen), "models")

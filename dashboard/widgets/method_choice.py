@@ -25,8 +25,8 @@ def title(name: str) -> str:
 
 def identifiers(names: Sequence[str]) -> str:
     """Help for a list of methods: their identifiers in addresses, captions and the command line."""
-    return "Names in links and on the command line: " + "; ".join(
-        f"{title(name)} is {name}" for name in names
+    return "Names in links and on the command line: " + ", ".join(
+        f"{name} ({title(name)})" for name in names
     )
 
 

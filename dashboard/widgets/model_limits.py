@@ -41,7 +41,7 @@ def model_limits(names: Sequence[str], choose: Callable[[list[str]], None], key:
             args=(as_configured,),
             help=(
                 "Use the configured limit, as sentence-transformers does. PosLens stores these "
-                "results separately, as those of another model."
+                "results separately from those at the context limit."
             ),
         )
 

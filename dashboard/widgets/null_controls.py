@@ -48,9 +48,9 @@ def switch(method: Method) -> Control | None:
         bind="query-params",
         required=True,
         wrap=True,
-        help="Subtracts from each pair's curve the same pair's curve under a control, which "
-        "replaces the query with that of another document, puts the sentences in random order, or "
-        "replaces the document with neutral text. The difference is due to what the control "
+        help="Subtracts from each pair's curve the same pair's curve under the chosen control: "
+        "with the query of another document, with the sentences in random order, or with neutral "
+        "text instead of the document. The difference is due to what the control "
         "changes. For saliency, the query-free profile can be subtracted too: the part of saliency "
         "that no query can change.",
     )

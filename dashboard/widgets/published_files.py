@@ -89,8 +89,12 @@ def _uploaded(
         accept_multiple_files=True,
         key=f"published.{key}.upload",
         max_upload_size=20,
-        help="Files that PosIR published, or others in their layout. PosLens reads a pickle only "
-        "if it holds nothing but arrays of numbers.",
+        help="Files that PosIR published, or others in their layout."
+        + (
+            " PosLens reads a pickle only if it holds nothing but arrays of numbers."
+            if ".pkl" in suffixes
+            else ""
+        ),
     )
     results: list[T] = []
     for file in given[:_MAX_FILES]:

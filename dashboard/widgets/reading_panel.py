@@ -78,8 +78,8 @@ def what_is_read(specs: Sequence[RetrieverSpec], pairs: Sequence[TextPair], key:
     if unknown and st.button(
         "Count pairs with truncated evidence",
         key=f"{key}.reading",
-        help="Counts the pairs whose evidence is past the context limit, and the tokens that a "
-        "model doesn't know. Loads the models.",
+        help="Counts the pairs whose evidence is partly or fully past the context limit, and the "
+        "unknown tokens. Loads the models.",
     ):
         for spec in unknown:
             try:

@@ -163,7 +163,9 @@ def failed_items(
     rows = [(job.label, *row) for job, reasons in failed for row in reasons.items()]
     frame = pd.DataFrame(rows, columns=["computed for", unit, "reason"])
     frame = frame if several else frame.drop(columns="computed for")
-    with no_result(frame, f"{len(failed)} runs" if several else failed[0][0].label, unit):
+    # Several runs can fail on the same item.
+    owner = (f"{len(failed)} runs", "result") if several else (failed[0][0].label, unit)
+    with no_result(frame, *owner):
         st.button(
             "Retry",
             key=f"{prefix}retry.{failed[0][0].key}",

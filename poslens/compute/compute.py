@@ -231,7 +231,7 @@ class Compute:
         for name, entry in METHODS.items():
             if not entry.fits(family):
                 titles = [family.title for family in families_with(entry.needs)]
-                fitting = f"it needs {listed(titles, 'or')} retrievers"
+                fitting = f"this method needs {listed(titles, 'or')} retrievers"
                 found[name] = family.why_not or fitting
         return found
 

@@ -21,7 +21,11 @@ def needle_heatmap(
     rows = [(name, length) for name, grid in grids.items() for length in grid.lengths]
     estimates = [[grids[name].accuracy(length, depth) for depth in depths] for name, length in rows]
     figure = canvas(
-        "needle_grid", style, "Depth of the needle in the text (%)", "Tokens", provenance
+        "needle_grid",
+        style,
+        "Depth of the needle in the text (%)",
+        "Text length (tokens)",
+        provenance,
     )
     labels = [f"{name} · {length:,}" for name, length in rows]
     scale = [(2 * at - 1, colour) for at, colour in style.diverging() if at >= 0.5]

@@ -77,10 +77,14 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
         "a position effect that survives shuffling is not due to content."
     )
     limits = (
-        "Intervals resample documents (10 or more). Last minus first: the "
+        "Brackets are 95% bootstrap intervals over documents; with fewer than 10 documents there "
+        "is none. Verdicts on differences between models use p adjusted for all comparisons "
+        "(Holm), so there can be too few documents although the interval excludes 0. Last minus "
+        "first: the "
         "share of unretrieved sentences in the last third of documents minus that in the first. "
-        "Recovered (with several kinds of chunks): the share of unretrieved sentences in the "
-        "model's first index minus that in this one, over the same sentences. Shares depend on the "
+        "Recovered (with several kinds of chunks): the share of unretrieved sentences with "
+        "the model's first kind of chunks minus that with the row's kind, over the same sentences. "
+        "Shares depend on the "
         "size of the corpus: compare models on one corpus."
     )
     parameters = Parameters(
@@ -105,22 +109,22 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
             check=chunks_of,
             help="How documents are chunked: whole; windows:128:32 (windows of 128 tokens that "
             "overlap by 32); or late:128 (one pass over the text, then windows of its token "
-            "vectors). With several, each index is compared with the model's first.",
+            "vectors). With several kinds, PosLens compares each with the first.",
         ),
         search_for=Choice(
             title="Queries",
             default="sentence",
             options=QUERY_FORMS,
-            help="Search for each sentence, or for a question made from it: the sentence without "
-            "punctuation and frequent words.",
+            help="sentence: each sentence is a query. question: each query is a sentence without "
+            "its punctuation and frequent words.",
         ),
         documents=Integer(
             title="Documents",
             default=None,
             low=2,
             high=10_000_000,
-            help="Audit a random sample of this many documents (default: all). Sentences are "
-            "searched for in the sample only.",
+            help="Audit a random sample of this many documents (default: all). The index "
+            "then contains only the sample.",
         ),
         seed=Integer(title="Seed", default=0, low=0, high=1 << 31, help="Seed of the sample."),
         width=Integer(
@@ -129,8 +133,8 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
             low=1,
             high=100,
             help="Stop once the 95% interval of the share of unretrieved sentences is at most this "
-            "many percentage points wide. The sentences of one document after another are searched "
-            "for, in random order of the documents; by default, of all.",
+            "many percentage points wide. PosLens audits the documents in random order. By "
+            "default, it audits all of them.",
         ),
     )
     compared = ("MiniLM-primacy", "MiniLM", "MiniLM-recency", "BM25")

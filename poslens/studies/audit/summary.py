@@ -134,10 +134,15 @@ class AuditSummary:
             self.name,
             (
                 ItemMeasure(
-                    "unretrieved sentences", "documents", SHARE_MARGIN, shares, documents, share
+                    "share of unretrieved sentences",
+                    "documents",
+                    SHARE_MARGIN,
+                    shares,
+                    documents,
+                    share,
                 ),
                 ItemMeasure(
-                    "last minus first, random order",
+                    "last minus first (random order)",
                     "documents",
                     SHARE_MARGIN,
                     thirds,

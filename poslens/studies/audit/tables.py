@@ -39,7 +39,7 @@ class AuditRow:
     )
     unretrieved_read: Estimate | None = column(
         "Share of unretrieved sentences among those that the model reads whole, 0 to 1.",
-        title="unretrieved of those read whole",
+        title="unretrieved of sentences read whole",
     )
     unretrieved_truncated: Estimate | None = column(
         "Share of unretrieved sentences among those that the model does not read whole, 0 to 1; "

@@ -68,7 +68,7 @@ def squad_posq(
     dataset: Dataset = "",
     model: Models = None,
     queries: Annotated[
-        int, typer.Option(min=0, help="Queries of each group, in random order; 0 is all.")
+        int, typer.Option(min=0, help="Queries of each group, in random order; 0 means all.")
     ] = 0,
     seed: Seed = 0,
     first_stage: FirstStage = "BM25",
@@ -90,7 +90,7 @@ def fineweb_posq(
     dataset: Dataset = "",
     model: Models = None,
     queries: Annotated[
-        int, typer.Option(min=0, help="Queries of each class, in random order; 0 is all.")
+        int, typer.Option(min=0, help="Queries of each class, in random order; 0 means all.")
     ] = 1000,
     seed: Seed = 0,
     first_stage: FirstStage = "BM25",

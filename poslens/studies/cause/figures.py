@@ -219,7 +219,7 @@ def minus_null_curves(
     """Curves less their controls, with the 95% band of each mean difference and a zero line. The
     axis names what was subtracted."""
     names = " or ".join(dict.fromkeys(CONTROLS[controlled.control] for _, controlled in curves))
-    title = f"{quantity(method)} minus that of {names}"
+    title = f"{quantity(method)} minus control ({names})"
     figure = canvas("minus_null", style, POSITION_TITLE, title, provenance)
     for index, (_, found) in enumerate(curves):
         if found.ci_low is None or found.ci_high is None:

@@ -51,7 +51,7 @@ def front(
     for index, ((block, depth), points) in enumerate(families.items()):
         look = style.line(index)
         line = sorted(points, key=lambda point: point.strength)
-        name = f"blocks of {block}, {_DEPTHS.get(depth, f'last {depth} layers')}"
+        name = f"blocks of {block} tokens, {_DEPTHS.get(depth, f'last {depth} layers')}"
         symbol = _SYMBOLS[index % len(_SYMBOLS)]
         trace = _trace([plain, *line], measure, style, name, look, symbol)
         figure.add_trace(group(trace, f"family {index}", name))

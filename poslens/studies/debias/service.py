@@ -330,7 +330,7 @@ def verdict(result: DebiasResult) -> str:
         for name, before, after, changed in (
             (NDCG, judged.before.mean.value, judged.after.mean.value, judged.change.mean),
             (
-                "its harmonic mean over positions",
+                f"the harmonic mean of {NDCG} over positions",
                 judged.before.harmonic.value,
                 judged.after.harmonic.value,
                 judged.change.harmonic,
@@ -340,9 +340,9 @@ def verdict(result: DebiasResult) -> str:
     ]
     head = f"Recommended: {judged.point.name}" if _is_recommended(judged) else NO_CHANGE
     return (
-        f"{head}. {judged.recommendation.reason} {judged.point.name} has the highest harmonic mean "
-        f"of {NDCG} over positions on the {judged.n_chosen:,} queries used for selection. With it, "
-        f"on the {judged.before.n:,} held-out queries: {'; '.join(parts)}."
+        f"{head}. {judged.recommendation.reason} Of all settings, {judged.point.name} has the "
+        f"highest harmonic mean of {NDCG} over positions on the {judged.n_chosen:,} queries used "
+        f"for selection. On the {judged.before.n:,} held-out queries, {'; '.join(parts)}."
     )
 
 

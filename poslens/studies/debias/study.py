@@ -54,17 +54,17 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
     unit = "stage"
     reads = (
         "A low-rank adapter is trained without labels on half of the documents. It learns to give "
-        "a whole text the vector that the model yields when it reads the sentences one at a time. "
-        "All numbers are from the other half. In the chart, a model further left has less position "
-        "bias, and one further up ranks better."
+        "each text the combined vector of its sentences, which the unchanged model reads one at a "
+        "time. Debiasing results are from the other half. In their chart, a model further left has "
+        "less position bias, and one further up ranks better."
     )
     limits = (
-        "Intervals resample documents; changes are paired, and their p values adjusted by Holm for "
-        "all that are shown. A model is recommended if the size of its relocation difference or of "
-        "its position effect on rank is lower, nothing is worse, and a loss of 0.01 in nDCG@10 is "
-        "ruled out; of several, the debiased one comes first. A debiased model is less able "
-        "to distinguish texts that differ only in the order of their sentences: if that order "
-        "matters to you, measure this on your own queries."
+        "Brackets are 95% bootstrap intervals over documents; changes are paired, and their p "
+        "values adjusted by Holm for all that are shown. A model is recommended if the size of its "
+        "relocation difference or of its position effect on rank is lower, nothing is worse, and a "
+        "loss of 0.01 in nDCG@10 is ruled out; of several, the debiased one comes first. A "
+        "debiased model is less able to distinguish texts that differ only in the order of their "
+        "sentences: if that order matters to you, measure this on your own queries."
     )
     parameters = Parameters(
         steps=Integer(
@@ -96,7 +96,7 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
             low=0.0,
             high=1.0,
             help="Strengths of attention calibration to compare with, each 0 to 1. PosLens also "
-            "tests the debiased model with the first of them.",
+            "combines the debiased model with the first of these strengths.",
         ),
     )
     models = ("MiniLM-primacy",)

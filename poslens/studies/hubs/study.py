@@ -70,8 +70,8 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
             default=TOP,
             low=1,
             high=MOST_TOP,
-            help="k: each query adds 1 to the in-degree of each document in its top k; documents "
-            "relevant to the query are removed from its ranking first.",
+            help="k: a document's in-degree is the number of queries with the document in their "
+            "top k, after each query's relevant documents are removed from its ranking.",
         ),
         sentences=Integer(
             title="Sentences as queries",

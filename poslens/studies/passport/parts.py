@@ -116,7 +116,7 @@ def _attribution(of: Subject, part: Part) -> Part:
         for key, name, value, form in (
             (
                 "primacy_recency_index",
-                "primacy-recency index",
+                "primacy-recency index (negative: primacy)",
                 each.summary.primacy_recency_index,
                 "+.3f",
             ),
@@ -467,7 +467,8 @@ def _needles(of: Subject, part: Part) -> Part:
         numbers.append(
             Number(
                 "late_minus_early",
-                "share retrieved in the last minus first third of the text (negative: primacy)",
+                "share of needles retrieved, last minus first third of the text (negative: "
+                "primacy)",
                 difference,
             )
         )
@@ -517,7 +518,7 @@ def _audit(of: Subject, part: Part) -> Part:
             ),
             (
                 "unretrieved_truncated",
-                "share of unretrieved sentences among truncated ones",
+                "share of unretrieved sentences among those not read whole",
                 summary.share_among(read=False),
                 ".3f",
             ),
@@ -533,7 +534,13 @@ def _audit(of: Subject, part: Part) -> Part:
     if summary.truncations:
         read = Estimate(tokens_read(summary.truncations), n=len(summary.truncations))
         numbers.append(
-            Number("tokens_read", "tokens read of the longest texts", read, ",.0f", unit="texts")
+            Number(
+                "tokens_read",
+                "tokens that the model reads of the longest texts",
+                read,
+                ",.0f",
+                unit="texts",
+            )
         )
     known = (AUDIT.provenance(summary),)
     return replace(
@@ -572,7 +579,7 @@ def _calibration(of: Subject, part: Part) -> Part:
                         key,
                         f"{judged.point.name}, {name}",
                         value.difference,
-                        note=value.sentence,
+                        note=value.clause,
                     )
                 )
     known = tuple(found.provenance())
@@ -646,8 +653,8 @@ _PARTS: tuple[tuple[Part, Callable[[Subject, Part], Part]], ...] = (
         Part(
             "relocation",
             "Effect of the evidence's position on the score",
-            "Moving evidence removes it from its context. Only pairs whose evidence is within "
-            "the context limit count.",
+            "Moving evidence removes it from its context. The first and last "
+            "third include only positions where the model reads the evidence whole.",
             "pairs",
         ),
         _relocation,
@@ -666,7 +673,8 @@ _PARTS: tuple[tuple[Part, Callable[[Subject, Part], Part]], ...] = (
         Part(
             "segments",
             "Weight of each position in the document vector",
-            "This compares vectors only and doesn't show the ranking of any query.",
+            "Segments are consecutive parts of a text of about equal length. This compares vectors "
+            "only and doesn't show the ranking of any query.",
             "documents",
         ),
         _segments,
@@ -684,8 +692,9 @@ _PARTS: tuple[tuple[Part, Callable[[Subject, Part], Part]], ...] = (
         Part(
             "misses",
             "Causes of missed documents",
-            "A cause is the first change, in a fixed order, that would bring the document into the "
-            "top 10; later ones may do so too.",
+            "PosLens tries changes in a fixed order. The cause is named after the first that "
+            'brings the document into the top 10, although later changes may do so too; "no match" '
+            "means that none does.",
             "pairs",
         ),
         _misses,

@@ -80,7 +80,7 @@ class ModelPassport:
         chosen = f", {scored:,} attributed" if scored < self.n_pairs else ""
         return (
             f"{self.title}: {self.n_pairs:,} pairs of {self.n_documents:,} documents{chosen}; "
-            f"reads {limits.reads(self.model.spec)}; weights {self.model.weights}; "
+            f"the model reads {limits.reads(self.model.spec)}; weights {self.model.weights}; "
             f"{self.model.precision}; PosLens {poslens_version()}"
         )
 

@@ -54,7 +54,7 @@ class Number:
         """Value, interval, what was counted and resampled, and note in words."""
         estimate = self.estimate
         resampled = (
-            f" of {estimate.n_resampled:,} {estimate.resampled}"
+            f", {estimate.resampled}: {estimate.n_resampled:,}"
             if estimate.interval and estimate.n_resampled and estimate.resampled != self.unit
             else ""
         )
@@ -105,7 +105,7 @@ class Subject:
 
     def words(self, chosen: Sequence[TextPair], all_of: int) -> str:
         """A choice of pairs in words; empty where it is all of them."""
-        return "" if len(chosen) == all_of else f"{len(chosen):,} spread evenly"
+        return "" if len(chosen) == all_of else f"{len(chosen):,} pairs spread evenly"
 
 
 def subject(

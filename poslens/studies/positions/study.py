@@ -59,20 +59,20 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
     reads = (
         "PosLens moves the evidence to several positions in its document and ranks the document "
         "against the unchanged rest of the corpus each time. The chart shows nDCG@10 at each "
-        "position. Queries are the same at every position, so differences are due to position."
+        "position. The queries are the same at every position, so they don't cause differences."
     )
     limits = (
         "0% is the first position in the document, 100% the last at which the model reads the "
         "evidence whole. "
         "nDCG@10 counts the document with the moved evidence as the only relevant one. First minus "
         "last: nDCG@10 with the evidence first minus nDCG@10 with it last, so positive is primacy. "
-        "Brackets are 95% intervals, which resample documents. A band is the 95% interval of "
-        "nDCG@10 minus the query's own mean over positions, so it leaves out how much queries "
-        "differ. p is adjusted for the number of models (Holm), so it can exceed 0.05 although the "
-        f"interval excludes 0. Equivalent: the 90% interval of the difference is within {MARGIN:g} "
-        "of 0 (two one-sided tests at 5%). Moving a sentence may break references to it; turn "
-        "on the null control, which moves another sentence of similar length, to see how much that "
-        "changes."
+        "Brackets are 95% bootstrap intervals over documents. For bands, each query's own mean "
+        "over positions is subtracted first, so they don't include differences between queries. p "
+        "is adjusted for the number of models (Holm), so it can exceed 0.05 although the interval "
+        f"excludes 0. Equivalent: the 90% interval of the difference is within {MARGIN:g} of 0 "
+        "(two one-sided tests at 5%). Moving a sentence may break references to it; the null "
+        "control, which moves another sentence of similar length, shows how much that changes "
+        "nDCG@10."
     )
     parameters = Parameters(
         positions=Integer(
@@ -80,20 +80,21 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
             default=N_POSITIONS,
             low=2,
             high=101,
-            help="Positions that the evidence is moved to: 2 to 101. With the default, scores are "
-            "shared with the relocation on the Cause page (`cause`).",
+            help="Positions that the evidence is moved to: 2 to 101. With the default, this uses "
+            "the same scores as the relocation on the Cause page (command `cause`).",
         ),
         pairs=Integer(
             title="Pairs",
             default=DEFAULT_PAIRS,
             low=0,
             high=10_000_000,
-            help="Pairs whose evidence is moved, spread evenly over the data set; 0 is all. By "
-            "default they are those of the Cause page.",
+            help="Number of pairs whose evidence is moved, spread evenly over the data set; 0 "
+            "means all. By default, these are the pairs of the Cause page.",
         ),
         null=Switch(
             title="Null control",
-            help="Also move a random other sentence of similar length; doubles the computation.",
+            help="Also move another sentence of similar length, chosen at random; doubles the "
+            "computation.",
         ),
     )
     compared = ("MiniLM-primacy", "MiniLM", "MiniLM-recency")
@@ -273,11 +274,12 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         effect = found.effect
         side = {"higher": "first", "lower": "last"}.get(effect.verdict)
         certainty = effect.sentence.removeprefix(effect.verdict.capitalize())
-        meaning = (
-            effect.sentence
-            if side is None
-            else f"Documents rank higher with the evidence {side}{certainty}"
-        )
+        if side is not None:
+            meaning = f"Documents rank higher with the evidence {side}{certainty}"
+        elif effect.verdict == "equivalent":
+            meaning = f"The first and the last position are {effect.clause}."
+        else:
+            meaning = effect.sentence
         sentences = [
             f"{summary.name}: nDCG@10 {change_in_words(effect.difference.times(-1))} when the "
             f"evidence moves from the first to the last position ({found.first.value:.3f} first, "

@@ -54,7 +54,7 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
         "Position is ruled out if moving another sentence also brings the document into the top k "
         "with at least half of the gain in score, or if the evidence alone gains far more. If no "
         "change suffices, query and evidence do not match. Shares are of the model's misses; "
-        "intervals resample documents (10 or more)."
+        "brackets are 95% bootstrap intervals over documents, if there are 10 or more."
     )
     parameters = Parameters(
         top=Integer(

@@ -197,8 +197,9 @@ def verdict(summary: WhySummary) -> str:
     share = summary.missed
     top = summary.asked.top
     head = (
-        f"{summary.name} misses {n:,} of {total:,} pairs of a query and a wanted document in the "
-        f"top {top:,}{'' if share is None else f' ({percent(share)})'}."
+        f"{summary.name} misses {n:,} of {total:,} pairs of a query and a wanted "
+        f"document{'' if share is None else f' ({percent(share)})'}: the document is not in the "
+        f"top {top:,}."
     )
     parts = [
         f"{cause} {percent(share)}"

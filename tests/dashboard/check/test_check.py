@@ -359,8 +359,8 @@ def test_the_baseline_says_what_it_was_made_over(
     lines = checking.baseline_lines(stored, NAMES)
     assert "sample (304 pairs of 68 documents)" in lines[0]
     assert lines[1:] == [
-        "relocation: 29 pairs of 29 documents (30 spread evenly)",
-        "position_effect: 30 queries of 30 documents (30 spread evenly, among 68 documents)",
+        "relocation: 29 pairs of 29 documents (30 pairs spread evenly)",
+        "position_effect: 30 queries of 30 documents (30 pairs spread evenly, among 68 documents)",
         "ranking: 304 queries of 68 documents",
         "audit: 66 documents (sentences, top 10)",
         "misses: 304 pairs of 68 documents (top 10)",

@@ -31,6 +31,7 @@ from tests.support.pages import SECONDS, page_file
 
 FILLER = "Filler stands here. " * 8
 WORDS = [f"{colour} {noun}" for colour in ("red", "green", "blue") for noun in NOUNS]
+WINDOWS = "blocks of 16 tokens, last half of layers"
 ROWS = "query,document,evidence\n" + "".join(
     f"what is {word},{FILLER * (n % 3)}The {word} is {word}. {FILLER},The {word} is {word}.\n"
     for n, word in enumerate(WORDS)
@@ -206,7 +207,7 @@ def test_tables_and_the_front_show_every_setting(found: DebiasResult) -> None:
     assert set(queries["half"]) == {"selection", "held out"}
     for measure in ("mean", "harmonic"):
         figure = front(found, measure, Style(), provenance=found.provenance())  # type: ignore[arg-type]
-        (line,) = [t for t in figure.data if t.name == "blocks of 16, last half of layers"]
+        (line,) = [t for t in figure.data if t.name.replace("<br>", " ") == WINDOWS]
         assert len(line.x) == 3
     said = dict(found.provenance()[0].items())
     assert "strength 0.5, 1" in str(said["method"]) and said["model"] == "MiniLM"

@@ -52,7 +52,9 @@ def test_bm25_on_the_explain_page() -> None:
     assert shown_scores(page)[0] > 0
     captions = " ".join(c.value for c in page.caption)
     assert "statistics of sample" in captions
-    assert "Gradient saliency is unavailable for BM25: it needs" in captions.replace("\\", "")
+    assert "Gradient saliency is unavailable for BM25: this method needs" in captions.replace(
+        "\\", ""
+    )
 
 
 def test_a_page_takes_the_hub_id_of_packaged_weights() -> None:
@@ -182,7 +184,7 @@ def test_a_folder_on_the_page_in_the_cache_and_under_test(neural: tuple[Path, st
     assert not page.exception and not page.error
     captions = " ".join(c.value for c in page.caption).replace("\\", "")
     if spec.family != "cross_encoder":
-        assert "Token decomposition is unavailable for mine: it needs" in captions
+        assert "Token decomposition is unavailable for mine: this method needs" in captions
     assert "MaxSim shares is unavailable for" in captions or spec.family == "late_interaction"
     chosen = make_method(method)
     assert service().explain(PAIR, spec, chosen).model.spec.family == spec.family != "dense"

@@ -169,9 +169,11 @@ def test_the_call_gives_the_tables_of_the_command(
     assert result.verdicts[2].startswith("BM25, ") and " compared with BM25: " in result.verdicts[2]
     differences = result.to_frame("differences").set_index("measure")
     before, after = frame["unretrieved"]
-    assert differences.loc["unretrieved sentences", "difference"] == pytest.approx(after - before)
+    assert differences.loc["share of unretrieved sentences", "difference"] == pytest.approx(
+        after - before
+    )
     apart = frame["last_minus_first_random_order"].diff().iloc[1]
-    row = differences.loc["last minus first, random order"]
+    row = differences.loc["last minus first (random order)"]
     assert row["difference"] == pytest.approx(apart) and row["documents"] == 12
 
 
