@@ -263,6 +263,16 @@ def cell(
     )
 
 
+def in_first_third(depth: float) -> bool:
+    """Whether a depth in percent is in the first third."""
+    return depth < 100 / 3
+
+
+def in_last_third(depth: float) -> bool:
+    """Whether a depth in percent is in the last third."""
+    return depth > 200 / 3
+
+
 @dataclass(frozen=True)
 class NeedleGrid:
     """The computed cells of a model, by length and depth."""
@@ -291,8 +301,8 @@ class NeedleGrid:
     def last_minus_first(self) -> Estimate | None:
         """Share retrieved in the last third of depths minus that in the first; a negative value
         is primacy. None if a third is empty."""
-        early = self._rows(lambda length, depth: depth < 100 / 3)
-        late = self._rows(lambda length, depth: depth > 200 / 3)
+        early = self._rows(lambda length, depth: in_first_third(depth))
+        late = self._rows(lambda length, depth: in_last_third(depth))
         if early is None or late is None:
             return None
         return estimate((late.mean(1) - early.mean(1))[:, None], resampled="needles")

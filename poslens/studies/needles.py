@@ -7,9 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate
+import numpy as np
+
+from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate, Values
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.audit import ratios
+from poslens.attribution.evaluation.comparison import SHARE_MARGIN
 from poslens.attribution.evaluation.needle import (
     MAX_LENGTH,
     MAX_NEEDLES,
@@ -20,6 +24,8 @@ from poslens.attribution.evaluation.needle import (
     NeedleCell,
     NeedleGrid,
     cell,
+    in_first_third,
+    in_last_third,
     needle_method,
     needles,
 )
@@ -33,6 +39,7 @@ from poslens.compute.item_job import item_job
 from poslens.compute.provenance import ModelIdentity, of_model, resampling
 from poslens.compute.runs import Job
 from poslens.figures.needles import needle_heatmap
+from poslens.paired import ItemMeasure, MeasuredModel
 from poslens.parameters import Integer, Numbers, Parameters, Settings
 from poslens.rows import Table, column
 from poslens.study import Figure, Study, register
@@ -310,6 +317,35 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
         }
         return NeedleSummary(model, subject, NeedleGrid(subject.lengths, subject.depths, cells))
 
+    def measured(self, summary: NeedleSummary) -> MeasuredModel:
+        """Accuracy, and its change with depth, over the cells that both models have."""
+        found = {
+            (length, depth, needle): float(retrieved)
+            for (length, depth), measured in summary.grid.cells.items()
+            for needle, retrieved in enumerate(measured.found)
+        }
+        needle_of = {item: item[2] for item in found}
+        accuracy = {item: np.array([value]) for item, value in found.items()}
+        by_third = {
+            (length, depth, needle): np.array([value * last, value * first, last, first])
+            for (length, depth, needle), value in found.items()
+            for last, first in [(float(in_last_third(depth)), float(in_first_third(depth)))]
+        }
+        return MeasuredModel(
+            summary.model.spec.name,
+            [
+                ItemMeasure("accuracy", "texts", SHARE_MARGIN, accuracy, needle_of),
+                ItemMeasure(
+                    "last minus first third of depths",
+                    "texts",
+                    SHARE_MARGIN,
+                    by_third,
+                    needle_of,
+                    _last_minus_first,
+                ),
+            ],
+        )
+
     def verdict(self, summary: NeedleSummary) -> str:
         """Accuracy over all cells, and its change with depth."""
         name, grid = summary.model.spec.name, summary.grid
@@ -333,6 +369,13 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
             selection=asked.selection,
             interval=f"of a cell: 95%, Agresti-Coull{over if asked.n >= MIN_DOCUMENTS else ''}",
         )
+
+
+def _last_minus_first(means: Values) -> Values:
+    """Accuracy in the last third minus that in the first, of means [n, 4] of what was retrieved in
+    the last and the first third and of the texts of each; NaN if a third is empty."""
+    last, first = ratios(means).T
+    return np.asarray(last - first)
 
 
 NEEDLE_STUDY = Needles()

@@ -97,6 +97,8 @@ ARGUMENTS = {
         f"--depths 0,100 --lengths 64 --table {name}"
         for name in ("cells", "summary")
     },
+    "needles --table differences": "--model BM25 --model bert --corpus pairs --needles 2 "
+    "--depths 0,100 --lengths 64 --table differences",
     **{
         f"why --table {name}": f"--model BM25 --model bert --dataset pairs --top 1 --table {name}"
         for name in ("misses", "causes", "steps", "paired")

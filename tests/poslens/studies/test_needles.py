@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 
 import poslens
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.needle import NeedleCell
+from poslens.attribution.evaluation.needle import NeedleCell, NeedleGrid
 from poslens.cache.kinds.needles import CellItem, needle_cells
 from poslens.cache.storage.store import ModelKey
 from poslens.dashboard.__main__ import app
@@ -116,3 +117,29 @@ def test_the_python_call_gives_the_commands_numbers(corpus: str, tmp_path: Path)
         found.to_frame("x")
     with pytest.raises(UserError, match="no parameter 'length': choose from lengths"):
         poslens.needles("BM25", corpus, length="64")
+
+
+def test_two_models_are_compared_on_the_cells_of_both() -> None:
+    study = needle_study.NEEDLE_STUDY
+    depths = (0.0, 50.0, 100.0)
+
+    def summary(name: str, cells: dict[tuple[int, float], list[int]]) -> Any:
+        grid = NeedleGrid(
+            (64, 128), depths, {at: NeedleCell(tuple(r), (64,) * 12, 0) for at, r in cells.items()}
+        )
+        return SimpleNamespace(model=SimpleNamespace(spec=SimpleNamespace(name=name)), grid=grid)
+
+    retrieved, missed = [1] * 12, [3] * 12
+    half = [1, 3] * 6
+    even = summary("even", {(64, depth): retrieved for depth in depths} | {(128, 0.0): missed})
+    early = summary("early", {(64, 0.0): retrieved, (64, 50.0): half, (64, 100.0): missed})
+    accuracy, slope = study.differences([even, early])
+    assert (accuracy.model, accuracy.other, accuracy.comparison.difference.n) == (
+        "early",
+        "even",
+        36,
+    )
+    assert (accuracy.value, accuracy.other_value) == (0.5, 1.0)
+    assert (slope.value, slope.other_value) == (-1.0, 0.0)
+    assert accuracy.comparison.difference.n_resampled == 12
+    assert accuracy.comparison.verdict == slope.comparison.verdict == "lower"
