@@ -297,14 +297,31 @@ class PositionCurve:
             put(self, name, array)
 
 
+_COUNTED = {
+    "n_pairs": ("pair", "pairs"),
+    "n_queries": ("query", "queries"),
+    "n_documents": ("document", "documents"),
+    "truncated": ("truncated", "truncated"),
+}
+
+
+def in_words(name: str, value: object) -> str:
+    """A field of provenance as captions show it: `304 pairs`, `max length 512 tokens`."""
+    if name in _COUNTED:
+        n = int(str(value))
+        return f"{n:,} {_COUNTED[name][n != 1]}"
+    words = f"{name.replace('_', ' ')} {value}"
+    return f"{words} tokens" if name == "max_length" else words
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
     """Everything needed to compute a number again; part of every caption and export.
 
     Values that are unknown or do not apply are None or empty, and are omitted everywhere; 0 is a
     count. `n_pairs`, `n_queries` and `n_documents` are what the numbers are computed over (a single
-    pair is named in `selection`). `truncated` is the number of truncated documents, `units` what
-    tokens were aggregated to and how, `control` what was subtracted, and `interval` what was
+    pair is named in `selection`); in `truncated` of them the document was truncated. `units` is
+    what tokens were aggregated to and how, `control` what was subtracted, and `interval` what was
     resampled for intervals. `method_preference` is what the attribution method itself prefers.
     """
 
@@ -338,4 +355,4 @@ class Provenance:
 
     def caption(self) -> str:
         """All entries in one line."""
-        return " · ".join(f"{name.replace('_', ' ')} {value}" for name, value in self.items())
+        return " · ".join(in_words(name, value) for name, value in self.items())

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.methods import METHODS
-from poslens.attribution.types import N_BINS, Method, Provenance
+from poslens.attribution.types import N_BINS, Method, Provenance, in_words
 from poslens.figures.legends import group, with_legend
 from poslens.figures.palettes import Style, escape, text_width, wrap
 
@@ -127,7 +127,7 @@ def _parted(entries: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], list[
 
 def _joined(groups: Sequence[Mapping[str, str]]) -> str:
     return "; ".join(
-        " · ".join(f"{k.replace('_', ' ')} {v}" for k, v in group.items())
+        " · ".join(in_words(name, value) for name, value in group.items())
         for group in groups
         if group
     )

@@ -234,7 +234,7 @@ def test_provenance_says_what_it_knows() -> None:
     names = [name for name, _ in full.items()]
     assert "truncated" in names and "prompts" not in names and "selection" not in names
     assert full.caption().startswith("poslens 0.1.0 · model MiniLM · model source hub · ")
-    assert "max length 512 · truncated 0" in full.caption()
+    assert "max length 512 tokens · 0 truncated" in full.caption()
     # A count that is not known is no count of none.
     assert not {"n_documents", "n_queries", "control", "interval"} & set(full.entry())
     assert "truncated" not in replace(full, truncated=None).caption()

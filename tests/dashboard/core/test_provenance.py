@@ -94,7 +94,7 @@ def test_minus_null_names_its_control_and_counts_its_own_pairs(
     assert "control minus unrelated query" in made.caption()
     figure = minus_null_curves([("BM25", found)], OCCLUSION, Style(), [made])
     axis = figure.layout.yaxis.title.text.replace("<br>", " ")
-    assert axis.startswith("Score lost by occlusion") and axis.endswith("unrelated query")
+    assert axis.startswith("Score lost by occlusion") and axis.endswith("(unrelated query)")
     (entry,) = figure.layout.meta["provenance"]
     assert entry["control"] == "minus unrelated query" and entry["n_pairs"] == len(pairs) - 1
 
@@ -220,7 +220,7 @@ def test_faithfulness_of_a_data_set_is_captioned_as_such(tmp_path: Path) -> None
     assert not page.exception and not page.error
     said = [one.value.replace("\\", "") for one in page.caption if "poslens" in one.value]
     assert len(said) == 1
-    assert "n pairs 3" in said[0] and "spread evenly" in said[0] and "pair 1" not in said[0]
+    assert "3 pairs · " in said[0] and "spread evenly" in said[0] and "pair 1" not in said[0]
 
 
 @pytest.mark.parametrize("asked", [None, "sum"])
