@@ -8,13 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from poslens.attribution.curves.bootstrap import (
-    Estimate,
-    Values,
-    intervals,
-    n_groups,
-    with_ends,
-)
+from poslens.attribution.curves.bootstrap import Estimate, Values, intervals, n_groups, with_ends
 from poslens.attribution.curves.positions import POSITIONS, Resampling, positions
 from poslens.attribution.errors import UserError
 from poslens.attribution.types import N_BINS, Method, PositionCurve, as_array

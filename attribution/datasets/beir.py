@@ -209,12 +209,7 @@ def _read_folder(
         return TextPair(name, query, document, language=language, domain=domain, dataset=dataset)
 
     yield from judged_pairs(
-        judged,
-        queries.__getitem__,
-        documents.__getitem__,
-        pair_of,
-        part,
-        language,
+        judged, queries.__getitem__, documents.__getitem__, pair_of, part, language
     )
 
 

@@ -400,14 +400,7 @@ def gather(
         raise UserError(f"{title} has no query with a relevant document{hint}")
     queries = tuple(_query(query_id, ones) for query_id, ones in judged.items())
     return Collection(
-        name,
-        title,
-        queries,
-        stream,
-        tuple(files),
-        tuple(rejected),
-        skips_own_id,
-        groups=groups,
+        name, title, queries, stream, tuple(files), tuple(rejected), skips_own_id, groups=groups
     )
 
 

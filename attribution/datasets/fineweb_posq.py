@@ -83,9 +83,6 @@ def _files(path: Path) -> list[File]:
 
 register(
     READER.format(
-        "fineweb-posq",
-        "FineWeb-PosQ (columns content, question and span_class)",
-        47,
-        _files,
+        "fineweb-posq", "FineWeb-PosQ (columns content, question and span_class)", 47, _files
     )
 )

@@ -63,10 +63,7 @@ def fetch(name: str) -> Path:
         if not place.is_dir():
             task.load_data()
             task.convert_v1_dataset_format_to_v2(num_proc=None)
-            written(
-                place,
-                [_part(task, each, languages, len(chosen) > 1) for each in chosen],
-            )
+            written(place, [_part(task, each, languages, len(chosen) > 1) for each in chosen])
         return place
     except UserError:
         raise

@@ -220,10 +220,7 @@ def _evidence(span: tuple[int, int], document: str) -> EvidenceSpan:
 
 
 def _read_domain(
-    folder: Path,
-    dataset: str,
-    ids: set[str],
-    translated: tuple[str, RowsById[Row]] | None = None,
+    folder: Path, dataset: str, ids: set[str], translated: tuple[str, RowsById[Row]] | None = None
 ) -> Iterator[Judgement | Rejection]:
     """`translated`: another language's folder and its queries by id, whose texts replace these."""
     place, domain = printable(folder.parent.name), printable(folder.name)

@@ -14,12 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.text import (
-    script_without_sentences,
-    sentences,
-    starts_unspaced,
-    words,
-)
+from poslens.attribution.text import script_without_sentences, sentences, starts_unspaced, words
 
 MIN_DOCUMENTS = 8
 """Fewer documents leave too little on one of the sides."""

@@ -23,11 +23,7 @@ from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.debiasing.checkpoint import Checkpoint, ValidationCheck
 from poslens.attribution.debiasing.corpus import TrainingCorpus, by_language, half_query, joined
 from poslens.attribution.debiasing.lora import Adapter
-from poslens.attribution.debiasing.position_effect import (
-    position_effect,
-    validation_texts,
-    within,
-)
+from poslens.attribution.debiasing.position_effect import position_effect, validation_texts, within
 from poslens.attribution.debiasing.recipe import TrainingRecipe, one_cycle
 from poslens.attribution.debiasing.teacher import Teacher
 from poslens.attribution.errors import Stopped, UserError
@@ -157,11 +153,7 @@ class Training:
         """
         recipe = self._recipe
         texts = validation_texts(
-            self._corpus.validate,
-            self._teacher,
-            self._limit,
-            recipe.validation_texts,
-            recipe.seed,
+            self._corpus.validate, self._teacher, self._limit, recipe.validation_texts, recipe.seed
         )
         checks, step, end, total = self._resumed()
         if not checks:

@@ -240,10 +240,7 @@ def _placed(filler: Sequence[str], needle: Needle, depth: float) -> str:
 
 
 def cell(
-    haystacks: Haystacks,
-    length: int,
-    depth: float,
-    should_stop: Callable[[], bool] = lambda: False,
+    haystacks: Haystacks, length: int, depth: float, should_stop: Callable[[], bool] = lambda: False
 ) -> NeedleCell:
     """Rank the texts of one length and depth for each needle's question.
 

@@ -15,13 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from poslens.attribution.curves.bootstrap import (
-    Estimate,
-    Values,
-    estimate,
-    intervals,
-    with_ends,
-)
+from poslens.attribution.curves.bootstrap import Estimate, Values, estimate, intervals, with_ends
 from poslens.attribution.datasets.corpus import Query
 from poslens.attribution.datasets.types import Groups
 from poslens.attribution.evaluation.evidence_profile import EvidenceProfile, profile_over

@@ -263,9 +263,7 @@ class Preference:
 
 
 def preference(
-    method: Method,
-    measured: Mapping[Condition, Thirds],
-    documents: Sequence[Hashable],
+    method: Method, measured: Mapping[Condition, Thirds], documents: Sequence[Hashable]
 ) -> Preference:
     """Summarize the measurements of all `CONDITIONS`, or of `ORDER_BLIND` alone, on the same
     documents, for the method's own curve settings.
@@ -284,10 +282,7 @@ class _Indices:
     """Statistics of the indices under the measured conditions, with intervals over documents."""
 
     def __init__(
-        self,
-        method: Method,
-        measured: Mapping[Condition, Thirds],
-        documents: Sequence[Hashable],
+        self, method: Method, measured: Mapping[Condition, Thirds], documents: Sequence[Hashable]
     ) -> None:
         at = CURVES.index(dict(method.curve_params))
         self._conditions = list(measured)

@@ -19,10 +19,7 @@ from poslens.attribution.curves.bootstrap import Estimate, estimate
 from poslens.attribution.curves.positions import LENGTH_BUCKETS, length_bucket
 from poslens.attribution.datasets.corpus import Collection, Query
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.evidence_profile import (
-    EvidenceProfile,
-    evidence_profile,
-)
+from poslens.attribution.evaluation.evidence_profile import EvidenceProfile, evidence_profile
 from poslens.attribution.evaluation.search import Ranking
 from poslens.attribution.types import Array, as_array
 
@@ -51,9 +48,7 @@ _Z = 1.959963984540054
 
 
 def measure(
-    rankings: Sequence[Ranking],
-    queries: Sequence[Query],
-    measures: Mapping[str, str] = MEASURES,
+    rankings: Sequence[Ranking], queries: Sequence[Query], measures: Mapping[str, str] = MEASURES
 ) -> dict[str, Array]:
     """Each of `measures` of each query, [n] in the order of `queries`.
 

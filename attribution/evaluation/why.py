@@ -19,13 +19,7 @@ import numpy as np
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.document_index import NOT_FOUND
-from poslens.attribution.evaluation.why_causes import (
-    MOST_ABOVE,
-    Above,
-    Source,
-    Step,
-    Why,
-)
+from poslens.attribution.evaluation.why_causes import MOST_ABOVE, Above, Source, Step, Why
 from poslens.attribution.interventions.relocation import Variant, evidence_read, relocated
 from poslens.attribution.retrievers.lexical import terms_of
 from poslens.attribution.text import sentences

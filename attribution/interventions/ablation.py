@@ -23,11 +23,7 @@ import torch
 from poslens.attribution.batching import batches, run_batches
 from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.filler import filler, filler_note
-from poslens.attribution.interventions.relocation import (
-    read_share,
-    require_shares,
-    tokens_of,
-)
+from poslens.attribution.interventions.relocation import read_share, require_shares, tokens_of
 from poslens.attribution.methods.perturbation import perturbed
 from poslens.attribution.retrievers.base import Representation, Retriever, reads_jointly
 from poslens.attribution.retrievers.scoring import Known, score_texts

@@ -15,11 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poslens.attribution.curves.bootstrap import Estimate, estimate
-from poslens.attribution.curves.positions import (
-    rank_correlation,
-    rank_correlations,
-    resample,
-)
+from poslens.attribution.curves.positions import rank_correlation, rank_correlations, resample
 from poslens.attribution.interventions.ablation import Ablation
 from poslens.attribution.interventions.relocation import Relocation
 from poslens.attribution.types import Array, Method, as_array

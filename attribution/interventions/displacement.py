@@ -16,11 +16,7 @@ from torch import nn
 
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.interventions.ablation import of_tokens
-from poslens.attribution.interventions.relocation import (
-    read_share,
-    require_shares,
-    tokens_of,
-)
+from poslens.attribution.interventions.relocation import read_share, require_shares, tokens_of
 from poslens.attribution.retrievers.base import Retriever, reads_jointly, separate
 from poslens.attribution.retrievers.scoring import Known, score_texts
 from poslens.attribution.types import Array, Method, TextPair, as_array

@@ -16,12 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from poslens.attribution.curves.bootstrap import (
-    SEED,
-    Estimate,
-    band,
-    estimate,
-)
+from poslens.attribution.curves.bootstrap import SEED, Estimate, band, estimate
 from poslens.attribution.curves.curve_summary import primacy_recency_index
 from poslens.attribution.curves.positions import POSITIONS
 from poslens.attribution.errors import UserError

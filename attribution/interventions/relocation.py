@@ -21,12 +21,7 @@ from poslens.attribution.curves.bootstrap import Estimate, estimate
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.base import Retriever, encode
 from poslens.attribution.retrievers.scoring import Known, score_texts
-from poslens.attribution.text import (
-    listed,
-    require_sentences,
-    script_without_sentences,
-    sentences,
-)
+from poslens.attribution.text import listed, require_sentences, script_without_sentences, sentences
 from poslens.attribution.types import (
     ROUNDING,
     Array,

@@ -15,11 +15,7 @@ import torch
 from torch import Tensor
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.retrievers.calibrated_attention import (
-    Calibrator,
-    calibrate,
-    calibrator_of,
-)
+from poslens.attribution.retrievers.calibrated_attention import Calibrator, calibrate, calibrator_of
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.types import Side

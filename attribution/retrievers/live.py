@@ -20,10 +20,7 @@ from poslens.attribution.retrievers.specs import OBJECT, RetrieverSpec
 
 @contextmanager
 def live_retriever(
-    model: object,
-    *,
-    query_prompt: str | None = None,
-    document_prompt: str | None = None,
+    model: object, *, query_prompt: str | None = None, document_prompt: str | None = None
 ) -> Iterator[DenseRetriever]:
     """`model` as a retriever in evaluation mode and without gradients. A prompt of None is the
     model's own for that side. On leaving, whatever happened, the model has its modes and gradient

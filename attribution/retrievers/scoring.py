@@ -17,14 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from poslens.attribution.batching import (
-    R,
-    T,
-    batch_tokens,
-    batches,
-    estimated_tokens,
-    run_batches,
-)
+from poslens.attribution.batching import R, T, batch_tokens, batches, estimated_tokens, run_batches
 from poslens.attribution.retrievers.base import (
     Joint,
     Representation,
@@ -190,10 +183,7 @@ def _joint(
 
 
 def _separate(
-    retriever: Separate,
-    pairs: list[Text],
-    should_stop: Callable[[], bool],
-    cached: Known | None,
+    retriever: Separate, pairs: list[Text], should_stop: Callable[[], bool], cached: Known | None
 ) -> Iterator[tuple[Text, float]]:
     queries_of: dict[str, list[str]] = defaultdict(list)
     for query, document in pairs:

@@ -29,12 +29,7 @@ from poslens.cache.storage.rows import ROW
 FORMAT = 2
 """Version of the file format; version 1 had no magnitudes of curves."""
 FILE = pa.schema(
-    [
-        ("model", pa.string()),
-        ("fingerprint", pa.string()),
-        ("method", pa.string()),
-        *ROW,
-    ]
+    [("model", pa.string()), ("fingerprint", pa.string()), ("method", pa.string()), *ROW]
 )
 _UNRANKED = ("payload", "curve", "magnitudes")
 _FORMER = pa.schema([field for field in FILE if field.name != "magnitudes"])

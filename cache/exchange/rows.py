@@ -95,11 +95,7 @@ def _batch(
 
 
 def add(
-    store: Files,
-    model: ModelKey,
-    method: Method,
-    batches: Iterable[pa.RecordBatch],
-    part: str = "",
+    store: Files, model: ModelKey, method: Method, batches: Iterable[pa.RecordBatch], part: str = ""
 ) -> tuple[int, int]:
     """Store the rows (schema ROW) that the file lacks, in one transaction. Returns the number of
     rows added, and the number skipped because the file has a row of the same item for another text,

@@ -71,10 +71,7 @@ class _Worker:
         retriever = self._loaded()
         model = used_model(self._spec, self._device, self._precision)
         return _Loaded(
-            model.fingerprint,
-            retriever.device.type,
-            retriever.max_length,
-            reads_jointly(retriever),
+            model.fingerprint, retriever.device.type, retriever.max_length, reads_jointly(retriever)
         )
 
     def _loaded(self) -> Retriever:

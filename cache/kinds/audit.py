@@ -18,9 +18,7 @@ N_PROBED = 3
 """Number of texts, the longest ones, for which the truncation point is measured."""
 
 SENTENCE_RANKS = Schema(
-    SentenceRanks,
-    given=lambda owner: {"document_id": owner.item},
-    names={"positions": "places"},
+    SentenceRanks, given=lambda owner: {"document_id": owner.item}, names={"positions": "places"}
 )
 TRUNCATIONS = Schema(Truncation)
 

@@ -26,12 +26,7 @@ faster and makes the time estimate jump."""
 
 def store(root: Path) -> Results[DocumentPair, PairScores]:
     """The scores stored below a cache's folder."""
-    return Results(
-        root,
-        "bias_scores",
-        key=_key,
-        schema=SCHEMA,
-    )
+    return Results(root, "bias_scores", key=_key, schema=SCHEMA)
 
 
 def _key(item: DocumentPair) -> Key:

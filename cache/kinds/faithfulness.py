@@ -73,10 +73,7 @@ class FaithfulnessStore:
 
     def _random_orders(self, parameters: ErasureParameters) -> Results[TextPair, RandomOrders]:
         return Results(
-            self.root,
-            f"{FAITHFULNESS}{parameters!r}",
-            key=pair_key,
-            schema=RANDOM_ORDERS,
+            self.root, f"{FAITHFULNESS}{parameters!r}", key=pair_key, schema=RANDOM_ORDERS
         )
 
     def random_orders(
@@ -160,14 +157,7 @@ def run(
                 tests.put(model, position_order(start), [(pair, baseline)])
         return result
 
-    return compute_missing(
-        fstore.tests(settings),
-        model,
-        method,
-        pairs,
-        compute,
-        options=options,
-    )
+    return compute_missing(fstore.tests(settings), model, method, pairs, compute, options=options)
 
 
 def _attributed(

@@ -204,12 +204,7 @@ OTHER_SCORES = Schema(OtherScores)
 def others(root: Path) -> Results[AmongOthers, OtherScores]:
     """Stored scores [n] of a pair's query with other documents; only the latest documents of each
     pair."""
-    return Results(
-        root,
-        "others",
-        key=_among_key,
-        schema=OTHER_SCORES,
-    )
+    return Results(root, "others", key=_among_key, schema=OTHER_SCORES)
 
 
 def score_others(

@@ -33,11 +33,7 @@ from poslens.attribution.evaluation.search import (
     search,
     search_lexical,
 )
-from poslens.attribution.interventions.relocation import (
-    evidence_read,
-    require_shares,
-    tokens_of,
-)
+from poslens.attribution.interventions.relocation import evidence_read, require_shares, tokens_of
 from poslens.attribution.retrievers.base import Joint, Pooled, Retriever, separate
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.lexical import LexicalRetriever
@@ -173,11 +169,7 @@ class RankingStore:
         return bool(self._reads.missing(model, EVIDENCE_READ, items))
 
     def read_evidence(
-        self,
-        retriever: Retriever,
-        model: ModelKey,
-        *,
-        options: RunOptions = RunOptions(),
+        self, retriever: Retriever, model: ModelKey, *, options: RunOptions = RunOptions()
     ) -> Progress:
         """Store how much of each query's evidence in its document the model reads. Progress counts
         queries with evidence.

@@ -18,12 +18,7 @@ from poslens.cache.kinds import (
 )
 from poslens.cache.kinds.audit import SENTENCE_RANKS, TRUNCATIONS
 from poslens.cache.kinds.chunk_plan import DOCUMENT_CHUNKS, ENCODING_TIMES
-from poslens.cache.kinds.faithfulness import (
-    FAITHFULNESS,
-    RANDOM_ORDER,
-    RANDOM_ORDERS,
-    schema_of,
-)
+from poslens.cache.kinds.faithfulness import FAITHFULNESS, RANDOM_ORDER, RANDOM_ORDERS, schema_of
 from poslens.cache.kinds.late_chunks import CHUNK_VECTORS
 from poslens.cache.storage.schema import Schema
 

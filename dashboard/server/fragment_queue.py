@@ -33,9 +33,7 @@ class FragmentQueue(ForwardMsgQueue):
         super().enqueue(msg)
 
     def clear(
-        self,
-        retain_lifecycle_msgs: bool = False,
-        fragment_ids_this_run: list[str] | None = None,
+        self, retain_lifecycle_msgs: bool = False, fragment_ids_this_run: list[str] | None = None
     ) -> None:
         roots = [self._roots[name] for name in fragment_ids_this_run or () if name in self._roots]
         if roots:

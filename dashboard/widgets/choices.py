@@ -61,11 +61,7 @@ def data_set(default: str = datasets.SAMPLE, *, with_uploader: bool = True) -> D
         st.warning(plain(text))
     # Names, not titles: the address contains what the list shows, and two files may share a title.
     name = st.selectbox(
-        "Data set",
-        names,
-        index=names.index(default),
-        key="dataset",
-        bind="query-params",
+        "Data set", names, index=names.index(default), key="dataset", bind="query-params"
     )
     if with_uploader:
         with st.expander("Your own file", expanded=_UPLOAD_ERROR in st.session_state):

@@ -36,9 +36,7 @@ def guarded(shown: set[str] | None = None) -> Iterator[None]:
         st.error("An unexpected error occurred. The server's log has the details.")
 
 
-def fragment(
-    run_every: float | None = None,
-) -> Callable[[Callable[P, None]], Callable[P, None]]:
+def fragment(run_every: float | None = None) -> Callable[[Callable[P, None]], Callable[P, None]]:
     """A decorator for a guarded Streamlit fragment, which reruns every `run_every` seconds if
     given.
 

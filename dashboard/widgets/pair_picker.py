@@ -41,9 +41,7 @@ _PICK, _FILTERS = "pair.pick", "pair.filters"
 
 
 def choose_pair(
-    data: DataSet,
-    models: Sequence[str] = (),
-    method: Method | None = None,
+    data: DataSet, models: Sequence[str] = (), method: Method | None = None
 ) -> TextPair | None:
     """Choose a pair from a data set, or enter one; None until there is one.
 
@@ -230,11 +228,7 @@ def _bar(
             shortcut="n",
         )
         st.button(
-            "Random",
-            icon=":material/shuffle:",
-            key="random",
-            help="A random pair",
-            on_click=jump,
+            "Random", icon=":material/shuffle:", key="random", help="A random pair", on_click=jump
         )
 
 

@@ -32,12 +32,7 @@ from poslens.export.files import (
     zipped,
 )
 from poslens.figures.curves import PRESETS, Style
-from poslens.figures.figure_base import (
-    Provenances,
-    caption_line,
-    caption_text,
-    provenance_entries,
-)
+from poslens.figures.figure_base import Provenances, caption_line, caption_text, provenance_entries
 from poslens.figures.palettes import PALETTES
 from poslens.figures.plain import plain as plain
 from poslens.heatmap import Pane, View

@@ -23,11 +23,7 @@ MANY_TOKENS = 100_000
 
 
 def agreed(
-    compute: Compute,
-    spec: RetrieverSpec,
-    method: Method,
-    pair: TextPair,
-    what: str = "this pair",
+    compute: Compute, spec: RetrieverSpec, method: Method, pair: TextPair, what: str = "this pair"
 ) -> bool:
     """Whether a pair may be attributed: its result is stored, nothing has to be sent, or the user
     has confirmed the amount. Occlusion sends a text of thousands of words thousands of times.
@@ -49,11 +45,7 @@ def agreed(
 
 
 def propose_sentences(
-    compute: Compute,
-    spec: RetrieverSpec,
-    method: Method,
-    pairs: Sequence[TextPair],
-    scope: str,
+    compute: Compute, spec: RetrieverSpec, method: Method, pairs: Sequence[TextPair], scope: str
 ) -> None:
     """If a method would send many tokens to an endpoint because it removes tokens or words, show
     how many it would send for sentences."""

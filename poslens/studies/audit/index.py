@@ -16,12 +16,7 @@ from poslens.attribution.datasets.corpus import Collection
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.evaluation.audit import Order, shuffled
 from poslens.attribution.evaluation.chunks import Chunks, late_vectors, windows_of
-from poslens.attribution.evaluation.document_index import (
-    Ints,
-    LexicalIndex,
-    Ranks,
-    VectorIndex,
-)
+from poslens.attribution.evaluation.document_index import Ints, LexicalIndex, Ranks, VectorIndex
 from poslens.attribution.evaluation.scorers import readable
 from poslens.attribution.retrievers.base import Pooled, Retriever
 from poslens.attribution.retrievers.dense import DenseRetriever

@@ -28,12 +28,7 @@ from poslens.attribution.evaluation.audit import (
 )
 from poslens.attribution.evaluation.audit_precision import Outlook, Precision, search_order
 from poslens.attribution.evaluation.chunks import WHOLE, Chunks, no_late_chunks, require_fit
-from poslens.attribution.evaluation.truncation import (
-    TRUNCATION,
-    Truncation,
-    long_texts,
-    truncation,
-)
+from poslens.attribution.evaluation.truncation import TRUNCATION, Truncation, long_texts, truncation
 from poslens.attribution.retrievers.base import Retriever, is_pooled
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.detect import family_of

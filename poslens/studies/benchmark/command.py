@@ -9,14 +9,7 @@ import typer
 
 from poslens.attribution.errors import UserError
 from poslens.commands.answers import answers, print_table, table_answer
-from poslens.commands.command_options import (
-    Dataset,
-    Models,
-    for_data,
-    pairs_of,
-    resolve,
-    specs_of,
-)
+from poslens.commands.command_options import Dataset, Models, for_data, pairs_of, resolve, specs_of
 from poslens.commands.command_output import TextFormat, cli_command, quiet
 from poslens.commands.result_files import FigureFile, FigureOption
 from poslens.studies.ranking.rows import GroupsRow, PositionsRow

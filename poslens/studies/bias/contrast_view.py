@@ -41,10 +41,7 @@ class Contrasted:
         pair = (
             (contrast.first, contrast.second)
             if contrast
-            else (
-                self.first.attribution,
-                self.second.attribution,
-            )
+            else (self.first.attribution, self.second.attribution)
         )
         return [
             replace(explained, attribution=replace(attribution, model=label, matrix=None))

@@ -182,11 +182,7 @@ def _digest(*arrays: Array) -> bytes:
 
 
 def job(
-    compute: Compute,
-    spec: RetrieverSpec,
-    method: Method,
-    pairs: Sequence[TextPair],
-    scope: str,
+    compute: Compute, spec: RetrieverSpec, method: Method, pairs: Sequence[TextPair], scope: str
 ) -> Job:
     """Carry out an intervention on `pairs`."""
     model = compute.identify(spec)
@@ -350,11 +346,7 @@ def _average(
 
 
 def agreement_of(
-    compute: Compute,
-    spec: RetrieverSpec,
-    method: Method,
-    cause: Method,
-    pairs: Sequence[TextPair],
+    compute: Compute, spec: RetrieverSpec, method: Method, cause: Method, pairs: Sequence[TextPair]
 ) -> Agreement:
     """How a method's curves agree with an intervention, over the pairs that have both.
 
@@ -373,14 +365,7 @@ def agreement_of(
         )
     own = np.array([c for c, _ in both])
     found = [r for _, r in both]
-    key = (
-        "agreement",
-        spec.name,
-        repr(method),
-        repr(cause),
-        _digest(own),
-        selected.digest,
-    )
+    key = ("agreement", spec.name, repr(method), repr(cause), _digest(own), selected.digest)
     groups = documents_of_pairs(pairs, ids)
     answer: Agreement = _answers.get(
         key, lambda: agreement(spec.name, method, list(own), found, groups)

@@ -33,9 +33,7 @@ READ_WHOLE = (
 
 
 def relocation_frame(
-    results: Mapping[str, Relocation],
-    others: Numbers | None = None,
-    unknown: Collection[str] = (),
+    results: Mapping[str, Relocation], others: Numbers | None = None, unknown: Collection[str] = ()
 ) -> pd.DataFrame:
     """A row for each model and slot of the evidence; with the rank among `others`' scores where
     given. Of the models in `unknown` it is not known what they read."""

@@ -42,11 +42,7 @@ def shares_by_size(
     for each setting. Bars are 95% intervals. A ring marks the setting to use."""
     top = summaries[0].asked.top if summaries else 0
     figure = canvas(
-        "chunks",
-        style,
-        "Vectors per document",
-        f"Unretrieved sentences (top {top}), %",
-        provenance,
+        "chunks", style, "Vectors per document", f"Unretrieved sentences (top {top}), %", provenance
     )
     for number, summary in enumerate(summaries):
         if summary.choice is None:

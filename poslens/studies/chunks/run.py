@@ -21,12 +21,7 @@ from poslens.attribution.evaluation.chunk_plan import (
     EncodingTime,
     IndexSetting,
 )
-from poslens.attribution.evaluation.chunks import (
-    late_vectors,
-    read_spans,
-    require_fit,
-    windows_of,
-)
+from poslens.attribution.evaluation.chunks import late_vectors, read_spans, require_fit, windows_of
 from poslens.attribution.evaluation.document_index import Ints
 from poslens.attribution.retrievers.base import Pooled, Retriever
 from poslens.attribution.retrievers.dense import DenseRetriever
@@ -38,12 +33,7 @@ from poslens.cache.kinds.chunk_plan import ChunkPlanStore
 from poslens.cache.kinds.embeddings import EmbeddingStore
 from poslens.cache.storage.results import Key
 from poslens.cache.storage.store import ModelKey
-from poslens.studies.audit.index import (
-    IndexBuilder,
-    SearchIndex,
-    block_size,
-    readable_vectors,
-)
+from poslens.studies.audit.index import IndexBuilder, SearchIndex, block_size, readable_vectors
 from poslens.studies.audit.queries import Reading
 from poslens.studies.audit.run import require_family
 
@@ -194,11 +184,7 @@ class _Queries:
     """The sentences and queries of a block of documents, and their vectors (or words)."""
 
     def __init__(
-        self,
-        store: ChunkPlanStore,
-        retriever: Retriever,
-        model: ModelKey,
-        options: RunOptions,
+        self, store: ChunkPlanStore, retriever: Retriever, model: ModelKey, options: RunOptions
     ) -> None:
         self._store, self._retriever = store, retriever
         self._model, self._options = model, options

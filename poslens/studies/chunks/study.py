@@ -26,13 +26,7 @@ from poslens.studies.audit.run import require_family
 from poslens.studies.audit.summary import sample
 from poslens.studies.chunks.figures import shares_by_size
 from poslens.studies.chunks.run import run_plan
-from poslens.studies.chunks.summary import (
-    ChunkPlan,
-    ChunkSummary,
-    store_of,
-    summary_of,
-    with_holm,
-)
+from poslens.studies.chunks.summary import ChunkPlan, ChunkSummary, store_of, summary_of, with_holm
 from poslens.studies.chunks.tables import TABLES
 from poslens.studies.ranking.service import searched
 from poslens.study import Figure, Study, register

@@ -16,10 +16,7 @@ from poslens.attribution.evaluation.chunk_plan import (
     choose,
 )
 from poslens.attribution.evaluation.comparison import Comparison, adjusted
-from poslens.attribution.evaluation.recommendation import (
-    Recommendation,
-    setting_recommendation,
-)
+from poslens.attribution.evaluation.recommendation import Recommendation, setting_recommendation
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.cache.kinds.chunk_plan import ChunkPlanStore

@@ -119,7 +119,7 @@ def precompute(
         str,
         typer.Option(
             help="Publish results as Parquet parts to this folder or s3:// address instead of "
-            "filling the cache; `cache ingest` takes them in.",
+            "filling the cache; `cache ingest` takes them in."
         ),
     ] = "",
     shard: Annotated[
@@ -257,7 +257,7 @@ Axis = Annotated[
     CurveAxis,
     typer.Option(
         help="read: positions in the tokens that the model read. text: in hundredths of the whole "
-        "text's characters, each over the pairs that were read there.",
+        "text's characters, each over the pairs that were read there."
     ),
 ]
 
@@ -297,10 +297,7 @@ def _curves(
 @app.command()
 @cli_command
 @answers(
-    {
-        "--table curves": TableAnswer[CurveRow],
-        "--table differences": table_answer(DifferenceRow),
-    }
+    {"--table curves": TableAnswer[CurveRow], "--table differences": table_answer(DifferenceRow)}
 )
 def curve(
     model: Models = None,

@@ -12,12 +12,7 @@ import typer
 from poslens.attribution.errors import UserError
 from poslens.commands.answers import answers, print_json, print_table, source
 from poslens.commands.command_options import Dataset, Model, for_data, pairs_of, resolve
-from poslens.commands.command_output import (
-    TextFormat,
-    cli_command,
-    quiet,
-    watched,
-)
+from poslens.commands.command_output import TextFormat, cli_command, quiet, watched
 from poslens.commands.result_files import FigureFile, FigureOption
 from poslens.studies.debias.answers import CalibrationAnswer, CalibrationTable
 
@@ -52,8 +47,7 @@ def calibrate(
         ),
     ] = None,
     own_corpus: Annotated[
-        bool,
-        typer.Option("--own-corpus", help="Search only the corpus that a query belongs to."),
+        bool, typer.Option("--own-corpus", help="Search only the corpus that a query belongs to.")
     ] = False,
     curves: Annotated[
         int,
@@ -96,10 +90,7 @@ def calibrate(
     data, _ = pairs_of(dataset, False)
     spec = for_data(resolve(model), data.name)
     points = debiasing.grid(
-        spec,
-        strength or debiasing.STRENGTHS,
-        block or debiasing.BLOCKS,
-        layers or debiasing.LAYERS,
+        spec, strength or debiasing.STRENGTHS, block or debiasing.BLOCKS, layers or debiasing.LAYERS
     )
     setup = ranking_service.RankingSetup(ranking_service.collection_of(data), own_corpus)
     quiet()

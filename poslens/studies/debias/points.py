@@ -162,10 +162,7 @@ def _setup(data: DataSet, held_out: frozenset[str]) -> RankingSetup | None:
 
 
 def points(
-    spec: RetrieverSpec,
-    corpus: DebiasCorpus,
-    recipe: TrainingRecipe,
-    strengths: Sequence[float],
+    spec: RetrieverSpec, corpus: DebiasCorpus, recipe: TrainingRecipe, strengths: Sequence[float]
 ) -> list[DebiasPoint]:
     """The plain model, debiased, calibrated at each strength, and debiased and calibrated at the
     first one.

@@ -31,11 +31,7 @@ from poslens.attribution.retrievers.calibration import BLOCK, STRENGTH, Calibrat
 from poslens.attribution.retrievers.dense import FAMILY as DENSE
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.resolve import locate
-from poslens.attribution.retrievers.specs import (
-    RetrieverSpec,
-    contents_of,
-    with_calibration,
-)
+from poslens.attribution.retrievers.specs import RetrieverSpec, contents_of, with_calibration
 from poslens.attribution.types import Provenance
 from poslens.cache.lru_cache import LRUCache
 from poslens.commands.answers import comparison_entry

@@ -23,11 +23,7 @@ from poslens.attribution.evaluation.comparison import (
 from poslens.attribution.evaluation.position_effect import MARGIN as RANK_MARGIN
 from poslens.attribution.evaluation.position_effect import QueryPositions
 from poslens.attribution.evaluation.ranking_measures import NDCG
-from poslens.attribution.evaluation.recommendation import (
-    MARGIN,
-    Recommendation,
-    recommendation,
-)
+from poslens.attribution.evaluation.recommendation import MARGIN, Recommendation, recommendation
 from poslens.compute.compute import DataSetCurve
 from poslens.compute.provenance import ModelIdentity
 from poslens.studies.cause.service import DataSetCause

@@ -75,11 +75,7 @@ def explain(
 
 
 def _as_json(result: Explained) -> ExplanationAnswer:
-    from poslens.attribution.curves.positions import (
-        document_curve,
-        document_magnitudes,
-        positions,
-    )
+    from poslens.attribution.curves.positions import document_curve, document_magnitudes, positions
 
     attribution = result.attribution
 

@@ -40,8 +40,7 @@ PairDataset = Annotated[
     ),
 ]
 Heatmap = Annotated[
-    FigureFile | None,
-    FigureOption("the heatmap", ("html", "png", "svg", "pdf"), styled=False),
+    FigureFile | None, FigureOption("the heatmap", ("html", "png", "svg", "pdf"), styled=False)
 ]
 
 

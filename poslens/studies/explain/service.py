@@ -34,14 +34,7 @@ from poslens.attribution.interventions.null_controls import (
 )
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.text import words
-from poslens.attribution.types import (
-    Array,
-    Attribution,
-    Method,
-    Provenance,
-    TextPair,
-    as_array,
-)
+from poslens.attribution.types import Array, Attribution, Method, Provenance, TextPair, as_array
 from poslens.cache.lru_cache import LRUCache, StampedCache
 from poslens.cache.storage.store import StoredCurves
 from poslens.compute.compute import Compute, Explained

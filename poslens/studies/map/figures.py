@@ -43,11 +43,7 @@ def point_map(
     figure = canvas("map", style, "", "", provenance)
     figure.update_xaxes(showticklabels=False, ticks="", showline=False, zeroline=False)
     figure.update_yaxes(
-        showticklabels=False,
-        ticks="",
-        showline=False,
-        zeroline=False,
-        showgrid=False,
+        showticklabels=False, ticks="", showline=False, zeroline=False, showgrid=False
     )
     kind = go.Scattergl if webgl else go.Scatter
     size = 0.7 * style.font_size if n < MANY else 4

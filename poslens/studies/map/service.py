@@ -108,12 +108,7 @@ class CurveMap:
         retriever = compute.fitting(model, self.method)
         device = OneDevice(retriever, self.method, options.device_slot)
         return precompute(
-            device,
-            model.key,
-            self.method,
-            self.pairs,
-            compute.store,
-            options=options,
+            device, model.key, self.method, self.pairs, compute.store, options=options
         )
 
 

@@ -7,14 +7,7 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from poslens.attribution.evaluation.position_effect import PositionEffect
-from poslens.figures.figure_base import (
-    Provenances,
-    canvas,
-    faint,
-    group,
-    legend_name,
-    with_legend,
-)
+from poslens.figures.figure_base import Provenances, canvas, faint, group, legend_name, with_legend
 from poslens.figures.palettes import Style
 from poslens.studies.positions.summary import PositionSummary
 

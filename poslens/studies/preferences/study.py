@@ -134,11 +134,7 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
         return PreferenceCorpus(pairs, tuple(data.pairs), methods, conditions)
 
     def subjects(
-        self,
-        compute: Compute,
-        spec: RetrieverSpec,
-        corpus: PreferenceCorpus,
-        settings: Settings,
+        self, compute: Compute, spec: RetrieverSpec, corpus: PreferenceCorpus, settings: Settings
     ) -> list[PreferenceSubject]:
         """One subject per method.
 
@@ -181,10 +177,7 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
         return replace(job, label=title)
 
     def summarize(
-        self,
-        compute: Compute,
-        subject: PreferenceSubject,
-        earlier: Sequence[PreferenceSummary],
+        self, compute: Compute, subject: PreferenceSubject, earlier: Sequence[PreferenceSummary]
     ) -> PreferenceSummary | None:
         """The method's preference, once all conditions are measured.
 
@@ -194,10 +187,7 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
         return summary_of(compute, subject, subject.method)
 
     def so_far(
-        self,
-        compute: Compute,
-        subject: PreferenceSubject,
-        earlier: Sequence[PreferenceSummary],
+        self, compute: Compute, subject: PreferenceSubject, earlier: Sequence[PreferenceSummary]
     ) -> PreferenceSummary | None:
         """The index on the order-blind encoder, which is measured first."""
         alone = replace(subject, corpus=replace(subject.corpus, conditions=(ORDER_BLIND,)))
@@ -251,9 +241,7 @@ def summary_of(
     measured = {item.condition: stored[item_id(item.method, item.condition)] for item in items}
     documents = [pair.document for pair in subject.corpus.pairs]
     return PreferenceSummary(
-        preference(method, measured, documents),
-        model,
-        subject.corpus.pairs[0].dataset,
+        preference(method, measured, documents), model, subject.corpus.pairs[0].dataset
     )
 
 

@@ -423,10 +423,7 @@ def _pairs(candidates: Sequence[Candidates]) -> list[TextPair]:
 
 
 def _summary(
-    compute: Compute,
-    subject: Simulated,
-    model: ModelIdentity,
-    candidates: Sequence[Candidates],
+    compute: Compute, subject: Simulated, model: ModelIdentity, candidates: Sequence[Candidates]
 ) -> SimulatabilitySummary:
     stored = iter(compute.store.get_many(model.key, subject.method, _pairs(candidates)))
     choices: list[ForcedChoice] = []

@@ -67,12 +67,7 @@ def causes_chart(
             )
         )
     figure.update_layout(barmode="group", bargap=0.25, hovermode="closest")
-    figure.update_xaxes(
-        ticks="",
-        showline=False,
-        autotickangles=[0, 45],
-        automargin=True,
-    )
+    figure.update_xaxes(ticks="", showline=False, autotickangles=[0, 45], automargin=True)
     figure.update_yaxes(showgrid=True, rangemode="tozero")
     return with_legend(figure, style)
 

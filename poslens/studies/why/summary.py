@@ -154,10 +154,7 @@ def change_words(cause: Cause, one: Why) -> str:
             if n
         ]
         return f"without {' and '.join(parts)} above it"
-    return {
-        "not read": "if the model read all of it",
-        "dilution": "as the evidence alone",
-    }[cause]
+    return {"not read": "if the model read all of it", "dilution": "as the evidence alone"}[cause]
 
 
 def sentence(one: Why) -> str:
