@@ -31,22 +31,9 @@ Function = Callable[..., Iterable[bytes]]
 _ROOT = Path(sys.modules[__name__.partition(".")[0]].__file__ or "").resolve().parents[1]
 _CHILD = f"from {__name__} import serve; serve()"
 # What Python needs to start in the same way, without anything that could be a secret.
-_INHERITED = (
-    "DYLD_LIBRARY_PATH",
-    "HOME",
-    "LANG",
-    "LC_ALL",
-    "LC_CTYPE",
-    "LD_LIBRARY_PATH",
-    "PATH",
-    "PYTHONDONTWRITEBYTECODE",
-    "PYTHONHOME",
-    "PYTHONPATH",
-    "PYTHONUTF8",
-    "SYSTEMROOT",
-    "TEMP",
-    "TMP",
-    "TMPDIR",
+_INHERITED = tuple(
+    "DYLD_LIBRARY_PATH HOME LANG LC_ALL LC_CTYPE LD_LIBRARY_PATH PATH "
+    "PYTHONDONTWRITEBYTECODE PYTHONHOME PYTHONPATH PYTHONUTF8 SYSTEMROOT TEMP TMP TMPDIR".split()
 )
 # One thread, and an allocator that requests memory on demand, so the limit applies to the file.
 _ENVIRONMENT = {

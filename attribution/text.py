@@ -37,25 +37,13 @@ _SCRIPTS = {name: regex.compile(rf"\p{{{name}}}") for name in _UNMARKED}
 _LETTER = regex.compile(r"\p{L}")
 
 # ISO 639-3 codes, as in data sets, to the codes of sentencex.
-_SENTENCEX = {
-    "eng": "en",
-    "pol": "pl",
-    "slk": "sk",
-    "spa": "es",
-    "cmn": "zh",
-    "zho": "zh",
-    "ara": "ar",
-    "tha": "th",
-    "deu": "de",
-    "fra": "fr",
-    "ita": "it",
-    "jpn": "ja",
-    "kor": "ko",
-    "por": "pt",
-    "rus": "ru",
-    "ces": "cs",
-    "hin": "hi",
-}
+_SENTENCEX = dict(
+    code.split(":")
+    for code in (
+        "eng:en pol:pl slk:sk spa:es cmn:zh zho:zh ara:ar tha:th deu:de fra:fr ita:it jpn:ja "
+        "kor:ko por:pt rus:ru ces:cs hin:hi"
+    ).split()
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,48 +5,15 @@ from __future__ import annotations
 import re
 
 # The languages of PosIR, BEIR's translations and MultiClaim's larger parts.
-_TWO_LETTERS = {
-    "ar": "ara",
-    "bg": "bul",
-    "bn": "ben",
-    "cs": "ces",
-    "da": "dan",
-    "de": "deu",
-    "el": "ell",
-    "en": "eng",
-    "es": "spa",
-    "fa": "fas",
-    "fi": "fin",
-    "fr": "fra",
-    "he": "heb",
-    "hi": "hin",
-    "hr": "hrv",
-    "hu": "hun",
-    "id": "ind",
-    "it": "ita",
-    "ja": "jpn",
-    "ko": "kor",
-    "ms": "msa",
-    "nl": "nld",
-    "no": "nor",
-    "pl": "pol",
-    "pt": "por",
-    "ro": "ron",
-    "ru": "rus",
-    "sk": "slk",
-    "sl": "slv",
-    "sr": "srp",
-    "sv": "swe",
-    "sw": "swa",
-    "te": "tel",
-    "th": "tha",
-    "tr": "tur",
-    "uk": "ukr",
-    "ur": "urd",
-    "vi": "vie",
-    "yo": "yor",
-    "zh": "cmn",
-}
+_TWO_LETTERS = dict(
+    code.split(":")
+    for code in (
+        "ar:ara bg:bul bn:ben cs:ces da:dan de:deu el:ell en:eng es:spa fa:fas fi:fin fr:fra "
+        "he:heb hi:hin hr:hrv hu:hun id:ind it:ita ja:jpn ko:kor ms:msa nl:nld no:nor pl:pol "
+        "pt:por ro:ron ru:rus sk:slk sl:slv sr:srp sv:swe sw:swa te:tel th:tha tr:tur uk:ukr "
+        "ur:urd vi:vie yo:yor zh:cmn"
+    ).split()
+)
 _THREE_LETTERS = frozenset(_TWO_LETTERS.values()) | {"zho"}
 
 # A script or a region behind a language, as in PosIR's `eng-Latn`, FLORES' `eng_Latn`, `pt-BR`.
@@ -54,27 +21,9 @@ _SUBTAGS = re.compile(r"([A-Za-z]{2,3})(?:[-_](?:[A-Z][a-z]{3}|[A-Z]{2}|[0-9]{3}
 
 # The published sets of BEIR (Thakur et al. 2021); all of them are English.
 _BEIR = frozenset(
-    {
-        "arguana",
-        "bioasq",
-        "climate-fever",
-        "cqadupstack",
-        "dbpedia-entity",
-        "fever",
-        "fiqa",
-        "hotpotqa",
-        "msmarco",
-        "nfcorpus",
-        "nq",
-        "quora",
-        "robust04",
-        "scidocs",
-        "scifact",
-        "signal1m",
-        "trec-covid",
-        "trec-news",
-        "webis-touche2020",
-    }
+    "arguana bioasq climate-fever cqadupstack dbpedia-entity fever fiqa hotpotqa "
+    "msmarco nfcorpus nq quora robust04 scidocs scifact signal1m trec-covid trec-news "
+    "webis-touche2020".split()
 )
 
 

@@ -116,16 +116,9 @@ def summarize(results: Sequence[Faithfulness], groups: Sequence[Hashable]) -> Fa
     )
 
 
-_NUMBERS = (
-    "deletion_area",
-    "insertion_area",
-    "comprehensiveness",
-    "sufficiency",
-    "deletion_gain",
-    "insertion_gain",
-    "comprehensiveness_gain",
-    "sufficiency_gain",
-    "seconds",
+_NUMBERS = tuple(
+    "deletion_area insertion_area comprehensiveness sufficiency deletion_gain "
+    "insertion_gain comprehensiveness_gain sufficiency_gain seconds".split()
 )
 
 

@@ -31,49 +31,13 @@ NEEDLES = 20
 MIN_LENGTH, MAX_LENGTH = 64, 1_000_000
 MIN_NEEDLES, MAX_NEEDLES = 2, 100
 
-_FIRST = (
-    "copper",
-    "granite",
-    "velvet",
-    "amber",
-    "cedar",
-    "marble",
-    "silver",
-    "woollen",
-    "crimson",
-    "hollow",
-    "frozen",
-    "painted",
-    "wooden",
-    "golden",
-    "striped",
-    "rusty",
-    "narrow",
-    "quiet",
-    "distant",
-    "crooked",
+_FIRST = tuple(
+    "copper granite velvet amber cedar marble silver woollen crimson hollow frozen painted "
+    "wooden golden striped rusty narrow quiet distant crooked".split()
 )
-_SECOND = (
-    "lighthouse",
-    "orchard",
-    "windmill",
-    "harbour",
-    "library",
-    "bakery",
-    "viaduct",
-    "greenhouse",
-    "quarry",
-    "theatre",
-    "brewery",
-    "cottage",
-    "fountain",
-    "stable",
-    "tunnel",
-    "chapel",
-    "vineyard",
-    "sawmill",
-    "pavilion",
-    "granary",
+_SECOND = tuple(
+    "lighthouse orchard windmill harbour library bakery viaduct greenhouse quarry theatre "
+    "brewery cottage fountain stable tunnel chapel vineyard sawmill pavilion granary".split()
 )
 
 

@@ -6,22 +6,9 @@ from __future__ import annotations
 import re
 
 MODULES = frozenset(
-    [
-        "Transformer",
-        "MLMTransformer",
-        "Pooling",
-        "Normalize",
-        "Dense",
-        "Dropout",
-        "LayerNorm",
-        "WeightedLayerPooling",
-        "Router",
-        "Asym",
-        "SpladePooling",
-        "MultiVectorMask",
-        "HierarchicalTokenPooling",
-        "LogitScore",
-    ]
+    "Transformer MLMTransformer Pooling Normalize Dense Dropout LayerNorm "
+    "WeightedLayerPooling Router Asym SpladePooling MultiVectorMask "
+    "HierarchicalTokenPooling LogitScore".split()
 )
 """Classes of sentence-transformers that a `modules.json` or a Router may name."""
 
@@ -43,34 +30,9 @@ _MODULE = re.compile(
 )
 
 ACTIVATIONS = frozenset(
-    [
-        "CELU",
-        "ELU",
-        "GELU",
-        "GLU",
-        "Hardshrink",
-        "Hardsigmoid",
-        "Hardswish",
-        "Hardtanh",
-        "LeakyReLU",
-        "LogSigmoid",
-        "LogSoftmax",
-        "Mish",
-        "PReLU",
-        "RReLU",
-        "ReLU",
-        "ReLU6",
-        "SELU",
-        "SiLU",
-        "Sigmoid",
-        "Softmax",
-        "Softmin",
-        "Softplus",
-        "Softshrink",
-        "Softsign",
-        "Tanh",
-        "Tanhshrink",
-    ]
+    "CELU ELU GELU GLU Hardshrink Hardsigmoid Hardswish Hardtanh LeakyReLU LogSigmoid "
+    "LogSoftmax Mish PReLU RReLU ReLU ReLU6 SELU SiLU Sigmoid Softmax Softmin Softplus "
+    "Softshrink Softsign Tanh Tanhshrink".split()
 )
 """Classes of torch.nn that a configuration may name as an activation, and `Identity`."""
 
@@ -85,20 +47,9 @@ IMPORTABLE = re.compile(r"(?:torch|sentence_transformers|pylate)\.[\w.]+", re.AS
 ATTENTION = frozenset({"eager", "sdpa", "flex_attention", "flash_attention_2"})
 
 LOADING = frozenset(
-    [
-        "trust_remote_code",
-        "torch_dtype",
-        "dtype",
-        "attn_implementation",
-        "padding_side",
-        "truncation_side",
-        "model_max_length",
-        "add_pooling_layer",
-        "num_labels",
-        "use_fast",
-        "do_lower_case",
-        "low_cpu_mem_usage",
-    ]
+    "trust_remote_code torch_dtype dtype attn_implementation padding_side "
+    "truncation_side model_max_length add_pooling_layer num_labels use_fast "
+    "do_lower_case low_cpu_mem_usage".split()
 )
 """What a `sentence_bert_config.json` may pass on to transformers; other names choose other files,
 formats or repositories."""

@@ -37,45 +37,18 @@ MAX_ENTRIES = 10_000
 """Files and folders of one folder."""
 MAX_MODULES = 64
 
-_CONFIGS = (
-    "modules.json",
-    "config.json",
-    "config_sentence_transformers.json",
-    "sentence_*_config.json",
-    "router_config.json",
-    "generation_config.json",
-    "processor_config.json",
-    "preprocessor_config.json",
-    "video_preprocessor_config.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template.json",
-    "adapter_config.json",
-    "artifact.metadata",
-    "calibration.json",
-    "model.safetensors.index.json",
+_CONFIGS = tuple(
+    "modules.json config.json config_sentence_transformers.json sentence_*_config.json "
+    "router_config.json generation_config.json processor_config.json "
+    "preprocessor_config.json video_preprocessor_config.json tokenizer_config.json "
+    "special_tokens_map.json added_tokens.json chat_template.json adapter_config.json "
+    "artifact.metadata calibration.json model.safetensors.index.json".split()
 )
 _TEXTS = ("*.jinja",)
-_VOCABULARIES = (
-    "tokenizer.json",
-    "tokenizer.*.json",
-    "vocab*",
-    "*vocab*.json",
-    "*vocab*.txt",
-    "merges.txt",
-    "*.model",
-    "tokenizer.model*",
-    "*.spm",
-    "*.tiktoken",
-    "tekken.json",
-    "bpe.codes",
-    "dict*.txt",
-    "emoji.json",
-    "normalizer.json",
-    "byte_maps.json",
-    "word_*.json",
-    "*.tokenizer",
+_VOCABULARIES = tuple(
+    "tokenizer.json tokenizer.*.json vocab* *vocab*.json *vocab*.txt merges.txt *.model "
+    "tokenizer.model* *.spm *.tiktoken tekken.json bpe.codes dict*.txt emoji.json "
+    "normalizer.json byte_maps.json word_*.json *.tokenizer".split()
 )
 """Names under which transformers' tokenizers look for a vocabulary, and sentence-transformers for
 settings; a test compares them with the libraries' own."""

@@ -34,24 +34,9 @@ UPLOAD = Limits(memory=1 << 30, seconds=120)
 
 _MAX_NAME, _MAX_REASON = 4000, 5000
 _AT_ONCE = 1000
-_CHECKED = (
-    "kind",
-    "dataset",
-    "pair_id",
-    "text",
-    "language",
-    "domain",
-    "document_tokens",
-    "tokens",
-    "evidence_start",
-    "evidence_end",
-    "characters",
-    "reason",
-    "score",
-    "variant",
-    "curve",
-    "magnitudes",
-    "payload",
+_CHECKED = tuple(
+    "kind dataset pair_id text language domain document_tokens tokens evidence_start "
+    "evidence_end characters reason score variant curve magnitudes payload".split()
 )
 _NUMBERS = ("document_tokens", "tokens", "evidence_start", "evidence_end", "characters")
 _TEXT = re.compile(r"[0-9a-f]{16}")

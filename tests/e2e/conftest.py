@@ -104,7 +104,7 @@ def run_app(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return start(*_small_data(tmp_path_factory.mktemp("again")))
 
 
-WORDS = "fog ice tide rust moss clay salt dew amber flint chalk peat".split()  # noqa: SIM905
+WORDS = "fog ice tide rust moss clay salt dew amber flint chalk peat".split()
 
 
 def _small_data(folder: Path) -> list[str]:
