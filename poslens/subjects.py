@@ -33,7 +33,6 @@ class Encoder(Protocol):
 
     def encode(self, texts: list[str], /) -> Any:
         """One vector for each text [n, dimensions], as an array, a tensor or a list."""
-        ...
 
 
 Model: TypeAlias = "str | Path | SentenceTransformer | Encoder"

@@ -36,7 +36,6 @@ class Scorer(Protocol):
 
     def __call__(self, rows: Sequence[int], documents: Sequence[str]) -> Tensor:
         """Scores [len(rows), len(documents)]; minus infinity where nothing can be found."""
-        ...
 
 
 def scorer(

@@ -48,21 +48,17 @@ class Retriever(Protocol):
     @property
     def device(self) -> torch.device:
         """The device that the model runs on."""
-        ...
 
     @property
     def max_length(self) -> int:
         """Context limit for documents in tokens, including special tokens."""
-        ...
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of the weights."""
-        ...
 
     def check(self, pair: TextPair) -> LibraryCheck:
         """Distance from the library's own result for the pair."""
-        ...
 
 
 class Embedded(Retriever, Protocol):
@@ -70,19 +66,15 @@ class Embedded(Retriever, Protocol):
 
     def input_embeddings(self, encoded: Encoded) -> Tensor:
         """Word embeddings [B, T, H] before positions are added; detached."""
-        ...
 
     def baseline(self, encoded: Encoded) -> Tensor:
         """Word embeddings with padding in place of every text token; special tokens stay."""
-        ...
 
     def override_embeddings(self, inputs: Tensor) -> AbstractContextManager[None]:
         """Context in which the model uses `inputs` [B, T, H] as its word embeddings."""
-        ...
 
     def embed(self, encoded: Encoded) -> Representation:
         """The representation to compare with the other side; for joint models the scores [B]."""
-        ...
 
 
 class Separate(Embedded, Protocol):
@@ -90,15 +82,12 @@ class Separate(Embedded, Protocol):
 
     def encode_texts(self, texts: Sequence[str], side: Side) -> Encoded:
         """Tokenize texts of one side."""
-        ...
 
     def encode_plain(self, texts: Sequence[str], side: Side) -> Encoded:
         """Tokenize for `embed` only, possibly without `Token` columns."""
-        ...
 
     def similarity(self, queries: Representation, documents: Representation) -> Tensor:
         """Scores [B] of the representations of both sides."""
-        ...
 
 
 class Pooled(Separate, Protocol):
@@ -107,15 +96,12 @@ class Pooled(Separate, Protocol):
     @property
     def width(self) -> int:
         """Number of dimensions of a vector, H."""
-        ...
 
     def max_length_of(self, side: Side) -> int:
         """Context limit for one side in tokens, including special tokens."""
-        ...
 
     def similarities(self, queries: Tensor, documents: Tensor) -> Tensor:
         """Scores [P, C] of every query [P, H] with every document [C, H]."""
-        ...
 
     def directions(self, vectors: Tensor) -> Tensor:
         """Vectors [B, H] scaled so that the score is the inner product of two rows.
@@ -123,7 +109,6 @@ class Pooled(Separate, Protocol):
         Raises:
             UserError: the model's similarity is no inner product.
         """
-        ...
 
 
 class Joint(Embedded, Protocol):
@@ -131,7 +116,6 @@ class Joint(Embedded, Protocol):
 
     def encode_pairs(self, pairs: Sequence[TextPair]) -> tuple[Encoded, Encoded]:
         """Query and document of each pair; the two share their features [B, T]."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +138,6 @@ class Additive(Retriever, Protocol):
     ) -> Iterator[ExactScore]:
         """The score of each pair (indices of a query and a document) as a sum over pairs of tokens;
         each text is read once."""
-        ...
 
 
 def reads_jointly(retriever: Retriever) -> TypeGuard[Joint]:

@@ -54,7 +54,6 @@ class VectorSource(Protocol):
 
     def vectors(self, texts: Sequence[str]) -> Array:
         """Vectors [n, H] of texts, in their order."""
-        ...
 
 
 class Scores(Protocol):
@@ -62,7 +61,6 @@ class Scores(Protocol):
 
     def scores(self, query: str, documents: Sequence[str]) -> Array:
         """Scores [n] of documents for a query, in their order."""
-        ...
 
 
 def far(values: Array, array: Array) -> bool:

@@ -42,11 +42,9 @@ class Known(Protocol):
 
     def find(self, key: Hashable) -> Representation | None:
         """The value stored under `key`: a side and a text, or another key."""
-        ...
 
     def keep(self, key: Hashable, value: Representation) -> Representation:
         """Store `value`."""
-        ...
 
 
 def size(representation: Representation) -> int:

@@ -60,12 +60,10 @@ class Executor(Protocol):
 
     def batches(self, pairs: Sequence[TextPair]) -> Iterator[list[TextPair]]:
         """The pairs, split into the batches that are computed at a time."""
-        ...
 
     def compute(self, batches: Iterator[list[TextPair]]) -> Iterator[Computed]:
         """Yield the outcomes of batches, one or several at a time and in any order. A batch is
         taken from the iterator only when a device is free, so that it is not claimed too early."""
-        ...
 
 
 class Destination(Protocol):
@@ -78,7 +76,6 @@ class Destination(Protocol):
         self, model: ModelKey, method: Method, pairs: Sequence[TextPair], *, retry: bool = False
     ) -> list[TextPair]:
         """The pairs with neither a result nor, unless `retry`, a failure."""
-        ...
 
     def put_encoded(
         self,
@@ -89,7 +86,6 @@ class Destination(Protocol):
         failures: Sequence[tuple[TextPair, str]] = (),
     ) -> None:
         """Store results of `pairs` and failures in one transaction; durable when this returns."""
-        ...
 
 
 class OneDevice:

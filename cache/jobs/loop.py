@@ -67,15 +67,12 @@ class Work(Protocol[Item, Computed]):
 
     def key(self, item: Item) -> str:
         """Identifies the item, including everything its result depends on, to other runs."""
-        ...
 
     def missing(self, items: Sequence[Item]) -> list[Item]:
         """Those of `items` that still have to be computed."""
-        ...
 
     def batches(self, items: Sequence[Item]) -> Iterator[list[Item]]:
         """The items, split into the batches that are claimed together."""
-        ...
 
     def compute(self, batches: Iterator[list[Item]]) -> Iterator[Computed]:
         """Yield computed portions, each stored in one transaction, in any order. A batch is taken
@@ -84,7 +81,6 @@ class Work(Protocol[Item, Computed]):
         Raises:
             Stopped: the run was cancelled within a batch.
         """
-        ...
 
     def store(self, computed: Computed) -> tuple[list[Item], list[Item]]:
         """Store one portion in one transaction; durable when this returns. Returns the items that
@@ -93,7 +89,6 @@ class Work(Protocol[Item, Computed]):
         Raises:
             UserError: the portion can't be written.
         """
-        ...
 
 
 def run(

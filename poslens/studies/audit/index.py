@@ -76,7 +76,6 @@ class SearchIndex(Protocol):
 
     def ranks(self, queries: Any, own: Sequence[int]) -> Ints:
         """Ranks [P]."""
-        ...
 
 
 class IndexBuilder:

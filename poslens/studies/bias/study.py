@@ -276,7 +276,6 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         return left
 
     def notes(self, data: DataSet, corpus: tuple[BiasPairs, ...]) -> list[str]:
-        """The pairs excluded from each test, and the tests without pairs."""
         sentences = [
             f"{pairs_of_test.title}: "
             + " ".join(
@@ -358,7 +357,6 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         return BiasSummary(model, subject, tests) if tests else None
 
     def together(self, summaries: Sequence[BiasSummary]) -> list[BiasSummary]:
-        """The results with Holm-adjusted p values over all of them."""
         p = iter(adjusted([test.result for summary in summaries for test in summary.tests]))
         return [
             replace(
@@ -368,7 +366,6 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         ]
 
     def measured(self, summary: BiasSummary) -> MeasuredModel:
-        """The mean difference of each test, by pair."""
         return MeasuredModel(summary.model.spec.name, [_measure(test) for test in summary.tests])
 
     def remarks(self, summaries: Sequence[BiasSummary]) -> list[str]:
@@ -390,7 +387,6 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         return sentences
 
     def verdict(self, summary: BiasSummary) -> str:
-        """Which document scores higher in which tests."""
         higher: dict[str, list[str]] = {"d1": [], "d2": []}
         level: list[str] = []
         for test in summary.tests:
@@ -407,7 +403,6 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         return f"{summary.model.spec.name}: {'; '.join(parts)} ({known})."
 
     def provenance(self, summary: BiasSummary) -> Provenance:
-        """Everything needed to reproduce the tests."""
         return provenance_of(summary.model, summary.tests)
 
 

@@ -109,15 +109,10 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
     product = "the debiased model, a sentence-transformers folder"
 
     def corpus(self, data: DataSet, settings: Settings) -> DebiasCorpus:
-        """The data set, split by document.
-
-        Raises:
-            UserError: it has too few documents or sentences.
-        """
+        """The data set, split by document."""
         return debias_corpus(data, settings.pairs)
 
     def notes(self, data: DataSet, corpus: DebiasCorpus) -> list[str]:
-        """The split, and what cannot be measured."""
         n, sentences = len(corpus.held_out), len(corpus.training.train)
         found = [
             f"{sentences:,} sentences to train on; {n:,} of {corpus.training.n_documents:,} "
@@ -132,11 +127,7 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
     def subjects(
         self, compute: Compute, spec: RetrieverSpec, corpus: DebiasCorpus, settings: Settings
     ) -> list[DebiasPoint]:
-        """The model plain, debiased, calibrated, and both.
-
-        Raises:
-            UserError: it cannot be trained.
-        """
+        """The model plain, debiased, calibrated, and both."""
         recipe = TrainingRecipe(seed=settings.seed, steps=settings.steps)
         return points(spec, corpus, recipe, settings.strengths)
 
@@ -191,8 +182,6 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         return summary if plain is None else replace(summary, changes=summary.against(plain))
 
     def together(self, summaries: Sequence[DebiasSummary]) -> list[DebiasSummary]:
-        """The results with Holm's p over all changes, and the front and the recommendation of each
-        base model."""
         changes = with_holm([summary.changes for summary in summaries])
         summaries = [
             replace(summary, changes=each) for summary, each in zip(summaries, changes, strict=True)
@@ -224,7 +213,6 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         return found
 
     def verdict(self, summary: DebiasSummary) -> str:
-        """What changed on the held-out half, and whether the model is recommended."""
         advice, effect, quality = summary.recommendation, summary.effect, summary.quality
         parts = []
         if effect is not None:
@@ -252,7 +240,6 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         return f"{sentence} {head}: {advice.reason[0].lower()}{advice.reason[1:]}"
 
     def provenance(self, summary: DebiasSummary) -> Provenance:
-        """Everything needed to compute the point again."""
         if summary.ranked is not None:
             return summary.ranked.provenance()
         if summary.cause is not None:
@@ -267,7 +254,6 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         )
 
     def require_product(self, folder: Path) -> None:
-        """See `Study`."""
         require_new(folder)
 
     def write_product(self, summaries: Sequence[DebiasSummary], folder: Path) -> None:

@@ -123,11 +123,7 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
     )
 
     def corpus(self, data: DataSet, settings: Settings) -> PreferenceCorpus:
-        """One pair of each document, and all English pairs for unrelated queries.
-
-        Raises:
-            UserError: the data set has no English pairs that all models read whole.
-        """
+        """One pair of each document, and all English pairs for unrelated queries."""
         methods = tuple(make_method(name) for name in settings.methods)
         conditions = (ORDER_BLIND,) if settings.order_blind_only else CONDITIONS
         pairs = pairs_for(data, settings.documents)
@@ -136,11 +132,7 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
     def subjects(
         self, compute: Compute, spec: RetrieverSpec, corpus: PreferenceCorpus, settings: Settings
     ) -> list[PreferenceSubject]:
-        """One subject per method.
-
-        Raises:
-            UserError: the model is not the one with planted biases.
-        """
+        """One subject per method."""
         if spec != resolve(BASE):
             raise UserError(
                 f"{spec.name} has no variants with a known position bias: select {BASE}."
@@ -148,11 +140,7 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
         return [PreferenceSubject(spec, method, corpus) for method in corpus.methods]
 
     def job(self, compute: Compute, subject: PreferenceSubject) -> Job:
-        """Attribute the pairs under each condition.
-
-        Raises:
-            UserError: the model's files are not on this machine.
-        """
+        """Attribute the pairs under each condition."""
         blind = cache(lambda: _order_blind(subject.spec))
 
         def worker(
@@ -179,11 +167,7 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
     def summarize(
         self, compute: Compute, subject: PreferenceSubject, earlier: Sequence[PreferenceSummary]
     ) -> PreferenceSummary | None:
-        """The method's preference, once all conditions are measured.
-
-        Raises:
-            UserError: the method's scores are 0.
-        """
+        """The method's preference, once all conditions are measured."""
         return summary_of(compute, subject, subject.method)
 
     def so_far(
@@ -194,7 +178,6 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
         return summary_of(compute, alone, subject.method)
 
     def verdict(self, summary: PreferenceSummary) -> str:
-        """The index on the order-blind encoder, the slope and the detection limits."""
         own = summary.preference
         sentences = [f"{METHODS[own.method.name].title}: {words(own.order_blind)}."]
         if (planted := own.planted) is not None:
@@ -213,7 +196,6 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
         return " ".join(sentences)
 
     def provenance(self, summary: PreferenceSummary) -> Provenance:
-        """Everything needed to measure it again."""
         own = summary.preference
         return of_model(
             summary.model,

@@ -222,19 +222,10 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
     figures = (Figure("Gain in correct predictions by method", _gains),)
 
     def read(self, dataset: str) -> DataSet:
-        """The data set; without pairs if it has no relevance judgments.
-
-        Raises:
-            UserError: its files cannot be read.
-        """
         return read_searched(dataset)
 
     def corpus(self, data: DataSet, settings: Settings) -> Collection:
-        """The corpus with its queries.
-
-        Raises:
-            UserError: the corpus cannot be read, has fewer than two documents or no queries.
-        """
+        """The corpus with its queries."""
         collection = searched(data)
         if collection.survey.n < 2 or not collection.queries:
             raise UserError(
@@ -246,11 +237,7 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
     def subjects(
         self, compute: Compute, spec: RetrieverSpec, corpus: Collection, settings: Settings
     ) -> list[Simulated]:
-        """One subject for each method that fits the model.
-
-        Raises:
-            UserError: the model has no ranking of the whole corpus, or no method fits it.
-        """
+        """One subject for each method that fits the model."""
         require_ranking(spec)
         unfit = compute.unfit(compute.identify(spec))
         fast = [name for name, entry in METHODS.items() if not entry.slow]
@@ -267,11 +254,7 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
 
     def job(self, compute: Compute, subject: Simulated) -> Job:
         """A job that ranks the corpus and attributes the scores of the two documents of each query;
-        progress counts queries.
-
-        Raises:
-            UserError: the model's files are not on this machine.
-        """
+        progress counts queries."""
         model, spec, collection = compute.identify(subject.spec), subject.spec, subject.collection
         setup = RankingSetup(collection)
         total = min(subject.queries, len(collection.queries))
@@ -307,11 +290,7 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
     def summarize(
         self, compute: Compute, subject: Simulated, earlier: Sequence[SimulatabilitySummary] = ()
     ) -> SimulatabilitySummary | None:
-        """The shares of correct predictions; None while an attribution is missing.
-
-        Raises:
-            UserError: no query has two documents that the method can attribute.
-        """
+        """The shares of correct predictions; None while an attribution is missing."""
         model, candidates = compute.identify(subject.spec), _candidates(compute, subject)
         if candidates is None or compute.store.missing(
             model.key, subject.method, _pairs(candidates)
@@ -328,7 +307,6 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
         return _summaries.get(key, lambda: _summary(compute, subject, model, candidates))
 
     def together(self, summaries: Sequence[SimulatabilitySummary]) -> list[SimulatabilitySummary]:
-        """The results with p adjusted over both comparisons of all of them."""
         n = len(summaries)
         comparisons = adjusted(
             [summary.gain for summary in summaries]
@@ -342,7 +320,6 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
         ]
 
     def verdict(self, summary: SimulatabilitySummary) -> str:
-        """The gain over random words, and the words similar to the query for comparison."""
         asked, views = summary.asked, summary.views
         name = f"{asked.spec.name}, {asked.method.name}"
         if summary.gain is None:
@@ -356,7 +333,6 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
         )
 
     def provenance(self, summary: SimulatabilitySummary) -> Provenance:
-        """Everything needed to reproduce the predictions."""
         asked = summary.asked
         return of_model(
             summary.model,
