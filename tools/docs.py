@@ -286,7 +286,7 @@ def preferences_table() -> str:
     return table(
         [
             "method",
-            "index without positions",
+            "index without position embeddings",
             "slope",
             "rank correlation",
             "detects primacy from",

@@ -297,7 +297,7 @@ def _sentence(comparison: Comparison) -> str:
         if interval is None:
             return f"Too few documents to decide: an interval needs {MIN_DOCUMENTS}."
         needed = comparison.needed
-        would = "" if needed is None else f"; about {needed:,} documents are needed"
+        would = "" if needed is None else f"; about {needed:,} documents would be needed"
         # Otherwise an interval that excludes 0 would contradict the verdict.
         p = f" ({_p_value(comparison)})" if interval[0] > 0 or interval[1] < 0 else ""
         return f"Too few documents to decide{p}{would}."
@@ -311,7 +311,7 @@ def _p_value(comparison: Comparison) -> str:
     p = comparison.p_holm or 0.0
     if p < 0.001:
         return "p < 0.001"
-    return f"p = {p:.2g}" + " after Holm's adjustment" * (comparison.p != comparison.p_holm)
+    return "Holm-adjusted " * (comparison.p != comparison.p_holm) + f"p = {p:.2g}"
 
 
 def _needed(value: float, margin: float, error: float | None, n: int) -> int | None:

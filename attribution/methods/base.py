@@ -111,14 +111,14 @@ CURVE_PARAMETERS = (
         NORMALIZATIONS,
         "How each document is scaled before averaging. p99: clip at the document's 99th percentile "
         "and divide by it, as PosIR's scripts do. max: divide by its largest value, as PosIR's "
-        "paper says. none: no scaling.",
+        "paper describes. none: no scaling.",
     ),
     MethodParameter(
         "resampling",
         RESAMPLINGS,
-        "How token values become 100 points. bin_mean: every token counts in the mean of its bin. "
-        "point: linear interpolation between the two nearest tokens, as in PosIR, so at most 200 "
-        "tokens of a document count.",
+        "How token values become 100 points. bin_mean: each point is the mean of the tokens in its "
+        "bin. point: linear interpolation between the two nearest tokens, as in PosIR, so at most "
+        "200 tokens of a document (2 per point) count.",
     ),
 )
 

@@ -287,7 +287,7 @@ def board() -> None:
     computing = jobs()
     if computing:
         with progress:
-            unit = "pairs" + (f" in total ({len(computing)} runs)" if len(computing) > 1 else "")
+            unit = "pairs" + (f" in {len(computing)} runs" if len(computing) > 1 else "")
             run_board(computing, unit=unit, rate_unit="pairs", others=True)
     if is_active() != ticking:
         st.rerun()

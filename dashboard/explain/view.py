@@ -281,7 +281,7 @@ def _indices(subject: ExplainedSubject, averages: Sequence[Average | None]) -> N
             numbers = (summary.center_of_mass, summary.primacy_recency_index)
             text = f"{summary.curve.n:,} pairs of {summary.curve.n_documents:,} documents"
             rows.append((label, text, *(str(number or NOTHING) for number in numbers)))
-    columns = ["model", "curve of", "center of mass", "primacy-recency index"]
+    columns = ["model", "curve", "center of mass", "primacy-recency index"]
     # Skip rows without any number.
     show_table(pd.DataFrame([row for row in rows if set(row[2:]) != {NOTHING}], columns=columns))
     missing = why_no_number(
@@ -290,7 +290,7 @@ def _indices(subject: ExplainedSubject, averages: Sequence[Average | None]) -> N
     st.caption(
         "Brackets are 95% bootstrap intervals over documents; a single pair has none. A negative "
         "index means more attribution near the beginning, a positive one near the end. The numbers "
-        f"are those of the curves without a control subtracted. {panels.plain(missing)}"
+        f"are computed before any control is subtracted. {panels.plain(missing)}"
     )
 
 

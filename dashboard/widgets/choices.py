@@ -295,8 +295,8 @@ def posir_protocol() -> bool:
         key="posir",
         bind="query-params",
         help=(
-            "The setup of the PosIR paper: English documents of 1,024 tokens or more with the "
-            "evidence in the middle fifth, the paper's query prompt, queries truncated at 512 "
+            "The setup of PosIR's published curves: English documents of 1,024 tokens or more with "
+            "the evidence in the middle fifth, the paper's query prompt, queries truncated at 512 "
             "and documents at 2,048 tokens, normalization to the 99th percentile, and point "
             "resampling."
         ),
@@ -307,13 +307,14 @@ def posir_settings() -> bool:
     """Whether models use the PosIR paper's prompts and lengths; the selection of pairs is not
     affected."""
     return st.toggle(
-        "PosIR prompt and lengths",
+        "PosIR prompt and context limit",
         key="posir",
         bind="query-params",
         help=(
-            "Uses PosIR's query prompt with every model, and a context limit of 8,192 tokens for "
-            "queries and documents. (PosIR's own ranking script uses the prompt only with "
-            "Qwen3-Embedding.) When off, each model uses its own prompt and lengths."
+            "Uses PosIR's query prompt with every model, and truncates queries and documents at "
+            "8,192 tokens, or at the model's context limit if that is lower. (PosIR's own ranking "
+            "script uses the prompt only with Qwen3-Embedding.) When off, each model uses its own "
+            "prompt and context limit."
         ),
     )
 

@@ -25,11 +25,14 @@ def model_limits(names: Sequence[str], choose: Callable[[list[str]], None], key:
             if spec.max_length and (configured := limits.configured_apart(spec)):
                 apart.setdefault((spec.max_length, configured), []).append(name)
     for (reads, configured), some in apart.items():
-        own = "its" if len(some) == 1 else "their"
-        truncate = "configuration truncates" if len(some) == 1 else "configurations truncate"
+        read, own, truncate = (
+            ("reads", "its", "configuration truncates")
+            if len(some) == 1
+            else ("read", "their", "configurations truncate")
+        )
         st.caption(
             plain(
-                f"PosLens lets {listed(some)} read {reads:,} tokens, {own} context limit; {own} "
+                f"{listed(some)} {read} {reads:,} tokens here, {own} context limit; {own} own "
                 f"{truncate} at {configured:,}."
             )
         )

@@ -48,11 +48,10 @@ def switch(method: Method) -> Control | None:
         bind="query-params",
         required=True,
         wrap=True,
-        help="Subtracts from each pair's curve the same pair's curve under the chosen control: "
-        "with the query of another document, with the sentences in random order, or with neutral "
-        "text instead of the document. The difference is due to what the control "
-        "changes. For saliency, the query-free profile can be subtracted too: the part of saliency "
-        "that no query can change.",
+        help="Subtracts from each pair's curve its curve under a control: an unrelated query, the "
+        "document's sentences in random order, or neutral text instead of the document. What "
+        "remains is due to what the control changes. For saliency also the query-free profile: the "
+        "part that does not depend on the query.",
     )
     return _kind(chosen, method)
 
@@ -67,7 +66,7 @@ def _kind(chosen: object, method: Method) -> Control | None:
 
 
 NOT_MEASURED = (
-    "To see how much of this curve depends on the query, subtract the curve of an unrelated query."
+    "Subtract the curve of an unrelated query to see how much of a curve depends on the query."
 )
 
 

@@ -89,7 +89,7 @@ def _uploaded(
         accept_multiple_files=True,
         key=f"published.{key}.upload",
         max_upload_size=20,
-        help="Files that PosIR published, or others in their layout."
+        help="PosIR's published files, or files in the same format."
         + (
             " PosLens reads a pickle only if it holds nothing but arrays of numbers."
             if ".pkl" in suffixes

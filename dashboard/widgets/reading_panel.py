@@ -49,8 +49,9 @@ def readable_pairs(
         key="readable",
         bind="query-params",
         help=(
-            "Excludes pairs whose evidence is partly or fully past a model's context limit, and "
-            f"pairs with more than {coverage.MAX_UNKNOWN:.0%} unknown tokens."
+            "Excludes pairs whose evidence is partly or fully past a selected model's context "
+            f"limit, and pairs whose document has more than {coverage.MAX_UNKNOWN:.0%} unknown "
+            "tokens."
         ),
     )
     pairs = pairs if isinstance(pairs, tuple) else tuple(pairs)
@@ -78,8 +79,8 @@ def what_is_read(specs: Sequence[RetrieverSpec], pairs: Sequence[TextPair], key:
     if unknown and st.button(
         "Count pairs with truncated evidence",
         key=f"{key}.reading",
-        help="Counts the pairs whose evidence is partly or fully past the context limit, and the "
-        "unknown tokens. Loads the models.",
+        help="Counts unknown tokens, and pairs whose evidence is partly or fully past the context "
+        "limit. Loads the models.",
     ):
         for spec in unknown:
             try:

@@ -145,7 +145,7 @@ def study_section(
         with panels.guarded():
             jobs = planned().jobs
             results = st.container()
-            several = f" in total ({len(jobs)} runs)" if len(jobs) > 1 else ""
+            several = f" in {len(jobs)} runs" if len(jobs) > 1 else ""
             done = run_board(jobs, prefix, unit=f"{study.unit}s{several}")
             if any_active(jobs) != ticking:
                 st.rerun()

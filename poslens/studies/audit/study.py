@@ -77,23 +77,21 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
         "a position effect that survives shuffling is not due to content."
     )
     limits = (
-        "Brackets are 95% bootstrap intervals over documents; with fewer than 10 documents there "
-        "is none. Verdicts on differences between models use p adjusted for all comparisons "
-        "(Holm), so there can be too few documents although the interval excludes 0. Last minus "
-        "first: the "
-        "share of unretrieved sentences in the last third of documents minus that in the first. "
-        "Recovered (with several kinds of chunks): the share of unretrieved sentences with "
-        "the model's first kind of chunks minus that with the row's kind, over the same sentences. "
-        "Shares depend on the "
-        "size of the corpus: compare models on one corpus."
+        "Brackets are 95% bootstrap intervals over documents; none with fewer than 10 documents. "
+        'Verdicts on differences between models use Holm-adjusted p, so a verdict can be "too few '
+        f'documents" even if the interval excludes 0. Equivalent: within {100 * SHARE_MARGIN:g} '
+        "percentage points. Last minus first: the share of unretrieved sentences in the last third "
+        "of each document minus that in the first. Recovered (with several kinds of chunks): the "
+        "share of unretrieved sentences with the first kind minus that with the row's kind, over "
+        "the same sentences. Shares depend on the size of the corpus: compare models on one corpus."
     )
     parameters = Parameters(
         top=Integer(
-            title="Top",
+            title="Top k",
             default=TOP,
             low=1,
             high=1_000_000,
-            help="A sentence is unretrieved if its document is not among this many first results.",
+            help="A sentence is unretrieved if its document is not in the top k.",
         ),
         chunks=Several(
             title="Chunking",
@@ -108,15 +106,15 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
             ),
             check=chunks_of,
             help="How documents are chunked: whole; windows:128:32 (windows of 128 tokens that "
-            "overlap by 32); or late:128 (one pass over the text, then windows of its token "
-            "vectors). With several kinds, PosLens compares each with the first.",
+            "overlap by 32); or late:128 (late chunking: one pass over the text, then windows of "
+            "128 token vectors). With several kinds, PosLens compares each with the first.",
         ),
         search_for=Choice(
             title="Queries",
             default="sentence",
             options=QUERY_FORMS,
             help="sentence: each sentence is a query. question: each query is a sentence without "
-            "its punctuation and frequent words.",
+            "punctuation and frequent words, like a typed question.",
         ),
         documents=Integer(
             title="Documents",

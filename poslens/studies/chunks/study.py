@@ -88,11 +88,11 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
             "vectors).",
         ),
         top=Integer(
-            title="Top",
+            title="Top k",
             default=TOP,
             low=1,
             high=1_000_000,
-            help="A sentence is unretrieved if its document is not among this many.",
+            help="A sentence is unretrieved if its document is not in the top k.",
         ),
         documents=Integer(
             title="Documents",

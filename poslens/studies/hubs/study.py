@@ -66,11 +66,11 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
     )
     parameters = Parameters(
         top=Integer(
-            title="Top",
+            title="Top k",
             default=TOP,
             low=1,
             high=MOST_TOP,
-            help="k: a document's in-degree is the number of queries with the document in their "
+            help="A document's in-degree is the number of queries with the document in their "
             "top k, after each query's relevant documents are removed from its ranking.",
         ),
         sentences=Integer(

@@ -24,7 +24,7 @@ def order_blind_indices(
     rows = [
         (METHODS[one.preference.method.name].title, one.preference.order_blind) for one in summaries
     ]
-    return gains(rows, "Index without positions", style, provenance)
+    return gains(rows, "Index without position embeddings", style, provenance)
 
 
 def index_by_strength(

@@ -9,7 +9,7 @@ from poslens.attribution.datasets.corpus import Document, Query
 from poslens.attribution.datasets.types import spread_evenly
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.evaluation.why import Wanted, why
-from poslens.attribution.evaluation.why_causes import Why
+from poslens.attribution.evaluation.why_causes import LEAST_OF_ALONE, Why
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import EvidenceSpan, Provenance
 from poslens.cache.jobs.items import compute_missing
@@ -42,27 +42,27 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
     question = "What keeps a document out of the top k, and which change would bring it in?"
     unit = "pair"
     reads = (
-        "One thing is changed at a time, and the changed document is ranked among the others, "
-        "which stay as they are. The cause of a miss is the first change that brings the document "
-        "into the top k."
+        "One thing is changed at a time, and the document is ranked again. The cause is named "
+        "after the first change that brings the document into the top k."
     )
     limits = (
         "The changes are tried one by one, in this order: remove near-duplicates and other "
         "relevant documents that rank above; read the whole document in windows and keep the best "
         "score; move the evidence to the position that scores highest; use the evidence alone as "
-        "the document. Each has a null (control): a comparable change that leaves its cause alone. "
+        "the document. Each has a control: a similar change that does not address the cause. "
         "Position is ruled out if moving another sentence also brings the document into the top k "
-        "with at least half of the gain in score, or if the evidence alone gains far more. If no "
-        "change suffices, query and evidence do not match. Shares are of the model's misses; "
+        "with at least half of the gain in score, or if it gains less than "
+        f"{LEAST_OF_ALONE:.0%} of what the evidence alone gains. If no change suffices, the cause "
+        "is reported as no match between query and evidence. Shares are of the model's misses; "
         "brackets are 95% bootstrap intervals over documents, if there are 10 or more."
     )
     parameters = Parameters(
         top=Integer(
-            title="Top",
+            title="Top k",
             default=TOP,
             low=1,
             high=1_000_000,
-            help="A document is missed if it is not among this many.",
+            help="A document is missed if it is not in the top k.",
         ),
         queries=Integer(
             title="Queries",
@@ -75,7 +75,7 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
             title="Query",
             help="Explain one query: its id in the data set, or any text (then with --document).",
         ),
-        document=Text(title="Document", help="Explain one wanted document: its id in the corpus."),
+        document=Text(title="Document", help="Explain one target document: its id in the corpus."),
         evidence=Text(
             title="Evidence",
             help="The passage of --document that answers the query. By default the data set's, "

@@ -84,8 +84,7 @@ def test_a_verdict_that_the_adjustment_changed_says_so() -> None:
     open_ = replace(found, p=0.03, p_holm=0.06, needed=40)
     assert open_.verdict == "too few documents"
     assert open_.sentence == (
-        "Too few documents to decide (p = 0.06 after Holm's adjustment); "
-        "about 40 documents are needed."
+        "Too few documents to decide (Holm-adjusted p = 0.06); about 40 documents would be needed."
     )
 
 

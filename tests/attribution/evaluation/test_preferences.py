@@ -99,7 +99,7 @@ def measured(index: Callable[[Condition, int], float], n: int = 12) -> Mapping[C
 
 
 def test_slope_limits_and_the_share_without_the_query() -> None:
-    """Index 0.1 without positions and 0.3 a at strength a; an unrelated query has half of it."""
+    """Index 0.1 without positions and 0.3 a at strength a; half of it with an unrelated query."""
 
     def index(condition: Condition, k: int) -> float:
         if condition.strength is None:

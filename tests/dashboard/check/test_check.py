@@ -279,7 +279,7 @@ def test_what_too_few_documents_cannot_decide_does_not_pass(
     assert check.outcome == "too few documents" and check.n == 60
     assert check.comparison is not None and check.comparison.needed is not None
     assert check.n_documents is not None and check.comparison.needed > check.n_documents
-    assert f"about {check.comparison.needed:,} documents are needed" in check.line
+    assert f"about {check.comparison.needed:,} documents would be needed" in check.line
     assert checking.exit_code([check]) == 4 and not checking.passed([check])
     assert single(card, less, "ranking", ranking=0.5).outcome == "pass"
 

@@ -34,7 +34,7 @@ def test_a_model_that_reads_more_than_configured_says_so_and_a_click_takes_its_l
     (line,) = (one.value for one in page.caption if "truncates at" in one.value)
     assert (
         line.replace("\\", "")
-        == "PosLens lets MiniLM read 512 tokens, its context limit; its configuration truncates at "
+        == "MiniLM reads 512 tokens here, its context limit; its own configuration truncates at "
         "256."
     )
     (button,) = (one for one in page.button if one.label == "Truncate at 256")
@@ -50,7 +50,7 @@ def test_models_that_read_more_than_configured_share_one_line() -> None:
     page = open_page("explain", models=["MiniLM-primacy", "MiniLM-recency"]).run()
     (line,) = (one.value for one in page.caption if "truncate at" in one.value)
     said = (
-        "PosLens lets MiniLM-primacy and MiniLM-recency read 512 tokens, their context limit; "
-        "their configurations truncate at 256."
+        "MiniLM-primacy and MiniLM-recency read 512 tokens here, their context limit; "
+        "their own configurations truncate at 256."
     )
     assert line.replace("\\", "") == said

@@ -75,7 +75,7 @@ def test_planted_biases_can_be_left_out() -> None:
     # A page shows it too, while the planted biases are not measured yet.
     page = open_page("methods", tab="Preferences", methods=["saliency"], documents="2").run()
     assert not page.exception and not page.error
-    assert any("on a model without positions" in one.value for one in page.markdown)
+    assert any("on a model without position embeddings" in one.value for one in page.markdown)
 
 
 def test_other_models_are_refused() -> None:
@@ -86,7 +86,7 @@ def test_other_models_are_refused() -> None:
 def test_curves_state_the_certified_preference() -> None:
     method = make_method("saliency")
     found = certified()[repr(method)]
-    assert verdict(method).startswith("This method shows ")
+    assert verdict(method).startswith("On a model without position embeddings")
     assert found.order_blind.text("+.2f") in verdict(method)
     assert found.order_blind.text("+.2f") in short_verdict(method)
     posir = make_method("saliency", {"resampling": "point"})
