@@ -218,7 +218,7 @@ def check(
         names = checking.chosen(earlier, only)
         card = checking.passport(here, spec, data, earlier, names)
         if card.missing:
-            run_job(checking.job(here, card))
+            run_job(passports.job(here, card))
             card = checking.passport(here, spec, data, earlier, names)
         return checking.checks(card, earlier, limits, names)
 

@@ -35,6 +35,7 @@ from poslens.paired import (
 )
 from poslens.parameters import Parameters, Settings
 from poslens.rows import Table
+from poslens.study_part import PartAnswer, PartQuestion, Scope, StudyPart, numbers_of
 
 Corpus = TypeVar("Corpus")
 Subject = TypeVar("Subject")
@@ -59,7 +60,8 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
     the varying parameters. A `Summary` is the result for one subject. `reads` explains in one
     sentence how to read the figures, and `limits` what the verdict does not show. `dataset` and
     `models` are the defaults; a page starts with `compared` if the study lists any. `product` names
-    what a study writes to a folder in addition to its results, if anything.
+    what a study writes to a folder in addition to its results, if anything, and `part` declares its
+    part of a passport, if it has one.
     """
 
     name: ClassVar[str]
@@ -75,6 +77,7 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
     compared: ClassVar[tuple[str, ...]] = ()
     dataset: ClassVar[str] = SAMPLE
     product: ClassVar[str] = ""
+    part: ClassVar[StudyPart | None] = None
 
     def parameters_for(self, data: DataSet) -> Parameters:
         """The parameters that the data set does not determine, with the options that it offers."""
@@ -285,3 +288,31 @@ def stored(
         if summary is not None:
             summaries.append(summary)
     return study.together(summaries)
+
+
+def question_of(study: Study[Any, Any, Any]) -> PartQuestion:
+    """A study's part of a passport."""
+    declared = study.part
+    if declared is None:
+        raise ValueError(f"{study.name} declares no part of a passport")
+
+    def read(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
+        compute, settings = scope.compute, study.parameters.settings(declared.settings)
+        corpus = study.corpus(scope.data, settings)
+        (planned,) = study.subjects(compute, scope.spec, corpus, settings)
+        subject = declared.subject(planned, scope)
+        jobs = [study.job(compute, subject)]
+        summaries = stored(study, compute, [subject])
+        if not summaries:
+            return jobs, None
+        provenance = tuple(map(study.provenance, summaries))
+        return jobs, PartAnswer(
+            study.verdict(summaries[0]),
+            numbers_of(summaries[0], declared.measures),
+            lambda style: study.figures[0].draw(summaries, style, provenance),
+            provenance,
+        )
+
+    return PartQuestion(
+        declared.key, declared.title, declared.limits, declared.unit, read, declared.needs_queries
+    )

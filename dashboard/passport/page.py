@@ -18,7 +18,7 @@ from poslens.dashboard.widgets.run_board import any_active, run_board
 from poslens.studies.passport import service as passports
 from poslens.studies.passport.document import FORMATS, document_bytes
 from poslens.studies.passport.service import ModelPassport
-from poslens.studies.passport.subject import Part
+from poslens.study_part import Part
 
 WIDTH = 480
 
@@ -113,9 +113,7 @@ def board() -> None:
             st.rerun()
         if not cards:
             return
-        origin = [
-            provenance for each in cards for part in each.parts for provenance in part.provenance
-        ]
+        origin = [provenance for each in cards for provenance in each.provenance]
         panels.downloads(
             "passport",
             [data.name, "passport", *(passport.name for passport in cards)],

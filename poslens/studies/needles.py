@@ -43,10 +43,13 @@ from poslens.paired import ItemMeasure, MeasuredModel
 from poslens.parameters import Integer, Numbers, Parameters, Settings
 from poslens.rows import Table, column
 from poslens.study import Figure, Study, register
+from poslens.study_part import Measure, StudyPart, shift_sentence
 
 MAX_DOCUMENTS = 1000
 """Documents that texts are cut from: more than the longest text takes."""
 ENGLISH = "eng"
+PART_LENGTHS, PART_DEPTHS = (256, 512), (0, 25, 50, 75, 100)
+"""Tokens of a passport's texts, and percent of them before the needle."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +163,34 @@ class Documents:
     selection: str
 
 
+def _retrieved(length: int) -> Measure[NeedleSummary]:
+    return Measure(
+        f"found_{length}",
+        f"share of needles retrieved in texts of {length} tokens",
+        lambda summary: summary.grid.mean(length),
+        ".3f",
+        f"chance level {1 / NEEDLES:.3f}",
+    )
+
+
+PART = StudyPart(
+    "needles",
+    "Retrieval of a hidden sentence",
+    "A needle is a generated sentence hidden in unrelated text and then searched for; real "
+    "answers are part of their text.",
+    "needles",
+    (
+        *map(_retrieved, PART_LENGTHS),
+        Measure(
+            "late_minus_early",
+            "share of needles retrieved, last minus first third of the text (negative: primacy)",
+            lambda summary: summary.grid.last_minus_first,
+        ),
+    ),
+    {"lengths": PART_LENGTHS, "depths": PART_DEPTHS},
+)
+
+
 class Needles(Study[Documents, Grid, NeedleSummary]):
     """One sentence is hidden at every depth of texts of every length, and asked for."""
 
@@ -201,6 +232,7 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
         ),
         seed=Integer(title="Seed", default=0, low=0, high=1 << 31, help="Seed of codes and texts."),
     )
+    part = PART
     tables: ClassVar = {
         "cells": Table(CellRow, _cells, "Cells", on_page=False),
         "summary": Table(LengthRow, _lengths, "By length"),
@@ -347,14 +379,25 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
         )
 
     def verdict(self, summary: NeedleSummary) -> str:
-        """Accuracy over all cells, and its change with depth."""
+        """Share of needles retrieved over all cells, and its change with depth."""
         name, grid = summary.model.spec.name, summary.grid
         mean, difference = grid.mean(None), grid.last_minus_first
-        sentence = f"{name} finds {mean.text('.2f')} of the needles" if mean else f"{name}: no cell"
+        if mean is None:
+            return f"{name}: no cell."
+        sentences = [f"{name} retrieves {mean.text('.2f')} of the needles."]
         if difference is not None:
-            sentence += f"; last minus first third of depths {difference.text('+.2f')}"
-        unread = ", ".join(f"{number:,}" for number in summary.asked.unread)
-        return f"{sentence}.{f' It does not read {unread} tokens: left out.' if unread else ''}"
+            sentences.append(
+                shift_sentence(
+                    "The share",
+                    difference,
+                    "from the first to the last third of the text",
+                    "Needles near the {} are easier to retrieve.",
+                    SHARE_MARGIN,
+                )
+            )
+        if unread := ", ".join(f"{number:,}" for number in summary.asked.unread):
+            sentences.append(f"Texts of {unread} tokens exceed its context limit.")
+        return " ".join(sentences)
 
     def provenance(self, summary: NeedleSummary) -> Provenance:
         """Everything needed to reproduce the grid."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from poslens.attribution import datasets
 from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate
@@ -24,6 +24,7 @@ from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
 from poslens.cache.jobs.loop import Progress
+from poslens.cache.kinds.rankings import fingerprint
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute, run_key
 from poslens.compute.provenance import of_model
@@ -42,9 +43,11 @@ from poslens.studies.audit.summary import (
     sample,
     store_of,
     summary_of,
+    tokens_read,
 )
 from poslens.studies.audit.tables import TABLES
 from poslens.study import Figure, Study, register
+from poslens.study_part import Item, Measure, Scope, StudyPart
 
 AFTER_SHUFFLING: Mapping[Verdict, str] = {
     "higher": "Sentences near the end are harder to retrieve, even after shuffling.",
@@ -54,6 +57,68 @@ AFTER_SHUFFLING: Mapping[Verdict, str] = {
     "too few documents": "There are too few documents to decide whether, after shuffling, "
     "sentences near the beginning or near the end are harder to retrieve.",
 }
+
+
+def _items(summary: AuditSummary) -> Iterator[Item]:
+    index = summary.index
+    corpus = fingerprint(index.collection)
+    for document in summary.documents:
+        share = document.share("original", index.query_form, index.top)
+        if share is not None:
+            yield Item(document.document_id, corpus, document.document_id, share)
+
+
+def _tokens_read(summary: AuditSummary) -> Estimate | None:
+    truncations = summary.truncations
+    return Estimate(tokens_read(truncations), n=len(truncations)) if truncations else None
+
+
+def _small_corpus(index: AuditIndex, scope: Scope) -> AuditIndex:
+    """The index, with a top of 1 if the corpus has no more documents than the top."""
+    n = len(store_of(scope.compute, index.collection).keys)
+    return replace(index, top=1) if index.top >= n else index
+
+
+PART = StudyPart(
+    "audit",
+    "Truncation and unretrieved sentences",
+    "The queries are the documents' own sentences; users phrase theirs differently.",
+    "documents",
+    (
+        Measure(
+            "unretrieved",
+            "share of unretrieved sentences",
+            lambda summary: summary.shares["original"],
+            ".3f",
+            items=_items,
+        ),
+        Measure(
+            "unretrieved_random_order",
+            "share of unretrieved sentences, sentences in random order",
+            lambda summary: summary.shares["random"],
+            ".3f",
+        ),
+        Measure(
+            "unretrieved_truncated",
+            "share of unretrieved sentences among those not read whole",
+            lambda summary: summary.share_among(read=False),
+            ".3f",
+        ),
+        Measure(
+            "last_minus_first_random_order",
+            "last minus first third, sentences in random order (positive: primacy)",
+            lambda summary: summary.last_minus_first["random"],
+        ),
+        Measure(
+            "tokens_read",
+            "tokens that the model reads of the longest texts",
+            _tokens_read,
+            ",.0f",
+            unit="texts",
+        ),
+    ),
+    subject=_small_corpus,
+)
 
 
 @dataclass(frozen=True)
@@ -138,6 +203,7 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
     compared = ("MiniLM-primacy", "MiniLM", "MiniLM-recency", "BM25")
     tables = TABLES
     figures = (Figure("Unretrieved sentences by position", unretrieved_by_position),)
+    part = PART
 
     def read(self, dataset: str) -> DataSet:
         """The data set without its pairs: an audit needs documents alone."""

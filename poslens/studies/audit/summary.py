@@ -121,35 +121,20 @@ class AuditSummary:
         """Unretrieved sentences by document, to compare indexes by: their share, and, in random
         order, the share in the last third of documents minus that in the first."""
         asked = self.index.query_form, self.index.top
-        shares = {
-            document.document_id: share_row(document, "original", *asked)
-            for document in self.documents
-        }
-        thirds = {
-            document.document_id: thirds_row(document, "random", *asked)
-            for document in self.documents
-        }
-        documents = {document.document_id: document.document_id for document in self.documents}
+        by_id = {document.document_id: document for document in self.documents}
+        ids = {document_id: document_id for document_id in by_id}
+        shares = {key: share_row(document, "original", *asked) for key, document in by_id.items()}
+        thirds = {key: thirds_row(document, "random", *asked) for key, document in by_id.items()}
+        measures = (
+            ("share of unretrieved sentences", shares, share),
+            ("last minus first (random order)", thirds, thirds_difference),
+        )
         return MeasuredModel(
             self.name,
-            (
-                ItemMeasure(
-                    "share of unretrieved sentences",
-                    "documents",
-                    SHARE_MARGIN,
-                    shares,
-                    documents,
-                    share,
-                ),
-                ItemMeasure(
-                    "last minus first (random order)",
-                    "documents",
-                    SHARE_MARGIN,
-                    thirds,
-                    documents,
-                    thirds_difference,
-                ),
-            ),
+            [
+                ItemMeasure(title, "documents", SHARE_MARGIN, rows, ids, statistic)
+                for title, rows, statistic in measures
+            ],
         )
 
     @cached_property

@@ -105,6 +105,7 @@ def check(
     from poslens.studies.check import service as checking
     from poslens.studies.check.baseline import read_baseline
     from poslens.studies.check.junit import junit_bytes
+    from poslens.studies.passport import service as passports
 
     quiet()
     tolerances = checking.Tolerances(
@@ -120,7 +121,7 @@ def check(
     compute = service()
     passport = checking.passport(compute, spec, data, known, names)
     if passport.missing:
-        watched(spec.name, checking.job(compute, passport), unit="computation")
+        watched(spec.name, passports.job(compute, passport), unit="computation")
         passport = checking.passport(compute, spec, data, known, names)
     checks = checking.checks(passport, known, tolerances, names)
     for line in ("Baseline:", *checking.baseline_lines(known, names)):

@@ -12,7 +12,7 @@ from poslens.attribution.evaluation.comparison import Comparison, paired, paired
 from poslens.studies.check.answers import Outcome
 from poslens.studies.check.baseline import Baseline, BaselineNumber
 from poslens.studies.passport.service import ModelPassport
-from poslens.studies.passport.subject import Number
+from poslens.study_part import Number
 
 Scores = NDArray[np.float64]
 
@@ -52,11 +52,11 @@ class _Shared:
 
 @dataclass(frozen=True, slots=True)
 class PairedMeasure:
-    """A measure that is compared item by item. `words` say value and baseline, `change` names by
-    how much the model is worse, and `worse` compares (before, now, documents, tolerance): higher is
-    worse. With `in_scores` the values are in units of each model's scores."""
+    """A number of a passport that is compared item by item; `part`, its key there, is also the name
+    of the check. `words` are a sentence with value and baseline, `change` names the loss, and
+    `worse` compares (before, now, documents, tolerance): higher is worse. With `in_scores`, values
+    are in units of each model's scores."""
 
-    name: str
     part: str
     key: str
     title: str
@@ -73,22 +73,22 @@ class PairedMeasure:
     def make(self, passport: ModelPassport, baseline: Baseline, tolerance: float) -> Check:
         number = baseline.numbers.get(self.part, {}).get(self.key)
         if number is None:
-            return _absent(self.name, f"The baseline has no {self.title}.", baseline, self.part)
+            return _absent(self.part, f"The baseline has no {self.title}.", baseline, self.part)
         if not number.items:
             line = (
                 f"The baseline does not list the {self.units} of its {self.title}: write it again "
                 "with this version of PosLens."
             )
-            return Check(self.name, "not checked", line, baseline=number.value)
-        now = _number(passport, self.part, self.key)
+            return Check(self.part, "not checked", line, baseline=number.value)
+        now = passport.number(self.part, self.key)
         if now is None:
-            return _lost(self.name, self.title, passport, self.part, number)
+            return _lost(self.part, self.title, passport, self.part, number)
         shared = _shared(now, number)
         if not len(shared.now):
             line = (
                 f"None of the baseline's {self.units} exists here with the same texts and corpus."
             )
-            return Check(self.name, "not checked", line, baseline=number.value)
+            return Check(self.part, "not checked", line, baseline=number.value)
         if self.in_scores:
             shared = _in_standard_deviations(shared, passport, baseline)
         comparison = self.worse(shared.before, shared.now, shared.documents, tolerance)
@@ -113,7 +113,7 @@ class PairedMeasure:
                 "texts and corpus."
             )
         return Check(
-            self.name,
+            self.part,
             "not checked",
             line,
             value,
@@ -167,7 +167,7 @@ class TruncationMeasure:
         if number is None:
             line = "The baseline doesn't contain the model's truncation point."
             return _absent("truncation", line, baseline, self.part)
-        now = _number(passport, self.part, "tokens_read")
+        now = passport.number(self.part, "tokens_read")
         if now is None:
             return _lost("truncation", "truncation point", passport, self.part, number)
         fewer = max(number.value - now.estimate.value, 0.0)
@@ -244,11 +244,6 @@ def _exact(
 # -- every check -----------------------------------------------------------------------------------
 
 
-def _number(passport: ModelPassport, part: str, key: str) -> Number | None:
-    numbers = (n for one in passport.parts if one.key == part for n in one.numbers)
-    return next((number for number in numbers if number.key == key), None)
-
-
 def _absent(name: str, line: str, baseline: Baseline, part: str) -> Check:
     return Check(name, "not checked", " ".join(filter(None, (line, baseline.absent.get(part)))))
 
@@ -268,7 +263,6 @@ def _loss(before: Scores, now: Scores, documents: list[str], tolerance: float) -
 MEASURES: dict[str, PairedMeasure | TruncationMeasure | DriftMeasure] = {
     "relocation": PairedMeasure(
         "relocation",
-        "relocation",
         "last_minus_first",
         "last-minus-first difference by relocation",
         "pairs",
@@ -280,7 +274,6 @@ MEASURES: dict[str, PairedMeasure | TruncationMeasure | DriftMeasure] = {
     ),
     "position_effect": PairedMeasure(
         "position_effect",
-        "position_effect",
         "first_minus_last",
         "position effect on rank",
         "queries",
@@ -291,7 +284,6 @@ MEASURES: dict[str, PairedMeasure | TruncationMeasure | DriftMeasure] = {
     ),
     "ranking": PairedMeasure(
         "ranking",
-        "ranking",
         "ndcg_at_10",
         "nDCG@10",
         "queries",
@@ -300,7 +292,6 @@ MEASURES: dict[str, PairedMeasure | TruncationMeasure | DriftMeasure] = {
         _loss,
     ),
     "audit": PairedMeasure(
-        "audit",
         "audit",
         "unretrieved",
         "share of unretrieved sentences",
@@ -311,7 +302,6 @@ MEASURES: dict[str, PairedMeasure | TruncationMeasure | DriftMeasure] = {
         paired,
     ),
     "misses": PairedMeasure(
-        "misses",
         "misses",
         "missed",
         "share of missed documents",

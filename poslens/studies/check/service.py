@@ -11,14 +11,13 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import Comparison, adjusted
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.compute.compute import Compute
-from poslens.compute.runs import Job
 from poslens.studies.cause.service import DEFAULT_PAIRS
 from poslens.studies.check.answers import BaselinePart, CheckAnswer, CheckEntry, Outcome
 from poslens.studies.check.baseline import Baseline
 from poslens.studies.check.measures import MEASURES, NAMES, Check, PairedMeasure, part_of
 from poslens.studies.passport import service as passports
 from poslens.studies.passport.service import ModelPassport
-from poslens.studies.passport.subject import MAX_PAIRS
+from poslens.study_part import MAX_PAIRS
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +87,6 @@ def passport(
         parts,
         baseline.moved() or DEFAULT_PAIRS,
     )
-
-
-def job(compute: Compute, passport: ModelPassport) -> Job:
-    """What computes all that is missing of it."""
-    return passports.job(compute, passport)
 
 
 def checks(

@@ -41,32 +41,31 @@ from poslens.parameters import Integer, Parameters, Settings
 from poslens.rows import Table
 from poslens.studies.cause.service import DEFAULT_PAIRS
 from poslens.studies.passport import service as passports
-from poslens.studies.passport.service import ModelPassport
-from poslens.studies.passport.subject import MAX_PAIRS, Item, Subject
+from poslens.studies.passport.service import QUESTIONS, ModelPassport
 from poslens.study import Figure, Study, register
+from poslens.study_part import MAX_PAIRS, Item, Scope
 
 
 @dataclass(frozen=True)
-class Measure:
-    """A number of a passport that is the mean of items: its part and key there, its name, what its
-    items are, and the difference up to which two models are equivalent. With `in_scores`, in
-    standard deviations of each model's scores."""
+class ComparedNumber:
+    """A number of a passport that is the mean of items: its part and key there, its title, and the
+    difference up to which two models are equivalent. With `in_scores`, in standard deviations of
+    each model's scores."""
 
     part: str
     key: str
     title: str
-    units: str
     margin: float
     in_scores: bool = False
 
 
 MEASURES = (
-    Measure(
-        "relocation", "last_minus_first", "relocation difference", "pairs", DEVIATIONS_MARGIN, True
+    ComparedNumber(
+        "relocation", "last_minus_first", "relocation difference", DEVIATIONS_MARGIN, True
     ),
-    Measure("position_effect", "first_minus_last", "position effect on rank", "queries", 0.02),
-    Measure("ranking", "ndcg_at_10", "nDCG@10", "queries", 0.01),
-    Measure("audit", "unretrieved", "unretrieved sentences", "documents", 0.02),
+    ComparedNumber("position_effect", "first_minus_last", "position effect on rank", 0.02),
+    ComparedNumber("ranking", "ndcg_at_10", "nDCG@10", 0.01),
+    ComparedNumber("audit", "unretrieved", "unretrieved sentences", 0.02),
 )
 
 SALIENCY = make_method("saliency")
@@ -99,7 +98,7 @@ class MeasuredSummary:
         """Every measure by item, to compare models by."""
         measures = [_of_items(self.card, measure) for measure in MEASURES]
         if self.curves is not None:
-            document_of = {pair.pair_id: pair.document for pair in self.card.of.moved}
+            document_of = {pair.pair_id: pair.document for pair in self.card.scope.moved}
             measures.append(index_measure(self.curves, document_of, "saliency index"))
         return MeasuredModel(self.card.name, [each for each in measures if each.rows])
 
@@ -200,7 +199,7 @@ class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
     def job(self, compute: Compute, subject: DifferenceSubject) -> Job:
         """Compute the measures that are missing; progress counts them."""
         card = subject.passport(compute)
-        saliency = _saliency_job(card.of)
+        saliency = _saliency_job(card.scope)
         also = [] if saliency is None else [("Saliency", saliency)]
         return passports.job(compute, card, "measures", also)
 
@@ -213,7 +212,7 @@ class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
             UserError: the data set has none of them.
         """
         card = subject.passport(compute)
-        saliency = _saliency_job(card.of)
+        saliency = _saliency_job(card.scope)
         if card.missing or (saliency is not None and saliency.n_done() < saliency.total):
             return None
         if not any(_items(card, measure) for measure in MEASURES):
@@ -221,7 +220,7 @@ class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
             raise UserError(f"{card.name} has no measure to compare: {' '.join(reasons)}")
         curves = None
         if saliency is not None:
-            curves = compute.store.curves(card.model.key, SALIENCY, card.of.moved)
+            curves = compute.store.curves(card.model.key, SALIENCY, card.scope.moved)
         return MeasuredSummary(card, curves)
 
     def measured(self, summary: MeasuredSummary) -> MeasuredModel:
@@ -241,33 +240,33 @@ class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
     def provenance(self, summary: MeasuredSummary) -> Provenance:
         """Everything needed to compute the first measure again; the others are over the same data
         set."""
-        return next(provenance for part in summary.card.parts for provenance in part.provenance)
+        return summary.card.provenance[0]
 
 
-def _items(card: ModelPassport, measure: Measure) -> tuple[Item, ...]:
-    numbers = (n for part in card.parts if part.key == measure.part for n in part.numbers)
-    return next((number.items for number in numbers if number.key == measure.key), ())
+def _items(card: ModelPassport, measure: ComparedNumber) -> tuple[Item, ...]:
+    number = card.number(measure.part, measure.key)
+    return () if number is None else number.items
 
 
-def _of_items(card: ModelPassport, measure: Measure) -> ItemMeasure:
+def _of_items(card: ModelPassport, measure: ComparedNumber) -> ItemMeasure:
     """A measure of a passport by item; items differ if their texts, evidence or corpus do."""
     scale = _spread(card) if measure.in_scores else 1.0
     items = {(item.item_id, item.fingerprint): item for item in _items(card, measure)}
     return ItemMeasure(
         measure.title,
-        measure.units,
+        QUESTIONS[measure.part].unit,
         measure.margin,
         {key: np.array([item.value / scale]) for key, item in items.items()},
         {key: item.document for key, item in items.items()},
     )
 
 
-def _saliency_job(of: Subject) -> Job | None:
+def _saliency_job(scope: Scope) -> Job | None:
     """Saliency of the pairs whose evidence is moved; None without any, or without gradients."""
-    if not of.moved or not METHODS[SALIENCY.name].fits(family_of(of.spec)):
+    if not scope.moved or not METHODS[SALIENCY.name].fits(family_of(scope.spec)):
         return None
-    scope = f"{of.data.name}: {len(of.moved)} moved pairs"
-    return of.compute.attribution_job(of.spec, SALIENCY, of.moved, scope)
+    name = f"{scope.data.name}: {len(scope.moved)} moved pairs"
+    return scope.compute.attribution_job(scope.spec, SALIENCY, scope.moved, name)
 
 
 def _spread(card: ModelPassport) -> float:

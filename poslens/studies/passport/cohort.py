@@ -85,9 +85,11 @@ EFFECTS = tuple(name for name in _NUMBERS if name != QUALITY)
 
 def row(card: ModelPassport) -> CohortRow:
     """A card's row; None for each measure that the card doesn't have."""
-    numbers = {(part.key, one.key): one.estimate for part in card.parts for one in part.numbers}
     spec = card.model.spec
-    estimates = {name: numbers.get(where) for name, where in _NUMBERS.items()}
+    estimates = {
+        name: None if (number := card.number(*keys)) is None else number.estimate
+        for name, keys in _NUMBERS.items()
+    }
     return CohortRow(card.name, spec.family, spec.max_length, **estimates)
 
 

@@ -81,10 +81,10 @@ def passport(
     from poslens.studies.passport import cohort
     from poslens.studies.passport import service as passports
     from poslens.studies.passport.document import document_bytes
-    from poslens.studies.passport.parts import KEYS
 
-    if unknown := next((key for key in part or [] if key not in KEYS), None):
-        raise UserError(f"A passport has no part {unknown!r}: choose from {', '.join(KEYS)}.")
+    if unknown := next((key for key in part or [] if key not in passports.QUESTIONS), None):
+        keys = ", ".join(passports.QUESTIONS)
+        raise UserError(f"A passport has no part {unknown!r}: choose from {keys}.")
     if all_models and model:
         raise UserError("--all selects every model: leave out --model.")
     compute = service()
@@ -109,12 +109,7 @@ def passport(
         print(passports.model_card(cards), end="")
         return
     if format is PassportFormat.csv:
-        origin = [
-            provenance
-            for passport in cards
-            for part in passport.parts
-            for provenance in part.provenance
-        ]
+        origin = [provenance for card in cards for provenance in card.provenance]
         print_table(passports.table(cards), "csv", origin)
         return
     print_json([passports.entry(passport) for passport in cards])

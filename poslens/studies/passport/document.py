@@ -1,5 +1,5 @@
-"""Passports as files: HTML (one file, no network), PDF (A4), SVG, PNG, JSON, and YAML for a model
-card. Several are put side by side."""
+"""Passports as files, several side by side: HTML (one file that needs no network), PDF (A4), SVG,
+PNG, JSON, and YAML for a model card."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from html import escape
-from typing import Literal
+from typing import Any, Literal
 
-from poslens.attribution.types import Provenance
 from poslens.export.browser import Page, in_page
 from poslens.export.files import figure_bytes, figure_div, page_bytes
 from poslens.export.inscription import inscribed
@@ -19,13 +18,13 @@ from poslens.figures.palettes import PRESETS, Style, printable, wrap
 from poslens.studies.passport.cohort import CSS as COHORT_CSS
 from poslens.studies.passport.cohort import overview_html
 from poslens.studies.passport.service import LIMITS, ModelPassport, entry, model_card
-from poslens.studies.passport.subject import Part
+from poslens.study_part import Part
 
 Format = Literal["html", "pdf", "svg", "png", "json", "yaml"]
 FORMATS: tuple[Format, ...] = ("html", "pdf", "svg", "png", "json", "yaml")
 
 STYLE = Style(width_px=460, height_px=280, font_size=12, line_width=1.6)
-"""How figures of a card are drawn."""
+"""Style of the figures of a card."""
 
 _GAP = 24
 _PAGE_CSS = f"""
@@ -71,7 +70,7 @@ section td {{ padding: 1px 8px 1px 0; vertical-align: top; border-top: 1px solid
 
 
 def document_bytes(passports: Sequence[ModelPassport], fmt: Format) -> bytes:
-    """Passports side by side as a file with their provenance inside.
+    """Passports side by side as a file that contains their provenance.
 
     Raises:
         UserError: pdf, svg or png without Chrome or Chromium.
@@ -81,25 +80,17 @@ def document_bytes(passports: Sequence[ModelPassport], fmt: Format) -> bytes:
         return json_text([entry(passport) for passport in passports], indent=1).encode()
     if fmt == "yaml":
         return model_card(passports).encode()
-    if fmt == "html":
-        return _html(passports)
-    if fmt == "pdf":
-        return _pdf(passports)
-    if fmt == "svg":
-        return _svg(passports)
-    if fmt == "png":
-        return _png(passports)
-    raise ValueError(f"passport format {fmt!r}, expected one of {FORMATS}")
+    if fmt not in FORMATS:
+        raise ValueError(f"passport format {fmt!r}, expected one of {FORMATS}")
+    return {"html": _html, "pdf": _pdf, "svg": _svg, "png": _png}[fmt](passports)
+
+
+def _entries(passports: Sequence[ModelPassport]) -> list[dict[str, Any]]:
+    return provenance_entries([entry for each in passports for entry in each.provenance])
 
 
 def _title(passports: Sequence[ModelPassport]) -> str:
     return f"Position passport: {', '.join(passport.name for passport in passports)}"
-
-
-def _provenance(passports: Sequence[ModelPassport]) -> list[Provenance]:
-    return [
-        provenance for each in passports for part in each.parts for provenance in part.provenance
-    ]
 
 
 def _html(passports: Sequence[ModelPassport]) -> bytes:
@@ -118,7 +109,7 @@ def _html(passports: Sequence[ModelPassport]) -> bytes:
         _article(passport, number, [figure(part) for part in passport.parts])
         for number, passport in enumerate(passports)
     )
-    entries = provenance_entries(_provenance(passports))
+    entries = _entries(passports)
     body = f"{overview}\n<main>\n{articles}\n</main>"
     return page_bytes(_title(passports), entries, body, _PAGE_CSS + COHORT_CSS)
 
@@ -162,8 +153,8 @@ def _text(text: str) -> str:
 
 
 def printed_html(passports: Sequence[ModelPassport]) -> bytes:
-    """The page that is printed: tables of up to `_PRINTED_BESIDE` cards, a row for each part. A row
-    stays on one page, and each page begins with the models' names."""
+    """The page that is printed: tables of up to `_PRINTED_BESIDE` cards with one row per part. A
+    row is not split between pages, and each page begins with the models' names."""
     beside = min(len(passports), _PRINTED_BESIDE)
     width = (_PRINTED_PX - (beside - 1) * _GAP) // beside
     size = "single column" if beside > 1 else "double column"
@@ -195,7 +186,7 @@ def printed_html(passports: Sequence[ModelPassport]) -> bytes:
         tables.append(
             f'<table class="cards"><thead><tr>{names}</tr></thead>\n<tbody>{body}</tbody></table>'
         )
-    entries = provenance_entries(_provenance(passports))
+    entries = _entries(passports)
     return page_bytes(_title(passports), entries, "\n".join(tables), _PRINT_CSS)
 
 
@@ -206,9 +197,7 @@ def _pdf(passports: Sequence[ModelPassport]) -> bytes:
         await page.show(source, _PRINTED_PX, 1000)
         return await page.paged_pdf()
 
-    return inscribed(
-        in_page(printed), "pdf", _title(passports), provenance_entries(_provenance(passports))
-    )
+    return inscribed(in_page(printed), "pdf", _title(passports), _entries(passports))
 
 
 def _png(passports: Sequence[ModelPassport]) -> bytes:
@@ -219,13 +208,13 @@ def _png(passports: Sequence[ModelPassport]) -> bytes:
         await page.show(source, width, height, STYLE.scale)
         return await page.screenshot(width, height)
 
-    entries = provenance_entries(_provenance(passports))
+    entries = _entries(passports)
     return inscribed(in_page(taken), "png", _title(passports), entries, STYLE.dpi)
 
 
 def _svg(passports: Sequence[ModelPassport]) -> bytes:
     image, _, _ = _drawing(passports)
-    entries = provenance_entries(_provenance(passports))
+    entries = _entries(passports)
     return inscribed(image.encode(), "svg", _title(passports), entries)
 
 
@@ -245,7 +234,7 @@ def _drawing(passports: Sequence[ModelPassport]) -> tuple[str, int, int]:
 
 
 def _column(passport: ModelPassport, number: int) -> Iterator[tuple[str, float]]:
-    """Elements of one card, each with where it ends, top to bottom."""
+    """Elements of one card from top to bottom, each with the y at which it ends."""
     left, y = _GAP + number * (STYLE.width_px + 2 * _GAP), float(_GAP)
     theme = STYLE.colours
 
@@ -267,7 +256,7 @@ def _column(passport: ModelPassport, number: int) -> Iterator[tuple[str, float]]
         if part.draw is not None:
             figure = part.draw(STYLE)
             drawing = figure_bytes(figure, "svg", STYLE, part.provenance).decode()
-            # Inside another picture a declaration may not stand.
+            # An XML declaration is not allowed inside another SVG.
             drawing = re.sub(r"^\s*<\?xml[^>]*\?>", "", drawing)
             placed = f'<g transform="translate({left},{y + 8:.1f})">{drawing}</g>'
             y += 8 + float(figure.layout.height)

@@ -1,4 +1,4 @@
-"""One model's passport: its parts, and what of them goes into files. No Streamlit here."""
+"""A model's passport: its parts, the job that computes them, and their numbers for files."""
 
 from __future__ import annotations
 
@@ -9,25 +9,52 @@ from functools import cached_property
 import pandas as pd
 
 from poslens.attribution.datasets import DataSet
-from poslens.attribution.interventions.relocation import relocation_method
+from poslens.attribution.datasets.types import spread_evenly
+from poslens.attribution.interventions.relocation import movable, relocation_method
+from poslens.attribution.interventions.segments import documents_of
 from poslens.attribution.retrievers import limits
 from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Provenance
 from poslens.cache.keys import text_fingerprint
 from poslens.commands.answers import source
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import ModelIdentity, poslens_version
 from poslens.compute.runs import Job, RunKey
+from poslens.studies.audit.study import AUDIT
 from poslens.studies.cause import service as interventions
+from poslens.studies.cause.parts import RELOCATION, SEGMENTS
 from poslens.studies.cause.service import DEFAULT_PAIRS
+from poslens.studies.curves.parts import ATTRIBUTION, NULL_CONTROL, curve_method
+from poslens.studies.debias.parts import CALIBRATION, RANKING
+from poslens.studies.needles import NEEDLE_STUDY
 from poslens.studies.passport.answers import PartEntry, PassportEntry
-from poslens.studies.passport.parts import curve_method, parts
-from poslens.studies.passport.subject import MAX_PAIRS, Part, Subject, subject
+from poslens.studies.positions.study import POSITIONS
+from poslens.studies.why.study import WHY
+from poslens.study import question_of
+from poslens.study_part import MAX_PAIRS, Number, Part, PartQuestion, Scope
+
+QUESTIONS: dict[str, PartQuestion] = {
+    question.key: question
+    for question in (
+        ATTRIBUTION,
+        NULL_CONTROL,
+        RELOCATION,
+        question_of(POSITIONS),
+        SEGMENTS,
+        RANKING,
+        question_of(WHY),
+        question_of(NEEDLE_STUDY),
+        question_of(AUDIT),
+        CALIBRATION,
+    )
+}
+"""The questions of a passport by key, in the order of the card."""
 
 LIMITS = (
     "A passport describes a model on one data set. Data sets in other languages or with other "
     "lengths can give other results."
 )
-"""What no part of a passport shows."""
+"""Limits of every part of a passport."""
 
 FORMAT = 1
 """Version of the JSON form."""
@@ -43,7 +70,7 @@ class PairScore:
 
 @dataclass(frozen=True)
 class ModelPassport:
-    """What is known of a model's position bias over a data set."""
+    """The stored results on a model's position bias over a data set."""
 
     model: ModelIdentity
     dataset: str
@@ -51,21 +78,24 @@ class ModelPassport:
     n_pairs: int
     n_documents: int
     parts: tuple[Part, ...]
-    of: Subject
+    scope: Scope
 
     @cached_property
     def scores(self) -> dict[str, PairScore]:
-        """Scores of the pairs that were attributed or relocated, by their ids, as far as they are
-        stored: what a later passport shows drift against."""
-        of, parts = self.of, {part.key for part in self.parts}
+        """Stored scores of the attributed and the relocated pairs by id. `check` measures the drift
+        of later scores from them."""
+        scope, keys = self.scope, {part.key for part in self.parts}
         scores: dict[str, float] = {}
-        if "relocation" in parts:
-            moved = interventions.stored(of.compute, of.spec, relocation_method(), of.moved)
-            scores |= {pair_id: score.original for pair_id, score in moved.results.items()}
-        if "attribution" in parts and of.has_queries:
-            stored = of.compute.store.curves(self.model.key, curve_method(of.spec), of.pairs)
-            scores |= dict(zip(stored.pair_ids, map(float, stored.scores), strict=True))
-        texts = {pair.pair_id: text_fingerprint(pair) for pair in (*of.moved, *of.pairs)}
+        if RELOCATION.key in keys:
+            moved = interventions.stored(
+                scope.compute, scope.spec, relocation_method(), scope.moved
+            ).results
+            scores |= {pair_id: relocation.original for pair_id, relocation in moved.items()}
+        if ATTRIBUTION.key in keys and scope.has_queries:
+            method = curve_method(scope.spec)
+            curves = scope.compute.store.curves(self.model.key, method, scope.pairs)
+            scores |= dict(zip(curves.pair_ids, map(float, curves.scores), strict=True))
+        texts = {pair.pair_id: text_fingerprint(pair) for pair in (*scope.moved, *scope.pairs)}
         return {pair_id: PairScore(texts[pair_id], score) for pair_id, score in scores.items()}
 
     @property
@@ -76,17 +106,27 @@ class ModelPassport:
     @property
     def heading(self) -> str:
         """The data set and the model's identity, in one line."""
-        scored = len(self.of.pairs)
-        chosen = f", {scored:,} attributed" if scored < self.n_pairs else ""
+        n_attributed = len(self.scope.pairs)
+        selection = f", {n_attributed:,} attributed" if n_attributed < self.n_pairs else ""
         return (
-            f"{self.title}: {self.n_pairs:,} pairs of {self.n_documents:,} documents{chosen}; "
+            f"{self.title}: {self.n_pairs:,} pairs of {self.n_documents:,} documents{selection}; "
             f"the model reads {limits.reads(self.model.spec)}; weights {self.model.weights}; "
             f"{self.model.precision}; PosLens {poslens_version()}"
         )
 
     @property
+    def provenance(self) -> list[Provenance]:
+        """Provenance of all numbers."""
+        return [provenance for part in self.parts for provenance in part.provenance]
+
+    def number(self, part: str, key: str) -> Number | None:
+        """A number of a part; None if it is missing."""
+        numbers = (number for each in self.parts if each.key == part for number in each.numbers)
+        return next((number for number in numbers if number.key == key), None)
+
+    @property
     def missing(self) -> tuple[Part, ...]:
-        """The parts that could be computed and are not yet."""
+        """The parts that can be computed and have no numbers yet."""
         return tuple(part for part in self.parts if not part.numbers and part.jobs)
 
 
@@ -98,21 +138,50 @@ def passport(
     only: Collection[str] | None = None,
     moved: int | Collection[str] = DEFAULT_PAIRS,
 ) -> ModelPassport:
-    """The passport of a model over at most `limit` pairs of a data set, as far as it is stored;
-    computes nothing. `only` are keys of the parts that are wanted; `moved` as in `subject`.
+    """The passport of a model, from stored results alone. At most `limit` pairs of the data set,
+    spread evenly, are attributed. `moved` are the ids of the pairs whose evidence is moved, or
+    their maximum number. `only` are the keys of the parts; by default, it has all.
 
     Raises:
-        UserError: the model's files are not here, and no results of it either.
+        UserError: neither the model's files nor any results of it are on this machine.
     """
-    of = subject(compute, spec, data, limit, moved)
+    scope = scope_of(compute, spec, data, limit, moved)
     return ModelPassport(
         compute.identify(spec),
         data.name,
         data.title,
         len(data.pairs),
         len({pair.document for pair in data.pairs}),
-        tuple(parts(of, only)),
-        of,
+        tuple(
+            question.part(scope)
+            for key, question in QUESTIONS.items()
+            if only is None or key in only
+        ),
+        scope,
+    )
+
+
+def scope_of(
+    compute: Compute,
+    spec: RetrieverSpec,
+    data: DataSet,
+    limit: int = MAX_PAIRS,
+    moved: int | Collection[str] = DEFAULT_PAIRS,
+) -> Scope:
+    """The texts that a passport covers: see `passport`."""
+    documents = documents_of(data.pairs)
+    usable, _ = movable(data.pairs)
+    first_pairs = {pair.document: pair for pair in reversed(data.pairs)}
+    return Scope(
+        compute,
+        spec,
+        data,
+        tuple(spread_evenly(data.pairs, min(limit, len(data.pairs)))),
+        tuple(spread_evenly(usable, min(moved, len(usable))))
+        if isinstance(moved, int)
+        else tuple(pair for pair in usable if pair.pair_id in moved),
+        tuple(spread_evenly(documents, min(DEFAULT_PAIRS, len(documents)))),
+        tuple(spread_evenly(list(first_pairs.values()), min(DEFAULT_PAIRS, len(first_pairs)))),
     )
 
 
@@ -122,8 +191,8 @@ def job(
     title: str = "passport",
     also: Sequence[tuple[str, Job]] = (),
 ) -> Job:
-    """What computes all that is missing, a part after the other, and then other jobs by their
-    titles; `title` tells what it is for."""
+    """A job that computes the missing parts one after the other, and then the jobs in `also`, given
+    with their titles. `title` is its purpose."""
     parts: dict[RunKey, tuple[str, Job]] = {}
     for part in passport.parts:
         for own_job in part.jobs:
@@ -145,7 +214,7 @@ def job(
 
 
 def active(compute: Compute, spec: RetrieverSpec, dataset: str) -> bool:
-    """Whether a passport is being computed; quicker than making it.
+    """Whether a passport is being computed. Faster than reading the passport.
 
     Raises:
         UserError: as `passport`.
@@ -159,7 +228,7 @@ def _key(model: ModelIdentity, dataset: str, title: str = "passport") -> RunKey:
 
 
 def entry(passport: ModelPassport) -> PassportEntry:
-    """A passport as JSON has it."""
+    """A passport in its JSON form."""
     return {
         "format": FORMAT,
         "model": passport.name,
@@ -209,7 +278,7 @@ def _part_entry(part: Part) -> PartEntry:
 
 
 def table(passports: Sequence[ModelPassport]) -> pd.DataFrame:
-    """Every number of the passports, a row each."""
+    """The numbers of passports, one per row."""
     rows = [
         {
             "model": passport.name,
@@ -231,8 +300,8 @@ def table(passports: Sequence[ModelPassport]) -> pd.DataFrame:
 
 
 def model_card(passports: Sequence[ModelPassport]) -> str:
-    """The numbers as YAML that stands at the head of a model card (`model-index` of the Hugging
-    Face hub), a model after the other."""
+    """The numbers as YAML for the head of a model card (the Hugging Face Hub's `model-index`), one
+    document per model."""
     from huggingface_hub import EvalResult, ModelCardData
 
     texts = []
@@ -244,7 +313,7 @@ def model_card(passports: Sequence[ModelPassport]) -> str:
                 dataset_type=passport.dataset,
                 dataset_name=passport.title,
                 metric_type=f"{part.key}.{number.key}",
-                # There is no field for an interval, so the name has it.
+                # The format has no field for an interval.
                 metric_name=f"{part.title}: {number.name}, {number.text}",
                 metric_value=number.estimate.value,
             )

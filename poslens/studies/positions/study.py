@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from poslens.attribution.curves.bootstrap import Estimate
@@ -24,7 +24,7 @@ from poslens.attribution.interventions.relocation import (
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
 from poslens.cache.jobs.loop import Progress
-from poslens.cache.kinds.interventions import causes
+from poslens.cache.kinds.interventions import cause_key, causes
 from poslens.cache.kinds.position_ranks import position_ranks
 from poslens.cache.kinds.rankings import fingerprint
 from poslens.cache.lru_cache import LRUCache
@@ -47,6 +47,45 @@ from poslens.studies.positions.summary import (
 from poslens.studies.positions.tables import TABLES
 from poslens.studies.ranking.service import collection_of
 from poslens.study import Figure, Study, register
+from poslens.study_part import Item, Measure, Scope, StudyPart
+
+
+def _items(summary: PositionSummary) -> Iterator[Item]:
+    corpus = summary.asked.moved.fingerprint
+    for query in summary.queries:
+        pair, gains = query.pair, query.gains
+        evidence = f"{cause_key(pair).fingerprint}:{corpus}"
+        yield Item(pair.pair_id, evidence, pair.document, float(gains[0] - gains[-1]))
+
+
+def _of_scope(subject: PositionSubject, scope: Scope) -> PositionSubject:
+    """The subject with the pairs that the scope moves."""
+    selection = scope.selection(scope.moved, len(movable(scope.data.pairs)[0]))
+    return replace(subject, moved=replace(subject.moved, pairs=scope.moved, selection=selection))
+
+
+PART = StudyPart(
+    "position_effect",
+    "Effect of the evidence's position on rank",
+    "Moving a sentence may break references between sentences. The document with the moved "
+    "evidence counts as the only relevant one.",
+    "queries",
+    (
+        Measure("first", "nDCG@10 with the evidence first", lambda it: it.effect.first, ".3f"),
+        Measure(
+            "middle", "nDCG@10 with the evidence in the middle", lambda it: it.effect.middle, ".3f"
+        ),
+        Measure("last", "nDCG@10 with the evidence last", lambda it: it.effect.last, ".3f"),
+        Measure(
+            "first_minus_last",
+            "nDCG@10, evidence first minus last (positive: primacy)",
+            lambda it: it.effect.effect.difference,
+            items=_items,
+        ),
+        Measure("controlled_psi", "controlled PSI", lambda it: it.effect.psi, ".3f"),
+    ),
+    subject=_of_scope,
+)
 
 
 class Positions(Study[Moved, PositionSubject, PositionSummary]):
@@ -100,6 +139,7 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
     compared = ("MiniLM-primacy", "MiniLM", "MiniLM-recency")
     tables = TABLES
     figures = (Figure("nDCG@10 by position of the evidence", ndcg_by_position),)
+    part = PART
 
     def corpus(self, data: DataSet, settings: Settings) -> Moved:
         """The pairs whose evidence can be moved, and the corpus.

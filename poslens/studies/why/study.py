@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from operator import methodcaller
 
 from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.datasets.corpus import Document, Query
 from poslens.attribution.datasets.types import spread_evenly
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.evaluation.why import Wanted, why
-from poslens.attribution.evaluation.why_causes import LEAST_OF_ALONE, Why
+from poslens.attribution.evaluation.why_causes import CAUSES, LEAST_OF_ALONE, Why
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import EvidenceSpan, Provenance
 from poslens.cache.jobs.items import compute_missing
@@ -29,8 +30,46 @@ from poslens.studies.why.search import Searcher, opened, require_ranking
 from poslens.studies.why.summary import Misses, WhyCorpus, WhySummary, verdict
 from poslens.studies.why.tables import TABLES
 from poslens.study import Figure, Study, register
+from poslens.study_part import MAX_PAIRS, Item, Measure, StudyPart
 
 TOP = 10
+
+
+def _items(summary: WhySummary) -> Iterator[Item]:
+    for name, item in summary.items.items():
+        missed = summary.explained[name].cause != "found"
+        yield Item(name, item.corpus, item.document_id, float(missed))
+
+
+PART = StudyPart(
+    "misses",
+    "Causes of missed documents",
+    "PosLens tries changes in a fixed order. The cause is named after the first that brings the "
+    'document into the top 10, although later changes may do so too; "no match" means that none '
+    "does.",
+    "pairs",
+    (
+        Measure(
+            "missed",
+            "share of relevant documents not in the top 10",
+            lambda summary: summary.missed,
+            ".3f",
+            items=_items,
+        ),
+        *(
+            Measure(
+                cause.replace(" ", "_"),
+                f'share of misses with the cause "{cause}"',
+                methodcaller("share", cause),
+                ".3f",
+                unit="misses",
+            )
+            for cause in CAUSES
+        ),
+    ),
+    {"queries": MAX_PAIRS},
+    needs_queries=True,
+)
 
 
 class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
@@ -85,6 +124,7 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
     compared = ("MiniLM", "MiniLM-primacy")
     tables = TABLES
     figures = (Figure("Causes of misses", chart),)
+    part = PART
 
     def read(self, dataset: str) -> DataSet:
         """The data set; without pairs if it judges nothing.

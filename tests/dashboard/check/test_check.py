@@ -32,7 +32,7 @@ from poslens.studies.check.service import Tolerances
 from poslens.studies.passport import service as passports
 from poslens.studies.passport.document import document_bytes
 from poslens.studies.passport.service import ModelPassport, PairScore
-from poslens.studies.passport.subject import Number
+from poslens.study_part import Number
 from tests.support.nouns import NOUNS
 
 ROOT = Path(__file__).parents[3]
@@ -348,7 +348,7 @@ def test_the_model_moves_the_evidence_of_exactly_the_baselines_pairs(
     few = replace(few, numbers={"relocation": few.numbers["relocation"]})
     sample = datasets.read("sample")
     card = checking.passport(shipped, resolve("MiniLM-primacy"), sample, few, ["relocation"])
-    assert sorted(pair.pair_id for pair in card.of.moved) == sorted(pairs) and not card.missing
+    assert sorted(pair.pair_id for pair in card.scope.moved) == sorted(pairs) and not card.missing
     check = single(card, few, "relocation")
     assert check.n == 20 and check.outcome == "fail"
 

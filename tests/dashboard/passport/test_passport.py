@@ -24,12 +24,12 @@ from poslens.attribution.retrievers.resolve import resolve
 from poslens.compute.compute import Compute, service
 from poslens.dashboard.__main__ import app
 from poslens.export.browser import Page, in_page
+from poslens.studies.curves.parts import index_sentence
 from poslens.studies.passport import service as passports
 from poslens.studies.passport.document import document_bytes, printed_html
-from poslens.studies.passport.parts import _leans, _moves
 from poslens.studies.passport.service import ModelPassport
-from poslens.studies.passport.subject import Part
 from poslens.studies.ranking import service as rankings
+from poslens.study_part import Part, shift_sentence
 from tests.support.chromium import chromium
 from tests.support.nouns import NOUNS
 from tests.support.pages import open_page
@@ -162,8 +162,9 @@ def test_findings_claim_no_more_than_their_interval(
     interval: tuple[float | None, float | None], said: str
 ) -> None:
     index = Estimate(0.03, *interval, n=20)
-    assert said in _leans("Saliency", index) and "+0.030" in _leans("Saliency", index)
-    moves = _moves("The score", index, "towards the end", "The {} is higher.", 0.05)
+    sentence = index_sentence("Saliency", index)
+    assert said in sentence and "+0.030" in sentence
+    moves = shift_sentence("The score", index, "towards the end", "The {} is higher.", 0.05)
     rises, equal = said.startswith("Attribution"), said.startswith("Equivalent")
     decided = interval != (None, None)
     assert moves.startswith("The score rises by 0.030" if decided else "Too few documents")

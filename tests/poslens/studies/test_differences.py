@@ -77,7 +77,7 @@ def test_every_pair_of_models_is_compared_on_every_measure(
 def test_saliency_indices_are_those_of_the_models_mean_curves(
     summaries: list[MeasuredSummary], differences: list[PairedDifference], shipped: Compute
 ) -> None:
-    pairs = summaries[0].card.of.moved
+    pairs = summaries[0].card.scope.moved
     index = [
         shipped.curve(resolve(name), SALIENCY, pairs, "sample").summary.primacy_recency_index
         for name in MODELS[:2]

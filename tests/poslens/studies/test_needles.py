@@ -68,7 +68,7 @@ def test_lengths_that_a_model_does_not_read_are_left_out(
     folder = str(tiny_folder("bert"))
     asked = ("--model", folder, "--corpus", corpus, "--needles", "3", "--depths", "0")
     found = run(*asked, "--lengths", "64,100000")
-    assert "does not read 100,000 tokens: left out" in found.stderr
+    assert "Texts of 100,000 tokens exceed its context limit." in found.stderr
     assert [row["length"] for row in json.loads(found.stdout)["rows"]] == [64]
     none = run(*asked, "--lengths", "100000")
     assert none.exit_code == 2 and "fewer than any length asked for" in none.stderr
@@ -111,7 +111,7 @@ def test_the_python_call_gives_the_commands_numbers(corpus: str, tmp_path: Path)
     assert frame["length"].tolist() == ["64", "all"]
     assert frame["accuracy"].tolist() == [row["accuracy"] for row in printed]
     (verdict,) = found.verdicts
-    assert verdict.startswith("BM25 finds 1.00 of the needles")
+    assert verdict.startswith("BM25 retrieves 1.00 of the needles. ")
     assert found.save(tmp_path / "x.csv").is_file() and "BM25" in found._repr_html_()
     with pytest.raises(UserError, match="no table 'x': choose from cells, summary"):
         found.to_frame("x")

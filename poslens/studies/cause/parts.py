@@ -1,0 +1,134 @@
+"""Parts of a passport about interventions: evidence that moves, and segments in random order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.comparison import SCORE_MARGIN
+from poslens.attribution.interventions.relocation import movable, relocation_method
+from poslens.attribution.interventions.segments import (
+    documents_of,
+    require_vector,
+    segments_method,
+)
+from poslens.cache.kinds.interventions import cause_key
+from poslens.compute.runs import Job
+from poslens.figures.curves import mean_curves
+from poslens.studies.cause import service as interventions
+from poslens.studies.curves.words import too_few
+from poslens.study_part import Item, Number, PartAnswer, PartQuestion, Scope, shift_sentence
+
+RELOCATE = relocation_method()
+SEGMENTS_IN = {"order": segments_method("segments"), "random order": segments_method("shuffled")}
+
+
+def _relocation(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
+    """The score by position of the evidence."""
+    compute, spec, moved = scope.compute, scope.spec, scope.moved
+    if len(moved) < 2:
+        raise UserError("Fewer than two pairs of this data set have evidence that can be moved.")
+    jobs = [interventions.job(compute, spec, RELOCATE, moved, scope.name)]
+    if too_few(spec.name, jobs[0].n_done(), len(moved)):
+        return jobs, None
+    selection = scope.selection(moved, len(movable(scope.data.pairs)[0]))
+    cause = interventions.data_set_cause(compute, spec, RELOCATE, moved, scope.data.name, selection)
+    numbers = []
+    if cause.last_minus_first is not None:
+        name = "score with the evidence in the last third minus first third (negative: primacy)"
+        items = tuple(_differences(scope))
+        numbers.append(Number("last_minus_first", name, cause.last_minus_first, "+.4f", "", items))
+    if cause.lost is not None:
+        name = "score lost with the evidence past the context limit"
+        numbers.append(Number("lost", name, cause.lost, "+.4f"))
+    provenance = (cause.provenance(),)
+    return jobs, PartAnswer(
+        shift_sentence(
+            "The score",
+            cause.last_minus_first,
+            "when the evidence moves from the first to the last third",
+            "Evidence near the {} scores higher.",
+            SCORE_MARGIN,
+        ),
+        numbers,
+        lambda style: mean_curves(
+            [cause.summary.curve],
+            style,
+            y_title="Score minus the pair's mean over positions",
+            provenance=provenance,
+        ),
+        provenance,
+    )
+
+
+def _differences(scope: Scope) -> Iterator[Item]:
+    """Last minus first third of each pair that has positions in both."""
+    results = interventions.stored(scope.compute, scope.spec, RELOCATE, scope.moved).results
+    for pair in scope.moved:
+        relocation = results.get(pair.pair_id)
+        if relocation is not None and (difference := relocation.last_minus_first) is not None:
+            yield Item(pair.pair_id, cause_key(pair).fingerprint, pair.document, difference)
+
+
+def _segments(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
+    """Cosines of segments with the whole text, in order and in random order."""
+    compute, spec, documents = scope.compute, scope.spec, scope.documents
+    require_vector(spec)
+    jobs = [
+        interventions.job(compute, spec, how, documents, scope.name) for how in SEGMENTS_IN.values()
+    ]
+    if any(too_few(spec.name, job.n_done(), len(documents)) for job in jobs):
+        return jobs, None
+    selection = scope.selection(documents, len(documents_of(scope.data.pairs)))
+    causes = {
+        order: interventions.data_set_cause(
+            compute, spec, how, documents, scope.data.name, selection
+        )
+        for order, how in SEGMENTS_IN.items()
+    }
+    provenance = tuple(cause.provenance() for cause in causes.values())
+    curves = [
+        replace(cause.summary.curve, model=f"segments in {order}")
+        for order, cause in causes.items()
+    ]
+    return jobs, PartAnswer(
+        shift_sentence(
+            "With the segments in random order, the similarity of a segment to the whole text",
+            causes["random order"].last_minus_first,
+            "from the first to the last third",
+            "Content near the {} of a text weighs more in its vector.",
+            SCORE_MARGIN,
+        ),
+        [
+            Number(
+                "segments" if order == "order" else "shuffled",
+                f"cosine, last minus first third, segments in {order} (negative: primacy)",
+                cause.last_minus_first,
+            )
+            for order, cause in causes.items()
+            if cause.last_minus_first is not None
+        ],
+        lambda style: mean_curves(
+            curves, style, y_title="Cosine to the whole text", provenance=provenance
+        ),
+        provenance,
+    )
+
+
+RELOCATION = PartQuestion(
+    "relocation",
+    "Effect of the evidence's position on the score",
+    "Moving evidence removes it from its context. The first and last third include only positions "
+    "where the model reads the evidence whole.",
+    "pairs",
+    _relocation,
+)
+SEGMENTS = PartQuestion(
+    "segments",
+    "Weight of each position in the document vector",
+    "Segments are consecutive parts of a text of about equal length. This compares vectors only "
+    "and doesn't show the ranking of any query.",
+    "documents",
+    _segments,
+)

@@ -1,0 +1,170 @@
+"""Parts of a passport about the attribution curve: its shape, and how much of it is due to the
+query."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.curves.curve_summary import CurveSummary
+from poslens.attribution.errors import UserError
+from poslens.attribution.interventions.null_controls import (
+    INDEX_MARGIN,
+    QUERY_CONTROLS,
+    ControlledCurve,
+)
+from poslens.attribution.interventions.segments import documents_of
+from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Method
+from poslens.cache.shipped.preferences import verdict
+from poslens.compute.provenance import of_controlled
+from poslens.compute.runs import Job
+from poslens.figures.curves import mean_curves
+from poslens.figures.figure_base import quantity
+from poslens.studies.cause import service as interventions
+from poslens.studies.cause.figures import minus_null_curves
+from poslens.studies.curves.words import too_few
+from poslens.study_part import (
+    NO_QUERIES,
+    Measure,
+    Number,
+    PartAnswer,
+    PartQuestion,
+    Scope,
+    numbers_of,
+    side_sentence,
+)
+
+LIMITS = "Attribution isn't causation; see the effect of moving the evidence, below."
+PROFILE = make_method("profile")
+
+
+def curve_method(spec: RetrieverSpec) -> Method:
+    """The method whose curve a passport shows: gradient saliency, or the first that fits."""
+    fitting = [entry for entry in METHODS.values() if entry.fits(family_of(spec))]
+    quick = [entry for entry in fitting if not entry.slow] or fitting
+    return make_method(quick[0].name)
+
+
+def _has_profile(spec: RetrieverSpec) -> bool:
+    return METHODS["profile"].fits(family_of(spec))
+
+
+def _attribution(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
+    """Attribution by position and the query-free profile. Without queries, only the profile, which
+    is then computed; with queries, it is shown if it is stored (`NULL_CONTROL` computes it)."""
+    compute, spec, method = scope.compute, scope.spec, curve_method(scope.spec)
+    methods = [(method, scope.pairs, len(scope.data.pairs))] if scope.has_queries else []
+    if _has_profile(spec):
+        methods.append((PROFILE, scope.of_each, len(documents_of(scope.data.pairs))))
+    if not methods:
+        raise UserError(NO_QUERIES)
+    jobs = [compute.attribution_job(spec, how, pairs, scope.name) for how, pairs, _ in methods]
+    curves = [
+        compute.curve(spec, how, pairs, scope.data.name, scope.selection(pairs, n_all))
+        for (how, pairs, n_all), job in zip(methods, jobs, strict=True)
+        if job.n_done() and not too_few(spec.name, job.n_done(), job.total)
+    ]
+    if not curves:
+        return jobs[:1], None
+    numbers = [number for curve in curves for number in _curve_numbers(curve.summary)]
+    provenance = tuple(curve.provenance() for curve in curves)
+    # The lines belong to one model, so the legend names their methods instead.
+    lines = [
+        replace(curve.summary.curve, model=METHODS[curve.summary.curve.method.name].title)
+        for curve in curves
+    ]
+    title = quantity(lines[0].method) if len(lines) == 1 else "1 = document's 99th percentile"
+    entry = METHODS[methods[0][0].name]
+    return jobs[:1], PartAnswer(
+        index_sentence(entry.title, curves[0].summary.primacy_recency_index),
+        numbers,
+        lambda style: mean_curves(lines, style, y_title=title, provenance=provenance),
+        provenance,
+        limits=f"{verdict(methods[0][0])} {LIMITS} {entry.caveat}".strip(),
+    )
+
+
+def _curve_numbers(summary: CurveSummary) -> list[Number]:
+    entry = METHODS[summary.curve.method.name]
+    index = f"{entry.title}, primacy-recency index (negative: primacy)"
+    measured = (
+        ("primacy_recency_index", index, summary.primacy_recency_index, "+.3f"),
+        ("center_of_mass", f"{entry.title}, center of mass", summary.center_of_mass, ".3f"),
+    )
+    return [
+        Number(f"{entry.name}_{key}", name, estimate, form)
+        for key, name, estimate, form in measured
+        if estimate is not None
+    ]
+
+
+def index_sentence(what: str, index: Estimate | None) -> str:
+    """The primacy-recency index of `what`, and its meaning."""
+    if index is None:
+        return f"{what}: the curve has no primacy-recency index."
+    concentrated = "Attribution is concentrated near the {} of the tokens read."
+    meaning = side_sentence(index, INDEX_MARGIN, concentrated, "Equivalent to 0")
+    return f"{what}: the primacy-recency index is {index.text('+.3f')}. {meaning}"
+
+
+def _null_control(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
+    """The same curve minus that of an unrelated query, and its correlation with the query-free
+    profile."""
+    compute, spec, method = scope.compute, scope.spec, curve_method(scope.spec)
+    kind, everything = QUERY_CONTROLS[0], scope.data.pairs
+    nulls = interventions.controls(kind, scope.pairs, everything)
+    own = compute.attribution_job(spec, method, scope.pairs, scope.name)
+    null = compute.attribution_job(spec, method, nulls, f"{scope.name} minus {kind}")
+    jobs = [own, null]
+    if _has_profile(spec):
+        jobs.append(compute.attribution_job(spec, PROFILE, scope.of_each, scope.name))
+    if too_few(spec.name, null.n_done(), len(nulls)) or not own.n_done():
+        return jobs, None
+    curve = interventions.controlled(compute, spec, method, kind, scope.pairs, everything)
+    selection = scope.selection(scope.pairs, len(everything))
+    model = compute.identify(spec)
+    provenance = of_controlled(model, method, scope.data.name, curve, selection)
+    numbers = numbers_of(curve, _MINUS_CONTROL)
+    # Only over documents of this passport, whatever else is stored.
+    covered = {pair.pair_id for pair in scope.pairs}
+    both = [pair for pair in scope.of_each if pair.pair_id in covered]
+    agreement = interventions.query_controls_agree(compute, spec, method, both, everything)
+    if agreement is not None:
+        name = "correlation of the control's mean curve with the query-free profile's"
+        numbers.append(Number("controls_agree", name, agreement, ".2f"))
+    return jobs, PartAnswer(
+        curve.sentence,
+        numbers,
+        lambda style: minus_null_curves([(spec.name, curve)], method, style, provenance),
+        (provenance,),
+    )
+
+
+_MINUS_CONTROL: tuple[Measure[ControlledCurve], ...] = (
+    Measure(
+        "index_minus_control",
+        "primacy-recency index minus that of the control",
+        lambda curve: curve.index,
+    ),
+    Measure(
+        "distance",
+        "distance from the control's curve (0: the same curve)",
+        lambda curve: curve.distance,
+        ".3f",
+    ),
+)
+
+ATTRIBUTION = PartQuestion("attribution", "Attribution by position", LIMITS, "pairs", _attribution)
+NULL_CONTROL = PartQuestion(
+    "null_control",
+    "Dependence on the query",
+    "The unrelated query comes from the same data set, so what the two queries share is subtracted "
+    "too.",
+    "pairs",
+    _null_control,
+    needs_queries=True,
+)

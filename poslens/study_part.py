@@ -1,0 +1,239 @@
+"""A part of a position passport: one question about a model, answered with numbers, a figure and
+their provenance.
+
+A study declares a `StudyPart`, and `poslens.study.question_of` derives its part from the study. A
+service without a study declares a `PartQuestion`. `poslens.studies.passport` lists both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
+
+import plotly.graph_objects as go
+
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.comparison import change_in_words, judged
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Provenance, TextPair
+from poslens.compute.compute import Compute
+from poslens.compute.runs import Job
+from poslens.figures.palettes import Style
+
+Summary = TypeVar("Summary")
+
+MAX_PAIRS = 500
+"""Maximum number of pairs that a passport attributes."""
+
+NO_QUERIES = "This data set has no queries, so there are no pairs to attribute."
+NOT_YET = "Not computed yet."
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A measure of one pair, query or document. `fingerprint` changes with everything that the
+    value depends on except the model: texts, evidence, corpus. Intervals resample `document`."""
+
+    item_id: str
+    fingerprint: str
+    document: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number of a part. `key` is its name in files and `name` the one for readers; `note` is what
+    to compare it with. `items` are the values that it is the mean of, for numbers that `check`
+    compares. `unit` is what the estimate's n counts, in the plural; by default the part's."""
+
+    key: str
+    name: str
+    estimate: Estimate
+    form: str = "+.3f"
+    note: str = ""
+    items: tuple[Item, ...] = ()
+    unit: str = ""
+
+    @property
+    def text(self) -> str:
+        """The value with its interval, n, what was resampled, and the note."""
+        estimate = self.estimate
+        resampled = (
+            f", {estimate.resampled}: {estimate.n_resampled:,}"
+            if estimate.interval and estimate.n_resampled and estimate.resampled != self.unit
+            else ""
+        )
+        n = f" ({self.unit}: {estimate.n:,}{resampled})" if estimate.n else ""
+        return f"{estimate.text(self.form)}{n}" + (f"; {self.note}" if self.note else "")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A question with its answer. `finding` is the result in one sentence, and `limits` what it
+    does not show. n of its numbers counts `unit`s, in the plural. Without numbers, `absent` is the
+    reason; `jobs` compute what is missing."""
+
+    key: str
+    title: str
+    limits: str
+    unit: str
+    finding: str = ""
+    numbers: tuple[Number, ...] = ()
+    draw: Callable[[Style], go.Figure] | None = None
+    provenance: tuple[Provenance, ...] = ()
+    absent: str = ""
+    jobs: tuple[Job, ...] = ()
+
+
+@dataclass(frozen=True)
+class Scope:
+    """A model, and the texts of a data set that its passport covers: `pairs` are attributed,
+    `moved` have their evidence moved, `documents` have no query, and `of_each` has one pair of each
+    of these documents."""
+
+    compute: Compute
+    spec: RetrieverSpec
+    data: DataSet
+    pairs: tuple[TextPair, ...]
+    moved: tuple[TextPair, ...]
+    documents: tuple[TextPair, ...]
+    of_each: tuple[TextPair, ...]
+
+    @property
+    def has_queries(self) -> bool:
+        """Whether any pair has a query."""
+        return any(pair.query for pair in self.pairs)
+
+    @property
+    def name(self) -> str:
+        """The scope of jobs over these texts, which distinguishes them from those of other runs."""
+        return f"{self.data.name}: passport"
+
+    def selection(self, chosen: Sequence[TextPair], n_all: int) -> str:
+        """How pairs were chosen from `n_all`; empty if all were."""
+        return "" if len(chosen) == n_all else f"{len(chosen):,} pairs spread evenly"
+
+
+@dataclass(frozen=True)
+class PartAnswer:
+    """What stored results answer: see `Part`. `limits`, if given, replaces the question's."""
+
+    finding: str
+    numbers: Sequence[Number]
+    draw: Callable[[Style], go.Figure] | None
+    provenance: tuple[Provenance, ...]
+    limits: str = ""
+
+
+@dataclass(frozen=True)
+class PartQuestion:
+    """A part before it is answered. `read` returns the jobs that compute its results, and the
+    answer from what is stored, None while too little is; it computes no result. It raises
+    UserError if the question does not fit the model or the data set."""
+
+    key: str
+    title: str
+    limits: str
+    unit: str
+    read: Callable[[Scope], tuple[Sequence[Job], PartAnswer | None]]
+    needs_queries: bool = False
+
+    def part(self, scope: Scope) -> Part:
+        """The part as far as its results are stored."""
+        empty = Part(self.key, self.title, self.limits, self.unit)
+        try:
+            if self.needs_queries and not scope.has_queries:
+                raise UserError(NO_QUERIES)
+            jobs, answer = self.read(scope)
+        except UserError as reason:
+            return replace(empty, absent=str(reason))
+        if answer is None:
+            error = next((job.error for job in jobs if job.error), NOT_YET)
+            return replace(empty, absent=error, jobs=tuple(jobs))
+        return replace(
+            empty,
+            limits=answer.limits or self.limits,
+            finding=answer.finding,
+            numbers=tuple(replace(each, unit=each.unit or self.unit) for each in answer.numbers),
+            draw=answer.draw,
+            provenance=answer.provenance,
+            jobs=tuple(jobs),
+        )
+
+
+# -- parts of studies ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Measure(Generic[Summary]):
+    """A number of a study's summary: see `Number`. `estimate` is None where it is not defined."""
+
+    key: str
+    name: str
+    estimate: Callable[[Summary], Estimate | None]
+    form: str = "+.3f"
+    note: str = ""
+    items: Callable[[Summary], Iterable[Item]] = lambda summary: ()
+    unit: str = ""
+
+    def number(self, summary: Summary) -> Number | None:
+        """The number; None if it is not defined."""
+        estimate = self.estimate(summary)
+        if estimate is None:
+            return None
+        items = tuple(self.items(summary))
+        return Number(self.key, self.name, estimate, self.form, self.note, items, self.unit)
+
+
+def numbers_of(summary: Summary, measures: Iterable[Measure[Summary]]) -> list[Number]:
+    """The numbers of a summary that are defined."""
+    numbers = (measure.number(summary) for measure in measures)
+    return [number for number in numbers if number is not None]
+
+
+def _as_planned(subject: Any, scope: Scope) -> Any:
+    return subject
+
+
+@dataclass(frozen=True)
+class StudyPart:
+    """What a study declares for its part of a passport. Jobs, finding (the verdict), figure (the
+    first) and provenance are those of the study. `settings` are parameters that differ from the
+    study's defaults, and `subject` restricts the study's subject to a scope."""
+
+    key: str
+    title: str
+    limits: str
+    unit: str
+    measures: tuple[Measure[Any], ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    subject: Callable[[Any, Scope], Any] = _as_planned
+    needs_queries: bool = False
+
+
+# -- sentences -------------------------------------------------------------------------------------
+
+
+def shift_sentence(
+    what: str, difference: Estimate | None, where: str, meaning: str, margin: float
+) -> str:
+    """How `what` changes from the first to the last positions (`where`), and its meaning, as in
+    `side_sentence`."""
+    if difference is None or difference.interval is None:
+        return "Too few documents to decide whether position matters."
+    meaning = side_sentence(difference, margin, meaning, "Equivalent")
+    return f"{what} {change_in_words(difference)} {where}. {meaning}"
+
+
+def side_sentence(difference: Estimate, margin: float, meaning: str, equivalent: str) -> str:
+    """The meaning of a difference of the last minus the first positions: `meaning` with the side
+    that has more in place of {}."""
+    verdict = judged(difference, margin)
+    if verdict == "too few documents":
+        return "Too few documents to decide."
+    if verdict == "equivalent":
+        return f"{equivalent} within the margin of {margin:g}."
+    return meaning.format("end" if verdict == "higher" else "beginning")
