@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tests.support.forked import Forked
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("attribution", "cache", "dashboard", "poslens")
@@ -192,6 +195,66 @@ def test_the_server_answers_before_the_libraries_of_models_are_imported() -> Non
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert output.stdout.strip() == "[]"
+
+
+HEAVY = {
+    "captum",
+    "matplotlib",
+    "pandas",
+    "plotly",
+    "pyarrow",
+    "scipy.special",
+    "scipy.stats",
+    "sentence_transformers",
+    "sklearn",
+    "streamlit",
+    "torch",
+    "transformers",
+}
+TEXTS = ("--query", "tides", "--document", "The tides turn.")
+
+
+@pytest.mark.parametrize(
+    ("command", "needed"),
+    [
+        (("--help",), set()),
+        (("models",), set()),
+        (("rank", "--model", "MiniLM"), {"pandas", "plotly", "pyarrow", "scipy.special", "torch"}),
+        (
+            ("explain", "--model", "BM25", "--method", "terms", *TEXTS),
+            {"pandas", "pyarrow", "torch"},
+        ),
+    ],
+    ids=lambda value: "-".join(value[:1]) if isinstance(value, tuple) else "",
+)
+def test_a_command_imports_only_what_it_needs(command: tuple[str, ...], needed: set[str]) -> None:
+    script = (
+        f"import sys; sys.argv = ['poslens', *{command!r}]\n"
+        "from poslens.dashboard.__main__ import main\n"
+        "try:\n main()\n"
+        f"finally:\n print(*sorted({HEAVY!r} & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env={**os.environ, "POSLENS_SHIPPED": "yes"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout and set(done.stderr.splitlines()[-1].split()) <= needed
+
+
+@pytest.mark.parametrize("method", ["decomposition", "occlusion"])
+def test_methods_with_passes_of_their_own_do_without_captum(method: str, forked: Forked) -> None:
+    """Captum imports matplotlib. A model's self-check does not need it either."""
+    script = (
+        "import sys; sys.modules['captum'] = None\n"
+        f"sys.argv = ['poslens', 'explain', '--method', *{(method, *TEXTS)!r}]\n"
+        "from poslens.dashboard.__main__ import main; main()"
+    )
+    status, output, errors = forked.run(code=script)
+    assert status == 0 and '"score"' in output, errors
 
 
 def module_of(path: Path) -> str:

@@ -21,8 +21,8 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
+import scipy  # loads scipy.special at its first use
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri, stdtr, stdtrit
 
 Values = NDArray[np.float64]
 Statistic = Callable[[Values], Values]
@@ -226,7 +226,7 @@ def intervals(
     n_finite = np.isfinite(drawn).sum(0)
     tail = _tail(n, (1 - level) / (1 if kind == "upper" else 2))
     low, high = (
-        _quantile(drawn, n_finite, ndtr(bias + z / (1 - acceleration * z)))
+        _quantile(drawn, n_finite, scipy.special.ndtr(bias + z / (1 - acceleration * z)))
         for z in (bias - tail, bias + tail)
     )
     if kind == "upper":
@@ -246,7 +246,7 @@ def _resampled(
     drawn = np.sort(np.where(equal, value, drawn), axis=0)
     bias = acceleration = np.zeros(len(value))
     if kind == "bca":
-        bias = ndtri(_share_below(drawn, value))
+        bias = scipy.special.ndtri(_share_below(drawn, value))
         acceleration = _acceleration(statistic(draws.all_but_one))
     return value, drawn, bias, acceleration
 
@@ -281,14 +281,14 @@ def p_value(
     if not value.any():
         return 1.0
     share = _share_below(drawn, np.zeros(1))
-    apart = ndtri(share) - bias
+    apart = scipy.special.ndtri(share) - bias
     reach = bias - apart / np.maximum(1 + acceleration * apart, _ROUNDING)
     tail = max(float((np.sign(value) * reach)[0]), 0.0) / np.sqrt(n / (n - 1))
-    p = float(2 * stdtr(n - 1, -tail))
+    p = float(2 * scipy.special.stdtr(n - 1, -tail))
     if 0.5 < share[0] * len(drawn) < len(drawn) - 0.5:
         return p
     error = standard_error(rows, groups, statistic)
-    return min(p, float(2 * stdtr(n - 1, -abs(value[0]) / error))) if error else p
+    return min(p, float(2 * scipy.special.stdtr(n - 1, -abs(value[0]) / error))) if error else p
 
 
 def standard_error(
@@ -317,7 +317,7 @@ def jackknife_error(without: Values) -> float | None:
 def _tail(n: int, probability: float) -> float:
     """Replacement of the normal quantile by a tail of Student's t with n draws: t (n - 1 degrees of
     freedom) times sqrt(n / (n - 1)), because resampling divides by n and t by n - 1."""
-    return float(stdtrit(n - 1, 1 - probability) * np.sqrt(n / (n - 1)))
+    return float(scipy.special.stdtrit(n - 1, 1 - probability) * np.sqrt(n / (n - 1)))
 
 
 def _acceleration(all_but_one: Values) -> Values:

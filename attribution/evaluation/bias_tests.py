@@ -14,8 +14,8 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 import numpy as np
+import scipy  # loads scipy.stats at its first use
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from poslens.attribution.curves.bootstrap import numbered
 from poslens.attribution.errors import UserError
@@ -296,7 +296,7 @@ def paired_test(
                 else f"Every pair differs by the same {mean:+.4g}: without variance there is no t."
             )
         else:
-            t_test = stats.ttest_rel(first, second)
+            t_test = scipy.stats.ttest_rel(first, second)
             interval = t_test.confidence_interval(0.95)
             t, p = float(t_test.statistic), float(t_test.pvalue)
             low, high = float(interval.low), float(interval.high)

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+import scipy  # loads scipy.special at its first use
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtri, stdtr, stdtrit
 
 from poslens.attribution.curves.bootstrap import (
     MIN_DOCUMENTS,
@@ -147,9 +147,13 @@ def by_standard_error(difference: Estimate, error: float | None, margin: float) 
     n, value = difference.n_resampled, difference.value
     narrow = p = needed = None
     if error is not None and difference.interval is not None:
-        reach = float(stdtrit(n - 1, 1 - LEVEL)) * error
+        reach = float(scipy.special.stdtrit(n - 1, 1 - LEVEL)) * error
         narrow = (value - reach, value + reach)
-        p = float(2 * stdtr(n - 1, -abs(value) / error)) if error else float(value == 0)
+        p = (
+            float(2 * scipy.special.stdtr(n - 1, -abs(value) / error))
+            if error
+            else float(value == 0)
+        )
     if _verdict(difference, margin, narrow, p) == "too few documents":
         needed = _needed(value, margin, error, n)
     return Comparison(difference, margin, narrow, p, p, needed)
@@ -322,9 +326,9 @@ def _needed(value: float, margin: float, error: float | None, n: int) -> int | N
     apart, spread = abs(value), error * math.sqrt(n)
     counts = []
     if apart > 0:
-        counts.append(((_Z_TWO_SIDED + _Z_POWER) * spread / apart) ** 2)
+        counts.append(((_z(LEVEL / 2) + _z(1 - POWER)) * spread / apart) ** 2)
     if apart < margin:
-        counts.append(((_Z_ONE_SIDED + _Z_POWER) * spread / (margin - apart)) ** 2)
+        counts.append(((_z(LEVEL) + _z(1 - POWER)) * spread / (margin - apart)) ** 2)
     return max(MIN_DOCUMENTS, n + 1, math.ceil(min(counts)))
 
 
@@ -332,11 +336,11 @@ def _documents(p: float, p_holm: float, difference: Estimate) -> int:
     """Documents with which p would be as far below the adjusted level as power asks for."""
     factor = max(p_holm / p, 1.0) if p else 1.0
     n = difference.n_resampled
-    now = -float(ndtri(max(p, 1e-300) / 2))
-    wanted = -float(ndtri(LEVEL / factor / 2)) + _Z_POWER
+    now = _z(max(p, 1e-300) / 2)
+    wanted = _z(LEVEL / factor / 2) + _z(1 - POWER)
     return max(n + 1, math.ceil(n * (wanted / now) ** 2))
 
 
-_Z_TWO_SIDED = -float(ndtri(LEVEL / 2))
-_Z_ONE_SIDED = -float(ndtri(LEVEL))
-_Z_POWER = float(ndtri(POWER))
+def _z(p: float) -> float:
+    """The value that a standard normal variable exceeds with probability p."""
+    return -float(scipy.special.ndtri(p))

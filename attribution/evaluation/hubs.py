@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+import scipy  # loads scipy.special at its first use
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
 from poslens.attribution.curves.bootstrap import (
     MIN_DOCUMENTS,
@@ -262,8 +262,10 @@ class InDegrees:
         if not np.isfinite(value):
             return None
         error = jackknife_error(values[1:])
-        reach = None if error is None or n < MIN_DOCUMENTS else error * float(stdtrit(n - 1, 0.975))
-        ends = None if reach is None else (value - reach, value + reach)
+        ends = None
+        if error is not None and n >= MIN_DOCUMENTS:
+            reach = error * float(scipy.special.stdtrit(n - 1, 0.975))
+            ends = value - reach, value + reach
         return with_ends(value, ends, self.n_queries, n)
 
 

@@ -137,25 +137,21 @@ def _attribute_jointly(
             "choose matrix = no, biases = explicit, part = whole."
         )
 
-    def score(inputs: Tensor, bias_scale: Tensor) -> Tensor:
+    with retriever.lock, torch.enable_grad():
+        queries, documents = retriever.encode_pairs(pairs)
+        inputs = retriever.entering(queries, retriever.entry).clone().requires_grad_()
+        bias_scale = inputs.new_ones(len(pairs)).requires_grad_()
         with (
             linearised(retriever.backbone, bias_scale),
             retriever.override_embeddings(inputs, retriever.entry),
         ):
             values = retriever.embed(queries)
-        seen["scores"] = values.detach()
-        scores: Tensor = values + 0 * (bias_scale + inputs.flatten(1).sum(1))
-        return scores
-
-    seen: dict[str, Tensor] = {}
-    with retriever.lock:
-        queries, documents = retriever.encode_pairs(pairs)
-        inputs = retriever.entering(queries, retriever.entry).clone().requires_grad_()
-        array = inputs.new_ones(len(pairs)).requires_grad_()
-        products, bias = times_gradient(score, (inputs, array))
+        reached = values + 0 * (bias_scale + inputs.flatten(1).sum(1))
+        products, bias = times_gradient(reached, (inputs, bias_scale))
+    values = values.detach()
     tokens = products.sum(-1, dtype=torch.float32).cpu()
-    scores = seen["scores"].float().cpu()
-    shares = Shares(tokens, bias.float().cpu(), scores, seen["scores"])
+    scores = values.float().cpu()
+    shares = Shares(tokens, bias.float().cpu(), scores, values)
     for b in range(len(pairs)):
         require_complete(retriever, shares, b)
     return build_batch(

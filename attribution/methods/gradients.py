@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,9 +18,6 @@ from poslens.attribution.methods.passes import (
 from poslens.attribution.retrievers.base import Embedded, compare, reads_jointly, separate
 from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.types import Attribution, Method, TextPair
-
-if TYPE_CHECKING:
-    from captum.attr import GradientAttribution
 
 Score = Callable[..., Tensor]
 """Leaves, word embeddings [R, T, H] first, to scores; rows are independent."""
@@ -95,22 +91,10 @@ def explain_side(
     return numbers.cpu(), scores.cpu()
 
 
-def times_gradient(score: Score, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Captum's InputXGradient: each of `inputs` [R, ...] times its gradient of the score."""
-    from captum.attr import InputXGradient  # here: slow to import
-
-    method = keeping_graph(InputXGradient(score))
-    return tuple(product.detach() for product in method.attribute(inputs))
-
-
-def keeping_graph(method: GradientAttribution) -> Any:
-    """Captum's method with gradients that keep the graph for the next pairs."""
-
-    def gradients(
-        score: Score, inputs: tuple[Tensor, ...], _target: Any = None, _arguments: Any = None
-    ) -> tuple[Tensor, ...]:
-        with torch.enable_grad():
-            return torch.autograd.grad(score(*inputs).sum(), inputs, retain_graph=True)
-
-    method.gradient_func = gradients
-    return method
+def times_gradient(scores: Tensor, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Each of `inputs` [R, ...] times its gradient of `scores` [R], whose graph is kept for the
+    next pairs."""
+    gradients = torch.autograd.grad(scores.sum(), inputs, retain_graph=True)
+    return tuple(
+        value.detach() * gradient for value, gradient in zip(inputs, gradients, strict=True)
+    )

@@ -1,5 +1,5 @@
-"""Input × gradient, through Captum: signed, in units of the score, summed over the dimensions of
-the word embedding before position embeddings are added."""
+"""Input × gradient: signed, in units of the score, summed over the dimensions of the word
+embedding before position embeddings are added."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) ->
 
 def _products(score: Score, inputs: Tensor) -> Tensor:
     """Sums over H of input times gradient [B, T]."""
-    (products,) = times_gradient(score, (inputs,))
+    (products,) = times_gradient(score(inputs), (inputs,))
     return products.sum(-1, dtype=torch.float32)
 
 

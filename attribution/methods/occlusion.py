@@ -1,5 +1,5 @@
-"""Occlusion: how much the score falls when a unit is replaced with padding-token embeddings,
-through Captum's FeatureAblation. Signed, in units of the score."""
+"""Occlusion: how much the score falls when a unit is replaced with padding-token embeddings.
+Signed, in units of the score."""
 
 from __future__ import annotations
 
@@ -50,19 +50,17 @@ def _attribute(
     """The values of one pair; `state` as for `perturbed`, of the document."""
     level = str(method.params["level"])
     clock = Clock()
-    with retriever.lock:
+    with retriever.lock, torch.no_grad():
         document = perturbed(retriever, pair, "document", state)
         query = perturbed(retriever, pair, "query")
-        with torch.no_grad():
-            score = float(document.score(document.inputs))
-            of_document = _effects(document, units(document.encoded.texts[0], pair, level))
-            of_query = _effects(query, units(query.encoded.texts[0], pair, "token"))
+        score, of_document = _effects(document, units(document.encoded.texts[0], pair, level))
+        _, of_query = _effects(query, units(query.encoded.texts[0], pair, "token"))
     (result,) = build_batch(
         retriever,
         method,
         [pair],
         clock,
-        scores=torch.tensor([score], dtype=torch.float64),
+        scores=score.double(),
         queries=query.encoded,
         documents=document.encoded,
         query_scores=of_query,
@@ -79,29 +77,21 @@ def units(text: TokenizedText, pair: TextPair, level: str) -> NDArray[np.int64]:
     return unit_of(text, spans)
 
 
-def _effects(text: Perturbed, unit_numbers: NDArray[np.int64]) -> Tensor:
-    """Effects [1, T] on the text's positions, zero for special tokens."""
-    content = text.encoded.texts[0].content
-    start = text.encoded.offsets[0]
-    # Feature 0 never changes: special tokens and padding, where baseline and input are equal.
-    number = {unit: n for n, unit in enumerate(np.unique(unit_numbers[content]), start=1)}
-    mask = torch.zeros(1, text.inputs.shape[1], 1, dtype=torch.long, device=text.inputs.device)
-    sizes = torch.zeros(len(number) + 1)
-    for i, unit in enumerate(unit_numbers):
-        if content[i]:
-            mask[0, start + i] = number[unit]
-            sizes[number[unit]] += 1
-    from captum.attr import FeatureAblation  # here: slow to import
-
-    effects = FeatureAblation(text.score).attribute(
-        text.inputs,
-        baselines=text.baseline,
-        feature_mask=mask.expand_as(text.inputs),
-        perturbations_per_eval=text.batch,
+def _effects(text: Perturbed, unit_numbers: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    """The score [1] and the effects [1, T] on the text's positions, zero for special tokens."""
+    content, start = text.encoded.texts[0].content, text.encoded.offsets[0]
+    known, sizes = torch.from_numpy(unit_numbers[content]).unique(return_counts=True)
+    masks = torch.zeros(len(known), text.inputs.shape[1], dtype=torch.bool)
+    masks[:, start : start + len(content)] = torch.from_numpy(
+        content & (unit_numbers == known.numpy()[:, None])
     )
-    each = effects[..., 0].detach().float().cpu()
-    features = mask[..., 0].cpu()
-    return torch.where(features > 0, each / sizes.clamp_min(1)[features], 0.0)
+    whole = text.score(text.inputs).detach().cpu()
+    left = [
+        text.score(torch.where(some[..., None], text.baseline, text.inputs)).detach().cpu()
+        for some in masks.to(text.inputs.device).split(text.batch)
+    ]
+    lost = (whole - torch.cat(left)).float() / sizes
+    return whole, (lost[:, None] * masks).sum(0, keepdim=True)
 
 
 register(

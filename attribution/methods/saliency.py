@@ -8,12 +8,13 @@ not a share of the score: it shows where the score is sensitive.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from poslens.attribution.methods.base import MethodEntry, register
-from poslens.attribution.methods.gradients import Score, attribute_both_sides, keeping_graph
+from poslens.attribution.methods.gradients import Score, attribute_both_sides
 from poslens.attribution.retrievers.base import Embedded
 from poslens.attribution.retrievers.family import Capability
 from poslens.attribution.types import Attribution, Method, TextPair
@@ -28,7 +29,15 @@ def gradient_norms(score: Score, inputs: Tensor) -> Tensor:
     """||d s / d e_j||_2 of each token [R, T]."""
     from captum.attr import Saliency  # here: slow to import
 
-    gradients: Tensor = keeping_graph(Saliency(score)).attribute(inputs, abs=False)
+    def keeping_graph(
+        score: Score, inputs: tuple[Tensor, ...], _target: Any, _arguments: Any
+    ) -> tuple[Tensor, ...]:
+        with torch.enable_grad():
+            return torch.autograd.grad(score(*inputs).sum(), inputs, retain_graph=True)
+
+    method: Any = Saliency(score)
+    method.gradient_func = keeping_graph  # other pairs use it too
+    gradients: Tensor = method.attribute(inputs, abs=False)
     norms: Tensor = torch.linalg.vector_norm(gradients.float(), dim=-1)
     return norms
 

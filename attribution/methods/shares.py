@@ -47,8 +47,8 @@ class Shares:
 def shares(
     retriever: DenseRetriever, encoded: Encoded, other: Tensor, biases: str = BIASES[0]
 ) -> Shares:
-    """Shares of one side's tokens in the inner product with `other` [B, H]: Captum's
-    InputXGradient on the linearised encoder, with the constants as further inputs of ones."""
+    """Shares of one side's tokens in the inner product with `other` [B, H]: input
+    times gradient on the linearised encoder, with the constants as further inputs of ones."""
     return shares_of(read_linear(retriever, encoded, one_round(len(other)), biases), other)
 
 
@@ -73,7 +73,7 @@ def shares_of(own: Read, other: Tensor) -> Shares:
     def of_round(pairs: Sequence[int], rows: Sequence[int]) -> tuple[Tensor, ...]:
         directions = own.vectors[rows]
         scores = (directions * other[list(pairs)]).sum(-1)
-        products, bias, *credited = times_gradient(lambda *_: scores, own.leaves)
+        products, bias, *credited = times_gradient(scores, own.leaves)
         wide = torch.float64 if products.dtype == torch.float64 else torch.float32
         tokens = sum(credited, products.sum(-1, dtype=wide))
         return tokens[rows], bias[rows].to(wide), scores.detach().to(wide), directions.detach()

@@ -31,17 +31,11 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.base import ExactScore, LibraryCheck
 from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.retrievers.family import Capability, Family, Placement, register
-from poslens.attribution.retrievers.specs import ModelFiles, RetrieverSpec
+from poslens.attribution.retrievers.specs import STEMMED, STEMMER, ModelFiles, RetrieverSpec
 from poslens.attribution.text import MAX_CHARACTERS, words
 from poslens.attribution.types import Array, Side, TextPair, Token, TokenizedText, as_array
 
 SOURCE = "builtin:bm25"
-STEMMED = "builtin:bm25-stempel"
-"""BM25 over Polish stems (Stempel, as in Elasticsearch), a control of BEIR-PL."""
-
-STEMMER = "pystempel"
-"""The package of Stempel; `pip install '.[polish]'` installs it."""
-
 _SHORTEST = 3
 """Shorter words are not stemmed, as in Lucene's StempelFilter."""
 

@@ -12,7 +12,6 @@ from poslens.attribution.debiasing.folder import debiased_models
 from poslens.attribution.errors import UserError
 from poslens.attribution.names import Names
 from poslens.attribution.retrievers import calibration, endpoint_address, model_rules
-from poslens.attribution.retrievers.lexical import STEMMED, STEMMER
 from poslens.attribution.retrievers.model_folder import contents
 from poslens.attribution.retrievers.package_weights import minilm_folder
 from poslens.attribution.retrievers.safe_files import DamagedFolder
@@ -20,6 +19,8 @@ from poslens.attribution.retrievers.specs import (
     BM25,
     CONFIGURED,
     PLANTED,
+    STEMMED,
+    STEMMER,
     ModelFiles,
     RetrieverSpec,
     code_allowed,

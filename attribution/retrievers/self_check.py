@@ -146,7 +146,9 @@ def _without_gradient(retriever: Retriever) -> dict[str, str]:
     """The gradient methods with the reason, if no gradient reaches the word embeddings."""
     unfit: dict[str, str] = {}
     try:
-        result = METHODS["saliency"].compute(retriever, make_method("saliency"), [PROBE])[0]
+        # Unlike saliency, it does not import Captum, which other methods do without.
+        method = make_method("input_x_gradient")
+        result = METHODS[method.name].compute(retriever, method, [PROBE])[0]
         reason = "" if result.document_scores.any() else "no gradient reaches its word embeddings"
     except UserError as error:
         reason = str(error)

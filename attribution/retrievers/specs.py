@@ -21,6 +21,12 @@ PLANTED = Path(__file__).parent / "planted"
 
 BM25 = Path(__file__).parent / "bm25"
 
+STEMMED = "builtin:bm25-stempel"
+"""Source of BM25 over Polish stems (Stempel, as in Elasticsearch), a control of BEIR-PL."""
+
+STEMMER = "pystempel"
+"""The package of Stempel; `pip install '.[polish]'` installs it."""
+
 ENDPOINT = "endpoint:"
 """Prefix of the source of a retriever behind an endpoint."""
 

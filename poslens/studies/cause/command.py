@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from poslens.attribution.datasets.types import spread_evenly
 from poslens.attribution.errors import UserError
 from poslens.commands.answers import answers, print_json, print_table, source
 from poslens.commands.command_options import (
@@ -75,6 +74,7 @@ def cause(
 ) -> None:
     """Move the evidence, or remove parts of the documents, over a data set; stop with Ctrl-C,
     resume by running again."""
+    from poslens.attribution.datasets.types import spread_evenly
     from poslens.attribution.interventions import segments
     from poslens.attribution.interventions.ablation import ablation_method
     from poslens.attribution.interventions.relocation import movable, relocation_method
@@ -173,6 +173,7 @@ def _of_documents(
     format: TextFormat,
 ) -> None:
     """A curve that needs no query, over a data set's documents, printed."""
+    from poslens.attribution.datasets.types import spread_evenly
     from poslens.attribution.interventions.segments import (
         EDITS,
         documents_of,

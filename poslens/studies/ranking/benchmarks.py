@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
-from scipy import stats
+import scipy  # loads scipy.stats at its first use
 
 from poslens.attribution.curves.bootstrap import SEED
 from poslens.attribution.curves.positions import LENGTH_BUCKETS, length_bucket
@@ -59,10 +59,10 @@ def agreement_rows(
 def _spearman(x: Sequence[float], y: Sequence[float]) -> tuple[float | None, float | None]:
     """Correlation and its permutation p, two-sided; exact for up to seven models. None if all
     models are equal in one of them."""
-    first, second = stats.rankdata(x), stats.rankdata(y)
+    first, second = scipy.stats.rankdata(x), scipy.stats.rankdata(y)
     if not np.ptp(first) or not np.ptp(second):
         return None, None
-    test = stats.permutation_test(
+    test = scipy.stats.permutation_test(
         (first,),
         lambda order: np.corrcoef(order, second)[0, 1],
         permutation_type="pairings",
