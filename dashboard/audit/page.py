@@ -10,7 +10,7 @@ from poslens.studies.chunks.study import CHUNKS
 
 TABS = ("Unretrieved sentences", "Chunk planner")
 
-st.markdown("# Audit: what can an index not retrieve?")
+st.markdown("# Audit: what can't an index retrieve?")
 sentences_tab, chunks_tab = st.tabs(TABS, key="tab", bind="query-params")
 if chunks_tab.open:
     with chunks_tab:

@@ -111,17 +111,17 @@ if METHODS[method.name].needs_query and not any(pair.query for pair in selection
     st.stop()
 BAND_WORDS = {
     BANDS[0]: (
-        "Each line is a model's mean attribution by position; the band is a 95% bootstrap "
-        "interval that resamples documents with all their pairs (1,000 resamples, fixed seed). "
-        "With fewer than 10 documents there is no interval."
+        "Each line is a model's mean curve; the band is a 95% bootstrap interval, resampling "
+        "documents with all their pairs (1,000 resamples, fixed seed). With fewer than 10 "
+        "documents there is no interval."
     ),
     BANDS[1]: (
-        "Each line is a model's mean attribution by position; the band is one standard "
-        "deviation over pairs above and below the mean."
+        "Each line is a model's mean curve; the band is one standard deviation over pairs above "
+        "and below the mean."
     ),
     BANDS[2]: (
-        "Each line is a model's mean attribution by position; the band contains the middle half "
-        "of the pairs (25th to 75th percentile)."
+        "Each line is a model's mean curve; the band contains the middle half of the pairs (25th "
+        "to 75th percentile)."
     ),
 }
 scope = f"{data.name}: {selection.words}"
@@ -380,7 +380,9 @@ def board() -> None:
 
 def pairs_behind_bin(curves: list[DataSetCurve]) -> None:
     """The pairs with the most weight in one bin, with links back to Explain."""
-    with st.expander("List the pairs at a position", expanded="curves.clicked" in st.session_state):
+    with st.expander(
+        "Pairs with the most weight at a position", expanded="curves.clicked" in st.session_state
+    ):
         left, right = st.columns(2)
         bin_index = left.number_input(
             "Position (%)",

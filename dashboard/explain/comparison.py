@@ -129,11 +129,10 @@ def word_by_word(subject: ExplainedSubject, view: View) -> dict[str, panels.Draw
         st.caption("No rank correlation: too few words are within both models' context limits.")
     else:
         st.markdown(
-            f"Rank correlation of the words' values between the models: **{correlation:.3f}**",
+            f"Spearman correlation of word attributions between the models: **{correlation:.3f}**",
             help=(
-                f"Spearman's correlation of the two models' word attributions, each the {how} "
-                "over the word's tokens as in the heatmap. 1 means the same order. Only words "
-                "within both context limits count."
+                f"A word's attribution is the {how} over its tokens, as in the heatmap. 1 means "
+                "the same order. Only words within both context limits count."
             ),
         )
     both = np.flatnonzero(np.isfinite(scores[0]) & np.isfinite(scores[1])).tolist()

@@ -10,6 +10,7 @@ import streamlit as st
 
 from poslens.attribution.datasets import Collection
 from poslens.attribution.datasets.corpus import Query
+from poslens.attribution.evaluation.why_causes import MOST_ABOVE
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
 from poslens.compute.compute import Compute
@@ -113,7 +114,7 @@ def _query(collection: Collection, first: str) -> tuple[str, Query | None]:
         bind="query-params",
         accept_new_options=True,
         placeholder="Type a query",
-        help="Choose a query of the data set, or type any.",
+        help="Choose a query from the data set, or type your own.",
     )
     if not asked:
         st.info("Type a query.")
@@ -215,8 +216,8 @@ def _own_choice(document: str) -> tuple[str, str]:
     evidence = st.text_area(
         "Evidence",
         key="why.evidence",
-        help="The passage of the document that answers the query, letter for letter. If empty, it "
-        "is the data set's, else the sentence that scores highest alone.",
+        help="The passage of the document that answers the query, verbatim. Default: the data "
+        "set's evidence, else the sentence that scores highest alone.",
     )
     return document, evidence.strip()
 
@@ -234,21 +235,21 @@ def _behind(
         links.other_views("why", opened.data.name, pair, names)
     else:
         _text_links(summaries[0], collection, text, document, names)
-    st.markdown("**Documents above it**")
+    st.markdown("**Documents ranked above the target**")
     under = summaries[0]
     if len(names) > 1:
         by_name = {summary.name: summary for summary in summaries}
         under = by_name[st.selectbox("Model", names, key="why.above") or names[0]]
     (explanation,) = under.explained.values()
     if not explanation.above:
-        st.caption("No document ranks above it.")
+        st.caption("No document ranks above the target.")
         return
     st.caption(
-        f"Of the first {min(explanation.rank - 1, 200):,} documents, "
+        f"Of the {min(explanation.rank - 1, MOST_ABOVE):,} documents above it, "
         f"{explanation.relevant_above:,} are judged relevant, {explanation.duplicates_above:,} are "
         f"near-duplicates or contain the evidence, and {explanation.shorter_above:,} are shorter "
-        f"than the wanted document ({explanation.n_words:,} words). Choose a row to see it next to "
-        "the wanted document."
+        f"than the target document ({explanation.n_words:,} words). Choose a row to see it next to "
+        "the target document."
     )
     frame = pd.DataFrame(
         {
@@ -268,8 +269,9 @@ def _behind(
         "document",
         column_config={
             "in-degree": st.column_config.NumberColumn(
-                help="Queries of the data set that it does not answer and that have it in their "
-                f"top {explanation.top:,}. Hubs, on the Ranking page, compares all documents."
+                help="Queries of the data set that the document does not answer and that have it "
+                f"in their top {explanation.top:,}. Hubs, on the Ranking page, compares all "
+                "documents."
             )
         },
     )
@@ -280,7 +282,7 @@ def _behind(
     if len(texts) < 2:
         return
     st.markdown(
-        f"**d1: {panels.plain(other)}. d2: {panels.plain(document)}, the wanted document.**"
+        f"**d1: {panels.plain(other)}. d2: {panels.plain(document)}, the target document.**"
     )
     first, second = (
         TextPair("typed", text, texts[one], language=query.language if query else None)

@@ -135,8 +135,8 @@ def uploader() -> None:
 
 
 _LENGTHS = (
-    "Document length in tokens: Q1 is up to 512, Q2 up to 1,024, Q3 up to 1,536, Q4 above. The "
-    "token counts come from the data set."
+    "PosIR's classes of document length, not quartiles: Q1 up to 512 tokens, Q2 up to 1,024, Q3 up "
+    "to 1,536, Q4 above, as counted in the data set."
 )
 
 
@@ -248,7 +248,7 @@ def models(default: Sequence[str], maximum: int = MAX_MODELS) -> list[str]:
         "@weightedmean, @last and @max set the pooling. @configured truncates at the length in the "
         "model's own configuration. @calibrated spreads a dense model's attention evenly over "
         "blocks of tokens (attention calibration); @calibrated(strength=0.5, block=128, layers=3) "
-        "also sets its parameters.",
+        "also sets its strength, the tokens of a block, and the number of last layers.",
     )
     fetch_panel(names)
     model_limits(names, lambda chosen: st.session_state.update(models=chosen), "models")

@@ -139,7 +139,7 @@ def test_faithfulness_of_two_methods(run_app: App, visit: Visit) -> None:
 
 def test_compare_two_models(app: App, visit: Visit) -> None:
     page = visit(f"{app.url}/compare?pair=music-staff-notation-q1")
-    expect(page.get_by_text("Rank correlation of the words")).to_be_visible()
+    expect(page.get_by_text("Spearman correlation of word attributions")).to_be_visible()
     for name in ("MiniLM-primacy", "MiniLM-recency"):
         expect(page.locator(".hm-model", has_text=name).first).to_be_visible()
     expect(page.get_by_role("figure", name="Attribution by relative position")).to_be_visible()

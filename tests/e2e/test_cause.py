@@ -148,7 +148,7 @@ def test_a_pair_behind_a_bin_opens_in_explain(run_app: App, visit: Visit) -> Non
         compute.click()
         expect(page.get_by_text(re.compile(r"^(\d+) of \1( \w+)?$"))).to_be_visible()
     grid = page.locator("[class*=st-key-curves-behind] .dvn-scroller")
-    press(page.get_by_text("List the pairs at a position"), grid.is_visible)
+    press(page.get_by_text("Pairs with the most weight at a position"), grid.is_visible)
     link = page.get_by_role("link", name="Explain this pair")
     pick_row(grid, 2, link.is_visible)
     there = re.compile(r"/(explain)?\?.*pair=[^&]+-tha-")

@@ -18,7 +18,7 @@ def test_from_all_misses_to_the_cause_of_one_and_its_pair(run_app: App, visit: V
     said = page.get_by_text(re.compile(r"BM25: \S+ is at rank 2 of 4\. .*Cause: "))
     pick_row(grid, 2, said.is_visible)
     expect(page.get_by_role("figure", name="Causes of misses")).to_be_visible()
-    expect(page.get_by_text("Documents above it", exact=True)).to_be_visible()
+    expect(page.get_by_text("Documents ranked above the target", exact=True)).to_be_visible()
     above = page.locator("[class*=st-key-why-above] .dvn-scroller").first
     heatmap = page.locator(".hm-pane[data-side=document]").first
     pick_row(above, 1, heatmap.is_visible)

@@ -127,7 +127,7 @@ class AuditSummary:
         thirds = {key: thirds_row(document, "random", *asked) for key, document in by_id.items()}
         measures = (
             ("share of unretrieved sentences", shares, share),
-            ("last minus first (random order)", thirds, thirds_difference),
+            ("unretrieved at the end minus at the beginning (shuffled)", thirds, thirds_difference),
         )
         return MeasuredModel(
             self.name,

@@ -30,16 +30,16 @@ class AuditRow:
     model: str = column(MODEL)
     chunks: str = column(CHUNKS)
     unretrieved: Estimate | None = column(SHARE)
-    unretrieved_random_order: Estimate | None = column(SHUFFLED, title="unretrieved, random order")
+    unretrieved_random_order: Estimate | None = column(SHUFFLED, title="unretrieved (shuffled)")
     last_minus_first: Estimate | None = column(LAST_MINUS_FIRST.format(""), form="+.3f")
     last_minus_first_random_order: Estimate | None = column(
         LAST_MINUS_FIRST.format(", with the sentences in random order"),
-        title="last minus first, random order",
+        title="last minus first (shuffled)",
         form="+.3f",
     )
     unretrieved_read: Estimate | None = column(
         "Share of unretrieved sentences among those that the model reads whole, 0 to 1.",
-        title="unretrieved of sentences read whole",
+        title="unretrieved, fully read sentences only",
     )
     unretrieved_truncated: Estimate | None = column(
         "Share of unretrieved sentences among those that the model does not read whole, 0 to 1; "

@@ -163,10 +163,10 @@ class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
     )
     limits = (
         "Relocation difference: score with the evidence in the last third minus first third, so "
-        "negative is primacy. Position effect on rank: nDCG@10 with the evidence first minus last, "
-        "so positive is primacy. Nearer to 0, both mean less position bias. Saliency index: "
-        "primacy-recency index of the mean saliency curve, negative for primacy; nearer to 0, it "
-        "need not mean less bias. Brackets are 95% bootstrap intervals over documents; p is "
+        "negative means primacy. Position effect on rank: nDCG@10 with the evidence first minus "
+        "last, so positive means primacy. Nearer to 0, both mean less position bias. Saliency "
+        "index: primacy-recency index of the mean saliency curve, negative for primacy; nearer to "
+        "0, it need not mean less bias. Brackets are 95% bootstrap intervals over documents; p is "
         "adjusted for the number of rows (Holm). Equivalent: the 90% interval is within the margin "
         "(two one-sided tests at 5%), which is 0.05 standard deviations of the scores, 0.02 of the "
         "position effect, 0.01 of nDCG@10, 0.02 of the share of unretrieved sentences, or 0.05 of "

@@ -47,7 +47,7 @@ def over_what(curves: Sequence[PositionCurve], limits: Sequence[int | None] = ()
     their models' limits in tokens, if they may differ."""
     cut = {curve.model: (curve.n_truncated, curve.n) for curve in curves if curve.n_truncated}
     truncating = ", ".join(
-        f"{listed(names)} {'truncates' if len(names) == 1 else 'each truncate'} the documents of "
+        f"{listed(names)} {'truncates' if len(names) == 1 else 'each truncate'} the document in "
         f"{n_cut:,} of {n:,}"
         for n_cut, n in dict.fromkeys(cut.values())
         if (names := [name for name, size in cut.items() if size == (n_cut, n)])

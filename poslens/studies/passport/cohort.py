@@ -34,7 +34,7 @@ class CohortRow:
     )
     ndcg_at_10: Estimate | None = column("nDCG@10 over all queries, 0 to 1.", title="nDCG@10")
     position_effect: Estimate | None = column(
-        "nDCG@10 with the evidence first minus last, -1 to 1; positive is primacy.",
+        "nDCG@10 with the evidence first minus last, -1 to 1; positive means primacy.",
         title="nDCG@10, evidence first minus last",
         form="+.3f",
     )

@@ -98,20 +98,21 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
     reads = (
         "PosLens moves the evidence to several positions in its document and ranks the document "
         "against the unchanged rest of the corpus each time. The chart shows nDCG@10 at each "
-        "position. The queries are the same at every position, so they don't cause differences."
+        "position. Every position has the same queries, so differences between positions are not "
+        "due to the queries."
     )
     limits = (
-        "0% is the first position in the document, 100% the last at which the model reads the "
-        "evidence whole. "
-        "nDCG@10 counts the document with the moved evidence as the only relevant one. First minus "
-        "last: nDCG@10 with the evidence first minus nDCG@10 with it last, so positive is primacy. "
-        "Brackets are 95% bootstrap intervals over documents. For bands, each query's own mean "
-        "over positions is subtracted first, so they don't include differences between queries. p "
-        "is adjusted for the number of models (Holm), so it can exceed 0.05 although the interval "
-        f"excludes 0. Equivalent: the 90% interval of the difference is within {MARGIN:g} of 0 "
-        "(two one-sided tests at 5%). Moving a sentence may break references to it; the null "
-        "control, which moves another sentence of similar length, shows how much that changes "
-        "nDCG@10."
+        "0% is the first position in the document, 100% the last at which the model still reads "
+        "all of the evidence. nDCG@10 counts the document with the moved evidence as the only "
+        "relevant one. First minus last: nDCG@10 with the evidence first minus nDCG@10 with it "
+        "last, so positive means primacy. Controlled PSI: the position sensitivity index over "
+        "these positions, with the same queries at each. Brackets are 95% bootstrap intervals over "
+        "documents. Bands show variation within queries: each query's mean over positions is "
+        "subtracted first. p is Holm-adjusted for the number of models, so it can exceed 0.05 even "
+        "if the interval excludes 0. Equivalent: the 90% interval of the difference is within "
+        f"{MARGIN:g} of 0 (two one-sided tests at 5%). Moving a sentence may break references to "
+        "it; turn on the control, which moves another sentence of similar length, to see how much "
+        "that changes nDCG@10."
     )
     parameters = Parameters(
         positions=Integer(
@@ -119,8 +120,8 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
             default=N_POSITIONS,
             low=2,
             high=101,
-            help="Positions that the evidence is moved to: 2 to 101. With the default, this uses "
-            "the same scores as the relocation on the Cause page (command `cause`).",
+            help="Number of positions to move the evidence to, 2 to 101. The default reuses the "
+            "scores of the Cause page (command `cause`).",
         ),
         pairs=Integer(
             title="Pairs",
@@ -128,10 +129,10 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
             low=0,
             high=10_000_000,
             help="Number of pairs whose evidence is moved, spread evenly over the data set; 0 "
-            "means all. By default, these are the pairs of the Cause page.",
+            "means all. The default uses the pairs of the Cause page.",
         ),
         null=Switch(
-            title="Null control",
+            title="Control: move another sentence",
             help="Also move another sentence of similar length, chosen at random; doubles the "
             "computation.",
         ),

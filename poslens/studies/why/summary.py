@@ -194,9 +194,9 @@ def verdict(summary: WhySummary) -> str:
     share = summary.missed
     top = summary.asked.top
     head = (
-        f"{summary.name} misses {n:,} of {total:,} pairs of a query and a wanted "
-        f"document{'' if share is None else f' ({percent(share)})'}: the document is not in the "
-        f"top {top:,}."
+        f"{summary.name} misses {n:,} of {total:,} query-document "
+        f"pairs{'' if share is None else f' ({percent(share)})'}: the relevant document is not in "
+        f"the top {top:,}."
     )
     parts = [
         f"{cause} {percent(share)}"

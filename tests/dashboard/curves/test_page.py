@@ -75,7 +75,7 @@ def test_unlike_models_stand_over_the_whole_text_until_the_reader_chooses(
     assert "axis=text" in drawn["layout"]["meta"]["provenance"][0]["method"]
     assert "axis=text" in captions(
         app
-    ) and "cutter truncates the documents of 12 of 24 pairs" in captions(app)
+    ) and "cutter truncates the document in 12 of 24 pairs" in captions(app)
     assert [t["name"] for t in drawn["data"] if t.get("yaxis") == "y2"] == ["read"]
     # The page shows no string of its code.
     assert not any("positions are counted" in one.value for one in app.markdown)

@@ -34,7 +34,7 @@ def summary(model: str, cut: int, level: float = 1.0) -> CurveSummary:
 def test_curves_of_models_that_cut_differently_are_said_to_be() -> None:
     none, some, more = (summary(n, cut).curve for n, cut in (("BM25", 0), ("A", 184), ("B", 184)))
     assert "truncate" not in over_what([none], [None])
-    assert "A and B each truncate the documents of 184 of 1,200 pairs" in over_what(
+    assert "A and B each truncate the document in 184 of 1,200 pairs" in over_what(
         [some, more], [512, 512]
     )
     assert "a different position in the text" not in over_what([some, more], [512, 512])
@@ -72,7 +72,7 @@ def test_over_whole_texts_a_place_counts_who_was_read_there() -> None:
     said = over_what([whole], [512])
     assert (
         "whole text" in said
-        and "A truncates the documents of 20 of 40 pairs" in said
+        and "A truncates the document in 20 of 40 pairs" in said
         and "fewer than 10" in said
     )
     assert "index are relative to the tokens that each model read" in said

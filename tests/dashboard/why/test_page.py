@@ -98,7 +98,7 @@ def test_all_misses_from_the_button_to_one_of_them(mine: str) -> None:
     assert any("No results have been computed" in one.value for one in page.info)
     page.button(key="why.start").click().run()
     page = settled(dataset=mine, models=["BM25"], top="1", tab="All misses")
-    assert "BM25 misses 2 of 4 pairs of a query and a wanted document (50%)" in words(page)
+    assert "BM25 misses 2 of 4 query-document pairs (50%)" in words(page)
     causes = next(one.value for one in page.dataframe if "share" in one.value)
     assert dict(zip(causes["cause"], causes["misses"], strict=True))["no match"] == 1
     listed = next(one.value for one in page.dataframe if "alone" in one.value)

@@ -173,7 +173,7 @@ def test_the_call_gives_the_tables_of_the_command(
         after - before
     )
     apart = frame["last_minus_first_random_order"].diff().iloc[1]
-    row = differences.loc["last minus first (random order)"]
+    row = differences.loc["unretrieved at the end minus at the beginning (shuffled)"]
     assert row["difference"] == pytest.approx(apart) and row["documents"] == 12
 
 
@@ -337,13 +337,13 @@ def test_what_cannot_be_audited_leaves_the_page_whole(
     assert not page.exception
     shown = [one.value for one in (*page.error, *page.caption)]
     assert any(said in one.replace("\\", "") for one in shown), shown
-    assert "Audit: what can an index not retrieve" in "".join(one.value for one in page.markdown)
+    assert "Audit: what can't an index retrieve" in "".join(one.value for one in page.markdown)
 
 
 def test_an_infinite_number_in_a_link_is_the_usual_one(things: str) -> None:
     page = open_page("audit", dataset=things, models=["BM25"], top="inf").run()
     assert not page.exception and not page.error
-    assert [one.value for one in page.number_input if one.label == "Top"] == [10]
+    assert [one.value for one in page.number_input if one.label == "Top k"] == [10]
 
 
 def test_a_page_that_needs_queries_says_so(things: str) -> None:

@@ -84,7 +84,7 @@ def test_misses_of_a_data_set_and_their_causes(
     assert long["evidence"] == "data set" and long["evidence_read"] == 1
     assert (rows["twin"]["without_competitors"], rows["twin"]["duplicates_above"]) == (1, 1)
     assert rows["twin"]["evidence"] == "proposed"
-    assert "BM25 misses 3 of 5 pairs" in result.stderr
+    assert "BM25 misses 3 of 5 query-document pairs" in result.stderr
     (provenance,) = found["provenance"]
     assert "why(top=1" in provenance["method"] and provenance["n_documents"] == 5
     monkeypatch.setattr(why_study, "why", lambda *_: pytest.fail("a rank was explained again"))
