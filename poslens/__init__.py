@@ -3,9 +3,8 @@
     import poslens
     poslens.explain("MiniLM", "when does the tide turn", "The tide turns twice a day. ...")
 
-A notebook displays results, and results have `to_frame()`, `figure()` and `save(path)`. The
-dashboard, the commands and these calls share one cache, so none of them computes a result again
-that another has stored.
+Notebooks display results, which have `to_frame()`, `figure()` and `save(path)`. The dashboard, the
+commands and these calls share one cache, so each result is computed only once.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-# In a checkout the packages attribution, cache and dashboard are folders beside this one; in an
-# installed wheel they are inside it. Only then do imports of them need no help.
+# In a checkout, attribution, cache and dashboard are folders next to this one, so this package's
+# path must include the repository's root. An installed wheel has them inside.
 _CHECKOUT = Path(__file__).resolve().parents[1]
 if (_CHECKOUT / "pyproject.toml").is_file() and (_CHECKOUT / "attribution").is_dir():
     __path__.append(str(_CHECKOUT))
@@ -59,8 +58,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Torch and the rest take seconds to import: only when something is asked for.
-    if name == "PositionEvaluator":  # a module of its own: it needs sentence-transformers at once
+    # Imported on first use, because importing torch takes seconds.
+    if name == "PositionEvaluator":  # its module imports sentence-transformers
         return import_module("poslens.evaluator").PositionEvaluator
     if name in __all__ or name in declared():
         return getattr(import_module("poslens.api"), name)

@@ -1,5 +1,5 @@
-"""What `import poslens` offers: each call composes services of studies, and returns a result that
-displays itself (`poslens.results`)."""
+"""The functions of `import poslens`. Each calls the services of studies and returns a result that
+notebooks display (`poslens.results`)."""
 
 from __future__ import annotations
 
@@ -57,9 +57,8 @@ def explain(
     dataset: str | Path = SAMPLE,
     **options: Option,
 ) -> Explanation:
-    """Attribute the score of a query and a document to their tokens, with one method.
-
-    The method determines the meaning and the unit of a token's number (docs/methods.md).
+    """Attribute the score of a query and a document to their tokens with one method, which
+    determines the meaning and the unit of the numbers (docs/methods.md).
 
     Args:
         model: a preset, a Hugging Face id, a folder, a SentenceTransformer, or an object whose
@@ -100,8 +99,8 @@ def compare(
     dataset: str | Path = SAMPLE,
     **options: Option,
 ) -> Explanation:
-    """Attribute the score of a query and a document under several models, which are shown side by
-    side. Arguments and errors are those of `explain`."""
+    """Attribute the score of a query and a document for several models, to be shown side by side.
+    Arguments and errors are those of `explain`."""
     text = text_of(document, "document")
     pair = TextPair(
         "typed",
@@ -134,9 +133,9 @@ def passport(
     compute: bool = True,
     moved: int = DEFAULT_PAIRS,
 ) -> Passport:
-    """Results of all studies of a model's position bias on a data set, as one card per model.
+    """The results of all studies of a model's position bias on a data set, as one card per model.
 
-    PosLens computes missing results; with `compute=False` it shows only what is stored. `moved` is
+    Missing results are computed; with `compute=False` the card shows only stored ones. `moved` is
     the maximum number of pairs whose evidence is moved, at least 2.
 
     Raises:

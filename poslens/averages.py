@@ -73,8 +73,8 @@ def curve(
     **options: Option,
 ) -> Curve | ByModel[Curve]:
     """A method's mean curve over a data set; for several models, a dictionary of curves by model
-    name. PosLens computes what is not stored yet, shows a progress bar on stderr and stores the
-    results. An interrupted call can be repeated to resume.
+    name. Missing results are computed and stored, with a progress bar on stderr. Repeat an
+    interrupted call to resume.
 
     Args:
         model: as in `explain`, or a list of models.
@@ -126,8 +126,8 @@ def cause(
     by: Replacement = "delete",
     pairs: int = interventions.DEFAULT_PAIRS,
 ) -> Curve | ByModel[Curve]:
-    """The mean effect of an intervention on the score by position, which shows whether position
-    itself changes the score. For several models, a dictionary as from `curve`.
+    """The mean effect of an intervention on the score as a function of position, which shows
+    whether position itself changes the score. For several models, a dictionary by model name.
 
     `last_minus_first` is the mean of the curve's last third minus that of its first. Relocation
     also has `lost`, the decrease of the score when the evidence is past the context limit.

@@ -70,12 +70,13 @@ def _with_version(
         ),
     ] = False,
 ) -> None:
-    """What every command has in front of it."""
+    """Parse the options that precede the command's name."""
 
 
 def main(app: typer.Typer) -> None:
-    """Run a command line as a program: output is UTF-8 regardless of the terminal's encoding,
-    SIGTERM ends a command as Ctrl-C does, and incomplete output is an error."""
+    """Run a command line as a program and exit with its code. Output is UTF-8 regardless of the
+    terminal's encoding, SIGTERM ends a command as Ctrl-C does, and incomplete output is an
+    error."""
     _open_streams()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
@@ -90,8 +91,8 @@ def main(app: typer.Typer) -> None:
 
 
 def _open_streams() -> None:
-    """Replace streams that the caller closed by null devices, and write characters that can't be
-    encoded as escapes instead of failing."""
+    """Replace streams that the caller closed by null devices, and set the others to UTF-8 with
+    escapes for lone surrogates."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
@@ -102,7 +103,7 @@ def _open_streams() -> None:
 
 
 def _written() -> int:
-    """Flush stdout; 0 if everything was written, else the exit code."""
+    """Flush stdout; returns 0 if everything was written, otherwise the exit code."""
     try:
         sys.stdout.flush()
         return 0
@@ -113,6 +114,6 @@ def _written() -> int:
             f"The result could not be written ({error.strerror}): free some space.", file=sys.stderr
         )
         code = 2
-    # Otherwise Python would try to write the rest of the buffer at exit, and complain again.
+    # Otherwise Python would flush the buffer again at exit, and print a second error.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return code

@@ -1,7 +1,7 @@
-"""Position measures of a model in training, for the trainer of sentence-transformers.
+"""An evaluator of position bias for the trainer of sentence-transformers.
 
-Nothing is computed here: relocation, ranks by position and the audit are the studies' own, on the
-model in memory, with a store of their own that is dropped afterwards.
+It runs the studies relocation, ranks by position and audit on the model in memory, and keeps their
+results in a temporary folder.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ MEASURES = (
     "unretrieved_sentences_low",
     "unretrieved_sentences_high",
 )
-"""What a call returns, by name, in the order of its columns."""
+"""Names of the measures that a call returns, in the order of the CSV file's columns."""
 
 PARAMETERS = Parameters(
     documents=Integer(
@@ -87,17 +87,17 @@ PARAMETERS = Parameters(
 
 
 class PositionEvaluator(BaseEvaluator):
-    """Measure the position bias of a SentenceTransformer during training, as
+    """Measures the position bias of a SentenceTransformer during training, as
     `SentenceTransformerTrainer(evaluator=...)`, or once: `PositionEvaluator()(model)`.
 
     Each call uses the same pairs and documents and returns:
 
-    - `ndcg@10_first`, `_middle`, `_last`: nDCG@10 of documents among the others with their evidence
-      at the first, the middle and the last of the positions at which the model reads it whole;
-      `first_minus_last`, paired within the query; `ndcg@10_worst`: nDCG@10 at the position where it
-      is lowest, the `primary_metric`. It falls with position bias and with quality, so it cannot be
-      raised by ranking badly everywhere. As the lowest of 11 means it is a little lower than the
-      true one.
+    - `ndcg@10_first`, `_middle`, `_last`: nDCG@10 of searching the documents while the evidence of
+      the query's own document is at the first, the middle or the last of the positions at which the
+      model reads it in full; `first_minus_last`, paired by query.
+    - `ndcg@10_worst`, the `primary_metric`: nDCG@10 at the position where it is lowest. Both
+      position bias and poor ranking lower it, so ranking badly everywhere does not raise it. As the
+      lowest of 11 means it is biased slightly downward.
     - `relocation_difference`: mean score with the evidence in the last third minus that with it in
       the first third, in the score's units; negative: evidence near the beginning scores higher.
     - `unretrieved_sentences`: share of sentences, 0 to 1, that do not retrieve their own document
@@ -106,12 +106,13 @@ class PositionEvaluator(BaseEvaluator):
     `_low` and `_high` are ends of 95% intervals, which resample documents. An undefined measure is
     NaN, such as the relocation difference if the model never reads the evidence in one third. The
     numbers equal those of `poslens.positions`, `poslens.relocate` and `poslens.audit` for the same
-    texts. Shares and ranks depend on the number of documents: compare checkpoints with each other,
-    not with results on a larger corpus.
+    texts. They depend on the number of documents: compare checkpoints with each other, not with
+    results on a larger corpus.
 
     With `output_path` each call adds a row to `position_evaluation_NAME_results.csv` there, and
     writes its numbers to `position_evaluation_NAME_mteb.json`, which `mteb.TaskResult.from_disk`
-    reads. The model keeps its modes, gradient flags, prompts and lengths; no random state changes.
+    reads. A call changes neither the model's modes, gradient flags, prompts and lengths nor any
+    random state.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class PositionEvaluator(BaseEvaluator):
         Args:
             dataset: name or path of a data set of pairs with evidence (docs/data.md).
             documents: maximum number of documents that are ranked and audited, at least 11: those
-                with moved evidence, and others of the corpus drawn at random.
+                whose evidence is moved, and others drawn at random from the corpus.
             pairs: maximum number of pairs whose evidence is moved, at least 10, spread evenly over
                 the data set.
             query_prompt: replaces the model's own query prompt; `document_prompt` likewise.
@@ -157,7 +158,7 @@ class PositionEvaluator(BaseEvaluator):
         epoch: float = -1,
         steps: int = -1,
     ) -> dict[str, float]:
-        """Measures of `model`, a SentenceTransformer, with its current weights, by name.
+        """The measures by name of `model`, a SentenceTransformer, with its current weights.
 
         Raises:
             UserError: PosLens cannot read the model, or no pair has ranks at two positions.
@@ -177,7 +178,7 @@ class PositionEvaluator(BaseEvaluator):
             Path(output_path).mkdir(parents=True, exist_ok=True)
             self._write(Path(output_path), measures, epoch, steps, time.perf_counter() - started)
         prefixed: dict[str, float] = self.prefix_name_to_metrics(measures, self.name)
-        # Trainers give parts of epochs.
+        # Trainers pass fractional epochs, although the signature declares int.
         self.store_metrics_in_model_card_data(model, prefixed, epoch, steps)  # type: ignore[arg-type]
         return prefixed
 
@@ -185,10 +186,10 @@ class PositionEvaluator(BaseEvaluator):
         self, folder: Path, measures: Mapping[str, float], epoch: float, steps: int, seconds: float
     ) -> None:
         path = folder / self.csv_file
-        fresh = not path.is_file()
+        is_new = not path.is_file()
         with path.open("a", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
-            if fresh:
+            if is_new:
                 writer.writerow(self.csv_headers)
             writer.writerow([epoch, steps, *(measures[name] for name in MEASURES)])
         moved = self._moved
@@ -205,11 +206,11 @@ class PositionEvaluator(BaseEvaluator):
 
     @property
     def description(self) -> str:
-        """Title in model cards."""
+        """The evaluator's title in model cards."""
         return "Position Effect"
 
     def get_config_dict(self) -> dict[str, Any]:
-        """Data set and numbers of documents, pairs and positions, for the model card."""
+        """The data set and the numbers of documents, pairs and positions, for the model card."""
         moved = self._moved
         return {
             "dataset": moved.dataset,
@@ -220,7 +221,7 @@ class PositionEvaluator(BaseEvaluator):
 
 
 def _moved(dataset: str | Path, documents: int, pairs: int, seed: int) -> Moved:
-    """The pairs to move and the documents among which they are ranked, held in memory.
+    """The pairs whose evidence is moved, and in memory the documents among which they are ranked.
 
     Raises:
         UserError: see `PositionEvaluator`.
@@ -254,12 +255,12 @@ def _moved(dataset: str | Path, documents: int, pairs: int, seed: int) -> Moved:
 
 
 def _measures(retriever: DenseRetriever, moved: Moved, folder: Path) -> dict[str, float]:
-    """The measures of a model; what is computed on the way is stored below `folder`.
+    """The measures of a model by name; intermediate results are stored below `folder`.
 
     Raises:
         UserError: no pair has ranks at two positions.
     """
-    # Results of one call have to be told from those of the next in caches of this process.
+    # A new fingerprint for each call, because this process caches results by model.
     model = ModelKey(retriever.name, uuid4().hex)
     pairs, method = moved.pairs, relocation_method()
     items = [RankedPair(pair, moved.fingerprint) for pair in pairs]

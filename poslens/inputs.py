@@ -1,5 +1,4 @@
-"""Validation of the arguments of PosLens's Python functions, which unlike those of pages and
-commands arrive unchecked."""
+"""Validation of the arguments of PosLens's Python functions."""
 
 from __future__ import annotations
 
@@ -17,10 +16,10 @@ T = TypeVar("T")
 
 
 def text_of(given: object, what: str) -> str:
-    """The text without characters that cannot be part of a text.
+    """The text, cleaned of characters that are not allowed in texts (`clean`).
 
     Raises:
-        UserError: it is not a string, or is empty or too long; `what` names it.
+        UserError: it is not a string, or is empty or too long; `what` names it in the message.
     """
     if not isinstance(given, str):
         raise UserError(f"The {what} is no text but of type {type(given).__name__}: give a string.")
@@ -28,7 +27,7 @@ def text_of(given: object, what: str) -> str:
 
 
 def evidence_span(text: str, evidence: str | tuple[int, int] | None) -> EvidenceSpan | None:
-    """Start and end of the evidence in `text`, in characters.
+    """Start and end of the evidence in `text`, in characters; None without evidence.
 
     Raises:
         UserError: the text does not contain it.
@@ -80,8 +79,8 @@ def method_of(given: object, options: Mapping[str, Option]) -> Method:
 
 
 def listed(given: Sequence[T], what: str, name: str, example: str) -> Sequence[T]:
-    """`given` if it is a list or a tuple. Other objects can be iterated over too: a string by
-    letters, a SentenceTransformer by modules.
+    """`given`, if it is a list or a tuple. Other iterables are refused, because iterating over a
+    string gives letters and over a SentenceTransformer its modules.
 
     Raises:
         UserError: it is neither.

@@ -1,4 +1,4 @@
-"""Tables of the models, methods and data sets that have a name."""
+"""Tables of the models, methods and data sets known by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from poslens.attribution.retrievers.detect import families_with
 
 
 def models() -> pd.DataFrame:
-    """The models known by name."""
+    """A table of the models known by name: installed or not, family, pooling, context limit,
+    license."""
     return pd.DataFrame(
         [
             {
@@ -30,7 +31,7 @@ def models() -> pd.DataFrame:
 
 
 def methods() -> pd.DataFrame:
-    """Attribution methods, the model families that they support, and their parameters."""
+    """A table of the attribution methods, the model families they support, and their parameters."""
     return pd.DataFrame(
         [
             {
@@ -47,7 +48,7 @@ def methods() -> pd.DataFrame:
 
 
 def datasets() -> pd.DataFrame:
-    """Data sets by name; if one cannot be read, its title states the reason."""
+    """A table of the data sets known by name; if one cannot be read, its title is the reason."""
     rows = []
     for name in known_datasets.names():
         known_datasets.reload_if_changed(name)

@@ -1,8 +1,8 @@
-"""Paired differences of two models over the same items, measure by measure.
+"""Paired differences between two models in measures over the same items.
 
-What a model is measured by is declared as rows of items (`ItemMeasure`); differences, verdicts, the
-rows of their table and sentences are derived here, for studies (`poslens.study`) and for the pages
-and commands that show several models side by side.
+A measure is declared as one row of numbers per item (`ItemMeasure`). Differences, verdicts, table
+rows and sentences are derived from it, for studies (`poslens.study`) and for pages and commands
+that show several models side by side.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ TITLE = "Paired differences"
 
 
 def mean(means: Values) -> Values:
-    """The statistic of a measure that is the mean of one number per item."""
+    """The statistic of a measure with one number per item: the mean itself [n] of `means` [n,
+    1]."""
     return means[:, 0]
 
 
 @dataclass(frozen=True)
 class ItemMeasure:
-    """A measure of one model: `statistic` of the mean of its items' rows [K], by default the mean
-    of one number each. `rows` are by item, `documents` the document of each item, which intervals
-    resample; `units` names the items. Up to `margin`, two models are equivalent."""
+    """A measure of one model: `statistic`, by default the mean, of the mean of `rows`, which have K
+    numbers for each item. `documents` has the document of each item, which intervals resample.
+    `units` names the items. Two models that differ by at most `margin` are equivalent."""
 
     title: str
     units: str
@@ -53,7 +54,7 @@ class ItemMeasure:
 
     @cached_property
     def digest(self) -> bytes:
-        """Identifies the measure with all of its rows."""
+        """A hash of the measure and all of its rows."""
         total = hashlib.sha256(f"{self.title}\0{self.units}\0{self.margin!r}".encode())
         for item, row in self.rows.items():
             total.update(repr((item, self.documents[item])).encode("utf-8", "replace"))
@@ -64,8 +65,8 @@ class ItemMeasure:
 def index_measure(
     curves: StoredCurves, documents: Mapping[str, Hashable], title: str = "primacy-recency index"
 ) -> ItemMeasure:
-    """The primacy-recency index of the mean of stored curves' magnitudes. `documents` are by pair
-    id."""
+    """The primacy-recency index of the mean magnitudes of stored curves, as a measure. `documents`
+    are by pair id."""
     rows = dict(zip(curves.pair_ids, index_sums(curves.magnitudes), strict=True))
     of_pairs = {pair_id: documents[pair_id] for pair_id in curves.pair_ids}
     return ItemMeasure(title, "pairs", INDEX_MARGIN, rows, of_pairs, index_of_sums)
@@ -73,7 +74,7 @@ def index_measure(
 
 @dataclass(frozen=True)
 class MeasuredModel:
-    """The measures of a model (or of an index), and its name."""
+    """The name of a model, or of an index, and its measures."""
 
     name: str
     measures: Sequence[ItemMeasure]
@@ -81,8 +82,8 @@ class MeasuredModel:
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """A measure of a model minus that of `other` over the items of both: the values of both, and
-    the paired comparison."""
+    """A measure of a model compared with that of `other` over the items that both have: the value
+    of each, and the paired comparison."""
 
     model: str
     other: str
@@ -94,8 +95,8 @@ class PairedDifference:
 
 
 def paired_differences(models: Sequence[MeasuredModel]) -> list[PairedDifference]:
-    """Each model compared with every model before it, by each measure that both have, with Holm's
-    p over all of the comparisons."""
+    """Each model compared with every earlier one in each measure that both have. The p values are
+    adjusted (Holm) for all of these comparisons."""
     differences = [
         difference
         for number, model in enumerate(models)
@@ -105,10 +106,10 @@ def paired_differences(models: Sequence[MeasuredModel]) -> list[PairedDifference
         if measure.title == other_measure.title
         and (difference := _difference(model.name, measure, other.name, other_measure)) is not None
     ]
-    comparisons = adjusted([each.comparison for each in differences])
+    comparisons = adjusted([difference.comparison for difference in differences])
     return [
-        replace(each, comparison=comparison or each.comparison)
-        for each, comparison in zip(differences, comparisons, strict=True)
+        replace(difference, comparison=comparison or difference.comparison)
+        for difference, comparison in zip(differences, comparisons, strict=True)
     ]
 
 
@@ -118,7 +119,7 @@ _differences: LRUCache[PairedDifference | None] = LRUCache(256)
 def _difference(
     name: str, measure: ItemMeasure, other_name: str, other: ItemMeasure
 ) -> PairedDifference | None:
-    """Over the items of both; None without any, or where the statistic is not defined."""
+    """The difference over the items of both; None without any, or if the statistic is undefined."""
 
     def difference() -> PairedDifference | None:
         both = [item for item in measure.rows if item in other.rows]
@@ -177,7 +178,7 @@ def difference_rows(differences: Sequence[PairedDifference]) -> Iterator[Differe
 
 
 def difference_sentences(differences: Sequence[PairedDifference]) -> list[str]:
-    """A sentence for each pair of models, with the verdict of each measure."""
+    """One sentence per pair of models, with the verdict of each measure."""
     pairs = dict.fromkeys((each.model, each.other) for each in differences)
     return [
         f"{model} compared with {other}: "

@@ -1,5 +1,5 @@
-"""Parameters of a study, each declared once: the command's option, the page's widget, the address
-and the argument of the Python call are derived from it."""
+"""Parameters of a study. The command's option, the page's widget, the URL parameter and the
+argument of the Python call are derived from one declaration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Parameter(Generic[T]):
     option: str = ""
 
     def parse(self, value: Any) -> T:
-        """The parsed and checked value.
+        """The checked value, converted to the parameter's type.
 
         Raises:
             UserError: it is out of range, or of another type.
@@ -100,29 +100,28 @@ class Choice(Parameter[str]):
 
 @dataclass(frozen=True, kw_only=True)
 class Several(Parameter[tuple[str, ...]]):
-    """One or more values, each checked and normalized by `check`; `options` are suggestions, and
-    the only values allowed if `closed`."""
+    """One or more values, each checked by `check`, which raises UserError. `options` are
+    suggestions, or the only values allowed if `closed`."""
 
     options: tuple[str, ...]
     check: Callable[[str], object] = str
     closed: bool = False
 
     def parse(self, value: Any) -> tuple[str, ...]:
-        given = [value] if isinstance(value, str) else list(value or self.default)
-        for one in given:
-            if self.closed and one not in self.options:
+        choices = [value] if isinstance(value, str) else list(value or self.default)
+        for choice in choices:
+            if self.closed and choice not in self.options:
                 raise UserError(
-                    f"{self.title or 'The choice'} has no {str(one)[:40]!r}: choose from "
+                    f"{self.title or 'The choice'} has no {str(choice)[:40]!r}: choose from "
                     f"{', '.join(self.options)}."
                 )
-            self.check(one)
-        return tuple(dict.fromkeys(map(str, given)))
+            self.check(choice)
+        return tuple(dict.fromkeys(map(str, choices)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers(Parameter[tuple[float, ...]]):
-    """One or more numbers from `low` to `high`, typed with commas between them; with `whole` they
-    are whole numbers."""
+    """One or more numbers from `low` to `high`, separated by commas; whole numbers if `whole`."""
 
     low: float
     high: float
@@ -186,8 +185,8 @@ class Parameters(Mapping[str, Parameter[Any]]):
 
 
 class Settings(Mapping[str, Any]):
-    """Checked values of a study's parameters, read as attributes. Equal values have the same
-    text, so that it can be part of a key."""
+    """Checked values of a study's parameters, which are also attributes. Equal settings have equal
+    text, which can be part of a key."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = dict(values)

@@ -1,6 +1,6 @@
-"""The pytest fixture `poslens_check`, which fails a test if a model has changed from its stored
-passport. pytest finds it wherever PosLens is installed; nothing slow is imported before a test
-calls it."""
+"""The pytest fixture `poslens_check`, which fails a test if a model deviates from its stored
+passport. pytest loads this plugin wherever PosLens is installed, so slow imports wait until a test
+calls the fixture."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def poslens_check() -> Callable[..., Sequence[Check]]:
-    """`poslens_check(model, baseline, dataset="sample", relocation=0.05, ...)` takes the
-    arguments of `poslens.check` and returns its checks. It fails the test with a line for each
-    failed check. If no check failed, but some could not be made or have too few documents to
-    decide, it skips the test with a line for each of those."""
+    """A function with the arguments of `poslens.check`, such as `poslens_check(model, baseline,
+    relocation=0.05)`, that returns its checks. It fails the test with a line for each failed check.
+    If none failed but some could not be made or have too few documents, it skips the test with a
+    line for each of those."""
 
     def run_checks(model: Any, baseline: str | Path, *rest: str, **options: Any) -> Sequence[Check]:
         __tracebackhide__ = True

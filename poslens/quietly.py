@@ -35,7 +35,7 @@ def quietly() -> Iterator[None]:
 
 
 def _silence(undo: ExitStack) -> None:
-    # Imported here: before the first call nothing heavy is.
+    # Imported here, so that importing this module stays fast.
     from transformers.utils import logging as transformers_logging
 
     undo.callback(transformers_logging.set_verbosity, transformers_logging.get_verbosity())
@@ -47,6 +47,6 @@ def _silence(undo: ExitStack) -> None:
     undo.callback(logger.setLevel, logger.level)
     logger.setLevel(logging.CRITICAL)
     if _PARALLELISM not in os.environ:
-        # The tokenizers' own warning at a fork.
+        # Otherwise tokenizers warn when the process forks.
         undo.callback(os.environ.pop, _PARALLELISM, None)
         os.environ[_PARALLELISM] = "false"

@@ -1,4 +1,4 @@
-"""Base classes of results of `poslens`: a table, a figure, files, and display in a notebook."""
+"""Base classes of the results of Python calls: table, figure, files, display in a notebook."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class ByModel(Result, Mapping[str, R]):
 
 
 def framed(page: bytes) -> str:
-    """HTML of a page for a notebook's cell, in a sandboxed frame: its script runs but cannot reach
+    """HTML that shows a page in a notebook's cell, in a sandboxed frame whose script cannot access
     the notebook."""
     source = html.escape(page.decode(), quote=True)
     return (
@@ -130,7 +130,7 @@ def table_written(path: str | Path, frame: pd.DataFrame, fmt: str, provenance: A
     """Write a table and its provenance to files; returns the table's path."""
     target = Path(path)
     files = table_files(frame, target.name, fmt, provenance)  # type: ignore[arg-type]
-    for name, data in reversed(files.items()):  # the provenance first: no table is without it
+    for name, data in reversed(files.items()):  # provenance first, so that no table lacks it
         written(target.with_name(name), data)
     return target
 

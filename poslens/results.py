@@ -1,4 +1,4 @@
-"""Results for notebooks, displayed as tables and figures and saved to files."""
+"""Results of Python calls, which notebooks display and which can be saved to files."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Explanation:
-    """The attribution of one query-document pair under one or more models."""
+    """The attribution of one query-document pair for one or more models."""
 
     results: tuple[Explained, ...]
     rails: tuple[Rail, ...]
 
     @property
     def scores(self) -> dict[str, float]:
-        """Each model's score."""
+        """Each model's score, by name."""
         return {result.model.spec.name: result.attribution.score for result in self.results}
 
     @property
@@ -63,7 +63,7 @@ class Explanation:
 
     @property
     def curve(self) -> Array:
-        """The first model's attribution over 100 relative positions [100]."""
+        """The first model's attribution at 100 relative positions, float32 [100]."""
         return document_curve(self.results[0].attribution)
 
     @property
@@ -72,7 +72,7 @@ class Explanation:
         return [result.provenance() for result in self.results]
 
     def to_frame(self) -> pd.DataFrame:
-        """One row for each token of each model."""
+        """One row per model and token (`poslens.export.files.attribution_frame`)."""
         frames = []
         for result in self.results:
             frame = attribution_frame(result.attribution, result.pair)
@@ -96,8 +96,8 @@ class Explanation:
 
     def save(self, path: str | Path) -> Path:
         """Write the heatmap (.html, which needs no network, .png, .svg or .pdf) or the tokens
-        (.csv, .parquet or .json). The provenance of a .csv is written next to it as
-        `NAME.provenance.json`.
+        (.csv, .parquet, .json or .tex), and return the path. The provenance of a .csv is written
+        next to it as `NAME.provenance.json`.
 
         Raises:
             UserError: another suffix, no browser for a picture, more models than a heatmap shows,
@@ -109,7 +109,7 @@ class Explanation:
         return table_written(path, self.to_frame(), fmt, self.provenance)
 
     def widget(self) -> Heatmap:
-        """The heatmap as a widget; its `pinned` lists the units that the reader has pinned.
+        """The heatmap as a notebook widget, whose `pinned` lists the units that the user pinned.
 
         Raises:
             UserError: anywidget is not installed.
@@ -158,7 +158,7 @@ class Curve(Result):
 
     @property
     def curve(self) -> Array:
-        """The mean at 100 relative positions [100]."""
+        """The mean at 100 relative positions, float32 [100]."""
         return self.summary.mean
 
     def __getattr__(self, name: str) -> Estimate | None:
@@ -200,19 +200,21 @@ def curves_figure(curves: Sequence[Curve], style: Style) -> go.Figure:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class MeasuredRanking(Result):
-    """A model's rankings of a data set, measured."""
+    """A model's rankings of a data set, and the measures of them."""
 
     ranked: Ranked
 
     @property
     def psi(self) -> float | None:
-        """Position sensitivity index of nDCG@10; `to_frame("psi")` has its permutation baseline."""
+        """Position sensitivity index of nDCG@10; None if it is undefined. `to_frame("psi")` has its
+        permutation baseline."""
         profile = self.ranked.evaluation.profile
         return None if profile is None else profile.psi
 
     @property
     def curve(self) -> Array:
-        """nDCG@10 by position of the evidence in 20 equal bins [20], NaN for bins without a query.
+        """nDCG@10 by position of the evidence in 20 equal bins, float32 [20]; NaN for bins without
+        a query.
 
         Raises:
             UserError: the data set has no evidence positions.
@@ -231,8 +233,8 @@ class MeasuredRanking(Result):
         return [self.ranked.provenance()]
 
     def to_frame(self, table: str = "measures") -> pd.DataFrame:
-        """The table of `poslens rank` with this name: measures with their intervals, psi, bins,
-        queries, languages; also groups and positions for data sets with groups of queries.
+        """A table of `poslens rank`: "measures" (with intervals), "psi", "bins", "queries" or
+        "languages"; for data sets with groups of queries also "groups" and "positions".
 
         Raises:
             UserError: there is no such table, or the data set has no groups.
@@ -308,7 +310,7 @@ class Passport:
 
     def __repr__(self) -> str:
         names = ", ".join(card.name for card in self.cards)
-        found = "; ".join(
+        findings = "; ".join(
             part.finding for card in self.cards for part in card.parts if part.finding
         )
-        return f"<Passport of {names}: {found or 'nothing is computed yet'}>"
+        return f"<Passport of {names}: {findings or 'nothing is computed yet'}>"

@@ -1,5 +1,5 @@
-"""Table rows, each declared once as a dataclass, from which the columns of files, JSON and its
-schema, and pages are derived."""
+"""Table rows declared as dataclasses, from which the columns of files, pages and JSON with its
+schema are derived."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _COMPARED: dict[str, Any] = {
         int | None, "Documents needed for a decision, estimated; null once decided, or if unknown."
     ],
 }
-"""What files have of a comparison besides its difference."""
+"""Columns of a comparison in files, in addition to those of its difference."""
 
 _hints = cache(get_type_hints)
 
@@ -74,8 +74,8 @@ def column(
 def columns(
     meanings: Mapping[str, str], *, required: bool = True, shown: bool = True, in_files: bool = True
 ) -> Any:
-    """A mapping field: one column for each of these keys, with its meaning. If `required`, every
-    row has all of them, otherwise some."""
+    """A field whose value is a mapping: one column for each of these keys, with its meaning. If
+    `required`, every row has all keys, otherwise some."""
     return field(
         metadata={
             "keys": meanings,
@@ -88,8 +88,8 @@ def columns(
 
 
 def entries(row: Any) -> dict[str, Any]:
-    """A row as written to files. An `Estimate` becomes three columns: value, low and high. A
-    `Comparison` becomes those of its difference, and verdict, p_holm, margin and
+    """A row as written to files, by column name. An `Estimate` becomes three columns: value, low
+    and high. A `Comparison` becomes those of its difference, and verdict, p_holm, margin and
     documents_needed."""
     cells: dict[str, Any] = {}
     for item in _of_files(type(row)):
@@ -116,8 +116,8 @@ def _cells(key: str, value: Any, hint: Any) -> dict[str, Any]:
 
 
 def shown(row: Any) -> dict[str, Any]:
-    """A row as shown on pages: an estimate and its interval in one cell, a comparison with its
-    verdict."""
+    """A row as shown on pages, by heading: an estimate and its interval in one cell, a comparison
+    with its verdict."""
     cells: dict[str, Any] = {}
     for item in fields(row):
         if item.metadata["shown"]:
@@ -130,8 +130,8 @@ def shown(row: Any) -> dict[str, Any]:
 
 @cache
 def answer_of(row: type) -> Any:
-    """The TypedDict of a row's JSON with the meaning of each field, used by the docs and the
-    schema."""
+    """The TypedDict of a row in JSON, annotated with the meaning of each field, from which docs and
+    schema are generated."""
     shape: dict[str, Any] = {}
     for item in _of_files(row):
         for key, meaning, hint in _declared(row, item):
@@ -150,14 +150,14 @@ def answer_of(row: type) -> Any:
 
 
 def frame_of(row: type, rows: Iterable[Any]) -> pd.DataFrame:
-    """Rows of one kind, as written to files."""
+    """A table of rows of one kind, as written to files."""
     import pandas as pd
 
-    records = [entries(each) for each in rows]
+    records = [entries(item) for item in rows]
     names = list(dict.fromkeys(name for record in records for name in record))
     if not records:
         names = list(answer_of(row).__annotations__)
-    # Keep whole numbers as integers even if some are missing.
+    # pandas' nullable type keeps whole numbers as integers even if some are missing.
     whole = {
         name: "Int64"
         for item in _of_files(row)
@@ -169,7 +169,7 @@ def frame_of(row: type, rows: Iterable[Any]) -> pd.DataFrame:
 
 
 def text_frame_of(rows: Iterable[Any]) -> pd.DataFrame:
-    """Rows of one kind, as shown on pages."""
+    """A table of rows of one kind, as shown on pages."""
     import pandas as pd
 
     return pd.DataFrame([shown(row) for row in rows])
@@ -199,8 +199,8 @@ def meanings_of(row: type) -> dict[str, str]:
 @dataclass(frozen=True, slots=True)
 class Table(Generic[Summary]):
     """A table of a study: the dataclass of its rows, and the function that returns the rows of
-    one model's summary, or of all summaries at once if the table is `joint`. If `on_page`, pages
-    show it below its title."""
+    one summary, or of all summaries together if the table is `joint`. Pages show it below its title
+    if `on_page`."""
 
     row: type
     rows: Callable[[Summary], Iterable[Any]]

@@ -1,5 +1,5 @@
-"""Write models in memory to folders. PosLens loads models only from files, so that the fingerprint
-of the files identifies the results."""
+"""Writes models in memory to folders, because PosLens identifies results by the fingerprint of
+model files."""
 
 from __future__ import annotations
 
@@ -20,33 +20,35 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 KEPT = 8
-"""Folders that stay, those used last: a model in training is another one at each call."""
+"""Number of most recently used folders that are not deleted. A model in training is written to a
+new folder at each call."""
 IN_USE_S = 300.0
-"""What was used so lately stays too: somebody may be loading it."""
+"""Seconds for which a folder is not deleted after its last use, because a process may be loading
+it."""
 WRITTEN_S = 3600.0
-"""What was begun so lately stays: somebody may be writing it."""
+"""Seconds for which an incomplete folder is not deleted, because a process may be writing it."""
 
 
 _written: WeakKeyDictionary[SentenceTransformer, tuple[bytes, Path]] = WeakKeyDictionary()
-"""What each model in memory was when it was last written, and where."""
+"""Digest of each model in memory when it was last written, and its folder."""
 
 
 def folder_of(model: SentenceTransformer) -> Path:
-    """The model's folder in the data folder, named by its contents. It is written again only if a
-    weight or anything else of the model may have changed since the last call."""
+    """The folder in the data folder to which the model is written, named after its contents. It is
+    written again only if a weight or anything else of the model may have changed."""
     written = _written.get(model)
     if written is not None and is_folder(written[1]) and written[0] == _state_of(model):
         os.utime(written[1])
         return written[1]
     folder = _write(model)
-    # Afterwards: to be saved changes what the object remembers of itself.
+    # The digest is computed after saving, because saving changes attributes of the object.
     if (state := _state_of(model)) is not None:
         _written[model] = state, folder
     return folder
 
 
 class _Digest(io.RawIOBase):
-    """File that computes a digest of what is written to it, and stores nothing."""
+    """A file that computes a digest of its contents without storing them."""
 
     def __init__(self) -> None:
         self.digest = hashlib.blake2b()
@@ -60,15 +62,15 @@ class _Digest(io.RawIOBase):
 
 
 def _state_of(model: SentenceTransformer) -> bytes | None:
-    """A digest of everything in the model object, of each weight by its bytes; None if part of it
-    cannot be serialized. Version counters of tensors would miss a change through `.data`. An
-    unchanged model may get another digest; a changed one always does."""
+    """A digest of everything in the model object, including the bytes of its weights; None if a
+    part cannot be serialized. A changed model always has another digest; an unchanged one may.
+    Version counters of tensors would miss changes through `.data`."""
     import torch
 
     written = _Digest()
     try:
         torch.save(model, cast("IO[bytes]", written))
-    except Exception:  # any library may refuse to have its objects saved
+    except Exception:  # pickling an object of a library may raise anything
         return None
     return written.digest.digest()
 
@@ -83,7 +85,7 @@ def _write(model: SentenceTransformer) -> Path:
         digest = hashlib.blake2b(digest_size=8)
         for file in sorted(path for path in written.rglob("*") if path.is_file()):
             digest.update(file.relative_to(written).as_posix().encode() + b"\0")
-            # Part by part: a file of weights may be larger than the memory that is left.
+            # In parts, because a file of weights may be larger than the free memory.
             with file.open("rb") as content:
                 while part := content.read(1 << 24):
                     digest.update(part)
@@ -99,15 +101,15 @@ def _write(model: SentenceTransformer) -> Path:
 
 def _drop_old(root: Path) -> None:
     """Remove the least recently used folders, and incomplete ones."""
-    paths = sorted(root.glob("model-*"), key=_age_s)[:KEPT]
-    for pattern, stays_s in (("model-*", IN_USE_S), ("new-*", WRITTEN_S)):
+    recent = sorted(root.glob("model-*"), key=_age_s)[:KEPT]
+    for pattern, min_age_s in (("model-*", IN_USE_S), ("new-*", WRITTEN_S)):
         for path in root.glob(pattern):
-            if path not in paths and _age_s(path) > stays_s:
+            if path not in recent and _age_s(path) > min_age_s:
                 shutil.rmtree(path, ignore_errors=True)
 
 
 def _age_s(path: Path) -> float:
     try:
         return time.time() - path.stat().st_mtime
-    except OSError:  # somebody else has just removed it
+    except OSError:  # another process has just removed it
         return 0.0

@@ -1,9 +1,9 @@
-"""A study: one question about models and a data set, declared once.
+"""The declaration of a study: one question about models and a data set.
 
-A study names its parameters, the models it fits, what it computes for each of them, the rows of its
-tables, its verdict and its figures. The command (`poslens.commands.study_command`), the page
+A study declares its parameters, the models it fits, its computation, the rows of its tables, its
+verdict and its figures. The command (`poslens.commands.study_command`), the page
 (`poslens.dashboard.widgets.study_page`), the Python call (`poslens.api`), the JSON and its schema
-are derived from that declaration.
+are derived from the declaration.
 """
 
 from __future__ import annotations
@@ -57,11 +57,12 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
     (`register`).
 
     A `Subject` is the unit of computation for one model: the model, the corpus and one setting of
-    the varying parameters. A `Summary` is the result for one subject. `reads` explains in one
-    sentence how to read the figures, and `limits` what the verdict does not show. `dataset` and
-    `models` are the defaults; a page starts with `compared` if the study lists any. `product` names
-    what a study writes to a folder in addition to its results, if anything, and `part` declares its
-    part of a passport, if it has one.
+    the varying parameters. A `Summary` is the result for one subject. `unit` is the singular of the
+    items that a progress bar counts. `reads` explains in one sentence how to read the figures, and
+    `limits` what the verdict does not show. `dataset` and `models` are the defaults; pages start
+    with the models `compared` instead, if there are any. `product` names what a study can write to
+    a folder in addition to its results, and `part` declares its part of a passport, if it has
+    one.
     """
 
     name: ClassVar[str]
@@ -80,7 +81,8 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
     part: ClassVar[StudyPart | None] = None
 
     def parameters_for(self, data: DataSet) -> Parameters:
-        """The parameters that the data set does not determine, with the options that it offers."""
+        """The parameters for this data set: without those that it determines, and with the options
+        that it offers."""
         return self.parameters
 
     @abstractmethod
@@ -99,7 +101,7 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
         settings: Settings,
         report: Report = lambda done, total: None,
     ) -> Corpus:
-        """The corpus without the items that these models cannot all answer, if `settings` exclude
+        """The corpus, without items that one of these models cannot answer if `settings` exclude
         those.
 
         Raises:
@@ -132,15 +134,15 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
 
     @abstractmethod
     def job(self, compute: Compute, subject: Subject) -> Job:
-        """The job that computes and stores what is missing.
+        """The job that computes and stores the missing results of a subject.
 
         Raises:
             UserError: the model's files are not on this machine, or the study does not fit it.
         """
 
     def estimate(self, compute: Compute, subject: Subject, *, load: bool = False) -> str:
-        """How much text is read for a subject without a result, and how long that takes; empty if
-        unknown. With `load` the model may be loaded to time it.
+        """An estimate as text of how much a subject without a result reads and how long that takes;
+        empty if unknown. With `load` the model may be loaded to time it.
 
         Raises:
             UserError: the corpus cannot be read, or the model cannot be loaded.
@@ -152,7 +154,7 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
         self, compute: Compute, subject: Subject, earlier: Sequence[Summary]
     ) -> Summary | None:
         """The result from what is stored; None while too little is stored. `earlier` are the
-        results above it, to compare with.
+        results of preceding subjects, for comparison.
 
         Raises:
             UserError: nothing could be computed.
@@ -166,19 +168,21 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
         return None
 
     def together(self, summaries: Sequence[Summary]) -> list[Summary]:
-        """The results as shown together, with everything that depends on all of them, such as p
-        values adjusted for multiple tests."""
+        """The results with everything that depends on all of them, such as p values adjusted for
+        multiple tests."""
         return list(summaries)
 
     def measured(self, summary: Summary) -> MeasuredModel | None:
-        """What two results are compared by. A study that overrides this has a table of paired
-        differences, and a sentence for each pair of results."""
+        """The measures in which two results are compared; None without a comparison. A study that
+        overrides this has a table of paired differences, and a sentence for each pair of
+        results."""
         return None
 
     def differences(self, summaries: Sequence[Summary]) -> list[PairedDifference]:
-        """Each result compared with those above it, with Holm's p over all comparisons."""
+        """Each result compared with the preceding ones; p values are adjusted (Holm) for all of
+        these comparisons."""
         measured = (self.measured(summary) for summary in summaries)
-        return paired_differences([each for each in measured if each is not None])
+        return paired_differences([model for model in measured if model is not None])
 
     @property
     def all_tables(self) -> Mapping[str, Table[Any]]:
@@ -239,8 +243,8 @@ def register(study: Study[Any, Any, Any]) -> None:
 
 @dataclass(frozen=True)
 class Plan(Generic[Subject]):
-    """What a study computes for some models: subjects with their jobs, and the reasons why other
-    models are excluded."""
+    """The subjects of a study for some models, their jobs, and the reasons why models or subjects
+    are excluded."""
 
     subjects: tuple[Subject, ...]
     jobs: tuple[Job, ...]
@@ -254,7 +258,7 @@ def plan(
     corpus: Corpus,
     settings: Settings,
 ) -> Plan[Subject]:
-    """The subjects, jobs and excluded models of a study."""
+    """The plan of a study for these models. UserErrors become reasons in `refused`."""
     subjects: list[Subject] = []
     jobs: list[Job] = []
     refused: list[str] = []
@@ -278,8 +282,8 @@ def stored(
     *,
     incomplete: bool = False,
 ) -> list[Summary]:
-    """The results that can be shown, in order; with `incomplete`, also estimates for subjects
-    that are not complete."""
+    """The stored results of complete subjects, in order; with `incomplete`, also estimates for
+    incomplete ones."""
     summaries: list[Summary] = []
     for subject in subjects:
         summary = study.summarize(compute, subject, summaries)

@@ -1,4 +1,4 @@
-"""The Python call of every study."""
+"""The Python function that runs a study."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ def run_study(
     out: str | Path | None = None,
     **parameters: Any,
 ) -> StudyResult:
-    """Run a study on one model or several. Stored results are not computed again, and an
-    interrupted call can be repeated to resume. `poslens.needles(...)` is `run_study("needles",
-    ...)`.
+    """Run a study on one model or several. Stored results are not computed again; repeat an
+    interrupted call to resume. `poslens.needles(...)` is short for `run_study("needles", ...)`.
 
     Args:
         name: the study's name, such as "needles".
         dataset: a data set's name or path; by default the study's own.
-        out: a new folder for what a study writes in addition to its results: `poslens.debias(model,
-            corpus, out="folder")` writes the debiased model.
+        out: a new folder for what a study writes in addition to its results, such as the debiased
+            model of `poslens.debias(model, corpus, out="folder")`.
         parameters: the study's parameters by name; `poslens NAME --help` lists them.
 
     Raises:

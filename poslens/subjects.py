@@ -50,7 +50,7 @@ def data_set(dataset: str | Path) -> DataSet:
 
 
 def data_name(dataset: str | Path) -> str:
-    """The name under which a data set given by name or path is registered; changed files are
+    """The name under which a data set given by name or path is registered. Files that changed are
     read again."""
     from poslens.commands.command_options import data_name
 
@@ -58,8 +58,8 @@ def data_name(dataset: str | Path) -> str:
 
 
 def spec_of(model: Model, data: DataSet) -> RetrieverSpec:
-    """The retriever for a name, a folder or an object, with the data set's word statistics if it
-    uses any.
+    """The retriever for a name, a folder or a model in memory, with the data set's word statistics
+    if it uses any (BM25).
 
     Raises:
         UserError: there is no such model.
@@ -106,8 +106,8 @@ def each_model(
 
 
 def _of_library(model: Any) -> TypeGuard[SentenceTransformer]:
-    """Whether sentence-transformers can save the model; then its tokens and layers are
-    accessible too."""
+    """Whether the model is one of sentence-transformers, which can be saved and loaded with access
+    to its tokens and layers."""
     modules = {kind.__module__.partition(".")[0] for kind in type(model).__mro__}
     return "sentence_transformers" in modules and hasattr(model, "save")
 
@@ -115,7 +115,12 @@ def _of_library(model: Any) -> TypeGuard[SentenceTransformer]:
 def chosen_pairs(
     pairs: Sequence[TextPair], n: int, unit: str = "pairs"
 ) -> tuple[list[TextPair], str]:
-    """`n` pairs, or all if `n` is 0, and the selection as text."""
+    """`n` pairs spread evenly over `pairs`, or all if `n` is 0, and the selection as text, which is
+    empty for all pairs.
+
+    Raises:
+        UserError: `n` is not a whole number from 0 on.
+    """
     if not isinstance(n, Integral) or n < 0:
         raise UserError(f"There are no {n} pairs: give 0 for all, or a number from 1 on.")
     chosen = list(spread_evenly(pairs, min(n or len(pairs), len(pairs))))
@@ -123,7 +128,8 @@ def chosen_pairs(
 
 
 def run_job(job: Job) -> None:
-    """Compute what a job lacks; Ctrl-C ends it after the current batch without losing results."""
+    """Compute the missing results of a job; Ctrl-C ends it after the current batch without losing
+    results."""
     from poslens.commands.command_output import watched
 
     if job.total and job.n_done() >= job.total:

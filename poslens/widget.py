@@ -12,13 +12,13 @@ from poslens.heatmap.assets import widget_script, widget_styles
 
 
 class Heatmap(anywidget.AnyWidget):
-    """Heatmap of a query and a document for each model, drawn by the browser.
+    """A heatmap of a query and a document for each model, drawn by the browser.
 
     `data` is the result of `poslens.heatmap.data.payload`. `pinned` has a dictionary for each unit
-    that the user has pinned: `model`, `side` ("query" or "document"), `start` and `end` in
-    characters of that text, and `text`. Only results that link query and document, such as
-    those of `decomposition` with `matrix="yes"`, let units be pinned; the browser writes the
-    list and Python reads it:
+    that the user pinned: `model`, `side` ("query" or "document"), `start` and `end` in characters
+    of that text, and `text`. Units can be pinned only if the results link query and document, such
+    as those of `decomposition` with `matrix="yes"`. The browser writes the list, and Python can
+    observe it:
 
         widget.observe(lambda change: print(change["new"]), "pinned")
     """

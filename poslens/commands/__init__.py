@@ -1,1 +1,1 @@
-"""The command line: options, output and answers that all commands share."""
+"""Options, output and JSON shapes shared by the commands."""

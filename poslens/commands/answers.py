@@ -1,10 +1,9 @@
-"""What commands answer: the shapes of JSON that several share, how a command says its own, and how
-answers are printed.
+"""JSON output of commands: shapes that several commands share, the declaration of a command's
+shape, and printing.
 
-A table's shape is derived from its rows (`poslens/rows.py`). Any other is a TypedDict beside its
-command, in `answers.py` of its folder, in which each field says in a sentence what it is, with its
-unit. `python -m tools.docs` makes docs/json.md and
-docs/json-schema.json of them.
+A table's shape is derived from its rows (`poslens/rows.py`). Every other shape is a TypedDict in
+`answers.py` in the command's folder, whose fields are annotated with their meaning and unit.
+`python -m tools.docs` generates docs/json.md and docs/json-schema.json from them.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ Row = TypeVar("Row")
 
 
 class ResultSource(TypedDict):
-    """Where numbers come from; what is not known, or does not apply, is left out."""
+    """Where numbers come from; fields that are unknown or do not apply are omitted."""
 
     poslens: Annotated[str, "Version of PosLens."]
     model: Annotated[str, "Name of the model."]
@@ -71,7 +70,7 @@ class ResultSource(TypedDict):
 
 
 def source(provenance: Provenance) -> ResultSource:
-    """A provenance as JSON has it."""
+    """A provenance as in JSON."""
     return cast(ResultSource, provenance.entry())
 
 
@@ -96,7 +95,7 @@ class Interval(TypedDict):
 
 
 def interval(estimate: Estimate | None) -> Interval | None:
-    """An estimate as JSON has it."""
+    """An estimate as in JSON; None without one."""
     if estimate is None:
         return None
     return {"value": estimate.value, "low": estimate.low, "high": estimate.high}
@@ -118,7 +117,7 @@ class ComparisonEntry(Interval):
 
 
 def comparison_entry(comparison: Comparison | None) -> ComparisonEntry | None:
-    """A comparison as JSON has it."""
+    """A comparison as in JSON; None without one."""
     if comparison is None:
         return None
     difference = comparison.difference
@@ -134,7 +133,7 @@ def comparison_entry(comparison: Comparison | None) -> ComparisonEntry | None:
 
 
 class Lines(Generic[Row]):
-    """An object on each line of stdout (JSON Lines), as long commands say each when it is done."""
+    """One object per line of stdout (JSON Lines), each printed when it is computed."""
 
 
 Model = Annotated[str, "Name of the model."]
@@ -146,13 +145,14 @@ Documents = Annotated[int, "Number of distinct documents."]
 
 
 def answers(shape: Any) -> Callable[[Command], Command]:
-    """Say what a command prints as JSON: a shape, or several by the options that ask for each."""
+    """Declare what a command prints as JSON: one shape, or several by the options that select
+    them."""
 
-    def said(command: Command) -> Command:
+    def declare(command: Command) -> Command:
         command.__dict__["answers"] = shape if isinstance(shape, Mapping) else {"": shape}
         return command
 
-    return said
+    return declare
 
 
 # -- printing --------------------------------------------------------------------------------------
@@ -166,8 +166,8 @@ def print_json(answer: Any) -> None:
 def print_table(
     frame: pd.DataFrame, format: Literal["json", "csv"], provenance: Provenances
 ) -> None:
-    """Print a table as JSON with its provenance, or as plain CSV, whose provenance goes to
-    stderr in words; with --out write it in that file's format."""
+    """Print a table as JSON with its provenance, or as plain CSV with the provenance as text on
+    stderr. With --out, write it in that file's format."""
     from poslens.export.files import table_bytes, table_files
     from poslens.figures.figure_base import caption_text, provenance_entries
 
@@ -182,7 +182,7 @@ def print_table(
 
 
 def print_answer(answer: Mapping[str, Any], format: Literal["text", "json"]) -> None:
-    """Print an answer of names and values: as JSON, or as text in one line."""
+    """Print names and values as JSON, or as one line of text."""
     if format == "json":
         print_json(answer)
         return

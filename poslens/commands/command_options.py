@@ -40,7 +40,7 @@ Model = Annotated[
 
 
 def several_models(default: str) -> Any:
-    """The option --model of a command that accepts several; `default` describes the default."""
+    """The repeatable option --model; `default` is a sentence on its default."""
     return typer.Option(
         "--model",
         autocompletion=model_names,
@@ -77,7 +77,7 @@ def _refuse(sentence: object) -> typer.Exit:
 
 
 def _data(context: typer.Context, values: list[str] | None) -> list[str] | None:
-    """Register data sets as the options are read, so that every command can use their names."""
+    """Register data sets while options are parsed, so that every command can use their names."""
     if context.resilient_parsing:  # a shell asks for completions
         return values
     from poslens.attribution import datasets
@@ -91,7 +91,7 @@ def _data(context: typer.Context, values: list[str] | None) -> list[str] | None:
 
 
 def _chosen_dataset(context: typer.Context, value: str) -> str:
-    """The data set that --dataset chooses; without it the one that --data names."""
+    """The data set given by --dataset, or the only one that --data names."""
     if context.get_parameter_source("dataset").name != "DEFAULT":  # type: ignore[union-attr]
         return value
     names = list(sources(context.params.get("data")))
@@ -126,7 +126,7 @@ Data = Annotated[
 
 
 def _endpoints(context: typer.Context, values: list[str] | None) -> list[str] | None:
-    """Register endpoints as the options are read, so that every command can use their names."""
+    """Register endpoints while options are parsed, so that every command can use their names."""
     if context.resilient_parsing:
         return values
     from poslens.attribution.retrievers.resolve import register_endpoint
@@ -187,26 +187,27 @@ def with_shared_options(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def _completion_of(parameter: inspect.Parameter) -> object:
-    """What completes an option's values."""
+    """The function that completes an option's values; None if it has none."""
     options = get_args(parameter.annotation)[1:]
     return next((getattr(option, "autocompletion", None) for option in options), None)
 
 
 def resolve(name: str, posir: bool = False) -> RetrieverSpec:
-    """The retriever of a name or of a folder."""
+    """The retriever given by a name, a folder or NAME=FOLDER, each with optional suffixes such as
+    @mean; `posir` adds the PosIR paper's settings."""
     from poslens.attribution.retrievers import resolve, specs
     from poslens.compute.protocols import posir_spec
 
-    folder, behind = _folder_of(name)
+    folder, suffix = _folder_of(name)
     label, separator, path = name.partition("=")
-    # Suffixes hold an = too, as in @calibrated(strength=0.5).
+    # Suffixes may contain "=" too, as in @calibrated(strength=0.5).
     if separator and not folder and "@" not in label:
-        label, at = named(name, "--model")
-        folder, behind = _folder_of(str(at))
-        name = resolve.register_folder(label, Path(folder or path)).name + behind
-    # A folder that was read before is a known name too, and may be another one's now.
+        label, location = named(name, "--model")
+        folder, suffix = _folder_of(str(location))
+        name = resolve.register_folder(label, Path(folder or path)).name + suffix
+    # Folders are registered again, because the name may have been registered for another one.
     elif folder and _of_folder(name) and _of_folder(folder):
-        name = _registered(Path(folder).resolve()) + behind
+        name = _registered(Path(folder).resolve()) + suffix
     if name not in resolve.known():
         from poslens.cache.storage.store import Store
         from poslens.compute.stored_models import remember
@@ -217,17 +218,17 @@ def resolve(name: str, posir: bool = False) -> RetrieverSpec:
 
 
 def _folder_of(name: str) -> tuple[str, str]:
-    """The folder that a name begins with, and what follows it; no folder if there is none."""
-    folder, behind = name, ""
-    # A folder's own name may hold an @: the longest that is a folder is meant.
+    """The folder that a name begins with (empty without one), and the suffix after it."""
+    folder, suffix = name, ""
+    # A folder's name may contain "@" itself, so the longest match wins.
     while folder and not is_folder(folder):
         folder, at, part = folder.rpartition("@")
-        behind = at + part + behind
-    return folder, behind
+        suffix = at + part + suffix
+    return folder, suffix
 
 
 def _of_folder(name: str) -> bool:
-    """Whether this is nothing's name yet, or a folder's."""
+    """Whether the name is free, or registered for a folder."""
     from poslens.attribution.retrievers import resolve
 
     spec = resolve.known().get(name)
@@ -235,21 +236,21 @@ def _of_folder(name: str) -> bool:
 
 
 def _registered(folder: Path) -> str:
-    """The name under which a folder is made known: its own, with as many of the folders above it as
-    tell it from another one that is known, as in `run-2/checkpoint-500`."""
+    """Register a folder and return its name: the folder's own, preceded by as many parent folders
+    as distinguish it from other registered models, as in `run-2/checkpoint-500`."""
     from poslens.attribution.retrievers import resolve, specs
 
     for n in range(1, len(folder.parts)):
         name = "/".join(folder.parts[-n:])
         spec = resolve.known().get(name)
-        # A preset's name is refused below.
+        # `register_folder` refuses a preset's name.
         if spec is None or name in specs.presets() or spec.source == f"folder:{folder}":
             break
     return resolve.register_folder(name, folder).name
 
 
 def for_data(spec: RetrieverSpec, dataset: str) -> RetrieverSpec:
-    """The same retriever with the data set's word statistics, where it uses any."""
+    """The same retriever with the data set's word statistics, if it uses any (BM25)."""
     from poslens.attribution.retrievers.lexical import with_corpus
 
     return with_corpus(spec, dataset)
@@ -258,8 +259,8 @@ def for_data(spec: RetrieverSpec, dataset: str) -> RetrieverSpec:
 def specs_of(
     names: Iterable[str], dataset: str, of: Callable[[str], RetrieverSpec] = resolve
 ) -> list[RetrieverSpec]:
-    """The retrievers of these names, resolved by `of`, with the data set's word statistics; see
-    `distinct`."""
+    """The retrievers of these names, resolved by `of`, with the data set's word statistics and
+    without duplicates (`distinct`)."""
     return distinct(for_data(of(name), dataset) for name in names)
 
 
@@ -283,18 +284,18 @@ def method_of(
     """The method that the options describe."""
     from poslens.attribution.methods import POSIR_CURVE, make_method
 
-    given = {}
+    parameters = {}
     for option in options or []:
         key, separator, value = option.partition("=")
         if not separator:
             raise UserError(f"--option must be NAME=VALUE, not {option!r}.")
-        given[key] = value
+        parameters[key] = value
     curve = {"normalization": normalization, "resampling": resampling}
-    return make_method(name, {**given, **(POSIR_CURVE if posir else curve)})
+    return make_method(name, {**parameters, **(POSIR_CURVE if posir else curve)})
 
 
 def with_rejections(data: DataSet) -> DataSet:
-    """Return the data set after printing on stderr how many of its rows could not be read."""
+    """The same data set, after printing on stderr how many of its rows could not be read."""
     if data.rejected:
         print(
             f"{len(data.rejected)} rows were rejected, the first in {data.rejected[0].file} row "
@@ -305,7 +306,12 @@ def with_rejections(data: DataSet) -> DataSet:
 
 
 def pairs_of(dataset: str, posir: bool) -> tuple[DataSet, list[TextPair]]:
-    """A data set by name or path, and its pairs, or those that the protocol selects."""
+    """A data set by name or path, and its pairs; with `posir` only those that the paper's protocol
+    selects.
+
+    Raises:
+        UserError: the data set cannot be read, or no pair is selected.
+    """
     from poslens.attribution import datasets
 
     data = with_rejections(datasets.read(data_name(dataset)))
@@ -321,8 +327,8 @@ def pairs_of(dataset: str, posir: bool) -> tuple[DataSet, list[TextPair]]:
 def readable_of(
     specs: Sequence[RetrieverSpec], pairs: list[TextPair], only: bool
 ) -> tuple[list[TextPair], str]:
-    """The pairs, without those that a model cannot read if `only`, and a description of the
-    exclusion; prints on stderr how many were excluded.
+    """The pairs and an empty description; with `only`, the pairs that every model can read, and
+    a description of that selection. Prints on stderr how many were excluded.
 
     Raises:
         UserError: none is left.
@@ -345,11 +351,11 @@ def readable_of(
 
 
 def data_name(dataset: str) -> str:
-    """The data set's name, or that of its path, which is registered. Files that have changed since
-    they were read are read again."""
+    """The name of a data set given by name or path; a path is registered under its name. Files that
+    changed since they were read are read again."""
     from poslens.attribution import datasets
 
-    # A path that was read before is a known name too, and may be another folder's file now.
+    # Paths are registered again, because the name may have been registered for another folder.
     name = "" if datasets.embedded(dataset) else _name_of(dataset)
     if name:
         datasets.register(name, dataset)
@@ -358,7 +364,7 @@ def data_name(dataset: str) -> str:
 
 
 def _name_of(source: str) -> str:
-    """The name that a data set's path gives it; nothing where there is none at that path."""
+    """The name of the data set at a path; empty if there is none."""
     from poslens.attribution.datasets import formats, sources
 
     path, variant = formats.split_variant(source)
@@ -390,7 +396,7 @@ def unique_by_name(given: Iterable[tuple[str, T]], what: str) -> dict[str, T]:
 
 
 def sources(values: list[str] | None) -> dict[str, str]:
-    """`--data` options: names and where their data sets are, `~` resolved."""
+    """The values of --data as paths or sources by name, with `~` expanded."""
     parted = (
         _parted(
             value,

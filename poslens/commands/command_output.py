@@ -1,5 +1,4 @@
-"""How commands report: one sentence for an error, a progress bar for a run, formats of results, and
---quiet."""
+"""Output of commands: one sentence for an error, a progress bar for a run, and --quiet."""
 
 from __future__ import annotations
 
@@ -48,9 +47,9 @@ class LineFormat(StrEnum):
 
 
 def cli_command(command: Callable[P, R]) -> Callable[P, R]:
-    """A command that ends bad input with one sentence on stderr and exit code 2, and accepts the
-    shared options (`with_shared_options`), --out, --figure where it draws a chart (`result_files`),
-    and --quiet, which suppresses all else on stderr."""
+    """Add to a command: errors as one sentence on stderr with exit code 2, the shared options
+    (`with_shared_options`), --out, --figure if it draws a chart (`result_files`), and --quiet,
+    which suppresses everything else on stderr."""
     inner = one_sentence(with_out(with_figure(with_shared_options(command))))
 
     @wraps(command)
@@ -73,7 +72,7 @@ def cli_command(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def one_sentence(command: Callable[P, R]) -> Callable[P, R]:
-    """A command whose bad input ends in one sentence on stderr and exit code 2."""
+    """Make a command report errors as one sentence on stderr, with exit code 2."""
 
     @wraps(command)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -86,7 +85,7 @@ def one_sentence(command: Callable[P, R]) -> Callable[P, R]:
             print_error("Interrupted. All computed results are stored.")
             raise typer.Exit(130) from None
         except BrokenPipeError:
-            raise  # whoever read the result has had enough
+            raise  # the reader closed the pipe; `poslens.cli.main` sets the exit code
         except OSError as error:
             print_error(_failed(error))
             raise typer.Exit(2) from None
@@ -95,17 +94,17 @@ def one_sentence(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def _failed(error: OSError) -> str:
-    """An error of the operating system, in one sentence."""
-    place = f"{error.filename}: " if error.filename else ""
-    return f"{place}{error.strerror or error}: check the path, its permissions and the free space."
+    """An error of the operating system as one sentence."""
+    path = f"{error.filename}: " if error.filename else ""
+    return f"{path}{error.strerror or error}: check the path, its permissions and the free space."
 
 
 def silence_libraries() -> None:
-    """Turn off the progress bars and warnings of libraries, without importing them: imports are
+    """Turn off progress bars and warnings of libraries without importing them, because imports are
     slow and may not be needed."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    if "transformers" in sys.modules:  # it has read them already
+    if "transformers" in sys.modules:  # it reads the variables only when it is imported
         from transformers.utils import logging as transformers_logging
 
         transformers_logging.set_verbosity_error()
@@ -113,10 +112,10 @@ def silence_libraries() -> None:
 
 
 def quiet() -> None:
-    """Do as `silence_libraries`, and log nothing that an error message states anyway."""
+    """Silence libraries, and the log of problems that error messages state anyway."""
     silence_libraries()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    # Why a model could not be loaded is logged where a server runs; here it is said.
+    # Servers log why a model could not be loaded; commands print it as an error.
     logging.getLogger("poslens.attribution.retrievers").setLevel(logging.CRITICAL)
 
 
@@ -130,8 +129,8 @@ def watched(
 ) -> None:
     """Start a job and wait for its run, with a progress bar on stderr.
 
-    Texts that the job would send to an endpoint are counted on stderr first. Ctrl-C stops the run;
-    finished results stay stored. `own_process` as in `wait`.
+    The number of texts that the job sends to an endpoint is printed first. Ctrl-C stops the run;
+    computed results remain stored. `own_process` is that of `wait`.
 
     Raises:
         UserError: the run ended with an error.
@@ -161,8 +160,8 @@ def share_shown(name: str) -> Iterator[None]:
 
     from poslens.attribution.batching import reporting
 
-    form = "{l_bar}{bar}| {elapsed}<{remaining}"
-    with tqdm(total=1.0, desc=name, file=sys.stderr, bar_format=form, delay=1.0) as bar:
+    layout = "{l_bar}{bar}| {elapsed}<{remaining}"
+    with tqdm(total=1.0, desc=name, file=sys.stderr, bar_format=layout, delay=1.0) as bar:
 
         def show(share: float) -> None:
             bar.update(share - bar.n)
@@ -172,8 +171,8 @@ def share_shown(name: str) -> Iterator[None]:
 
 
 def say_preference(method: Method) -> None:
-    """Print on stderr what the method itself prefers, if models with a known position bias exist
-    for it."""
+    """Print on stderr which position the attribution method itself prefers, if that was measured on
+    models with a known position bias."""
     from poslens.cache.shipped.preferences import verdict
 
     if sentence := verdict(method):
@@ -181,7 +180,8 @@ def say_preference(method: Method) -> None:
 
 
 def say_caveat(method: Method) -> None:
-    """Print on stderr what the method itself prefers, and what a curve of it does not show."""
+    """Print on stderr which position the method itself prefers, and what its curve does not
+    show."""
     from poslens.attribution.methods import METHODS
 
     say_preference(method)
@@ -197,8 +197,8 @@ def say_cost(job: Job) -> None:
 
 def wait(running: Any, *, own_process: bool = True) -> None:
     """Wait for a run. Ctrl-C, or SIGTERM from a process manager, stops it after the current batch;
-    a second one ends the process. Without `own_process`, as in a notebook, the process continues
-    and handles signals as before, and a second one only stops waiting.
+    a second one ends the process. Without `own_process`, as in a notebook, a second one only ends
+    the wait.
 
     Raises:
         KeyboardInterrupt: the run was stopped in this way.
@@ -206,7 +206,7 @@ def wait(running: Any, *, own_process: bool = True) -> None:
     try:
         running.wait()
     except KeyboardInterrupt:
-        # Some process managers signal more than once; a second Ctrl-C means now.
+        # Some process managers send SIGTERM repeatedly; only a second Ctrl-C ends the process.
         if own_process:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         print("\nStopping after the current batch ...", file=sys.stderr, flush=True)
@@ -215,5 +215,5 @@ def wait(running: Any, *, own_process: bool = True) -> None:
             running.wait()
         except KeyboardInterrupt:
             if own_process:
-                os._exit(130)  # the batch is lost, what is stored is whole
+                os._exit(130)  # this loses the current batch; stored results are complete
         raise

@@ -10,7 +10,7 @@ from poslens import attribution
 
 
 def model_names(incomplete: str) -> list[str]:
-    """Names of presets that begin in this way, and their names with a suffix, such as @mean."""
+    """Completions of a model's name: presets, and presets with a suffix, such as @mean."""
     from poslens.attribution.retrievers.specs import POOLINGS, presets
 
     matching = [name for name in presets() if name.startswith(incomplete)]
@@ -24,7 +24,7 @@ def model_names(incomplete: str) -> list[str]:
 
 
 def method_names(incomplete: str) -> list[str]:
-    """Attribution methods, read from the modules' text: importing them loads torch."""
+    """Completions of a method's name, read from source files because importing them loads torch."""
     matching = []
     for path in sorted((Path(attribution.__file__).parent / "methods").glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -38,7 +38,7 @@ def method_names(incomplete: str) -> list[str]:
 
 
 def dataset_names(incomplete: str) -> list[str]:
-    """Data sets that ship with PosLens; for others, the shell completes the path."""
+    """Completions of a bundled data set's name; for others, the shell completes the path."""
     from poslens.attribution import datasets
 
     return [name for name in datasets.names() if name.startswith(incomplete)]

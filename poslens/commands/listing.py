@@ -131,10 +131,9 @@ def datasets(
         ]
         print_json(rows)
         return
-    for name, found in every.items():
-        print(
-            f"{name:16} {len(found.pairs):8} pairs  {len(found.rejected):6} rejected  {found.title}"
-        )
+    for name, data_set in every.items():
+        counts = f"{len(data_set.pairs):8} pairs  {len(data_set.rejected):6} rejected"
+        print(f"{name:16} {counts}  {data_set.title}")
 
 
 @app.command()

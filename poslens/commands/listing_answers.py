@@ -1,5 +1,4 @@
-"""What `models`, `models fetch`, `datasets` and `methods` print as JSON; see
-`poslens/commands/answers.py`."""
+"""JSON shapes of `models`, `models fetch`, `datasets` and `methods`."""
 
 from __future__ import annotations
 

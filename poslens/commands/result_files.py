@@ -1,4 +1,4 @@
-"""A command's result and its chart as files: `--out` and `--figure`, the same in every command."""
+"""The options `--out` and `--figure`, which write a command's result and its chart to files."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ R = TypeVar("R")
 
 @dataclass
 class ResultFile:
-    """The file to which a command writes its result instead of stdout; `files` are a table's files,
-    by name."""
+    """The file to which a command writes its result instead of stdout. `files` are the contents of
+    a table's files by name, because a CSV has its provenance in a second file."""
 
     path: Path
     format: str
@@ -49,9 +49,9 @@ def result_file() -> ResultFile | None:
 
 
 def with_out(command: Callable[P, R]) -> Callable[P, R]:
-    """Add --out FILE to a command that has --format. The command's output is written to that file,
-    in the format of its suffix, and the file's path to stdout. If the command has an `out` of its
-    own, it receives a path without such a suffix: a folder for files other than its result."""
+    """Add --out FILE to a command that has --format: the output is written to that file in the
+    format of its suffix, and the file's path is printed on stdout. If the command has a parameter
+    `out` itself, it receives a path without such a suffix, which is a folder for other files."""
     own = inspect.signature(command, eval_str=True)
     if "format" not in own.parameters:
         return command
@@ -90,10 +90,10 @@ def with_out(command: Callable[P, R]) -> Callable[P, R]:
 
 
 def _formats(annotation: Any) -> dict[str, StrEnum]:
-    """The formats of --format by the suffixes of files."""
-    choices = {get_arg.value: get_arg for get_arg in get_args(annotation)[0]}
+    """The formats of --format by file suffix."""
+    choices = {choice.value: choice for choice in get_args(annotation)[0]}
     suffixes = {"txt" if name == "text" else name: choice for name, choice in choices.items()}
-    # Tables that are printed as CSV are written as Parquet and LaTeX too.
+    # Tables that can be printed as CSV can also be written as Parquet and LaTeX.
     files = {name: choices["csv"] for name in ("parquet", "tex") if "csv" in choices}
     return suffixes | files
 
@@ -104,7 +104,7 @@ def _listed(formats: Sequence[str] | Mapping[str, object]) -> str:
 
 @contextmanager
 def _written_to(file: ResultFile) -> Iterator[None]:
-    """Write to `file` what is printed, once it is complete."""
+    """Collect what is printed to stdout, and write it to `file` once it is complete."""
     raw = io.BytesIO()
     printed = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
     before = _result.set(file)
@@ -130,7 +130,7 @@ def _written_to(file: ResultFile) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class FigureOption:
-    """What --figure draws, and in which formats; a `styled` chart has a size and a palette."""
+    """What --figure draws, and in which formats; a `styled` chart has --size and --palette."""
 
     drawn: str
     formats: tuple[str, ...] = FIGURE_FORMATS
@@ -152,13 +152,13 @@ class FigureFile:
     style: Style
 
     def draw(self, figure: go.Figure, provenance: Provenances) -> None:
-        """Write a chart that is drawn in `style`, and its path to stderr."""
+        """Write a chart, which must be drawn in `style`, and print its path on stderr."""
         from poslens.export.files import figure_bytes
 
         self.write(figure_bytes(figure, self.format, self.style, provenance))  # type: ignore[arg-type]
 
     def write(self, data: bytes) -> None:
-        """Write a picture, and its path to stderr."""
+        """Write a picture and print its path on stderr."""
         write_beside(self.path, data)
 
 
@@ -173,9 +173,9 @@ def with_figure(command: Callable[P, R]) -> Callable[P, R]:
     declared = own.parameters.get("figure")
     option = next(
         (
-            get_arg
-            for get_arg in get_args(declared and declared.annotation)
-            if type(get_arg) is FigureOption
+            metadata
+            for metadata in get_args(declared and declared.annotation)
+            if type(metadata) is FigureOption
         ),
         None,
     )
@@ -208,7 +208,7 @@ def _replaced(parameter: inspect.Parameter, name: str, kind: Any, help: str) -> 
 
 
 def _figure_file(option: FigureOption, path: Any, size: Any, palette: Any) -> FigureFile | None:
-    """The file that the options name.
+    """The file and style that --figure, --size and --palette give; None without --figure.
 
     Raises:
         UserError: the suffix is unknown, or --size or --palette is given without --figure.
@@ -242,8 +242,8 @@ def suffix_of(output: Path, formats: Sequence[str]) -> str:
 
 
 def write(output: Path, data: bytes) -> None:
-    """Write a result's file and print its path; an existing file is replaced once this one is
-    complete.
+    """Write the result's file and print its path. An existing file is replaced only once the new
+    one is complete.
 
     Raises:
         OSError: it cannot be written.

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def study_app(study: Study[Any, Any, Any]) -> typer.Typer:
-    """A program with only the study's command."""
+    """A Typer app with the study's command only."""
     tables = StrEnum("Table", {name: name for name in study.all_tables})  # type: ignore[misc]
     shapes = {
         f"--table {name}": table_answer(table.row) for name, table in study.all_tables.items()
@@ -110,7 +110,7 @@ def _default(parameter: Parameter[Any]) -> Any:
 def _run(study: Study[Any, Any, Any], given: dict[str, Any]) -> None:
     figure: FigureFile | None = given.get("figure")
     folder: Path | None = given.get("out")
-    if folder is not None:  # before what may take hours
+    if folder is not None:  # checked before a computation that may take hours
         study.require_product(folder)
     settings = study.parameters.settings({name: given[name] for name in study.parameters})
     data = with_rejections(study.read(data_name(given["dataset"])))
@@ -155,7 +155,7 @@ def _run(study: Study[Any, Any, Any], given: dict[str, Any]) -> None:
 
 
 def _compute(study: Study[Any, Any, Any], subject: Any, job: Job, retry_failed: bool) -> None:
-    """Compute what is missing of a subject, after an estimate of how long that takes."""
+    """Compute a subject's missing results, after printing an estimate of how long that takes."""
     from poslens.compute.compute import service
 
     if job.n_done() < job.total:

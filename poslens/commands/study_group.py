@@ -1,4 +1,4 @@
-"""The commands of studies, imported when they are called: their imports take seconds."""
+"""The commands of studies, imported only when they are called because that takes seconds."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ class StudyGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def load_all(self) -> StudyGroup:
-        """This group with every study's own command."""
+        """The same group after importing every study's command."""
         for name in declared():
             self.load(name)
         return self
 
     def load(self, name: str) -> None:
-        """Replace the listed entry by the study's command."""
+        """Replace the placeholder by the study's command."""
         from poslens.commands.study_command import study_app
 
         self.commands[name] = typer.main.get_command(study_app(declared()[name].load()))
 
 
 def add_studies(app: typer.Typer) -> None:
-    """List every study by its name and question."""
+    """Add a placeholder command for every study, with its name and question as help."""
     for study in declared().values():
         app.command(study.name, help=study.question)(_not_loaded)
 

@@ -69,14 +69,14 @@ from poslens.compute.settings import (
 )
 
 IDENTIFIED_S = 0.5
-"""How long a look at a model's files holds: one takes 3 ms, and a page asks 80 times as it is
-drawn."""
+"""Seconds for which a model's identity is reused: reading it from the files takes 3 ms, and drawing
+one page needs it 80 times."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explained:
-    """A result with its provenance. `notice` reports a problem that does not affect the result,
-    such as a cache that could not be written."""
+    """The attribution of one pair and what its provenance needs. `notice` reports a problem that
+    does not affect the result, such as a cache that could not be written."""
 
     attribution: Attribution
     model: ModelIdentity
@@ -91,8 +91,8 @@ class Explained:
 
 @dataclass(frozen=True, slots=True)
 class DataSetCurve:
-    """The stored curves of a selection of pairs, and their average; `content` is its
-    fingerprint."""
+    """The stored curves of a selection of pairs, and their average. `content` is a fingerprint of
+    the curves, and `total` counts the selected pairs, stored or not."""
 
     content: str
     summary: CurveSummary
@@ -107,8 +107,8 @@ class DataSetCurve:
 
 
 class Compute:
-    """Results below one folder, and what computes them: the models, device queue and runs of one
-    process."""
+    """The results below one folder, and the models, device queue and runs with which this process
+    computes them."""
 
     def __init__(
         self,
@@ -119,7 +119,8 @@ class Compute:
     ) -> None:
         """Store results in the folder `cache` below `root`. With `beside`, another `Compute`,
         share its models, queue and limits but not its results. Without `beside`, results that
-        ship with PosLens are used as a fallback. With `counting` no model computes anything."""
+        ship with PosLens are used as a fallback. With `counting`, no model is loaded; texts for
+        endpoints are counted instead of sent."""
         folder = (root or data_folder()) / "cache"
         if beside is None:
             set_fallback(folder, Shipped(folder) if SHIPPED.get() == "yes" else None)
@@ -148,18 +149,19 @@ class Compute:
     # -- models --------------------------------------------------------------------------------
 
     def identify(self, spec: RetrieverSpec) -> ModelIdentity:
-        """Identity of the model by its current files, checked at most every half second. Fast: it
-        loads nothing. If the files are not on this machine, it is taken from the stored results.
+        """The model's identity according to its current files, which are checked at most every half
+        second. The model is not loaded. If its files are not on this machine, the identity comes
+        from stored results.
 
         Raises:
             UserError: neither its files nor any of its results are on this machine.
         """
         # BM25 uses the statistics of a data set, which may have been reloaded since.
-        asked = (spec, DEVICE.get(), PRECISION.get(), datasets.generation())
-        known = self._identified.find(asked)
-        if known is None or time.monotonic() - known[0] > IDENTIFIED_S:
-            known = self._identified.keep(asked, (time.monotonic(), self._identify(spec)))
-        return known[1]
+        key = (spec, DEVICE.get(), PRECISION.get(), datasets.generation())
+        dated = self._identified.find(key)
+        if dated is None or time.monotonic() - dated[0] > IDENTIFIED_S:
+            dated = self._identified.keep(key, (time.monotonic(), self._identify(spec)))
+        return dated[1]
 
     def _identify(self, spec: RetrieverSpec) -> ModelIdentity:
         if not resolve.installed(spec) and (stored := stored_models.find(self._known, spec)):
@@ -209,31 +211,31 @@ class Compute:
         return loaded
 
     def require_fit(self, model: ModelIdentity, method: Method) -> None:
-        """Refuse a method that is known not to work on the model.
+        """Check that the method is not known to be unavailable for the model.
 
         Raises:
-            UserError: it does not.
+            UserError: the method is unavailable.
         """
         if reason := self.unfit(model).get(method.name):
             text = f"{method.name} is unavailable for {model.spec.name}: {reason.rstrip('.')}"
             raise UserError(f"{text}. Select another method.")
 
     def self_check(self, model: ModelIdentity) -> SelfCheck | None:
-        """What the self-check measured when the model was loaded; None before that."""
+        """The self-check's measurements from when the model was loaded; None before that."""
         return self.models.self_check((model.key.fingerprint, model.device))
 
     def unfit(self, model: ModelIdentity) -> dict[str, str]:
-        """The methods known not to work on this model, with the reason for each; some reasons
-        are known only after the model was loaded."""
+        """The reasons why methods are unavailable for this model, by method name. Some are known
+        only after the model was loaded."""
         checked = self.self_check(model)
-        found = dict(checked.unfit) if checked else {}
+        reasons = dict(checked.unfit) if checked else {}
         family = family_of(model.spec)
         for name, entry in METHODS.items():
             if not entry.fits(family):
                 titles = [family.title for family in families_with(entry.needs)]
                 fitting = f"this method needs {listed(titles, 'or')} retrievers"
-                found[name] = family.why_not or fitting
-        return found
+                reasons[name] = family.why_not or fitting
+        return reasons
 
     # -- pairs ---------------------------------------------------------------------------------
 
@@ -277,8 +279,8 @@ class Compute:
         return Explained(result, model, pair, from_cache=False, notice=notice)
 
     def ask(self, pair: TextPair, spec: RetrieverSpec, method: Method) -> Place[Explained]:
-        """A position in the device queue for one pair's attribution: `explain` for pages. Pages
-        with the same request share the computation.
+        """A position in the device queue for one pair's attribution, so that a page can show its
+        progress. Pages with the same request share the computation.
 
         Raises:
             UserError: the model's files are not on this machine, or too many requests are waiting.
@@ -292,12 +294,12 @@ class Compute:
         return self.queue.ask(key, lambda stop: self.explain(pair, spec, method, stop))
 
     def ask_terms(self, pair: TextPair, spec: RetrieverSpec) -> Place[list[Term]]:
-        """A place in the device's queue for the vocabulary's terms that a sparse encoder finds in
-        both texts, with their weights. The place's result raises UserError where the model cannot
-        be loaded or a text has no token.
+        """A position in the device queue for the vocabulary terms that a sparse encoder gives
+        weight to in both texts. Its result raises UserError if the model cannot be loaded or a text
+        has no token.
 
         Raises:
-            UserError: the model is not here, or too many requests wait.
+            UserError: the model's files are not on this machine, or too many requests are waiting.
         """
         model = self.identify(spec)
         key = ("terms", self.root, model.key, pair)
@@ -321,11 +323,12 @@ class Compute:
         dataset: str,
         selection: str = "",
     ) -> DataSetCurve:
-        """The aggregated curve of what is stored of `pairs`; computes no attribution. Under
-        `over_text(method)` it stands over whole texts, and has no center of mass and no index.
+        """The average of the stored curves of `pairs`; no attribution is computed. With
+        `over_text(method)` it covers whole texts, past the context limit too, and has no center of
+        mass and no index.
 
         Raises:
-            UserError: nothing is stored of them.
+            UserError: none of the pairs has a stored result.
         """
         model = self.identify(spec)
         stored = self.store.curves(model.key, method, pairs)
@@ -356,17 +359,17 @@ class Compute:
                 stored.curves, documents_of, magnitudes=stored.magnitudes, **about_curve
             )
 
-        # A page asks at every rerun, and a bootstrap of 42,000 curves takes a second.
+        # A page needs the summary at every rerun, and a bootstrap of 42,000 curves takes a second.
         summary = self._summaries.get(content, averaged)
         return DataSetCurve(content, summary, stored, model, len(pairs), selection)
 
     def average(
         self, spec: RetrieverSpec, method: Method, pairs: Sequence[TextPair], dataset: str
     ) -> CurveSummary | None:
-        """The aggregated curve of what is stored of `pairs`, all those of a data set; None where
-        nothing is. Remembered while the file of its results stays as it is, so that a page may ask
-        at every rerun, whatever the data set's size; a mean that takes seconds is some results
-        behind while a run adds them."""
+        """The average of the stored curves of all pairs of a data set; None if none is stored.
+
+        It is recomputed only when the results file changes, so that pages can call this at every
+        rerun. While a run adds results, an average that takes seconds lags behind."""
         model = self.identify(spec)
 
         def averaged() -> CurveSummary | None:
@@ -387,11 +390,11 @@ class Compute:
         executor: Callable[[ModelIdentity], AbstractContextManager[Executor]] | None = None,
         store: Destination | None = None,
     ) -> Job:
-        """Attribute `pairs`; `scope` tells this choice of pairs from others. `executor` is where
-        to, if not on this process's device; `store` is what to fill, if not the cache.
+        """A job that attributes `pairs`; `scope` identifies this selection of pairs. `executor`
+        replaces this process's device, and `store` replaces the cache as the destination.
 
         Raises:
-            UserError: the model's files are not here, and no results of it either.
+            UserError: neither the model's files nor any of its results are on this machine.
         """
         model = self.identify(spec)
 
@@ -427,7 +430,7 @@ class Compute:
         )
 
     def job(self, key: RunKey, label: str, total: int, work: Work, **details: Any) -> Job:
-        """A job that fills this folder; `details` are those of `Job`."""
+        """A job that stores its results in this folder; `details` are further fields of `Job`."""
         if details.get("sending") is not None:
             work = within_batches(work)
         return Job(self.runs, self.root, key, label, total, work, **details)
@@ -440,7 +443,8 @@ class Compute:
         missing: Callable[[], Sequence[tuple[str, Job]]],
         **details: Any,
     ) -> Job:
-        """A job that does those of `parts` that are `missing` when it starts: see `in_turn`."""
+        """A job that runs one after the other those of `parts` that are `missing` (with their
+        names) when it starts; see `in_turn`."""
         return self.job(
             key,
             label,
@@ -452,21 +456,22 @@ class Compute:
         )
 
     def device_slot(self, spec: RetrieverSpec) -> Callable[[], AbstractContextManager[None]]:
-        """What waits for the device and holds it; a run takes a slot for each batch. What
-        is computed elsewhere takes none: nobody here waits for a slow endpoint."""
+        """A function that returns a context manager, which waits for the device and reserves it. A
+        run takes a slot for each batch. Endpoints need no slot, so that nothing on this machine
+        waits for them."""
         return nullcontext if spec.remote else self.queue.device_slot
 
     def _device_file(self) -> Path:
-        """What all processes with this cache and this device lock while they compute."""
+        """The file that all processes with this cache and this device lock while they compute."""
         return self.root / f"device-{DEVICE.get().replace(':', '-')}.lock"
 
     def run_options(self, spec: RetrieverSpec, run: Run, report: Report) -> RunOptions:
-        """What steers the computation of a run with this model."""
+        """Options of the run loop: when to stop, where to report, and how to reserve the device."""
         return RunOptions(lambda: run.stopping, report, self.device_slot(spec), run.retry_failed)
 
     def sending(self, spec: RetrieverSpec, job: Callable[[Compute], Job]) -> Sending | None:
-        """The endpoint that `job`, made for a `Compute`, would send texts to; None where `spec` is
-        none."""
+        """The endpoint to which a job sends texts, with their count; None if `spec` is no endpoint.
+        `job` creates that job for another `Compute`, which counts instead of sending."""
         if not spec.remote:
             return None
 
@@ -477,11 +482,11 @@ class Compute:
 
 
 def run_key(model: ModelIdentity, method: Method, scope: str) -> RunKey:
-    """What tells one run from another."""
+    """The key of a run; a second run with the same key cannot start while the first is active."""
     return model.spec.name, model.key.fingerprint, method.core, scope, model.device
 
 
 @cache
 def service() -> Compute:
-    """This process's one instance."""
+    """The process-wide `Compute`, created by the first call."""
     return Compute()

@@ -23,17 +23,17 @@ from poslens.cache.storage.store import ModelKey
 from poslens.compute.runs import Job, Run
 
 MOST_S = 2.0
-"""Longest that counting takes; what is left then is put at what was counted of the rest."""
+"""Maximum seconds of counting; the remaining items are extrapolated from those counted."""
 
 
 class Counting:
-    """Stands in for the retrievers of a `Compute`: counts the texts that would be sent."""
+    """Replaces the retrievers of a `Compute` by ones that count the texts they would send."""
 
     def __init__(self) -> None:
         self.counters: list[Counter] = []
 
     def retriever(self, spec: RetrieverSpec) -> Retriever:
-        """A stand-in for an endpoint.
+        """A retriever that counts the texts for an endpoint.
 
         Raises:
             UserError: this model is not an endpoint, so counting would require computing its part.
@@ -65,8 +65,9 @@ _costs: LRUCache[Cost | None] = LRUCache(128, made_again=False)
 
 
 def cost_of(root: Path, job: Job, again: Callable[[Path, Counting], Job]) -> Cost | None:
-    """What `job` still has to send; None if that cannot be determined yet. `again` makes the
-    same job below another folder with other retrievers; `root` is the folder of its results."""
+    """The texts that `job` still has to send; None if that cannot be determined yet. `root` is the
+    folder of its results, and `again` creates the same job for another folder, with retrievers that
+    count."""
     left = job.total - job.n_done()
     key = (root, job.key, left)
     return _costs.get(key, lambda: _counted(root, left, again)) if left else None

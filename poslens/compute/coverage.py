@@ -1,4 +1,4 @@
-"""How much of each pair the models can read, counted once and cached. No Streamlit here."""
+"""How much of each pair a model can read, given its context limit and vocabulary; cached."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from poslens.compute.compute import Compute, Explained
 from poslens.compute.provenance import ModelIdentity
 
 # Counting takes about a millisecond of tokenizing per document, so nothing is written to disk.
-_kept: LRUCache[Coverage] = LRUCache(500_000, made_again=False)
+_coverages: LRUCache[Coverage] = LRUCache(500_000, made_again=False)
 
 # A page calls this at every rerun, and several models read more pairs of a large set than the cache
 # above can hold.
@@ -25,8 +25,8 @@ _readable: LRUCache[Pairs] = LRUCache(1_000_000, weigh=lambda pairs: 1 + len(pai
 _QUICK = 500
 
 Report = Callable[[int, int], None]
-"""Told between batches how many of how many pairs are counted; what it raises ends the counting,
-and what was counted is kept."""
+"""Called between batches with the number of pairs counted so far and in total. An exception that it
+raises ends the counting; counts so far are not lost."""
 
 
 LEFT_OUT = "only pairs whose evidence no model truncates"
@@ -42,16 +42,17 @@ def _reads_texts(spec: RetrieverSpec) -> bool:
 
 
 def known(compute: Compute, spec: RetrieverSpec, pairs: Sequence[TextPair]) -> dict[str, Coverage]:
-    """Counts so far by pair id; computes nothing."""
+    """The cached coverage of each pair, by pair id; computes nothing."""
     model = compute.identify(spec)
-    found = ((pair.pair_id, _kept.find(_key(model, pair))) for pair in pairs)
-    return {pair_id: coverage for pair_id, coverage in found if coverage is not None}
+    cached = ((pair.pair_id, _coverages.find(_key(model, pair))) for pair in pairs)
+    return {pair_id: coverage for pair_id, coverage in cached if coverage is not None}
 
 
 def at_hand(
     compute: Compute, spec: RetrieverSpec, pairs: Sequence[TextPair]
 ) -> dict[str, Coverage]:
-    """Counts by pair id; missing ones are computed if that takes a second at most."""
+    """The coverage of each pair, by pair id. If the model is loaded and few pairs are missing,
+    they are computed first, which takes a second at most."""
     coverages = known(compute, spec, pairs)
     quick = len(pairs) - len(coverages) <= _QUICK and _reads_texts(spec)
     if quick and compute.loaded(compute.identify(spec)):
@@ -65,8 +66,7 @@ def count(
     pairs: Sequence[TextPair],
     report: Report = lambda done, total: None,
 ) -> dict[str, Coverage]:
-    """By pair id, what the model can read of each pair. Loads the model if any pair has not been
-    counted.
+    """The coverage of each pair, by pair id. Loads the model if any pair has not been counted.
 
     Raises:
         UserError: the model cannot be loaded, or it reads no text itself.
@@ -78,16 +78,17 @@ def count(
         done = 0
         for batch in read(compute.retriever(model), missing):
             for pair, counts in zip(missing[done:], batch, strict=False):
-                coverages[pair.pair_id] = _kept.keep(_key(model, pair), counts)
+                coverages[pair.pair_id] = _coverages.keep(_key(model, pair), counts)
             done += len(batch)
             report(len(pairs) - len(missing) + done, len(pairs))
     return coverages
 
 
 def of_pair(compute: Compute, result: Explained) -> Coverage:
-    """What was read of one result's document, without loading its model."""
+    """The coverage of one result's document, without loading its model: if it is not loaded, taken
+    from the attribution."""
     model, pair = result.model, result.pair
-    if (counts := _kept.find(_key(model, pair))) is not None:
+    if (counts := _coverages.find(_key(model, pair))) is not None:
         return counts
     if _reads_texts(model.spec) and compute.loaded(model):
         return count(compute, model.spec, [pair])[pair.pair_id]
@@ -100,29 +101,29 @@ def readable(
     pairs: Sequence[TextPair],
     report: Report = lambda done, total: None,
 ) -> Pairs:
-    """The pairs whose evidence every model reads completely and nearly all of whose words it knows.
-    The same `Pairs` gives the same object while it is cached.
+    """The pairs whose evidence every model reads completely and in which every model knows nearly
+    all tokens. The same `Pairs` gives the same object while it is cached.
 
     Raises:
         UserError: a model cannot be loaded.
     """
 
-    def chosen() -> Pairs:
-        found = [count(compute, spec, pairs, report) for spec in specs]
-        kept = (
-            pair for pair in pairs if all(coverages[pair.pair_id].readable for coverages in found)
+    def select() -> Pairs:
+        by_model = [count(compute, spec, pairs, report) for spec in specs]
+        return Pairs(
+            pair
+            for pair in pairs
+            if all(coverages[pair.pair_id].readable for coverages in by_model)
         )
-        return Pairs(kept)
 
     if not isinstance(pairs, Pairs):
-        return chosen()
+        return select()
     models = frozenset(compute.identify(spec).key.fingerprint for spec in specs)
-    return _readable.get((models, pairs.digest), chosen)
+    return _readable.get((models, pairs.digest), select)
 
 
 def sentence(coverages: Mapping[str, Coverage]) -> str:
-    """How much of a data set's pairs the model reads, in a sentence; empty if it can read all of
-    it."""
+    """What the model cannot read of a data set's pairs, as a clause; empty if it reads all."""
     n = len(coverages)
     cut = sum(coverage.evidence_cut for coverage in coverages.values())
     strange = sum(coverage.unknown_share > MAX_UNKNOWN for coverage in coverages.values())
@@ -140,8 +141,8 @@ def sentence(coverages: Mapping[str, Coverage]) -> str:
 
 
 def pair_sentence(counts: Coverage) -> str:
-    """How much of one pair the model reads, in a sentence; empty if it can read all that
-    matters."""
+    """What the model cannot read of one pair, as sentences: unknown tokens, and evidence past the
+    context limit; empty if nothing."""
     parts = []
     if counts.unknown:
         parts.append(f"{counts.unknown_share:.0%} of these tokens are unknown to the model.")

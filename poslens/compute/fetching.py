@@ -1,4 +1,4 @@
-"""Downloads a model from a page: size estimate, and the download in a thread. No Streamlit here."""
+"""Downloads a model for a page: size estimate, and the download as a job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def absent(name: str) -> RetrieverSpec | None:
 
 
 def size_of(spec: RetrieverSpec) -> Size:
-    """Size of the download of `spec`, if a page may start it; asks the hub about its own models.
+    """Size of the download of `spec`; for models of the Hugging Face Hub, the hub is asked.
 
     Raises:
         UserError: the hub does not answer, or the model exceeds the limit for downloads from a
@@ -41,13 +41,13 @@ def job(compute: Compute, spec: RetrieverSpec) -> Job:
     def work(run: Run, report: Report) -> Progress:
         started = time.perf_counter()
 
-        def told(step: str, done: int, total: int | None) -> None:
+        def show(step: str, done: int, total: int | None) -> None:
             if run.stopping:
                 raise Stopped("Stopped. The download resumes where it was.")
             run.stage = step
             report(Progress(total or 0, done, done, 0, time.perf_counter() - started))
 
-        fetch.fetch(spec.base, told, _limit())
+        fetch.fetch(spec.base, show, _limit())
         return run.progress
 
     return compute.job(

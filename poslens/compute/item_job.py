@@ -1,4 +1,4 @@
-"""The job for anything that is computed item by item and stored as results of one kind."""
+"""The job of a computation that stores one result per item, all of one kind."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 
 class Batched(Generic[Item, T]):
-    """Computes a batch of claimed items together, and one by one if that fails, so that a
-    failing item does not take others with it."""
+    """Computes a batch of claimed items together, and one by one if that fails, so that one
+    invalid item does not make the others fail."""
 
     def __init__(self, compute: Callable[[Sequence[Item]], Sequence[T]]) -> None:
         self._compute = compute
@@ -55,7 +55,7 @@ class Batched(Generic[Item, T]):
 
 
 def nothing(items: Sequence[object]) -> None:
-    """Prepare nothing, for items that are computed one by one."""
+    """Do nothing: the `prepare` of items that are computed one by one."""
 
 
 def item_job(
@@ -70,7 +70,7 @@ def item_job(
     doing: str,
     portion: Callable[[Retriever], int] = lambda retriever: 1,
 ) -> Job:
-    """A job that computes and stores the missing ones of `items`; its progress counts items.
+    """A job that computes and stores those of `items` that are missing; its progress counts items.
 
     `results` opens the store below a folder. `worker(retriever, should_stop)` is called once the
     model is loaded and returns the function that computes one item, which may raise UserError (this
@@ -118,9 +118,9 @@ def stored_job(
     scope: str,
     doing: str,
 ) -> Job:
-    """A job whose results are the `items` of a store: `work` computes the missing ones; done and
-    failed items are read from the store. `again` makes the same job for another `Compute`, which
-    is how the texts for an endpoint are counted."""
+    """A job with one result in `store` per item: `work` computes the missing ones, and the store
+    tells which are done or have failed. `again` creates the same job for another `Compute`, so that
+    the texts for an endpoint can be counted before they are sent."""
     return compute.job(
         run_key(model, method, scope),
         model.spec.name,

@@ -24,7 +24,7 @@ Key = tuple[str, str]
 """A model's fingerprint and its device."""
 
 MAX_MODELS = 64
-"""Loaded at most, however small they are."""
+"""Maximum number of loaded models, however small they are."""
 
 _MAX_CHECKS = 1024
 _POLL_S = 0.2
@@ -102,7 +102,7 @@ class ModelPool:
         return retriever
 
     def _make_room(self) -> bool:
-        """Evict one model; returns whether there was one to evict."""
+        """Evict models until the rest are within the limits; returns whether any was evicted."""
         limit, n = self._limit(), len(self._loaded)
         while len(self._loaded) > 1 and (
             len(self._loaded) > MAX_MODELS
@@ -114,8 +114,8 @@ class ModelPool:
 
 @contextmanager
 def _not_the_end(name: str) -> Iterator[None]:
-    """Turn SystemExit into an ordinary error: a model's files may make a library end the
-    program."""
+    """Turn SystemExit into an ordinary error, because code in a model's repository may call
+    `sys.exit`."""
     try:
         yield
     except (Exception, KeyboardInterrupt):  # KeyboardInterrupt: Ctrl-C
@@ -128,7 +128,7 @@ def _not_the_end(name: str) -> Iterator[None]:
 
 
 def load_model(spec: RetrieverSpec) -> Retriever:
-    """Load the model on this server's device in its precision.
+    """Load the model on the device and in the precision of the settings.
 
     Raises:
         UserError: it cannot be loaded.
@@ -153,7 +153,7 @@ def memory_limit() -> float:
 
 
 def _device_memory() -> int:
-    where = choose_device(DEVICE.get())
-    if where.type == "cuda":
-        return torch.cuda.get_device_properties(where).total_memory
+    device = choose_device(DEVICE.get())
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,4 +1,4 @@
-"""The order in which pairs are listed, by their stored results. Computes nothing."""
+"""Sorts pairs by their stored results; computes no results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def arrange(
     order: str,
     stored: Callable[[int], StoredCurves | None],
 ) -> tuple[tuple[TextPair, ...], Mapping[str, float]]:
-    """Sort the pairs; returns the order and the value of each pair that has one.
+    """The pairs in the order of this name, one of `ORDERS`, and the value they are sorted by, by
+    pair id. Pairs without a value come last.
 
     `stored(i)` returns the stored results of the i-th selected model; it is called only for orders
     that need them.
@@ -53,18 +54,20 @@ def _values(
     if order == "score":
         return dict(zip(first.pair_ids, first.scores.tolist(), strict=True))
     if order == "center of mass":
-        centres = center_of_mass(first.magnitudes, first.positions).tolist()
-        return dict(zip(first.pair_ids, centres, strict=True))
+        centers = center_of_mass(first.magnitudes, first.positions).tolist()
+        return dict(zip(first.pair_ids, centers, strict=True))
     if order == "disagreement":
         second = stored(1)
         if second is None:
             return {}
-        place = {pair_id: at for at, pair_id in enumerate(second.pair_ids)}
-        both = [(i, at, place[i]) for at, i in enumerate(first.pair_ids) if i in place]
+        rows = {pair_id: row for row, pair_id in enumerate(second.pair_ids)}
+        both = [(i, row, rows[i]) for row, i in enumerate(first.pair_ids) if i in rows]
         if not both:
             return {}
-        ids, own, other = zip(*both, strict=True)
-        distance = apart(first.magnitudes[list(own)], second.magnitudes[list(other)])
+        ids, rows_of_first, rows_of_second = zip(*both, strict=True)
+        distance = apart(
+            first.magnitudes[list(rows_of_first)], second.magnitudes[list(rows_of_second)]
+        )
         return dict(zip(ids, distance.tolist(), strict=True))
     by_id = {pair.pair_id: pair for pair in pairs}
     values = {}
@@ -90,8 +93,9 @@ def apart(first: Array, second: Array) -> NDArray[np.float64]:
 
 
 def in_span(share: Array, start: float, end: float) -> float:
-    """Enrichment of a span [start, end] of the document in a curve of shares [100] that sum to 1:
-    1 is what an even curve would give it. Bins count by their overlap with the span."""
+    """Enrichment of a span [start, end], in shares of the document, in a curve of shares [100] that
+    sum to 1: the span's share divided by its length, so that an even curve gives 1. Bins count by
+    their overlap with the span."""
     edges = np.arange(N_BINS + 1) / N_BINS
     overlap = np.minimum(edges[1:], end) - np.maximum(edges[:-1], start)
     weights = np.clip(overlap, 0, None) * N_BINS

@@ -1,7 +1,7 @@
-"""Provenance of numbers: every `Provenance` is made here, from the result itself.
+"""Creates the provenance of every result.
 
 The number of pairs, the number of truncated documents and the context limit come from the result,
-not from the caller. What a result does not contain is omitted. No Streamlit here.
+not from the caller. What a result does not contain is omitted.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:  # importing these at run time would also import scipy.stats a
 
 @cache
 def poslens_version() -> str:
-    """Version of PosLens: of the installed package, otherwise of the source tree."""
+    """The version of the installed package, otherwise that in the source tree's pyproject.toml."""
     try:
         return version("poslens")
     except PackageNotFoundError:
@@ -80,12 +80,12 @@ def of_attribution(model: ModelIdentity, pair: TextPair, attribution: Attributio
 
 
 def in_units(provenance: Provenance, units: str) -> Provenance:
-    """The provenance with the units that tokens were aggregated to, and how."""
+    """The provenance with the units to which tokens were aggregated, such as sentences, and how."""
     return replace(provenance, units=units)
 
 
 def with_interval(provenance: Provenance, number: Estimate) -> Provenance:
-    """The provenance with what this number's interval resampled."""
+    """The provenance with the items that were resampled for this number's interval."""
     return replace(provenance, interval=_resampled(number))
 
 
@@ -104,15 +104,17 @@ def of_intervention(
     model: ModelIdentity,
     pair: TextPair,
     method: Method,
-    found: Relocation | Ablation | Displacement,
+    effect: Relocation | Ablation | Displacement,
 ) -> Provenance:
     """Provenance of an intervention on one pair."""
-    if isinstance(found, Displacement):
-        # Unless it was moved, the text is complete.
-        whole = [read for tokens, read in zip(found.tokens, found.read, strict=True) if not tokens]
+    if isinstance(effect, Displacement):
+        # A prefix can push the text's end past the context limit, so only 0 tokens count.
+        whole = [
+            read for tokens, read in zip(effect.tokens, effect.read, strict=True) if not tokens
+        ]
         cut = float(whole[0]) < 1 if whole else None
     else:
-        cut = found.read_share < 1
+        cut = effect.read_share < 1
     return _of_pair(model, pair, method, cut)
 
 
@@ -296,8 +298,10 @@ def of_model(
     preference: str = "",
 ) -> Provenance:
     """Provenance of one model's numbers; what is unknown or does not apply is omitted.
-    `interval` is the number whose interval records what was resampled, or a text that names it;
-    several parts of `selection` are joined; `preference` is what the method itself prefers."""
+
+    `interval` is a number whose interval records what was resampled, or a text that names it.
+    Several parts of `selection` are joined. `preference` is the attribution method's own preference
+    for a position (`short_verdict`)."""
     spec = model.spec
     return Provenance(
         poslens=poslens_version(),
@@ -323,7 +327,7 @@ def of_model(
 
 
 def of_data(dataset: str, method: str, *, n_queries: int) -> Provenance:
-    """Provenance of numbers of a data set that no model computes."""
+    """Provenance of numbers about a data set alone, without a model."""
     return Provenance(
         poslens=poslens_version(),
         model="none",
@@ -333,23 +337,23 @@ def of_data(dataset: str, method: str, *, n_queries: int) -> Provenance:
     )
 
 
-def _ordered(found: Faithfulness | FaithfulnessSummary) -> str:
-    """The units that were ordered, and the criterion."""
-    unit, entry = found.parameters.unit, METHODS.get(found.method.name)
+def _ordered(test: Faithfulness | FaithfulnessSummary) -> str:
+    """The units that the test removed, and what they were sorted by, as text."""
+    unit, entry = test.parameters.unit, METHODS.get(test.method.name)
     if entry is None:
         return f"{unit}s, by position"
     return "tokens" if unit == "token" else f"{unit}s, by the {entry.aggregate} of their tokens"
 
 
 def _resampled(number: Estimate | None) -> str:
-    """What an interval resampled, as text; empty without an interval."""
+    """The items resampled for an interval, as text; empty without an interval."""
     if number is None or number.interval is None or not number.n_resampled:
         return ""
     return resampling(number.n_resampled, number.resampled)
 
 
 def _of_measures(estimates: Mapping[str, Estimate]) -> str:
-    """What the intervals of measures resampled, and which of them are computed by a formula."""
+    """The items resampled for the intervals of measures, and which intervals have a formula."""
     intervals = dict.fromkeys(filter(None, map(_resampled, estimates.values())))
     formulas = [
         name for name, number in estimates.items() if number.interval and not number.resampled

@@ -1,11 +1,9 @@
-"""The queue for a device: first come, first served, limited in length, with identical requests
-merged.
+"""A first-come, first-served queue for the device, with a limited length.
 
 Runs over data sets and requests from pages share one queue. A run queues again after every batch,
 so that requests that arrived in the meantime are served first. A page's request is computed in a
-thread while the page waits; pages with the same request wait for the same result, and the
-computation ends when no page waits for it any more. Processes that share a cache take turns at the
-device too.
+thread while the page waits. Pages with the same request share one computation, which ends early if
+they all close. Processes that share a cache also take turns at the device.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from poslens.cache.jobs.loop import Progress
 
 T = TypeVar("T")
 STEPS = 1000
-"""What a request's progress is counted in."""
+"""Resolution of a request's progress: 1,000 steps are 100%."""
 GRACE_S = 0.4  # how long a computation continues after the last page has left
 _POLL_S = 0.1  # between checks whether a queued request is still wanted
 _TRY_S = 0.01  # between attempts to lock the device against other processes
@@ -62,8 +60,8 @@ class Request(Generic[T]):
         self.progress = Progress(STEPS, done, done, 0, spent)
 
     def wanted(self) -> bool:
-        """Whether any page waits for it, or did a moment ago: a page that reruns leaves and
-        comes back. Once False, it stays False."""
+        """Whether a page waits for the result, or did less than `GRACE_S` ago, because a page that
+        reruns leaves and asks again. Once False, it stays False."""
         with self._lock:
             gone = not self._waiting and self._clock() - self._left_at > GRACE_S
             self._given_up = self._given_up or gone
@@ -88,7 +86,7 @@ class Place(Generic[T]):
         return self._request.progress
 
     def wait(self, seconds: float) -> bool:
-        """Wait at most this long; returns whether the result is available."""
+        """Wait at most this many seconds; returns whether the result is available."""
         return self._request._finished.wait(seconds)
 
     def result(self) -> T:
@@ -110,10 +108,10 @@ class Place(Generic[T]):
 
 
 class DeviceQueue:
-    """The queue of one device. `limit` returns how many page requests it accepts, `each` how
-    many per reader; `clock` returns seconds; `shared` is a file that processes with the same
-    device lock in turn. `reader` returns the key of the current reader; without it readers are
-    not distinguished."""
+    """The queue of one device. `limit` returns how many page requests it accepts, and `each` how
+    many per reader. `clock` returns seconds. `shared` returns a file that processes with the same
+    device lock in turn. The attribute `reader` returns the key of the current reader; by default
+    readers are not distinguished."""
 
     def __init__(
         self,
@@ -158,7 +156,7 @@ class DeviceQueue:
                 self._condition.notify_all()
 
     def ask(self, key: Hashable, work: Callable[[Callable[[], bool]], T]) -> Place[T]:
-        """A position in the queue for the request with this key, which is started unless it is
+        """A position in the queue for the request with this key, which starts unless it is already
         active.
 
         `work(should_stop)` takes device slots itself, and calls `should_stop` between batches.
@@ -269,8 +267,8 @@ def ready(result: T) -> Place[T]:
 
 @contextmanager
 def waits_until(unwanted: Callable[[], bool]) -> Iterator[None]:
-    """Let this thread's waits end once `unwanted` returns True: a run was stopped, or every page
-    with this request has closed."""
+    """Make `require_wanted` raise in this thread once `unwanted` returns True, because a run was
+    stopped or every page with this request has closed."""
     _local.unwanted = unwanted
     try:
         yield

@@ -22,13 +22,14 @@ Report = Callable[[Progress], None]
 Work = Callable[["Run", Report], Progress]
 
 KEPT_RUNS = 256
-"""Runs that are remembered, so that pages can say how they ended."""
+"""Number of ended runs that are remembered, so that pages can show how they ended."""
 
 
 class Run:
     """Runs a job in a background thread that outlives the page. `parts` are jobs that it starts;
-    each runs `within` it and stops with it. Only some readers may start an `upkeep` run.
-    `reader` is the key of whoever started it, empty if readers are not distinguished."""
+    each runs `within` it and stops with it. An `upkeep` run, such as a download, is restricted to
+    some readers. `reader` is the key of the reader who started it, empty if readers are not
+    distinguished."""
 
     def __init__(
         self,
@@ -60,8 +61,8 @@ class Run:
     def counts(self) -> str:
         """Progress as text: what is being computed and how many items are done, including the
         current part."""
-        here = self.progress
-        of = f"{here.done:,} of {here.total:,}" if here.total else ""
+        own = self.progress
+        of = f"{own.done:,} of {own.total:,}" if own.total else ""
         if self.part is None:
             return " · ".join(filter(None, (self.stage, of)))
         left = self.part.progress.remaining_seconds
@@ -71,9 +72,9 @@ class Run:
     @property
     def share(self) -> float:
         """Completed share in [0, 1], including the current part's progress."""
-        here = self.progress
-        inside = self.part.share if self.part is not None else 0.0
-        return min(1.0, (here.done + inside) / here.total) if here.total else 0.0
+        own = self.progress
+        of_part = self.part.share if self.part is not None else 0.0
+        return min(1.0, (own.done + of_part) / own.total) if own.total else 0.0
 
     @property
     def active(self) -> bool:
@@ -81,9 +82,8 @@ class Run:
         return self._thread is not None and not self._ended.is_set()
 
     def stop(self) -> None:
-        """Ask it to end after the current batch; computed results are not lost."""
-        # This run before its part: otherwise it would start the next part when the current one
-        # ends.
+        """Ask the run to end after the current batch; computed results are not lost."""
+        # In this order: otherwise the run would start the next part when the current one ends.
         self._stop.set()
         for part in self.parts:
             part.stop()
@@ -94,8 +94,8 @@ class Run:
         return self._stop.is_set()
 
     def start(self, work: Callable[[Run], None]) -> None:
-        """Run `work`. A UserError is stored in `error`; any other exception is logged and stored
-        as a general sentence."""
+        """Run `work` in a thread. A UserError is stored in `error`; any other exception is logged
+        and stored as a general sentence."""
 
         def guarded() -> None:
             try:
@@ -115,14 +115,15 @@ class Run:
         self._thread.start()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until it ends, or for the given time at most; returns whether it has ended."""
+        """Wait until the run ends, at most for these seconds; returns whether it has ended."""
         return self._thread is None or self._ended.wait(seconds)
 
 
 class Runs:
-    """The runs of this process: at most `limit()` at a time, at most `each()` per reader, and
-    the latest few that ended. Each belongs to an owner, the folder that stores its results.
-    `reader` returns the key of who starts a run; without it readers are not distinguished."""
+    """The runs of this process: at most `limit()` active ones, at most `each()` per reader, and
+    the latest `KEPT_RUNS` that ended. Each belongs to an owner, the folder that stores its results.
+    The attribute `reader` returns the key of the current reader; by default readers are not
+    distinguished."""
 
     def __init__(
         self, limit: Callable[[], int], each: Callable[[], int] = lambda: sys.maxsize
@@ -170,10 +171,10 @@ class Runs:
                 run.progress = progress
                 on_progress(progress)
 
-            def whole(run: Run) -> None:
+            def work_and_report(run: Run) -> None:
                 report(work(run, report))
 
-            run.start(whole)
+            run.start(work_and_report)
             self._drop_ended()
         return run
 
@@ -195,8 +196,8 @@ class Runs:
         return self._runs.get((owner, key))
 
     def active(self, owners: Collection[Path], *, upkeep: bool) -> list[Run]:
-        """The active runs of these owners, without those that another of their runs started;
-        upkeep is included only with `upkeep`."""
+        """The active runs of these owners, except those started by another of their runs; upkeep
+        runs are included only with `upkeep`."""
         with self._lock:
             runs = [run for (owner, _), run in self._runs.items() if run.active and owner in owners]
         return [run for run in runs if run.within not in runs and (upkeep or not run.upkeep)]
@@ -221,8 +222,8 @@ class Runs:
             return any(run.active for run in self._runs.values())
 
     def stop_all(self, seconds: float) -> bool:
-        """Stop every run after its current batch and wait at most this long; returns whether all
-        ended."""
+        """Stop every run after its current batch and wait at most this many seconds; returns
+        whether all ended."""
         with self._lock:
             runs = [run for run in self._runs.values() if run.active]
         for run in runs:
@@ -249,7 +250,7 @@ def _no_failures() -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class Sending:
-    """Texts that a job sends to an `endpoint`: how they are sent, and how they are counted."""
+    """The endpoint to which a job sends texts, and a function that counts what is left to send."""
 
     endpoint: str
     count: Callable[[Job], Cost | None]
@@ -259,11 +260,11 @@ class Sending:
 class Job:
     """A computation that can run in the background: its name, its size and its work.
 
-    `label` distinguishes it from others of its kind; `doing` names the kind, for places that list
-    several kinds. Of `total` items, `n_done` returns how many are stored or have failed, and
-    `failures` the reasons by item. `n_at_work` counts the active runs in all processes of this
-    host. Without `can_start` only stored results can be shown. `parts` and `upkeep` are those of
-    `Run`. `sending` names the endpoint that receives texts.
+    `label` distinguishes it from other jobs of its kind, and `doing` names the kind where several
+    are listed. `n_done` returns how many of the `total` items are stored or have failed, and
+    `failures` returns the reasons by item. `n_at_work` counts the active runs in all processes of
+    this host. Without `can_start` only stored results can be shown. `parts` and `upkeep` are those
+    of `Run`. `sending` names the endpoint that receives texts; None without one.
     """
 
     runs: Runs
@@ -298,8 +299,7 @@ class Job:
         return [part for part in self.parts if part.sends and part.n_done() < part.total]
 
     def quote(self) -> str:
-        """What remains to be sent, and to which endpoint, in a sentence; empty if nothing is
-        sent."""
+        """A sentence on how much remains to be sent to which endpoint; empty if nothing is sent."""
         names = ", ".join(self.endpoints)
         if not names:
             return ""
@@ -309,8 +309,8 @@ class Job:
         return f"PosLens will send {names}{what}: {text}."
 
     def cost(self) -> Cost | None:
-        """What remains to be sent; takes some seconds at most. None if nothing is sent, or if
-        the amount cannot be determined yet."""
+        """The texts and tokens that remain to be sent, counted within some seconds. None if nothing
+        is sent, or if the amount cannot be determined yet."""
         if self.parts:
             return Cost.sum(part.cost() for part in self._left)
         return self.sending.count(self) if self.sending is not None else None
@@ -322,8 +322,8 @@ class Job:
         retry_failed: bool = False,
         within: Run | None = None,
     ) -> Run:
-        """Compute what is missing in a thread, as a part of `within` if given. Returns the active
-        run of this job if there is one.
+        """Start a run that computes what is missing, as a part of `within` if given, and return it;
+        if the job has an active run already, return that.
 
         Raises:
             UserError: the limit of active runs is reached.
@@ -359,31 +359,31 @@ class Job:
 
     @property
     def error(self) -> str:
-        """Why the latest run ended early; empty while a run is active."""
+        """The error that ended the latest run; empty without one, and while a run is active."""
         run = self.run
         return "" if run is None or run.active else run.error
 
     @property
     def remaining_seconds(self) -> float | None:
-        """Estimated seconds for the rest of the active run."""
+        """Estimated seconds until the active run ends; None if unknown or without a run."""
         run = self.run
         return run.progress.remaining_seconds if run is not None and run.active else None
 
     def stop(self) -> None:
-        """End its run after the current batch; computed results are not lost."""
+        """Stop the job's run after the current batch; computed results are not lost."""
         if (run := self.run) is not None:
             run.stop()
 
 
 def duration(seconds: float) -> str:
-    """A duration in words: in seconds, or in minutes if it is long."""
+    """A duration as text: in seconds below 90 s, otherwise in minutes."""
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 def in_turn(missing: Callable[[], Sequence[tuple[str, Job]]]) -> Work:
-    """Work that runs the `missing` jobs (each with its name) one after the other; progress
-    counts jobs. Each job has its own run, with its own progress and error. Stopping one job's
-    run continues with the next job."""
+    """Work that runs the `missing` jobs (each with its name) one after the other; its progress
+    counts jobs. Each job has its own run, with its own progress and error. When one job's run is
+    stopped, the next job starts."""
 
     def work(run: Run, report: Report) -> Progress:
         todo = missing()
@@ -398,11 +398,11 @@ def in_turn(missing: Callable[[], Sequence[tuple[str, Job]]]) -> Work:
                 return progress(number, stopped=True)
             run.stage = name
 
-            def hear(_: Progress, number: int = number) -> None:
-                report(progress(number))  # progress of a part is progress of the whole run
+            def show(_: Progress, number: int = number) -> None:
+                report(progress(number))  # the whole run's share includes that of its part
 
-            part_run = run.part = job.start(hear, within=run)
-            # A stop of the whole run may have happened before this part existed.
+            part_run = run.part = job.start(show, within=run)
+            # The whole run may have been stopped before this part existed.
             if run.stopping:
                 part_run.stop()
             part_run.wait()
@@ -413,8 +413,8 @@ def in_turn(missing: Callable[[], Sequence[tuple[str, Job]]]) -> Work:
 
 
 def within_batches(work: Work) -> Work:
-    """The same work, which can also be stopped within a batch: an endpoint may take minutes to
-    answer."""
+    """The same work, which can also be stopped within a batch, because an endpoint may take minutes
+    to answer."""
 
     def stopping(run: Run, report: Report) -> Progress:
         try:

@@ -24,12 +24,12 @@ ANYWHERE = (0, 100)
 
 
 def bucket_of(pair: TextPair) -> str:
-    """The length bucket by the data set's own token count; empty if it has none."""
+    """The length bucket of a document by the data set's token counts; empty without them."""
     return length_bucket(pair.document_tokens) if pair.document_tokens else ""
 
 
 def evidence_position(pair: TextPair) -> float | None:
-    """Midpoint of the evidence, as a share of the document's characters."""
+    """Midpoint of the evidence, as a share of the document's characters; None without evidence."""
     if pair.evidence is None:
         return None
     return (pair.evidence.start + pair.evidence.end) / 2 / len(pair.document)
@@ -41,13 +41,14 @@ FACETS: Mapping[str, Callable[[TextPair], str | None]] = {
     "bucket": bucket_of,
     "query_type": lambda pair: pair.query_type,
 }
-"""What pairs can be told apart by, a value each."""
+"""The properties by which pairs can be filtered: name, and the function that returns a pair's
+value."""
 
 
 @dataclass(frozen=True)
 class Filters:
-    """The filters: a value of each facet or ANY, a range of evidence positions in percent of the
-    document, and words that must occur in the pair's id or texts."""
+    """The filters of a page: a value of each facet or ANY, a range of evidence positions in percent
+    of the document, and words that must all occur in the pair's id or texts."""
 
     facets: tuple[tuple[str, str], ...] = ()
     evidence: tuple[int, int] = ANYWHERE
@@ -65,7 +66,7 @@ class Filters:
 
 @dataclass(frozen=True, eq=False)
 class Selection:
-    """The pairs that pass the filters, and the filters as text for captions."""
+    """The pairs that pass the filters, and the filters as text for captions (`words`)."""
 
     data: DataSet
     pairs: tuple[TextPair, ...]

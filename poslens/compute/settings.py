@@ -1,4 +1,4 @@
-"""Every setting of the program: one table of name, default, limits and help."""
+"""Every setting of PosLens: its environment variable, default, limits and help."""
 
 from __future__ import annotations
 

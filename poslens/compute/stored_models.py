@@ -1,7 +1,7 @@
-"""Models that are known only from stored results: their weights may be on another machine.
+"""Models known from stored results, whose weights may not be on this machine.
 
-Each store records where its model came from and how it was used. This is enough to open and caption
-its results; computing new ones needs the weights.
+Each store records the origin of its model and the settings it was used with. This is enough to show
+and caption its results; computing new ones needs the weights.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _MAX_TOKENS = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class StoredModel:
-    """A model as it was when its results were computed. Its spec has no weights to load, and its
-    name is unique among the stored models."""
+    """A model with the settings under which its results were computed. Its spec refers to no
+    weights, and its name is unique among the stored models."""
 
     spec: RetrieverSpec
     key: ModelKey
@@ -46,8 +46,8 @@ class StoredModel:
 
 
 def about(spec: RetrieverSpec, weights: str, precision: str) -> str:
-    """The description of a model that a store's files contain, as JSON; it includes no path of
-    this machine."""
+    """The description of a model that is stored with its results, as JSON, without paths of this
+    machine."""
     answer = {name: getattr(spec, name) for name in (*_TEXTS, *_SETTINGS)}
     return json.dumps(
         {"spec": answer, "origin": spec.origin, "weights": weights, "precision": precision},
@@ -56,7 +56,7 @@ def about(spec: RetrieverSpec, weights: str, precision: str) -> str:
 
 
 def _read(key: ModelKey) -> StoredModel | None:
-    """What an untrusted file records of its model; None if it is invalid."""
+    """The model that an untrusted file describes; None if the description is invalid."""
     try:
         about = json.loads(key.about)
         spec, stated = about["spec"], {name: str(about[name]) for name in ("weights", "precision")}
@@ -124,12 +124,13 @@ def _same_settings(spec: RetrieverSpec, two: RetrieverSpec) -> bool:
 
 
 def remember(store: Store) -> list[str]:
-    """Allow `resolve` to accept models that only the store knows. Returns the names of all
-    models, presets included, whose results are stored but whose weights are not on this machine."""
+    """Make `resolve` accept the names of models that only the store knows. Returns the names of all
+    models, including presets, whose results are stored but whose weights are not on this
+    machine."""
     absent: dict[str, RetrieverSpec] = {}
     for model in stored_models(store):
         name, earlier = model.spec.name, absent.get(model.spec.name)
-        # If there are several settings, the name alone means those without a protocol's limits.
+        # The name alone means the settings without a protocol's query limit, if there are several.
         if earlier is not None and (
             earlier.query_max_length is None or model.spec.query_max_length
         ):

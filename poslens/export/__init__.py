@@ -1,1 +1,1 @@
-"""Files that carry their provenance, and the browser that draws them."""
+"""Export of figures and tables to files with provenance, and the browser that renders them."""

@@ -1,5 +1,4 @@
-"""One headless browser, kept running, that renders pictures: figures through kaleido, pages in
-tabs.
+"""A headless browser that stays open to render figures (through kaleido) and pages (in tabs).
 
 Both use choreographer, a dependency of kaleido.
 
@@ -32,13 +31,14 @@ from poslens.attribution.errors import UserError
 T = TypeVar("T")
 
 TIMEOUT_S = 60.0
-"""Longest wait for a picture, the browser's start included, and for one's turn before it."""
+"""Maximum seconds for a picture, including the browser's start, and for waiting until others are
+rendered."""
 
 MAX_PIXELS = 16384
-"""Longest side of a screenshot in dots; Chromium repeats or drops what lies beyond."""
+"""Maximum width and height of a screenshot in dots; Chromium repeats or drops the rest."""
 
 _MAX_INCHES = 199.0
-"""Longest side of a PDF page: its format ends at 200 inches."""
+"""Maximum width and height of a PDF page; the format allows 200 inches."""
 
 _CSS_DPI = 96
 
@@ -68,7 +68,7 @@ _GONE = (
 
 
 class _Chromium(Chromium):
-    """The browser as choreographer starts it, with the flags that rendering needs."""
+    """Chromium as choreographer starts it, with another flag and temporary folder."""
 
     def get_cli(self) -> Sequence[str]:
         # Whole-pixel hinting would shift letters out of their cells at other scales.
@@ -123,7 +123,7 @@ class Page:
         return base64.b64decode(answer["data"])
 
     async def pdf(self, width: int, height: int) -> bytes:
-        """A PDF of one page of this size; the format may limit it to less."""
+        """A PDF of one page of this size, scaled down if PDF does not allow it."""
         scale = min(1.0, _MAX_INCHES * _CSS_DPI / max(width, height))
         answer = await self._send(
             "Page.printToPDF",
@@ -141,7 +141,7 @@ class Page:
         answer = await self._send("Page.printToPDF", preferCSSPageSize=True, printBackground=True)
         return base64.b64decode(answer["data"])
 
-    # What the browser takes and answers is JSON.
+    # Parameters and results are JSON.
     async def _send(self, method: str, **params: Any) -> dict[str, Any]:
         answer = await self._tab.send_command(method, params)
         if "error" in answer:
@@ -165,7 +165,7 @@ class _Process:
         self._opened = asyncio.run_coroutine_threadsafe(self.kaleido.open(), self._loop)
 
     def run(self, work: Callable[[kaleido.Kaleido], Awaitable[T]], seconds: float) -> T:
-        """Raises what `_GONE` names, or TimeoutError."""
+        """The result of `work`. Raises an exception of `_GONE`, or TimeoutError."""
 
         async def started() -> T:
             await asyncio.wrap_future(self._opened)
@@ -178,7 +178,7 @@ class _Process:
             future.cancel()
 
     def close(self) -> concurrent.futures.Future[None]:
-        """Let the browser exit normally, which removes its files."""
+        """Make the browser exit normally, which removes its files."""
         closed = asyncio.run_coroutine_threadsafe(self.kaleido.close(), self._loop)
         closed.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._loop.stop))
         return closed
@@ -198,11 +198,11 @@ class _Browser:
         self._process: _Process | None = None
 
     def run(self, work: Callable[[kaleido.Kaleido], Awaitable[T]]) -> T:
-        """The result of `work`, run in the browser; `work` is run a second time if the browser
-        dies.
+        """The result of `work`, run in the browser; if the browser exits, `work` runs a second
+        time.
 
         Raises:
-            UserError: no browser, one that exits early, or no answer within `TIMEOUT_S`.
+            UserError: there is no browser, it exited twice, or it did not answer in `TIMEOUT_S`.
         """
         # One lock for start, use and restart: rendering uses all cores by itself.
         if not self._lock.acquire(timeout=TIMEOUT_S):
@@ -228,7 +228,7 @@ class _Browser:
         raise UserError(f"The browser that draws pictures ends early: {_REMEDY}")
 
     def close(self) -> None:
-        # A thread may still be rendering at exit; the browser exits when our pipe to it closes.
+        # If a thread is still rendering, the browser exits when this process's pipe to it closes.
         if self._lock.acquire(timeout=5):
             try:
                 if self._process is not None:
@@ -252,7 +252,7 @@ atexit.register(_browser.close)
 
 # plotly's figures are untyped.
 def render(figure: dict[str, Any], fmt: str, width: int, height: int, scale: float) -> bytes:
-    """A figure's dict as png, svg or pdf of `width` x `height` layout px, at `scale` dots per
+    """A figure's dict as a png, svg or pdf file of `width` x `height` px, at `scale` dots per
     pixel.
 
     The first call starts the browser (seconds), later ones reuse it. Thread-safe, one at a time.

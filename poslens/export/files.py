@@ -1,18 +1,15 @@
-"""Figures and tables as files that say where their numbers come from.
+"""Figures and tables as files with their provenance, a JSON list with one entry per model.
 
-Every file carries its provenance: a list with one entry for each model, as JSON. All but CSV have
-it inside.
-
-| format | where the provenance stands |
+| format | location of the provenance |
 |---|---|
-| png | iTXt chunk `provenance`; `Description` in words; the resolution in pHYs |
-| svg | `<metadata id="provenance">`; `<desc>` in words |
-| pdf | information dictionary: `Keywords` holds the JSON, `Title` and `Subject` words |
+| png | iTXt chunk `provenance`; as text in `Description`; resolution in pHYs |
+| svg | `<metadata id="provenance">`; as text in `<desc>` |
+| pdf | information dictionary: JSON in `Keywords`, text in `Title` and `Subject` |
 | html | `<script type="application/json" id="provenance">` |
 | json (figure) | `layout.meta.provenance` |
-| json (table) | `provenance`, beside `rows` |
+| json (table) | `provenance`, next to `rows` |
 | parquet | schema metadata `provenance`; in pandas also `frame.attrs["provenance"]` |
-| csv | a JSON file of its own, `NAME.provenance.json`, see `table_files` |
+| csv | separate JSON file `NAME.provenance.json`, see `table_files` |
 """
 
 from __future__ import annotations
@@ -91,7 +88,7 @@ def file_name(*parts: object, fmt: str) -> str:
 def figure_bytes(
     figure: go.Figure, fmt: FigureFormat, style: Style, provenance: Provenances | None = None
 ) -> bytes:
-    """`figure` as a file with its provenance inside: its own, unless another one is given.
+    """`figure` as the bytes of a file that contains `provenance`, or else the figure's own.
 
     A PNG is `style.width_px * style.dpi / 96` dots wide; SVG and PDF have the size in inches (96
     px, 72 pt). The figure must be built with the width of `style`, because fonts and margins are
@@ -121,9 +118,7 @@ def figure_bytes(
     from poslens.export.browser import render  # here: slow to import
 
     traces = [
-        without_clear_marker
-        for trace in figure.data
-        for without_clear_marker in _without_clear_markers(trace)
+        static_trace for trace in figure.data for static_trace in _without_clear_markers(trace)
     ]
     drawn = go.Figure(traces, figure.layout).to_dict()
     image = render(drawn, fmt, width, height, style.scale if fmt == "png" else 1)
@@ -131,8 +126,8 @@ def figure_bytes(
 
 
 def _without_clear_markers(trace: Any) -> list[Any]:
-    """A trace for a static picture: invisible markers, which exist only to be clicked, would add
-    100 shapes to the file."""
+    """The same trace for a static picture, without the invisible markers that only receive clicks
+    and would add 100 shapes to the file."""
     colours = getattr(trace, "marker", None) and trace.marker.color
     if isinstance(colours, str) and colours == CLEAR:
         return [deepcopy(trace).update(mode="lines")]
@@ -150,16 +145,16 @@ def _without_clear_markers(trace: Any) -> list[Any]:
 def table_files(
     frame: pd.DataFrame, name: str, fmt: TableFormat, provenance: Provenances
 ) -> dict[str, bytes]:
-    """`frame` as files by name: the table as `name`, and for CSV its provenance as
-    `STEM.provenance.json`. The other formats contain the provenance.
+    """The bytes of the files of a table, by name: the table as `name`, and for CSV its provenance
+    as `STEM.provenance.json`. The other formats contain the provenance.
 
     Raises:
         ValueError: an unknown format, or no provenance.
     """
     files = {name: table_bytes(frame, fmt, provenance)}
     if fmt == "csv":
-        beside = f"{Path(name).stem}.provenance.json"
-        files[beside] = json_text(_entries(provenance), indent=1).encode()
+        second = f"{Path(name).stem}.provenance.json"
+        files[second] = json_text(_entries(provenance), indent=1).encode()
     return files
 
 
@@ -173,14 +168,14 @@ def zipped(files: Mapping[str, bytes]) -> bytes:
 
 
 def table_bytes(frame: pd.DataFrame, fmt: TableFormat, provenance: Provenances) -> bytes:
-    """`frame` as a file, without its index. All formats but CSV hold the provenance too.
+    """`frame` as the bytes of a file, without its index. All formats but CSV contain the
+    provenance.
 
-    CSV: plain, as `pandas.read_csv(file)` reads it; text cells and column names are quoted. Text
-    that a spreadsheet would run as a formula gets an apostrophe in front (`=1+1` becomes `'=1+1`);
-    numbers don't. Missing values and infinities are empty. See `table_files` for its provenance.
-
-    JSON: `{"provenance": [...], "rows": [{column: value}]}`, null for what is missing or infinite.
-    Parquet: values as they are. LaTeX: see `latex`.
+    CSV: readable with `pandas.read_csv(file)`; text cells and column names are quoted. Text that a
+    spreadsheet would run as a formula is preceded by an apostrophe (`=1+1` becomes `'=1+1`);
+    numbers are not. Missing values and infinities are empty. See `table_files` for the provenance.
+    JSON: `{"provenance": [...], "rows": [{column: value}]}`, null for missing or infinite values.
+    Parquet: unchanged values. LaTeX: see `latex`.
 
     Raises:
         ValueError: an unknown format, or no provenance.
@@ -201,18 +196,18 @@ def table_bytes(frame: pd.DataFrame, fmt: TableFormat, provenance: Provenances) 
 
 
 def table_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """A table's rows as in JSON: null for missing values."""
+    """A table's rows as JSON objects by column, with None for missing values."""
     columns = {str(name): [_json_value(value) for value in frame[name]] for name in frame.columns}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def attribution_frame(attribution: Attribution, pair: TextPair) -> pd.DataFrame:
-    """A row for each token, the query's first, special tokens included.
+    """One row per token of the query and then of the document, including special tokens.
 
-    Columns: side, index (in that side's tokens), token, start, end (characters of the text),
-    is_special, position ((j + 0.5) / D among the D document tokens that are not special, missing
-    for others), in_evidence (a document token that shares a character with the evidence; missing
-    where the pair names none), score.
+    Columns: side, index (among the tokens of that side), token, start, end (characters of the
+    text), is_special, position ((j + 0.5) / D for the j-th of the D document tokens that are not
+    special, otherwise missing), in_evidence (whether a document token shares a character with the
+    evidence; missing without evidence), score.
     """
     rows = []
     span = pair.evidence
@@ -250,10 +245,10 @@ _COUNTS = ("n", "n_documents", "n_truncated", "n_failed")
 
 
 def curve_frame(curves: Sequence[PositionCurve]) -> pd.DataFrame:
-    """100 rows for each curve: its names, bin 0..99, position in [0, 1], mean, std, ci_low and
-    ci_high (missing below 10 documents), magnitude (the mean of |score|, of which index and centre
-    of mass are made), the numbers of pairs and documents, and n_read, how many of the pairs were
-    read at the position: missing over what was read, where all were."""
+    """100 rows per curve: model, data set, method, bin 0..99, position in [0, 1], mean, std, ci_low
+    and ci_high (missing below 10 documents), magnitude (the mean of |score|, from which index and
+    center of mass are computed), and the numbers of pairs and documents. n_read is the number of
+    pairs that were read at the position; it is missing unless the curve covers whole texts."""
     bins = np.arange(N_BINS)
     frames = [
         pd.DataFrame(
@@ -297,8 +292,8 @@ def _html(figure: go.Figure, title: str, entries: list[dict[str, Any]], style: S
 
 
 def figure_div(figure: go.Figure, name: str, *, library: bool = True, static: bool = False) -> str:
-    """A figure as an HTML element with this id; the first one on a page includes the drawing
-    `library`. A `static` one, for printing, has no toolbar or interaction and is drawn
+    """A figure as an HTML element with the id `name`. The first one on a page must include the
+    drawing `library`. A `static` one, for printing, has no toolbar or interaction and is drawn
     immediately; others are drawn once the browser has unpacked the compressed library."""
     drawn: str = figure.to_html(
         full_html=False,
@@ -326,20 +321,21 @@ const unpacked = new Response(stream).text().then((source) => {
 
 @cache
 def _compressed_library() -> str:
-    """plotly.js compressed for embedding in an HTML page: a third of its size, with no download."""
+    """plotly.js as an HTML element, compressed to a third of its size, so that a page needs no
+    download."""
     packed = base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode()
     return (
         f'<script type="application/gzip" id="plotly">{packed}</script>\n<script>{_UNPACK}</script>'
     )
 
 
-# Without hovering, Plotly would always show its toolbar, over the legend.
+# Plotly hides its toolbar until the figure is hovered; without hovering it would cover the legend.
 _PLOT_CSS = "@media (hover: none), print { .modebar { display: none } }"
 
 
 def page_bytes(title: str, entries: Sequence[Mapping[str, Any]], body: str, css: str) -> bytes:
-    """An HTML file of `body`, which is markup, with its provenance inside. It is self-contained
-    and may not request anything from outside."""
+    """A self-contained HTML file with the markup `body` and the provenance; its content security
+    policy forbids requests."""
     # "</script>" in a model's name would end the element, so every "<" is escaped.
     data = json.dumps(list(entries)).replace("<", "\\u003c")
     policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "

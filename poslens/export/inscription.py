@@ -1,7 +1,6 @@
 """Writes a picture's title and provenance into its file.
 
-Used for figures and heatmaps. `entries` has one plain dict for each model or method in the picture
-(`Provenance.entry`).
+`entries` are dicts, one for each model or method in the picture (`Provenance.entry`).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _INCH_M = 0.0254
 def inscribed(
     image: bytes, fmt: str, title: str, entries: Entries, dpi: float | None = None
 ) -> bytes:
-    """A png, svg or pdf with its title and provenance inside; a png also with its resolution."""
+    """A png, svg or pdf file with title and provenance added; a png also with its resolution."""
     if fmt == "png":
         return _png(image, title, entries, dpi)
     return (_svg if fmt == "svg" else _pdf)(image, title, entries)

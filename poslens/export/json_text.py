@@ -1,4 +1,4 @@
-"""JSON for people to read: answers of commands, tables and passports."""
+"""JSON text of commands' output, tables and passports."""
 
 from __future__ import annotations
 

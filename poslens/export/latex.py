@@ -1,4 +1,4 @@
-"""Tables as LaTeX, for a paper: `booktabs`, with the intervals and the test in the caption."""
+"""Tables as LaTeX with `booktabs`; the caption describes intervals and the test."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _PERMUTATION = "p of PSI: share of permutations of the evidence positions whose 
 def latex(frame: pd.DataFrame, entries: Sequence[Mapping[str, Any]]) -> bytes:
     """A table as a `table` float that needs the package booktabs. A number and both ends of its
     interval become one cell: columns `x`, `x_low`, `x_high`; `x`, `low`, `high`; or `mean` with
-    later `ci_low`, `ci_high`. The caption contains the provenance, what was resampled, and the
-    test behind verdicts or p values in the table."""
+    later `ci_low`, `ci_high`. The caption contains the provenance, which names the resampled items,
+    and the test that verdicts or p values in the table come from."""
     names = [str(name) for name in frame.columns]
     columns = list(_columns(names))
     caption = " ".join(f"{part[0].upper()}{part[1:]}." for part in _caption(names, entries))
@@ -70,7 +70,7 @@ def escaped(text: str) -> str:
 
 
 def _columns(names: Sequence[str]) -> Iterator[tuple[str, list[int]]]:
-    """Each column's name and the indices of its number, or of its number and both ends."""
+    """Each LaTeX column: its name, and the index of its number or of its number and both ends."""
     intervals = {}
     for at, (low, high) in enumerate(pairwise(names)):
         owner = _LOW.sub("", low)
@@ -104,5 +104,5 @@ def _numeric(values: pd.Series) -> bool:
 
 
 def _line(cells: Any) -> str:
-    # A number's own minus sign is typeset as one.
+    # A hyphen before a digit is a minus sign.
     return " & ".join(re.sub(r"(?<![\w])-(?=\d)", "$-$", escaped(cell)) for cell in cells) + r" \\"

@@ -10,8 +10,8 @@ from typing import Any
 
 from poslens.compute.provenance import poslens_version
 
-# Scripts (ISO 15924) of the languages that are not written in Latin letters, among those that
-# `attribution.datasets.languages` knows.
+# Scripts (ISO 15924) other than Latin, with the languages of `attribution.datasets.languages` that
+# are written in them.
 _SCRIPTS = {
     "Arab": ("ara", "fas", "urd"),
     "Beng": ("ben",),

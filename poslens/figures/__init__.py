@@ -1,1 +1,1 @@
-"""Figures: styles, palettes, curves."""
+"""Plotly figures, and their styles and palettes."""

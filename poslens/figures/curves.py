@@ -1,8 +1,8 @@
-"""Plotly figures of curves; they compute layout only.
+"""Plotly figures of curves. They compute nothing but their layout.
 
-Every string from data (model names, tokens, labels) passes `escape`. Figures name their kind in
-`layout.meta["figure"]` and have their provenance in `layout.meta["provenance"]`, a list of dicts.
-Show them in Streamlit with `theme=None`.
+Strings from data (model names, tokens, labels) are escaped. `layout.meta` of each figure has its
+kind as `figure` and its provenance as `provenance`, a list of dicts. Streamlit must show figures
+with `theme=None`.
 """
 
 from __future__ import annotations
@@ -70,31 +70,30 @@ def pair_curves(
     x: NDArray[np.float64] | None = None,
     provenance: Provenances = (),
 ) -> go.Figure:
-    """One document's curves, a line for each model, over the tokens that the model read, and the
-    models' mean curves over a data set behind them.
+    """One document's curves, one per model, over the tokens that the model read, with the models'
+    mean curves over a data set.
 
     Args:
-        curves: model -> [100] values. Empty draws the means alone.
-        evidence: model -> start and end of the evidence among the tokens it read, shares in
-            [0, 1]; shaded. Models that read other tokens may have it elsewhere.
-        read: model -> share of the text that it read; what is less than all stands in the legend.
+        curves: model -> [100] values; if empty, only the means are drawn.
+        evidence: model -> start and end of the evidence as shares in [0, 1] of the tokens it read,
+            which is shaded. It can differ between models that read different numbers of tokens.
+        read: model -> share of the text that it read; shares below 1 are added to the legend.
         means: model -> its mean curve over the data set.
-        published: model -> its mean curve as others published it.
-        x: where the curves' points stand [100], shares in [0, 1]; at the centres of bins if not
-            given.
+        published: model -> its published mean curve.
+        x: positions of the curves' points [100], shares in [0, 1]; bin centers by default.
         y_title: the quantity and its unit.
 
-    Each point carries its bin 0..99 as customdata.
+    The customdata of each point is its bin 0..99.
 
     Raises:
-        ValueError: a curve is not [100], or a share lies outside [0, 1].
+        ValueError: a curve is not [100], or a share is outside (0, 1].
     """
     means = means or {}
     figure = canvas("pair_curves", style, POSITION_TITLE, y_title, provenance)
     models = list(dict.fromkeys([*curves, *means]))
     if any(not 0 < share <= 1 for share in (read or {}).values()):
         raise ValueError(f"read {read}: shares lie in (0, 1]")
-    # Below the lines: bands first.
+    # Bands are added first, so that they are drawn below the lines.
     for index, model in enumerate(models):
         mean = means.get(model)
         if mean is not None and mean.band is not None:
@@ -139,8 +138,8 @@ def pair_curves(
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """A mean curve [100] at `positions` [100], its band [100] for each bound if it has one, and
-    what it is the mean of ("mean of 304 pairs")."""
+    """A mean curve [100] at `positions` [100], the lower and upper bound [100] of its band if it
+    has one, and a note on what was averaged ("mean of 304 pairs")."""
 
     values: Array
     positions: NDArray[np.float64]
@@ -197,18 +196,18 @@ def mean_curves(
     y_title: str | None = None,
     provenance: Provenances = (),
 ) -> go.Figure:
-    """Means over a data set, a line for each curve, with a band of `kind` (see `BANDS`); and
-    `published` saliency means by model.
+    """Mean curves over a data set, each with a band of `kind` (see `BANDS`), and `published`
+    saliency means by model.
 
-    Curves of one model are told apart by their data set, then their method. Without `y_title` the
-    curves' common method names the axis. Each point, the band's too, carries its bin 0..99 as
-    customdata; the bands (all drawn below the lines) come first among the traces. How many pairs
-    the means are of is in the provenance, and so in the caption.
-    Of curves over whole texts (all of them or none) those whose texts were not all read to the end
-    have a faint line of how many were read at each position, on an axis of its own at the right.
+    Curves of the same model are distinguished by data set, then by method. Without `y_title`, the
+    y axis is named after the curves' common method. The customdata of each point, also of bands,
+    is its bin 0..99. Bands precede lines among the traces. The caption has the number of pairs.
+
+    Curves over whole texts that were not all read to the end have a faint line with the share of
+    pairs read at each position, on a second axis at the right.
 
     Raises:
-        ValueError: some curves are over whole texts and others are not.
+        ValueError: some curves cover whole texts and others do not.
     """
     if len({curve.n_read is None for curve in curves}) > 1:
         raise ValueError("curves over whole texts and over what was read have no common axis")
@@ -289,10 +288,10 @@ def difference(
 ) -> go.Figure:
     """Curve a minus curve b with a zero line, filled on each side in the color of that curve.
 
-    Arrays are over the whole text, or at the positions `at` [100] of the text that was read.
-    `interval` is the interval of the difference, [100] for each bound, drawn as a band; without it
-    the figure shows no significance. Where either curve is NaN, because the model has not read that
-    far, nothing is drawn, and the end is shaded as not read.
+    Arrays [100] cover the whole text, or are at the positions `at` [100] of the text that was read.
+    `interval` has the lower and upper bound [100] of the difference, drawn as a band; without it
+    the figure shows no significance. Positions at which either curve is NaN, because the model did
+    not read that far, are shaded as not read.
     """
     if y_title is None and isinstance(a, PositionCurve):
         y_title = quantity(a.method)
@@ -302,11 +301,11 @@ def difference(
     if isinstance(a, PositionCurve):
         at = a.positions
     x = CENTRES if at is None else 100 * at
-    array = np.isfinite(gap)
-    gap, x, drawn = gap[array], x[array], BINS[array]
+    finite = np.isfinite(gap)
+    gap, x, drawn = gap[finite], x[finite], BINS[finite]
     title_x = TEXT_TITLE if at is None else POSITION_TITLE
     figure = canvas("difference", style, title_x, title, provenance)
-    unread_from = 1.0 if array.all() else float(array.sum()) / len(array)
+    unread_from = 1.0 if finite.all() else float(finite.sum()) / len(finite)
     if unread_from < 1:
         shade(figure, (unread_from, 1.0), style.colours.unread, "not read by both", style)
     for index, side in enumerate((np.maximum(gap, 0), np.minimum(gap, 0))):
@@ -335,7 +334,7 @@ def difference(
 
 
 _LABELLED = 12
-"""Words of a scatter that are written beside their points, at most."""
+"""Maximum number of points of a scatter that are labeled with their words."""
 
 
 def rank_scatter(
@@ -348,11 +347,14 @@ def rank_scatter(
     y_title: str = "Saliency",
     provenance: Provenances = (),
 ) -> go.Figure:
-    """Words [n] by their values under two models: `x` is model names[0]'s, `y` names[1]'s.
+    """Words [n] by their values for two models: `x` for the model names[0], `y` for names[1].
 
     Each axis has its own range, because models differ in their units. The outermost points are
-    labeled with their words as far as the labels do not overlap; hovering shows every word.
-    customdata is the word's index.
+    labeled with their words unless labels would overlap; hovering shows every word. The customdata
+    of a point is the word's index.
+
+    Raises:
+        ValueError: the numbers of values and labels differ.
     """
     xs, ys = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if not xs.shape == ys.shape == (len(labels),):
@@ -390,7 +392,7 @@ def rank_scatter(
 
 
 def _curve_names(curves: Sequence[PositionCurve]) -> list[str]:
-    """The shortest distinct names of the curves: model, then data set, method, number."""
+    """Distinct names of the curves: the model, with data set, method or number where needed."""
     names = [curve.model for curve in curves]
     for more in (lambda curve: curve.dataset, lambda curve: repr(curve.method)):
         groups: dict[str, set[str]] = {}

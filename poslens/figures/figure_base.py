@@ -1,4 +1,4 @@
-"""Parts shared by all figures: an empty styled figure, a curve's axis and line, labels, caption."""
+"""Parts shared by figures: an empty styled figure, a curve's axis and line, labels, caption."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from poslens.figures.palettes import Style, escape, text_width, wrap
 __all__ = ["group", "with_legend"]
 
 UNKNOWN_SYMBOL = "circle-open-dot"
-"""Of a point where how much the model read is unknown: neither filled nor hollow."""
+"""Symbol of a point if it is unknown how much the model read; filled and hollow symbols mean read
+and not read."""
 
 Provenances = Provenance | Sequence[Provenance]
 Span = tuple[float, float]
@@ -31,20 +32,20 @@ CLEAR = "rgba(0,0,0,0)"
 _LEGEND_EM = 17  # longer names are wrapped, so that they fit on a phone
 CENTRES = (BINS + 0.5) * (100 / N_BINS)
 _TICKS = 9
-"""Ticks of a y axis, at most. Steps are 1, 2 or 5 times a power of ten, so that there are three at
-least; left to Plotly, a low figure has two."""
+"""Maximum number of ticks of a y axis. Steps are 1, 2 or 5 times a power of ten, which gives at
+least three ticks; by default Plotly gives a low figure only two."""
 _EVERY = 20
-"""Of a curve's 100 points, one in so many shows its symbol."""
+"""One in this many points of a curve shows its symbol."""
 
 
 def provenance_entries(provenance: Provenances) -> list[dict[str, Any]]:
-    """One plain dict for each provenance: its known values, in reading order."""
+    """One dict for each provenance, with its known values in reading order."""
     listed = [provenance] if isinstance(provenance, Provenance) else provenance
     return [provenance.entry() for provenance in listed]
 
 
 def quantity(method: Method) -> str:
-    """Axis title of a method's numbers with their unit, for example for a curve's y axis."""
+    """Axis title for a method's numbers, with their unit."""
     entry = METHODS.get(method.name)
     name = entry.axis if entry else method.name.replace("_", " ").capitalize()
     unit = {"p99": "1 = document's 99th percentile", "max": "1 = document's maximum"}.get(
@@ -60,7 +61,7 @@ def faint(colour: str, opacity: float) -> str:
 
 
 def intervals(values: Sequence[Estimate | None], colour: str) -> dict[str, Any]:
-    """Error bars of the 95% intervals that exist; for a trace's `error_y`."""
+    """Error bars of the 95% intervals that exist, as a trace's `error_y`."""
     ends = [(v.value, v.low, v.high) if v else (0.0, None, None) for v in values]
     return {
         "type": "data",
@@ -88,15 +89,15 @@ def bar_pattern(index: int, style: Style) -> dict[str, Any]:
 
 
 def legend_name(name: str, style: Style) -> str:
-    """A name from data for a legend: escaped and wrapped."""
+    """A name from data, escaped and wrapped for a legend."""
     room = min(style.width_px - 6 * style.font_size, _LEGEND_EM * style.font_size)
     return "<br>".join(map(escape, wrap(name, room, style.small)))
 
 
 def caption_text(entries: Sequence[Mapping[str, Any]]) -> str:
-    """Provenance as text: the common entries once, then the differences."""
-    shared, apart = _parted(entries)
-    return _joined([shared, *apart])
+    """Provenance as text: what all entries share, then the rest of each."""
+    shared, rest = _parted(entries)
+    return _joined([shared, *rest])
 
 
 _BRIEF = ("model", "method", "dataset", "selection", "n_pairs", "n_queries", "n_documents")
@@ -106,23 +107,24 @@ _LINE_CHARACTERS = 80
 def caption_line(entries: Sequence[Mapping[str, Any]]) -> str:
     """Provenance in one line: the differences between several entries, or the contents of a
     single one."""
-    shared, apart = _parted(entries)
-    brief = [{k: v for k, v in one.items() if k in _BRIEF} for one in apart]
-    told = brief if any(brief) else apart
-    if not any(told):
-        told = [{k: shared[k].split("(")[0] for k in ("model", "method", "dataset") if k in shared}]
-    return shorten(_joined(told), _LINE_CHARACTERS, placeholder=" …")
+    shared, rest = _parted(entries)
+    brief = [{k: v for k, v in entry.items() if k in _BRIEF} for entry in rest]
+    shown = brief if any(brief) else rest
+    if not any(shown):
+        names = ("model", "method", "dataset")
+        shown = [{k: shared[k].split("(")[0] for k in names if k in shared}]
+    return shorten(_joined(shown), _LINE_CHARACTERS, placeholder=" …")
 
 
 def _parted(entries: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], list[dict[str, str]]]:
-    """What all entries have in common, and the rest of each."""
+    """The values that all entries share, and the remaining values of each entry."""
     filled = [{k: str(v) for k, v in entry.items() if str(v) != ""} for entry in entries]
     shared = {
         key: value
         for key, value in (filled[0] if filled else {}).items()
         if all(entry.get(key) == value for entry in filled)
     }
-    return shared, [{k: v for k, v in one.items() if k not in shared} for one in filled]
+    return shared, [{k: v for k, v in entry.items() if k not in shared} for entry in filled]
 
 
 def _joined(groups: Sequence[Mapping[str, str]]) -> str:
@@ -145,13 +147,13 @@ def canvas(
     """An empty figure of a `kind` in `style`, with axes, provenance and caption.
 
     With `top` the x axis is above the plot, and only a line of labels and the caption are below it.
-    Titles are data: they are wrapped and escaped here.
+    Titles may come from data: they are wrapped and escaped here.
     """
     entries = provenance_entries(provenance)
     theme, size, small = style.colours, style.font_size, style.small
     x_lines = wrap(x_title, style.width_px - 8 * size, size)
     y_lines = wrap(y_title, style.height_px - 6 * size, size)
-    # From the plot's lower edge down to the caption: ticks, their labels, the title.
+    # The height of ticks, their labels and the title, between the plot and the caption.
     foot = 1.8 * size if top else (2.4 + 1.3 * len(x_lines)) * size
     lines = (
         wrap(caption_text(entries), style.width_px - 7 * size, 0.9 * small)
@@ -233,7 +235,7 @@ def canvas(
 def label(
     figure: go.Figure, x: float, text: str, style: Style, *, y: float = 1, yanchor: str = "bottom"
 ) -> None:
-    """A label outside the plot, at `x` of the x axis."""
+    """Add a label outside the plot, at `x` on the x axis."""
     figure.add_annotation(
         text=text,
         font={"size": style.small, "color": style.colours.muted},
@@ -250,8 +252,11 @@ def label(
 def shade(
     figure: go.Figure, span: tuple[float, float], colour: str, text: str, style: Style
 ) -> None:
-    """Shade a span of the document, given as shares in [0, 1], and label it above the plot if it
-    has a name."""
+    """Shade a span of the document, given as shares in [0, 1], and write `text` above it.
+
+    Raises:
+        ValueError: the span is empty or outside [0, 1].
+    """
     start, end = span
     if not 0 <= start < end <= 1:
         raise ValueError(f"span {span}: 0 <= start < end <= 1")
@@ -266,7 +271,8 @@ def shade(
 
 
 def positions(figure: go.Figure) -> go.Figure:
-    """The x axis of a curve: relative position in percent, with one hover box for all lines."""
+    """The same figure with the x axis of a curve, relative position in percent, and one hover box
+    for all lines."""
     figure.update_xaxes(
         range=[0, 100],
         tickvals=list(range(0, 101, 20)),
@@ -299,9 +305,10 @@ def line(
     role: str = "",
 ) -> go.Scatter:
     """The `index`-th line: values [100] over the first `share` of the document, at positions `x`
-    [100] in [0, 1] of that part, or at bin centers.
+    [100] in [0, 1] within that share, or at bin centers.
 
-    `name` is markup and must be escaped. For `panel` and `role`, which are plain text, see `group`.
+    `name` is markup and must be escaped; `panel` and `role`, which are plain text, are those of
+    `group`.
     """
     trace = go.Scatter(
         x=(CENTRES if x is None else 100 * x) * share,
@@ -318,14 +325,15 @@ def line(
 
 
 def marks(index: int, n: int, style: Style) -> dict[str, Any]:
-    """Markers of the `index`-th line, which has `n` points. A few show the line's symbol, to
-    distinguish lines without color; the rest are transparent and only receive clicks."""
+    """Markers of the `index`-th line, which has `n` points, as trace properties. A few show the
+    line's symbol, which distinguishes lines without color; the rest are transparent and only
+    receive clicks."""
     colour = style.line(index)["color"]
-    # Always the first one, because the legend shows it.
+    # The first point always has the symbol, because the legend shows that point's.
     shown = [at == 0 or at % _EVERY == (7 * index + 9) % _EVERY for at in range(n)]
     return {
         "marker": {
-            "color": [colour if one else CLEAR for one in shown],
+            "color": [colour if visible else CLEAR for visible in shown],
             "size": 0.55 * style.font_size,
             "symbol": style.symbol(index),
         },

@@ -12,26 +12,26 @@ import plotly.graph_objects as go
 from poslens.figures.palettes import Style, escape, text_width, wrap
 
 MAX_LINES = 4
-"""Lines in one plot, at most: with more, their bands hide each other."""
+"""Maximum number of lines in one plot, because the bands of more hide each other."""
 
 _COLUMNS = 2  # so that they fit on a phone
 _NAME_EM = 13  # longer panel names are wrapped for the same reason
 
 
 def group(trace: go.Scatter, key: str, name: str, role: str = "") -> go.Scatter:
-    """Mark `trace` as part of a group, which gets its own panel if there are many lines.
+    """Mark `trace` as part of the group `key`, which gets its own panel if there are many lines,
+    and return it.
 
-    `name` is the panel's title as in the data, for example a model. `role` distinguishes the lines
-    of one panel.
+    `name`, for example a model, becomes the panel's title and must not be escaped yet. `role`
+    distinguishes the lines of one panel.
     """
     return trace.update(legendgroup=key, meta={"panel": name, "role": role})
 
 
 def with_legend(figure: go.Figure, style: Style, *, above: bool = False) -> go.Figure:
-    """The finished `figure` with a legend above the plot, aligned left; `above` leaves a line
-    for labels between them. More than `MAX_LINES` lines of several groups become small
-    multiples, one panel per group. Call this after all traces, axes, shapes and labels are
-    added."""
+    """`figure` with a legend above the plot, aligned left; `above` leaves a line for labels between
+    them. More than `MAX_LINES` lines of several groups become small multiples, one panel per group.
+    Call this after adding all traces, axes, shapes and labels."""
     lines = [trace for trace in figure.data if trace.meta and trace.showlegend is not False]
     names = {trace.legendgroup: str(trace.meta["panel"]) for trace in lines}
     roles = any(trace.meta["role"] for trace in lines)
@@ -40,7 +40,7 @@ def with_legend(figure: go.Figure, style: Style, *, above: bool = False) -> go.F
         figure = _panels(figure, names, style)
     entries = [str(t.name) for t in figure.data if t.name and t.showlegend is not False]
     legend_px = _legend_px(entries, style)
-    # Panel titles are in the margin, which would otherwise be reserved for the legend.
+    # Panel titles already take space in the top margin.
     between = legend_px if many else (1 if above else -0.4) * style.font_size
     return figure.update_layout(
         showlegend=bool(entries),
@@ -67,8 +67,8 @@ def with_legend(figure: go.Figure, style: Style, *, above: bool = False) -> go.F
 
 
 def _legend_px(entries: Sequence[str], style: Style) -> int:
-    """Approximate height of the legend: with all entries in one row, or in columns as wide as
-    the widest entry."""
+    """Approximate height of the legend in px, if its entries take one row or columns as wide as the
+    widest entry."""
     lines = [entry.split("<br>") for entry in entries]
     widths = [40 + max(text_width(line, style.small) for line in own) for own in lines]
     room = style.width_px - 2.5 * style.font_size
@@ -80,9 +80,8 @@ def _legend_px(entries: Sequence[str], style: Style) -> int:
 
 
 def _panels(figure: go.Figure, names: dict[str, str], style: Style) -> go.Figure:
-    """`figure` as small multiples with shared axes: one panel for each of `names` (group ->
-    title), each also showing the traces that belong to no group. Axis titles are shown once for
-    all panels."""
+    """`figure` as small multiples with shared axes and axis titles: one panel for each of `names`
+    (group -> title), in each of which the traces without a group are repeated."""
     size, layout = style.font_size, figure.layout.to_plotly_json()
     n, rows = len(names), math.ceil(len(names) / _COLUMNS)
     between = 4.5 * size / style.width_px
@@ -91,7 +90,7 @@ def _panels(figure: go.Figure, names: dict[str, str], style: Style) -> go.Figure
     titles = [wrap(name, room, style.small) for name in names.values()]
     title_px = 1.3 * style.small * max(map(len, titles)) + 0.3 * size
     panel_px = 0.4 * style.height_px
-    # If the last row is not full, x axis labels are in the gap above it.
+    # If the last row is not full, the gap above it has the x axis labels of another column.
     gap_px = title_px + (2 if n % _COLUMNS else 0.8) * size
     plot_px = rows * panel_px + (rows - 1) * gap_px
     y_lines = wrap(_title(layout["yaxis"]), style.width_px - 3 * size, size)
@@ -206,7 +205,7 @@ def _note(
     at: str = "left",
     **where: Any,
 ) -> dict[str, Any]:
-    """Text outside the panels; `x` and `y` are shares of the area of all panels."""
+    """An annotation outside the panels; `x` and `y` are shares of the area of all panels."""
     return {
         "text": "<br>".join(lines),
         "x": x,

@@ -20,15 +20,15 @@ from poslens.figures.figure_base import (
 )
 from poslens.figures.palettes import MAX_HEIGHT_PX, Style, escape, shorten
 
-_ROW_SHARE = 0.85  # share of the distance between two rows that the longest bar takes
+_ROW_SHARE = 0.85  # length of the longest bar, as a share of the distance between two rows
 _ROW_PX = 26
 
 
 def tall(style: Style, rows: int, besides_px: int, least_px: int = 0) -> Style:
-    """The style of a figure with this many rows and additional height; a query of hundreds of
-    words has narrower rows."""
-    wanted = max(besides_px + _ROW_PX * rows, least_px)
-    return replace(style, height_px=min(wanted, MAX_HEIGHT_PX))
+    """`style` with a height for this many rows plus `besides_px`, at least `least_px`. For hundreds
+    of rows the height is limited and rows become narrower."""
+    height = max(besides_px + _ROW_PX * rows, least_px)
+    return replace(style, height_px=min(height, MAX_HEIGHT_PX))
 
 
 def unit_rails(
@@ -39,14 +39,17 @@ def unit_rails(
     *,
     provenance: Provenances = (),
 ) -> go.Figure:
-    """Small multiples: one row for each query unit, with its shares along the document as bars, up
-    if they raise the score and down if they lower it. All rows have the same scale.
+    """One row of bars for each query unit: its contributions along the document, up if they raise
+    the score and down if they lower it. All rows have the same scale.
 
     Args:
         matrix: [Q, B], signed; B bins of equal length over the text that was read.
-        evidence: its start and end there, as shares in [0, 1]; shaded.
+        evidence: start and end of the evidence as shares in [0, 1] of that text; shaded.
 
-    Each bar's customdata is its share and the query unit.
+    The customdata of a bar is its contribution.
+
+    Raises:
+        ValueError: the numbers of rows and labels differ.
     """
     values = np.asarray(matrix, dtype=np.float64)
     rows, n = values.shape
@@ -56,7 +59,7 @@ def unit_rails(
     figure = canvas("unit_rails", style, POSITION_TITLE, "", provenance)
     colours = {True: str(style.diverging()[-2][1]), False: str(style.diverging()[1][1])}
     centres = (np.arange(n) + 0.5) * (100 / n)
-    # All at once: for each added line, Plotly validates all lines again.
+    # Added in one call, because each call validates all lines again.
     across = {"type": "line", "xref": "x domain", "yref": "y", "x0": 0, "x1": 1, "layer": "below"}
     line = {"color": style.colours.grid, "width": 1}
     figure.update_layout(shapes=[{**across, "y0": -y, "y1": -y, "line": line} for y in range(rows)])
@@ -106,15 +109,17 @@ def interaction_matrix(
 ) -> go.Figure:
     """Query units (rows, top to bottom) by document units (columns), white at zero.
 
-    Colors encode the square root of the share's magnitude, because most shares are small and would
-    look white next to the largest. The color bar and hover text show the shares themselves.
+    Colors encode the square root of the magnitude, because most contributions are small and would
+    look white next to the largest. The color bar and hover text show the contributions themselves.
 
     Args:
-        matrix: [Q, D], signed.
+        matrix: [Q, D], signed contributions in score units.
         evidence_columns: document units inside the evidence; outlined.
 
-    Document units show their labels if all of them fit, otherwise their numbers, of which Plotly
-    draws as many as fit; hovering shows each label.
+    Columns are labeled if all labels fit, otherwise numbered; hovering shows each label.
+
+    Raises:
+        ValueError: the matrix and the labels differ in shape.
     """
     values = np.asarray(matrix, dtype=np.float64)
     if values.shape != (len(query_labels), len(document_labels)):
@@ -170,8 +175,7 @@ def interaction_matrix(
             tickangle=-90 if len(document_labels) > 1 else 0,
         )
     figure.update_xaxes(
-        # Labels of unknown length are at the top, where the margin can grow; the caption is at the
-        # bottom.
+        # Labels are at the top, where the margin can grow with them; the caption is at the bottom.
         side="top",
         automargin=True,
         showline=False,

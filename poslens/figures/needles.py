@@ -14,9 +14,11 @@ from poslens.figures.palettes import Style, escape
 def needle_heatmap(
     grids: Mapping[str, NeedleGrid], style: Style, *, provenance: Provenances = ()
 ) -> go.Figure:
-    """Share of needles retrieved, one row for each model and length, one column for each depth.
-    `grids` are by model. Lengths beyond a model's context limit have no row; cells that have not
-    been computed are empty."""
+    """A heatmap of the share of needles retrieved, with a row for each model and length and a
+    column for each depth.
+
+    `grids` are by model. Lengths past a model's context limit have no row; cells that have not been
+    computed are empty."""
     depths = sorted({depth for grid in grids.values() for depth in grid.depths})
     rows = [(name, length) for name, grid in grids.items() for length in grid.lengths]
     estimates = [[grids[name].accuracy(length, depth) for depth in depths] for name, length in rows]

@@ -14,14 +14,13 @@ FigureFormat = Literal["png", "svg", "pdf", "html", "json"]
 FIGURE_FORMATS: tuple[FigureFormat, ...] = ("png", "svg", "pdf", "html", "json")
 
 CSS_DPI = 96
-"""Pixels of layout to the inch: what `width_px` and `font_size` are counted in."""
+"""CSS pixels per inch, the unit of `width_px` and `font_size`."""
 
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross")
 
-# Okabe & Ito (2008), "Color Universal Design"; Tol (2021), "Colour schemes", bright. Each list is
-# ordered so that the first colours stand out most on that background; yellows and pale
-# greys that vanish on white come only on dark, black only on white. The greys differ in lightness
-# alone and lean on the symbols.
+# Okabe & Ito (2008), "Color Universal Design"; Tol (2021), "Colour schemes", bright. Each list
+# starts with the colors of the highest contrast to its background, and has none that are hardly
+# visible on it. Grays differ only in lightness, so symbols distinguish their lines.
 PALETTES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "okabe-ito": {
         "light": ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9"),
@@ -40,7 +39,7 @@ PALETTES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """Colours that carry no data."""
+    """Colors of a figure's background, text, grid and shaded spans."""
 
     paper: str
     ink: str
@@ -67,9 +66,9 @@ MAX_HEIGHT_PX = 4000
 class Style:
     """The look and size of a figure.
 
-    `width_px`, `height_px`, `font_size` and `line_width` are CSS pixels, 96 to the inch; a PNG has
+    `width_px`, `height_px`, `font_size` and `line_width` are CSS pixels (96 per inch); a PNG has
     `dpi` dots per inch, so 336 px at 300 dpi are 3.5 in and 1,050 dots. With `caption` the
-    provenance is shown below the plot, and the figure is taller by the space it takes.
+    provenance is written below the plot, which makes the figure taller.
 
     Raises:
         UserError: an unknown palette or theme, or a size that cannot be drawn.
@@ -113,7 +112,7 @@ class Style:
 
     @property
     def colours(self) -> Theme:
-        """The colors that carry no data."""
+        """The colors of background, text, grid and shaded spans."""
         return THEMES[self.theme]
 
     @property
@@ -122,11 +121,11 @@ class Style:
         return 0.9 * self.font_size
 
     def line(self, index: int) -> dict[str, object]:
-        """Color and width of the `index`-th line; it is solid, because dashes hide the shape of
-        noisy lines.
+        """Color and width of the `index`-th line. Lines are solid, because dashes hide the shape of
+        noisy curves.
 
-        Color and `symbol` both advance with the index, so that neighbors differ in print without
-        color and no two of the first 30 lines look alike.
+        `symbol` also changes with the index, so that lines can be distinguished without color and
+        no two of the first 30 look the same.
         """
         colours = PALETTES[self.palette][self.theme]
         return {
@@ -139,7 +138,7 @@ class Style:
         return SYMBOLS[index % len(SYMBOLS)]
 
     def diverging(self) -> list[tuple[float, str]]:
-        """Color scale from negative through zero (the background, or mid gray) to positive."""
+        """Color scale of signed values as (share in [0, 1], color), with zero at 0.5."""
         if self.palette == "grey":
             # A gray palette has no hues: zero is mid gray and lightness encodes the sign.
             ends = ("#FFFFFF", "#9A9A9A", "#000000")
@@ -207,7 +206,7 @@ def shorten(text: str, length: int) -> str:
 
 
 def wrap(text: object, width_px: float, font_size: float) -> list[str]:
-    """`text` in lines of at most about `width_px`, not yet escaped; longer words are broken."""
+    """`text` in lines of at most about `width_px`, not escaped; longer words are broken."""
     lines = [""]
     for word in str(text).split():
         joined = f"{lines[-1]} {word}".lstrip()

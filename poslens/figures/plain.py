@@ -1,16 +1,16 @@
 """Escapes text from users, addresses, files and models for Streamlit's Markdown.
 
-Streamlit renders messages, captions, labels, tooltips and metric values as Markdown. Any text that
-the program did not write itself must pass through `plain`: otherwise a link or image in it could
-make the reader's browser send requests to other sites.
+Streamlit renders messages, captions, labels, tooltips and metric values as Markdown. All text from
+outside must pass through `plain`: otherwise a link or image in it could make the reader's browser
+send requests to other sites.
 """
 
 from __future__ import annotations
 
 import re
 
-# What Streamlit replaces after resolving escapes, so that escaping cannot prevent it: icon names;
-# arrows, dashes and comparisons between spaces; addresses, which become links.
+# Text that Streamlit replaces even if it is escaped: icon names; arrows, dashes and comparison
+# signs between spaces; addresses, which become links.
 _REDRAWN = re.compile(
     r":(?=material/|streamlit:)"
     r"|(?<!\S)(?:<(?=->(?!\S))|[-<>~](?=[-=>](?!\S)))"

@@ -1,6 +1,6 @@
-"""The token heatmap: panes of coloured text, in the page, as a file and as a picture.
+"""The token heatmap, panes of colored text: its data, its browser code and its export.
 
-`poslens.dashboard.widgets.heatmap` is not imported here, so that exports run without Streamlit.
+The Streamlit component is `poslens.dashboard.widgets.heatmap`.
 """
 
 from poslens.heatmap.data import (

@@ -27,23 +27,23 @@ def _read(name: str) -> str:
 
 @cache
 def drawing_script() -> str:
-    """Everything that defines `renderHeatmap` and `heatmapToSvg`, as one plain script.
+    """One script that defines `renderHeatmap` and `heatmapToSvg`.
 
-    The files share one scope and import nothing, so that the Streamlit component and the widget
-    (modules) and the standalone page (a classic script) run the same text.
+    Its files share one scope and import nothing, so that the Streamlit component and the widget
+    (modules) and the standalone page (a classic script) can all include it.
     """
     return "\n".join(_read(name) for name in _DRAWING)
 
 
 @cache
 def component_script() -> str:
-    """The module that st.components.v2 mounts: the drawing code behind a default export."""
+    """The module for st.components.v2: the drawing code with a default export."""
     return f"{drawing_script()}\n{_read('streamlit.js')}"
 
 
 @cache
 def widget_script() -> str:
-    """The module that anywidget loads: the drawing code behind a default export."""
+    """The module for anywidget: the drawing code with a default export."""
     return f"{drawing_script()}\n{_read('widget.js')}"
 
 

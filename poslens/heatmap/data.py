@@ -1,7 +1,7 @@
-"""What the token heatmap draws, as JSON-ready values; numbers and offsets only, no pictures.
+"""The data of the token heatmap as values for JSON: texts, scores and offsets.
 
-All offsets are CODE POINT offsets into the original text, as Python counts them; the browser
-turns them into UTF-16.
+Offsets count code points of the original text, as Python does; the browser converts them to
+UTF-16.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ Range = Literal["shared", "own"]
 Span = tuple[int, int]
 
 MAX_COLUMNS = 4
-"""Columns (models) that one heatmap draws side by side."""
+"""Maximum number of columns, one per model."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The toggles of the heatmap; the first of each type's values is the default.
+    """The toggles of the heatmap.
 
-    `aggregate` makes a unit's score of its tokens' ("max" is the one of largest magnitude, with its
-    sign); a page passes what suits its method. `range` "shared" lets equal
-    colours mean equal scores in every column; "own" stretches each column to its own scale.
-    `linked` scrolls the documents of all columns together.
+    `aggregate` combines the scores of a unit's tokens ("max" is the one of largest magnitude, with
+    its sign); pages pass the method's own. With the `range` "shared", equal colors mean equal
+    scores in all columns; with "own" each column has its own scale. With `linked`, the documents of
+    all columns scroll together.
     """
 
     level: Level = "word"
@@ -40,10 +40,10 @@ class View:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any] | None, view: View | None = None) -> View:
-        """A view from a URL's or the browser's values; what is unknown or invalid is as in `view`,
-        or the default.
+        """A view from the values of a URL or the browser. Missing and invalid values are those of
+        `view`, by default those of a new view.
 
-        Booleans may come as text ("true", "1", "false", "0"), as a URL has them.
+        Booleans may be text, as in a URL: "true", "1", "false" or "0".
         """
         view = view or cls()
         if not isinstance(values, Mapping):
@@ -63,13 +63,13 @@ class View:
 
     @property
     def units(self) -> str:
-        """What is coloured, in words."""
+        """The units that are colored, as text, with the aggregation of their tokens."""
         if self.level == "token":
             return "tokens"
         return f"{self.level}s, the {self.aggregate} of their tokens"
 
     def to_dict(self) -> dict[str, Any]:
-        """The toggles by name; `from_dict` takes them back."""
+        """The toggles by name, as `from_dict` reads them."""
         return asdict(self)
 
 
@@ -85,7 +85,7 @@ class Special:
 class Fact:
     """A short item of the line above a column, such as "read all 380 tokens".
 
-    `title` is its tooltip. A `warning` is shown with a warning sign.
+    `title` is the tooltip; a `warning` gets a warning sign.
     """
 
     text: str
@@ -103,16 +103,16 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Rail:
-    """The chart to the right of a document, from top to bottom, on the axis of the tokens read.
+    """The vertical chart to the right of a document, along the tokens read.
 
-    `bins` [100] is the pair's own curve (`document_curve` of curves/positions); `mean`,
-    `low` and `high` [100] are the model's curve over the data set and its band, in the same unit,
-    each empty where there is none. A null control, if any, is already subtracted from
-    all of them. `note` is a short line on what the mean is over.
+    `bins` [100] is the pair's own curve (`document_curve` of curves/positions). `mean`, `low` and
+    `high` [100] are the model's mean curve over the data set and its band, in the same unit; each
+    may be empty. A null control, if any, is already subtracted from all of them. `note` names the
+    pairs of the mean.
 
     Raises:
-        ValueError: a curve of another length or not finite, or a band without its other edge or
-            without a mean.
+        ValueError: a curve has another length or is not finite, or a band has only one edge or no
+            mean.
     """
 
     bins: tuple[float, ...]
@@ -132,7 +132,7 @@ class Rail:
             raise ValueError("rail: a band has two edges and a mean")
 
     def to_dict(self) -> dict[str, Any]:
-        """The rail as the browser gets it; five digits keep the JSON short."""
+        """The rail as JSON for the browser, with five digits to keep it short."""
         curves = {"bins": self.bins, "mean": self.mean, "low": self.low, "high": self.high}
         short = {name: [float(f"{v:.5g}") for v in curve] for name, curve in curves.items()}
         return {**short, "note": self.note}
@@ -142,12 +142,15 @@ class Rail:
 class Pane:
     """One text (a query or a document) as one model read it.
 
-    `tokens` are (start, end, score) of the non-special tokens; several may share a character and
-    some are empty. `truncated_at` is the offset from which the model read nothing, or None.
-    `signed` says that scores below zero mean something, which selects the diverging scale.
-    `unit` is what the scores are measured in, for the legend. A document's `link` has it and its
-    model's query recolour each other while the reader points at a unit of either. A document's
-    `rail` stands beside it, its `head` over the column.
+    `tokens` are (start, end, score) of the tokens that are not special; several may share a
+    character, and some are empty. `truncated_at` is the offset from which the model read nothing,
+    or None. `signed` selects the diverging color scale, for scores whose negative values have a
+    meaning. `unit` is the scores' unit, for the legend. With a `link`, pointing at a unit of the
+    query or the document colors the other text by that unit's contributions. `rail` is the chart
+    next to a document, and `head` the line above its column.
+
+    Raises:
+        ValueError: a span is outside the text, or a query has a link, a rail or a head.
     """
 
     id: str
@@ -181,7 +184,7 @@ class Pane:
                     raise ValueError(f"pane {self.id}: only a document has a {name}")
 
     def to_dict(self) -> dict[str, Any]:
-        """The pane as the browser gets it: lists, numbers and text only."""
+        """The pane as JSON for the browser."""
         return {
             "id": self.id,
             "model": self.model,
@@ -215,17 +218,17 @@ def pane(
     rail: Rail | None = None,
     head: Head | None = None,
 ) -> Pane:
-    """One side of an attribution as a pane; the document's has the matrix, if there is one.
+    """One side of an attribution as a pane; the document's pane includes the matrix as its link, if
+    there is one.
 
     Args:
-        text: the original text of that side, which the tokens' offsets point into.
-        model: label of the column; the attribution's model where None. Panes with one label
+        text: the original text of that side, to which the tokens' offsets refer.
+        model: label of the column, by default the attribution's model. Panes with the same label
             share a column.
         words, sentences: spans of the text; computed by `poslens.attribution.text` if None.
         evidence: the characters that answer the query (documents only).
-        signed: whether negative scores have a meaning. None asks the scores themselves, which
-            turns a signed method's scale sequential when all its scores happen to be positive:
-            pass it where the method is known.
+        signed: whether negative scores have a meaning, from the method's declaration. With None,
+            the scale is diverging only if a score is negative.
         rail, head: the chart next to the document, and the line above its column (documents only).
     """
     tokenized = attribution.query if side == "query" else attribution.document
@@ -262,8 +265,8 @@ def payload(panes: Sequence[Pane], view: View) -> dict[str, Any]:
     """Input of `renderHeatmap`: the panes, the toggles, and the number of columns side by side.
 
     Raises:
-        ValueError: no pane, two panes with one id, more than `MAX_COLUMNS` models, or a link
-            whose rows and columns are not the tokens of its model's panes.
+        ValueError: there is no pane, two panes have the same id, there are more than `MAX_COLUMNS`
+            models, or a link's rows and columns are not the tokens of its model's panes.
     """
     models = {pane.model for pane in panes}
     if not panes or len(models) > MAX_COLUMNS:
@@ -279,7 +282,11 @@ def payload(panes: Sequence[Pane], view: View) -> dict[str, Any]:
 
 
 def _check_links(panes: Sequence[Pane]) -> None:
-    """ValueError where a link's rows and columns are not its column's tokens."""
+    """Check that the rows and columns of links are the tokens of their panes.
+
+    Raises:
+        ValueError: they are not.
+    """
     for document in panes:
         if document.link is None:
             continue
@@ -288,7 +295,7 @@ def _check_links(panes: Sequence[Pane]) -> None:
             for side in ("query", "document")
         }
         if not linked["query"]:
-            continue  # a document shown alone has nothing to be linked with
+            continue  # a document without its query, whose link is not used
         if len(linked["query"]) > 1 or len(linked["document"]) > 1:
             raise ValueError(f"pane {document.id}: a link joins one query and one document")
         shape = (len(linked["query"][0].tokens), len(document.tokens))

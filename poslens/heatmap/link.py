@@ -1,4 +1,4 @@
-"""The query x document matrix of a column, packed so that the browser can link its two panes."""
+"""The query x document matrix of a column, with which the browser links its two panes."""
 
 from __future__ import annotations
 
@@ -9,17 +9,21 @@ from typing import Any
 from poslens.attribution.types import Attribution, as_array
 
 MAX_CELLS = 1 << 20
-"""Largest matrix that is sent (128 x 8,192, 5.6 MB); the panes of a larger one are not linked."""
+"""Maximum number of cells sent to the browser (128 x 8,192 are 5.6 MB); panes with a larger matrix
+are not linked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Share of the score of each pair of a query token and a document token, without special
-    tokens.
+    """The contribution of each pair of a query token and a document token to the score, without
+    special tokens.
 
-    `values` holds `rows` x `columns` little-endian float32, row by row; a row is a token of the
-    model's query pane, a column one of the document pane that has the link. Bytes, because the
-    same numbers as JSON, at four digits, are twice as long and thirty times as slow to write.
+    `values` are `rows` x `columns` little-endian float32, row by row: a row for each token of the
+    model's query pane, a column for each token of its document pane. They are bytes because the
+    same numbers as JSON with four digits are twice as long and take thirty times as long to write.
+
+    Raises:
+        ValueError: the number of bytes does not match the shape.
     """
 
     rows: int
@@ -33,7 +37,7 @@ class Link:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """The link as the browser gets it: its shape, and the values in base64."""
+        """The link as JSON for the browser: its shape, and the values in base64."""
         values = base64.b64encode(self.values).decode("ascii")
         return {"rows": self.rows, "columns": self.columns, "values": values}
 

@@ -1,4 +1,4 @@
-"""Attribution results as the heatmap shows them, and as its files."""
+"""Panes and files of a heatmap from attribution results."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from poslens.heatmap.standalone import to_html, to_image
 
 
 def labels(results: Sequence[Explained]) -> list[str]:
-    """Distinct labels of results: the attribution's label (the model), and the data set if pairs of
-    several data sets are shown."""
+    """Labels of the columns: the attribution's model, with the data set if there are several."""
     several = len({result.pair.dataset for result in results}) > 1
     names = [result.attribution.model for result in results]
     if not several:
@@ -29,10 +28,10 @@ def labels(results: Sequence[Explained]) -> list[str]:
 def panes(
     results: Sequence[Explained], rails: Sequence[Rail] = (), heads: Sequence[Head] = ()
 ) -> list[Pane]:
-    """A query and a document pane for each result, with its rail and head if there are any.
+    """A query and a document pane for each result, with its rail and head if given.
 
     Raises:
-        UserError: there are more results than a heatmap has room for.
+        UserError: there are more than `MAX_COLUMNS` results.
     """
     if len(results) > MAX_COLUMNS:
         raise UserError(
@@ -66,8 +65,8 @@ def panes(
 def heatmap_bytes(
     drawn: Sequence[Pane], provenance: Sequence[Provenance], view: View, fmt: str, style: Style
 ) -> bytes:
-    """The heatmap as a file with the provenance of every model in it."""
-    lines = provenance_entries([in_units(each, view.units) for each in provenance])
+    """The bytes of a heatmap's file in the format `fmt`, with the provenance of every model."""
+    lines = provenance_entries([in_units(entry, view.units) for entry in provenance])
     family = style.font_family
     if fmt == "html":
         return to_html(drawn, view, lines, style.theme, family, style.font_size).encode()

@@ -1,4 +1,4 @@
-"""The token heatmap as a file: a page that works offline, and the pictures made from it."""
+"""The token heatmap as a file: a self-contained HTML page, or a picture of it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 Theme = Literal["light", "dark"]
 Format = Literal["svg", "png", "pdf"]
 Provenance = Sequence[Mapping[str, Any]]
-"""One entry for each model in the picture: name and value of what is known."""
+"""One mapping of names to values for each model in the picture (`Provenance.entry`)."""
 
 TITLE = "PosLens token heatmap"
 
-# Streamlit's own colours of the two themes, so that an export looks like the page.
+# The colors of Streamlit's two themes, so that an export looks like the page.
 _THEMES = {
     "light": "--st-background-color:#ffffff;--st-text-color:#1f2328;--st-primary-color:#1a66b3",
     "dark": "--st-background-color:#0e1117;--st-text-color:#ececec;--st-primary-color:#79b8ff",
@@ -60,12 +60,12 @@ def to_html(
     font_family: str | None = None,
     font_size: float | None = None,
 ) -> str:
-    """One HTML file that needs nothing else: the heatmap with its toggles, and where it is from.
+    """A self-contained HTML page of the heatmap with its toggles and its provenance.
 
     `font_family` is a CSS font list and `font_size` is in CSS pixels.
 
     Raises:
-        UserError: a theme, font or size that can't be used.
+        UserError: the theme, font or size is invalid.
         ValueError: see `payload`.
     """
     settings = {"data": payload(panes, view), **_font(font_family, font_size)}
@@ -82,7 +82,7 @@ def to_html(
         for name, value in entry.items()
     )
     entries = _json([dict(entry) for entry in provenance])
-    # The policy lets this one script and style run, whatever the texts hold.
+    # The policy allows only this script and this style, so that nothing in the texts can run.
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -118,14 +118,14 @@ def to_image(
     width_px: int = 1200,
     scale: float = 2.0,
 ) -> bytes:
-    """The heatmap as a picture with whole documents, drawn by a headless browser.
+    """The bytes of a picture of the heatmap with complete documents, drawn by a headless browser.
 
-    `width_px` is the width in CSS pixels, `scale` a PNG's dots to each of them; a PNG that would
-    be larger than the browser draws gets a smaller scale. Every entry of
-    `provenance` is inside, as in a figure (see `poslens.export.files`).
+    `width_px` is the width in CSS pixels, and `scale` the number of a PNG's dots per pixel, which
+    is reduced if the picture would exceed the browser's maximum. The file contains the provenance
+    as a figure does (`poslens.export.files`).
 
     Raises:
-        UserError: no browser, a size that can't be drawn, or no picture within the time limit.
+        UserError: there is no browser, the size is invalid, or the browser takes too long.
         ValueError: see `payload`.
     """
     if not 240 <= width_px <= 4000:
@@ -181,7 +181,7 @@ def _font(family: str | None, size: float | None) -> dict[str, str]:
 
 
 def _json(value: Any) -> str:
-    """JSON that no HTML parser can end: `</script>` and `<!--` need a `<`."""
+    """JSON for a script element, with "<" escaped because `</script>` and `<!--` would end it."""
     return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
 
 

@@ -1,1 +1,1 @@
-"""Stored results: the Storage page's service, and the `cache` commands."""
+"""Maintenance of stored results: the service of the Storage page, and the `cache` commands."""

@@ -1,4 +1,4 @@
-"""What the commands about the cache print as JSON; see `poslens/commands/answers.py`."""
+"""JSON shapes of the `cache` commands."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ExportAnswer(TypedDict):
 
 
 class Imported(TypedDict):
-    """What was taken of a file."""
+    """Results imported from a file."""
 
     file: Annotated[str, "Path of the file."]
     rows: Rows
@@ -50,7 +50,7 @@ class Imported(TypedDict):
 
 
 class Merged(TypedDict):
-    """What was taken of another cache."""
+    """Results imported from another cache."""
 
     folder: Folder
     rows: Rows
@@ -60,7 +60,7 @@ class Merged(TypedDict):
 
 
 class IngestAnswer(TypedDict):
-    """What was taken of a folder of parts."""
+    """Results imported from a folder of parts."""
 
     folder: Folder
     parts: Parts
@@ -72,7 +72,7 @@ class IngestAnswer(TypedDict):
 
 
 class VerifiedFile(TypedDict):
-    """Results that were read against their checksums."""
+    """Results whose checksums were verified."""
 
     model: Model
     method: CoreMethod
@@ -82,7 +82,7 @@ class VerifiedFile(TypedDict):
 
 
 class VerifiedParts(TypedDict):
-    """Parts that were read against their checksums."""
+    """Parts whose checksums were verified."""
 
     folder: Folder
     parts: Parts
@@ -90,7 +90,7 @@ class VerifiedParts(TypedDict):
 
 
 class Compacted(TypedDict):
-    """Space that was given back."""
+    """Disk space that was freed."""
 
     model: Model
     method: CoreMethod
@@ -98,7 +98,7 @@ class Compacted(TypedDict):
 
 
 class Deleted(TypedDict):
-    """What was deleted."""
+    """Files that were deleted."""
 
     files: Annotated[int, "Files: one for each model and method."]
     freed: Freed

@@ -1,5 +1,5 @@
-"""Commands about the cache as a whole: cache list, export, import, merge, ingest, verify, compact,
-delete."""
+"""The commands `cache list`, `export`, `import`, `merge`, `ingest`, `verify`, `compact` and
+`delete`."""
 
 from __future__ import annotations
 
@@ -66,11 +66,15 @@ def _require_parts(folder: str, n: int) -> None:
 
 
 def _files(models: list[str] | None, method: str) -> list[StoredFile]:
-    """The stored results of these models and this method."""
+    """The stored files of these models and this method; empty arguments select all.
+
+    Raises:
+        UserError: there are none.
+    """
     from poslens.cache.storage.maintenance import listing
 
     files = listing(_store())
-    wanted = []
+    selected: list[StoredFile] = []
     for name in models or [""]:
         own = [
             file
@@ -85,8 +89,8 @@ def _files(models: list[str] | None, method: str) -> list[StoredFile]:
                 if what
                 else "The cache is empty: nothing was computed or imported yet."
             )
-        wanted += [file for file in own if file not in wanted]
-    return wanted
+        selected += [file for file in own if file not in selected]
+    return selected
 
 
 def _is_prefix(name: str, fingerprint: str) -> bool:
@@ -95,7 +99,7 @@ def _is_prefix(name: str, fingerprint: str) -> bool:
 
 @contextmanager
 def _progress(what: str, unit: str = "row") -> Iterator[Report]:
-    """A bar on stderr."""
+    """A function that shows progress as a bar on stderr."""
     from tqdm import tqdm
 
     with tqdm(unit=unit, desc=what, file=sys.stderr) as bar:

@@ -1,6 +1,6 @@
-"""Operations on the cache as a whole, in threads with progress. No Streamlit here.
+"""Maintenance of stored results in background threads, with progress.
 
-A browser refers to files by ids: the fingerprints and file names in the listing.
+Pages refer to files by ids: the model's fingerprint and the file's name.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from poslens.export.files import file_name
 
 DOWNLOAD_MB = 200
 UPLOAD_MB = 20
-_KEPT_EXPORTS = 3
+_MAX_EXPORTS = 3
 _KEY = ("cache", "upkeep", "", "", "")
 _EXPORT = ("cache", "export", "", "", "")
 Step = Callable[[int, int], None]
@@ -42,7 +42,7 @@ Step = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A file to download, available while it is among the last few."""
+    """A file for download, available until newer exports replace it."""
 
     name: str
     path: Path
@@ -61,11 +61,11 @@ def stored(compute: Compute) -> list[StoredFile]:
     """All stored files; a file is read again only if it has changed."""
     store = compute.store
     state: dict[str, tuple[int, int]] = {}
-    with suppress(OSError):  # somebody has just removed a folder: the next look finds the rest
+    with suppress(OSError):  # another process has just removed a folder
         for path in store.folder.rglob("*.db*") if store.folder.is_dir() else ():
             if path.name.endswith("-shm"):
                 continue
-            with suppress(OSError):  # or a file: a log goes with the last who has it open
+            with suppress(OSError):  # or a file, such as SQLite's log when the database is closed
                 stat = path.stat()
                 state[str(path)] = stat.st_mtime_ns, stat.st_size
     cached = _listed.get(store.root)
@@ -76,14 +76,14 @@ def stored(compute: Compute) -> list[StoredFile]:
 
 @dataclass(frozen=True, slots=True)
 class ShippedResults:
-    """A file that ships with PosLens; `reason` is why its results are not shown, or empty."""
+    """A file of included results; `reason` is why they are not used, or empty."""
 
     file: ShippedFile
     reason: str
 
 
 def shipped(compute: Compute) -> list[ShippedResults]:
-    """The results that ship, and whether they match the current models and methods."""
+    """The files of included results, and whether they match the current models and methods."""
     return [ShippedResults(file, _left_out(compute, file)) for file in shipped_files()]
 
 
@@ -103,7 +103,7 @@ def _left_out(compute: Compute, file: ShippedFile) -> str:
 
 
 def size(n: float) -> str:
-    """Bytes in words."""
+    """A number of bytes as text, such as "1.5 MB"."""
     for unit in ("B", "kB", "MB", "GB"):
         if n < 1000 or unit == "GB":
             return f"{n:,.0f} {unit}" if unit == "B" or n >= 100 else f"{n:,.1f} {unit}"
@@ -112,7 +112,7 @@ def size(n: float) -> str:
 
 
 def summary(files: Sequence[StoredFile]) -> str:
-    """What files hold, and how much of it."""
+    """A clause on the contents of files: models, numbers of results and failures, methods, size."""
     names = ", ".join(dict.fromkeys(file.model.name for file in files))
     results = sum(file.results for file in files)
     text = f"{names}: {results:,} result{'' if results == 1 else 's'}"
@@ -128,17 +128,17 @@ def current(compute: Compute) -> Run | None:
 
 
 def current_export(compute: Compute, exports: Exports) -> Run | None:
-    """The latest export of the session that `exports` belong to."""
+    """The latest export of the session to which `exports` belong."""
     return compute.runs.find(exports.folder, _EXPORT)
 
 
 def _start(
     compute: Compute, doing: str, work: Callable[[Run, Step], str], exports: Exports | None = None
 ) -> Run:
-    """Run `work` in a thread, with `exports` as their session's own; the sentence that it returns
-    becomes the run's stage."""
+    """Run `work` in a thread; the sentence that it returns becomes the run's stage. With `exports`
+    the run belongs to their session, otherwise it is the process's maintenance operation."""
 
-    def whole(run: Run, report: Callable[[Progress], None]) -> Progress:
+    def timed(run: Run, report: Callable[[Progress], None]) -> Progress:
         run.stage, started = doing, time.perf_counter()
 
         def step(done: int, total: int) -> None:
@@ -149,12 +149,12 @@ def _start(
         return run.progress
 
     if exports is not None:
-        return compute.runs.start(exports.folder, _EXPORT, 0, whole, label=doing)
-    return compute.job(_KEY, doing, 0, whole, upkeep=True).start()
+        return compute.runs.start(exports.folder, _EXPORT, 0, timed, label=doing)
+    return compute.job(_KEY, doing, 0, timed, upkeep=True).start()
 
 
 def start_verify(compute: Compute, files: Sequence[StoredFile]) -> Run:
-    """Verify every result's checksum."""
+    """Start a run that verifies every result's checksum and removes damaged results."""
 
     def work(run: Run, step: Step) -> str:
         checked, damaged, total = 0, 0, sum(file.results + file.failed for file in files)
@@ -180,7 +180,7 @@ def start_verify(compute: Compute, files: Sequence[StoredFile]) -> Run:
 
 
 def start_compact(compute: Compute, files: Sequence[StoredFile]) -> Run:
-    """Free the disk space of replaced and removed results."""
+    """Start a run that frees the disk space of replaced and removed results."""
 
     def work(run: Run, step: Step) -> str:
         freed = 0
@@ -195,7 +195,7 @@ def start_compact(compute: Compute, files: Sequence[StoredFile]) -> Run:
 
 
 def start_delete(compute: Compute, files: Sequence[StoredFile]) -> Run:
-    """Delete stored files, including unreadable ones."""
+    """Start a run that deletes stored files, including unreadable ones."""
 
     def work(run: Run, step: Step) -> str:
         text, freed = summary(files), 0
@@ -212,8 +212,8 @@ def start_delete(compute: Compute, files: Sequence[StoredFile]) -> Run:
 def start_export(
     compute: Compute, files: Sequence[StoredFile], datasets: Sequence[str], exports: Exports
 ) -> Run:
-    """Export what `files` have on some data sets to a Parquet file, for the session of
-    `exports`."""
+    """Start a run that exports the results that `files` have on these data sets (all if empty) to
+    a Parquet file, for the session of `exports`."""
 
     def work(run: Run, step: Step) -> str:
         methods = {file.method.name for file in files}
@@ -236,7 +236,8 @@ def start_export(
 
 
 def start_import(compute: Compute, name: str, data: bytes) -> Run:
-    """Import an uploaded file, after a separate process has read it."""
+    """Start a run that imports an uploaded file, after a separate process has checked that it can
+    be read."""
 
     def work(run: Run, step: Step) -> str:
         with Reader(UPLOAD) as reader:
@@ -269,34 +270,34 @@ def _require(file: StoredFile, run: Run) -> None:
 
 
 class Exports:
-    """The last few exports of one session, in a folder of its own."""
+    """The latest exports of one session, in its own folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lock = threading.Lock()
         self._made = 0
-        self._kept: OrderedDict[Path, Exported] = OrderedDict()
+        self._offered: OrderedDict[Path, Exported] = OrderedDict()
 
     def place(self) -> Path:
-        """Path of the next export."""
+        """A new path for the next export."""
         with self._lock:
             self._made += 1
             self.folder.mkdir(mode=0o700, exist_ok=True)
             return self.folder / f"{self._made}.parquet"
 
     def keep(self, exported: Exported) -> None:
-        """Offer an export; it replaces one of the same name, or the oldest."""
+        """Offer an export for download; it replaces one of the same name, or the oldest."""
         with self._lock:
-            for path, old in list(self._kept.items()):
+            for path, old in list(self._offered.items()):
                 if old.name == exported.name:
-                    del self._kept[path]
+                    del self._offered[path]
                     path.unlink(missing_ok=True)
-            self._kept[exported.path] = exported
-            while len(self._kept) > _KEPT_EXPORTS:
-                path, _ = self._kept.popitem(last=False)
+            self._offered[exported.path] = exported
+            while len(self._offered) > _MAX_EXPORTS:
+                path, _ = self._offered.popitem(last=False)
                 path.unlink(missing_ok=True)
 
     def offered(self) -> list[Exported]:
         """Exports that can be downloaded, latest first."""
         with self._lock:
-            return list(reversed(self._kept.values()))
+            return list(reversed(self._offered.values()))

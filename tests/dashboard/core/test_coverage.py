@@ -137,7 +137,7 @@ def test_a_choice_of_a_data_set_is_made_once(
 ) -> None:
     compute, both = Compute(tmp_path), [resolve("MiniLM"), resolve("MiniLM-recency")]
     pairs = Pairs(replace(p, query=f"{p.query} chosen") for p in sample.pairs[::9])
-    monkeypatch.setattr(core_coverage, "_kept", LRUCache(len(pairs)))  # too few for two models
+    monkeypatch.setattr(core_coverage, "_coverages", LRUCache(len(pairs)))  # too few for two models
     kept = readable(compute, both, pairs)
     assert 0 < len(kept) < len(pairs)
     monkeypatch.setattr(Compute, "retriever", None)
