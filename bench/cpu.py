@@ -67,7 +67,7 @@ def threads(n: int) -> Iterator[None]:
 @contextmanager
 def eager(retriever: DenseRetriever) -> Iterator[None]:
     """transformers' own attention instead of PyTorch's."""
-    backbone = retriever._backbone()
+    backbone = retriever.backbone
     before = backbone.config._attn_implementation
     backbone.set_attn_implementation("eager")
     try:

@@ -9,8 +9,7 @@ sequence-to-sequence rerankers and registers both as one family.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,12 @@ from torch import Tensor, nn
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.base import LibraryCheck
-from poslens.attribution.retrievers.dense import require_vectors
+from poslens.attribution.retrievers.embedding_hooks import (
+    EmbeddingHooks,
+    n_positions,
+    require_offsets,
+    require_vectors,
+)
 from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Side, TextPair, Token, TokenizedText
@@ -36,7 +40,7 @@ class _Span:
     end: int
 
 
-class CrossEncoderRetriever:
+class CrossEncoderRetriever(EmbeddingHooks):
     """A CrossEncoder with access to its input embeddings.
 
     Both sides share one sequence: the query's tokens are those before the document's first token,
@@ -51,12 +55,7 @@ class CrossEncoderRetriever:
         self.name = spec.name
         self.precision = precision
         self.lock = threading.RLock()
-        if not getattr(model.tokenizer, "is_fast", False):
-            raise UserError(
-                f"{spec.name} has a tokenizer without character offsets: use a model with a fast "
-                "tokenizer (tokenizer.json)."
-            )
-        self.embeddings: nn.Module
+        require_offsets(spec.name, model.tokenizer)
         self.entry: nn.Module
         self._configure()
 
@@ -98,19 +97,10 @@ class CrossEncoderRetriever:
     @property
     def max_length(self) -> int:
         """Context limit for query and document together, including special tokens."""
-        config = self.backbone.config
-        positions = getattr(config, "max_position_embeddings", None)
-        table = getattr(self._entry_or_none(), "position_embeddings", None)
-        reserved = getattr(table, "padding_idx", None)
-        if positions and positions > 0 and reserved is not None:
-            # RoBERTa and XLM-R number positions from padding_idx + 1.
-            positions -= reserved + 1
+        positions = n_positions(self.backbone.config, self.__dict__.get("entry"))
         # A tokenizer without a limit states a number beyond any text.
-        limits = (self.model.max_seq_length, positions if positions and positions > 0 else None)
+        limits = (self.model.max_seq_length, positions)
         return min((int(limit) for limit in limits if limit and limit < 1e9), default=512)
-
-    def _entry_or_none(self) -> nn.Module | None:
-        return self.__dict__.get("entry")
 
     @property
     def weight_bytes(self) -> int:
@@ -254,51 +244,6 @@ class CrossEncoderRetriever:
             verbose=False,
         )["offset_mapping"]
         return sum(start >= read_until for start, _ in offsets)
-
-    def input_embeddings(self, encoded: Encoded) -> Tensor:
-        """Word embeddings [B, T, H] of the whole sequence; detached."""
-        with torch.no_grad():
-            inputs: Tensor = self.embeddings(encoded.features["input_ids"])
-            return inputs
-
-    def baseline(self, encoded: Encoded) -> Tensor:
-        """The same with the padding token's embedding in place of one side's text."""
-        inputs = self.input_embeddings(encoded).clone()
-        tokenizer = self.model.tokenizer
-        stand_in = tokenizer.pad_token_id
-        if stand_in is None:
-            stand_in = tokenizer.eos_token_id or 0
-        with torch.no_grad():
-            vector = self.embeddings(torch.tensor([stand_in], device=inputs.device))[0]
-        for b, text in enumerate(encoded.texts):
-            start = encoded.offsets[b]
-            content = torch.from_numpy(text.content).to(inputs.device)
-            inputs[b, start : start + len(content)][content] = vector
-        return inputs
-
-    @contextmanager
-    def override_embeddings(
-        self, inputs: Tensor, module: nn.Module | None = None
-    ) -> Iterator[None]:
-        """Context in which `module` (the word embeddings if None) returns `inputs` [B, T, H]
-        instead of its own output."""
-        where = self.embeddings if module is None else module
-        hook = where.register_forward_hook(lambda _module, _args, _output: inputs)
-        try:
-            yield
-        finally:
-            hook.remove()
-
-    def entering(self, encoded: Encoded, module: nn.Module) -> Tensor:
-        """The output of `module` for a batch, detached."""
-        seen: list[Tensor] = []
-        hook = module.register_forward_hook(lambda _module, _args, output: seen.append(output))
-        try:
-            with torch.no_grad():
-                self.embed(encoded)
-        finally:
-            hook.remove()
-        return seen[-1]
 
     def embed(self, encoded: Encoded) -> Tensor:
         """The scores [B], with gradients if the caller enables them."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,12 @@ from torch import Tensor, nn
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.base import LibraryCheck
+from poslens.attribution.retrievers.embedding_hooks import (
+    EmbeddingHooks,
+    n_positions,
+    require_offsets,
+    require_vectors,
+)
 from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.retrievers.family import Capability, Family, Placement, register
 from poslens.attribution.retrievers.specs import ModelFiles, RetrieverSpec
@@ -37,11 +42,7 @@ class _Encoder:
                 f"{name} wraps texts into a chat template, so tokens cannot be placed in the "
                 "text: use a copy of the model without the template."
             )
-        if not getattr(model.tokenizer, "is_fast", False):
-            raise UserError(
-                f"{name} has a tokenizer without character offsets: use a model with a fast "
-                "tokenizer (tokenizer.json)."
-            )
+        require_offsets(name, model.tokenizer)
         backbone: Any = model.transformers_model
         if backbone is None:
             raise UserError(
@@ -56,7 +57,7 @@ class _Encoder:
         self.entry: nn.Module = block if isinstance(block, nn.Module) and whole else self.embeddings
 
 
-class DenseRetriever:
+class DenseRetriever(EmbeddingHooks):
     """A SentenceTransformer with access to its input embeddings, or two if queries have a separate
     encoder (`query_model`). `model`, `embeddings`, `entry` and `backbone` then belong to documents;
     `..._of(side)` returns those of either side.
@@ -71,6 +72,7 @@ class DenseRetriever:
     """
 
     family = "dense"
+    model: SentenceTransformer
     _query: _Encoder | None = None
 
     def __init__(
@@ -121,20 +123,14 @@ class DenseRetriever:
         own = self.encoder(side).prompts
         return override if override is not None else own.get(side) or ""
 
-    def _backbone(self) -> Any:
-        return self.model.transformers_model
-
     @property
-    def backbone(self) -> nn.Module:
+    def backbone(self) -> Any:
         """The transformer between the embeddings and the pooling."""
-        backbone: nn.Module = self._backbone()
-        return backbone
+        return self.backbone_of("document")
 
     def backbone_of(self, side: Side) -> Any:
         """The transformer of one side."""
-        if self._query is not None and side == "query":
-            return self._query.model.transformers_model
-        return self._backbone()
+        return self.encoder(side).transformers_model
 
     def embeddings_of(self, side: Side) -> nn.Module:
         """The word embeddings of one side."""
@@ -143,6 +139,9 @@ class DenseRetriever:
             if self._query is not None and side == "query"
             else self.embeddings
         )
+
+    def _tokenizer_of(self, side: Side) -> Any:
+        return self.encoder(side).tokenizer
 
     def entry_of(self, side: Side) -> nn.Module:
         """The module in which the encoder of one side begins."""
@@ -165,19 +164,9 @@ class DenseRetriever:
         return self._limit("document")
 
     def _limit(self, side: Side) -> int:
-        limits = (self.encoder(side).max_seq_length, self._positions(side))
-        return min(int(limit) for limit in limits if limit)
-
-    def _positions(self, side: Side) -> int | None:
-        """Number of positions of the backbone, in tokens."""
         backbone = self.backbone_of(side)
-        positions = getattr(backbone.config, "max_position_embeddings", None)
-        if positions is None or positions <= 0:
-            return None
-        # RoBERTa, XLM-R and MPNet number positions from padding_idx + 1.
-        table = getattr(getattr(backbone, "embeddings", None), "position_embeddings", None)
-        reserved = getattr(table, "padding_idx", None)
-        return int(positions) if reserved is None else int(positions) - int(reserved) - 1
+        positions = n_positions(backbone.config, getattr(backbone, "embeddings", None))
+        return min(int(limit) for limit in (self.encoder(side).max_seq_length, positions) if limit)
 
     def max_length_of(self, side: Side) -> int:
         """Context limit of one side; queries can have their own."""
@@ -237,18 +226,17 @@ class DenseRetriever:
 
     def _tokenize(self, texts: Sequence[str], side: Side) -> tuple[Any, set[int]]:
         """sentence-transformers' tokenization of texts of one side, and which ids are special."""
-        encoder = self.encoder(side)
         # The tokenizer is set to this side's length and then called. No other thread may set it in
         # between, whether or not the caller runs the model.
         with self.lock:
-            batch = encoder.preprocess(
+            batch = self.encoder(side).preprocess(
                 list(texts),
                 prompt=self.prompts[side] or None,
                 task=side,
                 max_length=self.max_length_of(side),
             )
         require_vectors(self.name, batch["input_ids"], self.embeddings_of(side))
-        tokenizer = encoder.tokenizer
+        tokenizer = self._tokenizer_of(side)
         # The tokenizer counts an unknown word as special; here it is a word.
         return batch, set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
 
@@ -268,29 +256,6 @@ class DenseRetriever:
         # A shallow copy: modules write their outputs into the dictionary.
         vectors: Tensor = self.encoder(encoded.side)(dict(encoded.features))["sentence_embedding"]
         return vectors
-
-    def input_embeddings(self, encoded: Encoded) -> Tensor:
-        """Word embeddings [B, T, H] before position embeddings are added; detached."""
-        with torch.no_grad():
-            inputs: Tensor = self.embeddings_of(encoded.side)(encoded.features["input_ids"])
-            return inputs
-
-    def baseline(self, encoded: Encoded) -> Tensor:
-        """The batch's word embeddings [B, T, H] with the padding token's embedding in place of
-        every text token; special tokens stay."""
-        inputs = self.input_embeddings(encoded).clone()
-        tokenizer = self.encoder(encoded.side).tokenizer
-        stand_in = tokenizer.pad_token_id
-        if stand_in is None:
-            stand_in = tokenizer.eos_token_id or 0
-        with torch.no_grad():
-            padding = torch.tensor([stand_in], device=inputs.device)
-            vector = self.embeddings_of(encoded.side)(padding)[0]
-        for b, text in enumerate(encoded.texts):
-            start = encoded.offsets[b]
-            content = torch.from_numpy(text.content).to(inputs.device)
-            inputs[b, start : start + len(content)][content] = vector
-        return inputs
 
     def check(self, pair: TextPair) -> LibraryCheck:
         """Distance from sentence-transformers' own embedding relative to its length: of the
@@ -338,67 +303,6 @@ class DenseRetriever:
             f"{self.name} scores by {name} distance, which is no sum over tokens: choose saliency, "
             "integrated gradients or occlusion."
         )
-
-    def entering(self, encoded: Encoded, module: nn.Module) -> Tensor:
-        """The output of `module` for a batch, detached; later modules do not run."""
-
-        def stop(_module: nn.Module, _args: object, output: Tensor) -> None:
-            raise _Reached(output)
-
-        hook = module.register_forward_hook(stop)
-        try:
-            with torch.no_grad():
-                self.embed(encoded)
-        except _Reached as reached:
-            return reached.output
-        finally:
-            hook.remove()
-        raise UserError(f"{self.name} does not use its embedding layer: it cannot be attributed.")
-
-    @contextmanager
-    def override_embeddings(
-        self, inputs: Tensor, module: nn.Module | None = None
-    ) -> Iterator[None]:
-        """Context in which `module` (the word embeddings if None) returns `inputs` [B, T, H]
-        instead of its own output.
-
-        If `module` is None and there are two encoders, both are hooked: embed only texts of one
-        side meanwhile, whose encoder then reads `inputs`."""
-        where = [self.embeddings] if module is None else [module]
-        if module is None and self._query is not None:
-            where.append(self._query.embeddings)
-        hooks = [
-            each.register_forward_hook(lambda _module, _args, _output: inputs) for each in where
-        ]
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
-
-
-def require_vectors(name: str, ids: Tensor, table: nn.Module) -> None:
-    """Refuse token ids outside the word embeddings: on a GPU, looking one up breaks every later
-    computation of the process.
-
-    Raises:
-        UserError: the tokenizer belongs to another model.
-    """
-    weight = getattr(table, "weight", None)
-    largest = int(ids.max()) if ids.numel() else 0
-    if isinstance(weight, Tensor) and largest >= weight.shape[0]:
-        raise UserError(
-            f"{name} has no vector for token {largest}, which its tokenizer made of the text: "
-            f"it has {weight.shape[0]}, so give it the tokenizer that it was trained with."
-        )
-
-
-class _Reached(Exception):
-    """Ends a forward pass once a module's output is known."""
-
-    def __init__(self, output: Tensor) -> None:
-        super().__init__()
-        self.output = output
 
 
 def _load(spec: RetrieverSpec, files: ModelFiles, place: Placement) -> DenseRetriever:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.base import LibraryCheck
 from poslens.attribution.retrievers.cross_encoder import CrossEncoderRetriever, place
-from poslens.attribution.retrievers.dense import require_vectors
+from poslens.attribution.retrievers.embedding_hooks import require_vectors
 from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.retrievers.family import Capability, Family, Placement, register
 from poslens.attribution.retrievers.library_model import load_model

@@ -280,7 +280,7 @@ class Toy(DenseRetriever):
         self.layer.weight = nn.Parameter(torch.tensor(weight).double(), requires_grad=False)
         self.layer.bias = nn.Parameter(torch.tensor(bias).double(), requires_grad=False)
 
-    def _backbone(self) -> nn.Module:
+    def backbone_of(self, side: Side) -> nn.Module:
         return self.layer
 
     def encode_texts(self, texts: Sequence[str], side: Side) -> Encoded:

@@ -1,0 +1,139 @@
+"""Input embeddings of a transformer, read and replaced through hooks: what dense models and
+cross-encoders share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.encoded import Encoded
+from poslens.attribution.types import Side
+
+
+class EmbeddingHooks:
+    """A retriever with word embeddings `embeddings`. Hooks are on shared modules: everything that
+    runs the model must hold its lock."""
+
+    name: str
+    model: Any
+    embeddings: nn.Module
+
+    def embed(self, encoded: Encoded) -> Any:
+        """The representation of a batch, or its scores."""
+        raise NotImplementedError
+
+    def embeddings_of(self, side: Side) -> nn.Module:
+        """The word embeddings of one side."""
+        return self.embeddings
+
+    def _tokenizer_of(self, side: Side) -> Any:
+        return self.model.tokenizer
+
+    def input_embeddings(self, encoded: Encoded) -> Tensor:
+        """Word embeddings [B, T, H] before position embeddings are added; detached."""
+        with torch.no_grad():
+            inputs: Tensor = self.embeddings_of(encoded.side)(encoded.features["input_ids"])
+            return inputs
+
+    def baseline(self, encoded: Encoded) -> Tensor:
+        """The batch's word embeddings [B, T, H] with the padding token's embedding in place of
+        every text token of `encoded.texts`; special tokens stay."""
+        inputs = self.input_embeddings(encoded).clone()
+        tokenizer = self._tokenizer_of(encoded.side)
+        stand_in = tokenizer.pad_token_id
+        if stand_in is None:
+            stand_in = tokenizer.eos_token_id or 0
+        with torch.no_grad():
+            padding = torch.tensor([stand_in], device=inputs.device)
+            vector = self.embeddings_of(encoded.side)(padding)[0]
+        for b, text in enumerate(encoded.texts):
+            start = encoded.offsets[b]
+            content = torch.from_numpy(text.content).to(inputs.device)
+            inputs[b, start : start + len(content)][content] = vector
+        return inputs
+
+    def entering(self, encoded: Encoded, module: nn.Module) -> Tensor:
+        """The output of `module` for a batch, detached; later modules do not run."""
+
+        def stop(_module: nn.Module, _args: object, output: Tensor) -> None:
+            raise _Reached(output)
+
+        hook = module.register_forward_hook(stop)
+        try:
+            with torch.no_grad():
+                self.embed(encoded)
+        except _Reached as reached:
+            return reached.output
+        finally:
+            hook.remove()
+        raise UserError(f"{self.name} does not use its embedding layer: it cannot be attributed.")
+
+    @contextmanager
+    def override_embeddings(
+        self, inputs: Tensor, module: nn.Module | None = None
+    ) -> Iterator[None]:
+        """Context in which `module` (the word embeddings if None) returns `inputs` [B, T, H]
+        instead of its own output.
+
+        If `module` is None and there are two encoders, both are hooked: embed only texts of one
+        side meanwhile, whose encoder then reads `inputs`."""
+        own = {self.embeddings_of("document"), self.embeddings_of("query")}
+        with ExitStack() as hooks:
+            for each in own if module is None else {module}:
+                hooks.enter_context(
+                    each.register_forward_hook(lambda _module, _args, _output: inputs)
+                )
+            yield
+
+
+class _Reached(Exception):
+    """Ends a forward pass once a module's output is known."""
+
+    def __init__(self, output: Tensor) -> None:
+        super().__init__()
+        self.output = output
+
+
+def require_offsets(name: str, tokenizer: Any) -> None:
+    """Refuse tokenizers that don't report which characters a token is.
+
+    Raises:
+        UserError: it doesn't.
+    """
+    if not getattr(tokenizer, "is_fast", False):
+        raise UserError(
+            f"{name} has a tokenizer without character offsets: use a model with a fast "
+            "tokenizer (tokenizer.json)."
+        )
+
+
+def require_vectors(name: str, ids: Tensor, table: nn.Module) -> None:
+    """Refuse token ids outside the word embeddings: on a GPU, looking one up breaks every later
+    computation of the process.
+
+    Raises:
+        UserError: the tokenizer belongs to another model.
+    """
+    weight = getattr(table, "weight", None)
+    largest = int(ids.max()) if ids.numel() else 0
+    if isinstance(weight, Tensor) and largest >= weight.shape[0]:
+        raise UserError(
+            f"{name} has no vector for token {largest}, which its tokenizer made of the text: "
+            f"it has {weight.shape[0]}, so give it the tokenizer that it was trained with."
+        )
+
+
+def n_positions(config: Any, entry: object) -> int | None:
+    """Number of tokens that a transformer has positions for; None if it is not limited. `entry` is
+    its embedding layer."""
+    positions = getattr(config, "max_position_embeddings", None)
+    if not positions or positions <= 0:
+        return None
+    # RoBERTa, XLM-R and MPNet number positions from padding_idx + 1.
+    reserved = getattr(getattr(entry, "position_embeddings", None), "padding_idx", None)
+    return int(positions) if reserved is None else int(positions) - int(reserved) - 1
