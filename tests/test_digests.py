@@ -5,7 +5,8 @@ import gc
 from dataclasses import replace
 from pathlib import Path
 
-from poslens.attribution.datasets.corpus import Collection, from_pairs
+from poslens.attribution.datasets.corpus import Collection
+from poslens.attribution.datasets.judged_pairs import from_pairs
 from poslens.attribution.datasets.types import DataSet
 from poslens.attribution.types import EvidenceSpan, Pairs, TextPair
 from poslens.compute.selection import facets

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from poslens.attribution.datasets import formats, sources
-from poslens.attribution.datasets.corpus import Collection, from_pairs
+from poslens.attribution.datasets.corpus import Collection
 from poslens.attribution.datasets.formats import detect
+from poslens.attribution.datasets.judged_pairs import from_pairs
 from poslens.attribution.datasets.own import read_upload
 from poslens.attribution.datasets.types import DataSet, Rejection
 from poslens.attribution.errors import UserError
@@ -187,7 +188,7 @@ def judged(name: str) -> bool:
         UserError: there is none, or its files are in no known format.
     """
     with _still_there(_known(name)):
-        return formats.FORMATS[detect(_folders[name])].judges
+        return not formats.FORMATS[detect(_folders[name])].unjudged
 
 
 def corpus_of(name: str) -> Collection:

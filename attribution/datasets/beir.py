@@ -17,12 +17,13 @@ from functools import partial
 from pathlib import Path
 
 from poslens.attribution.datasets import languages
-from poslens.attribution.datasets.corpus import Collection, Document, documents_of, gather
+from poslens.attribution.datasets.corpus import Collection, Document, documents_of
 from poslens.attribution.datasets.formats import Format, register
 from poslens.attribution.datasets.judged_pairs import (
     COLUMNS,
     JudgementRow,
     RowsById,
+    gather,
     judged_pairs,
     judgement_rows,
 )

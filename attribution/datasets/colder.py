@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from poslens.attribution.datasets import tables
-from poslens.attribution.datasets.corpus import Collection
 from poslens.attribution.datasets.formats import Format, files_of, has_columns, register
 from poslens.attribution.datasets.schema import (
     Row,
@@ -28,7 +27,7 @@ from poslens.attribution.datasets.schema import (
 )
 from poslens.attribution.datasets.streams import File
 from poslens.attribution.datasets.types import DataSet, Rejection, collect
-from poslens.attribution.errors import UserError, printable
+from poslens.attribution.errors import printable
 from poslens.attribution.types import EvidenceSpan, TextPair
 
 QUERY = required("query", as_text, "queries")
@@ -107,12 +106,10 @@ def _files(path: Path) -> list[File]:
     return files if all(has_columns(file, (QUERY, *DOCUMENTS)) for file in files) else []
 
 
-def refuse_collection(_path: Path, name: str, title: str) -> Collection:
-    """Raises `UserError`: pairs of documents have no judgments."""
-    raise UserError(
-        f"{title or name} compares two documents for one query and has no relevance judgments: "
-        "choose a data set with judgments to rank."
-    )
+UNJUDGED = (
+    "compares two documents for one query and has no relevance judgments: choose a data set with "
+    "judgments to rank."
+)
 
 
 register(
@@ -122,7 +119,6 @@ register(
         order=40,
         fits=lambda path: bool(_files(path)),
         read=lambda path, name, title: read(_files(path), name, title),
-        collection=refuse_collection,
-        judges=False,
+        unjudged=UNJUDGED,
     )
 )

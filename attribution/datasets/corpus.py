@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 from poslens.attribution.datasets.schema import Row
 from poslens.attribution.datasets.streams import File
-from poslens.attribution.datasets.types import DataSet, Groups, Judgement, LostDocument, Rejection
+from poslens.attribution.datasets.types import Groups, LostDocument, Rejection
 from poslens.attribution.errors import UserError
 from poslens.attribution.text import clean
-from poslens.attribution.types import EvidenceSpan, TextPair
+from poslens.attribution.types import EvidenceSpan
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Document:
     @property
     def key(self) -> str:
         """Its id in the collection; ids of different parts can be the same."""
-        return _key(self.part, self.document_id)
+        return key_of(self.part, self.document_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +183,7 @@ class Collection:
 
     @cached_property
     def survey(self) -> Survey:
-        """The statistics of one pass over the corpus.
-
-        Raises:
-            UserError: as `documents`.
-        """
+        """The statistics of one pass over the corpus."""
         rejected: list[Rejection] = []
         counts: Counter[tuple[str, str | None]] = Counter()
         own_ids = 0
@@ -210,23 +206,16 @@ class Collection:
             UserError: no query has a relevant document in its language.
         """
         held: dict[str, list[Document]] = {language: [] for language in self.languages}
-        for text_document in self.documents():
-            if text_document.language in held:
-                held[text_document.language].append(
-                    replace(
-                        text_document, document_id=text_document.key, part=text_document.language
-                    )
-                )
-        key_of = {
-            document.document_id: document.key
-            for documents in held.values()
-            for document in documents
-        }
+        for document in self.documents():
+            if (language := document.language) in held:
+                held[language].append(replace(document, document_id=document.key, part=language))
+        asked = tuple(chain.from_iterable(held.values()))
+        key_in_part = {document.document_id: document.key for document in asked}
         rejected = list(self.rejected)
         queries = []
         for row, query in enumerate(self.queries, start=1):
-            own = {old: _key(query.language or "", old) for old in query.relevant}
-            keys = {old: new for old, new in own.items() if key_of.get(old) == new}
+            own = {old: key_of(query.language or "", old) for old in query.relevant}
+            keys = {old: new for old, new in own.items() if key_in_part.get(old) == new}
             if query.language is None or not keys:
                 reason = (
                     f"{query.query_id}: no document in its language ({query.language}) is "
@@ -247,7 +236,6 @@ class Collection:
                 f"{self.title} has no query with a relevant document in its own language: search "
                 "all documents."
             )
-        asked = tuple(document for language in held for document in held[language])
         return replace(
             self,
             queries=tuple(queries),
@@ -369,92 +357,6 @@ class Collection:
         return total.hexdigest()[:16]
 
 
-def gather(
-    name: str,
-    title: str,
-    rows: Iterable[Judgement | Rejection],
-    stream: Callable[[], Iterator[Document | Rejection]],
-    files: Sequence[Path] = (),
-    *,
-    skips_own_id: bool = False,
-    groups: Groups | None = None,
-) -> Collection:
-    """The collection of a reader's judgments and of the corpus that `stream` reads.
-
-    Raises:
-        UserError: no document is judged relevant.
-    """
-    judged: dict[str, list[Judgement | LostDocument]] = {}
-    rejected: list[Rejection] = []
-    n_pairs = 0
-    for row in rows:
-        if isinstance(row, Judgement | LostDocument):
-            judged.setdefault(_key(row.part, row.query_id), []).append(row)
-        if isinstance(row, Rejection):
-            rejected.append(row)
-        else:
-            n_pairs += 1
-    if not n_pairs:
-        first = rejected[0] if rejected else None
-        hint = f"; correct {first.file} row {first.row} first: {first.reason}" if first else ""
-        raise UserError(f"{title} has no query with a relevant document{hint}")
-    queries = tuple(_query(query_id, ones) for query_id, ones in judged.items())
-    return Collection(
-        name, title, queries, stream, tuple(files), tuple(rejected), skips_own_id, groups=groups
-    )
-
-
-def _query(query_id: str, judged: Sequence[Judgement | LostDocument]) -> Query:
-    paired = [judgement for judgement in judged if isinstance(judgement, Judgement)]
-    first = next((judgement for judgement in paired if judgement.pair.evidence is not None), None)
-    first = first or (paired[0] if paired else None)
-    pair = None if first is None else first.pair
-    span = None if pair is None else pair.evidence
-    return Query(
-        query_id,
-        judged[0].query if isinstance(judged[0], LostDocument) else judged[0].pair.query,
-        judged[0].part,
-        judged[0].query_language,
-        {_key(row.part, row.document_id): row.relevance for row in judged},
-        {
-            _key(judgement.part, judgement.document_id): judgement.pair.pair_id
-            for judgement in paired
-        },
-        None if pair is None or span is None else (span.start + span.end) / 2 / len(pair.document),
-        None if pair is None else pair.document_tokens,
-        span,
-        "" if pair is None else pair.pair_id,
-        () if first is None else first.groups,
-        () if first is None else first.splits,
-    )
-
-
-def from_pairs(data: DataSet) -> Collection:
-    """The collection of a data set that has only pairs. The corpus is their distinct documents,
-    each with the id of its first pair; pairs with the same query text belong to one query.
-
-    Only the documents of a query's pairs count as relevant to it.
-    """
-    documents: dict[str, TextPair] = {}
-    queries: dict[str, str] = {}
-    for pair in data.pairs:
-        documents.setdefault(pair.document, pair)
-        queries.setdefault(pair.query, pair.pair_id)
-    judged = [
-        Judgement(
-            pair,
-            queries[pair.query],
-            documents[pair.document].pair_id,
-            query_language=pair.language,
-        )
-        for pair in data.pairs
-    ]
-    corpus = [
-        Document(pair.pair_id, pair.document, "", pair.language) for pair in documents.values()
-    ]
-    return gather(data.name, data.title, [*judged, *data.rejected], lambda: iter(corpus))
-
-
 def _file_state(path: Path) -> tuple[str, int, int, int]:
     """What changes with a file's contents: its path, size, time and inode."""
     try:
@@ -462,29 +364,6 @@ def _file_state(path: Path) -> tuple[str, int, int, int]:
     except OSError:  # reading the corpus reports it
         return str(path), -1, -1, -1
     return str(path), stat.st_size, stat.st_mtime_ns, stat.st_ino
-
-
-_MAX_GRADE = 1_000_000
-
-
-def grade(value: object, name: str = "score") -> int:
-    """A judgment as a grade, 0 if not relevant; pytrec_eval requires whole numbers. The type of a
-    column.
-
-    Raises:
-        UserError: it is no number, or too large.
-    """
-    try:
-        number = float(value) if isinstance(value, str) else value
-    except ValueError:
-        number = None
-    if (
-        isinstance(number, bool)
-        or not isinstance(number, int | float)
-        or not -math.inf < number <= _MAX_GRADE
-    ):
-        raise UserError(f"the {name} {str(value)[:40]!a} is no number up to {_MAX_GRADE:,}")
-    return max(1, round(number)) if number > 0 else 0
 
 
 def documents_of(
@@ -514,5 +393,6 @@ def documents_of(
         yield replace(document, text=text, title=title)
 
 
-def _key(part: str, identity: str) -> str:
+def key_of(part: str, identity: str) -> str:
+    """A document's key from its part and id."""
     return f"{part}/{identity}" if part else identity

@@ -30,20 +30,15 @@ from poslens.attribution.datasets.schema import (
     optional,
     required,
 )
-from poslens.attribution.datasets.streams import MEGABYTE, File, open_text
+from poslens.attribution.datasets.streams import File, beginning
 from poslens.attribution.datasets.types import DataSet, Rejection, collect
 from poslens.attribution.errors import UserError
 from poslens.attribution.types import TextPair
-
-LIMIT = 500 * MEGABYTE
-"""Largest file, unpacked: it is held in memory as a whole."""
 
 NO_FACT = (
     "no fact has a known relation, one answer, and one sentence of evidence that names both of its "
     "entities, next to other sentences"
 )
-
-_HEAD = 1 << 16
 
 
 def _list(value: Any, name: str) -> list[Any]:
@@ -119,7 +114,7 @@ def read(files: list[File], name: str, title: str = "") -> DataSet:
         for file in files:
             documents: list[AnnotatedDocument] = []
             rows: list[int] = []
-            for number, each in enumerate(_list(tables.json_file(file, LIMIT), "file"), start=1):
+            for number, each in enumerate(_list(tables.json_file(file), "file"), start=1):
                 try:
                     documents.append(_document(_row(number, each)))
                     rows.append(number)
@@ -156,12 +151,8 @@ def _files(path: Path) -> list[File]:
 
 def _fits(file: File) -> bool:
     """Whether a file begins with a list of documents with entities."""
-    try:
-        with open_text(file) as text:
-            head = text.read(_HEAD)
-    except (UserError, OSError, UnicodeError):
-        return False
-    return head.lstrip().startswith("[") and '"vertexSet"' in head
+    head = beginning(file)
+    return head.startswith("[") and '"vertexSet"' in head
 
 
 register(
@@ -171,7 +162,6 @@ register(
         order=41,
         fits=lambda path: bool(_files(path)),
         read=lambda path, name, title: read(_files(path), name, title),
-        collection=colder.refuse_collection,
-        judges=False,
+        unjudged=colder.UNJUDGED,
     )
 )

@@ -124,14 +124,6 @@ def _fits(path: Path) -> bool:
     return bool(files) and has_columns(files[0], [TEXT]) and not has_columns(files[0], [_QUERY])
 
 
-def _nothing_judged(path: Path, name: str, title: str = "") -> Collection:
-    raise UserError(
-        f"{title or name} has no relevance judgments, so its rankings can't be measured: choose "
-        "Audit, Hubs or Why, or add judgments (for a BEIR folder, qrels/test.tsv with the header "
-        "query-id, corpus-id, score)."
-    )
-
-
 register(
     Format(
         name="documents",
@@ -139,8 +131,9 @@ register(
         order=25,
         fits=_fits,
         read=read,
-        collection=_nothing_judged,
         documents=documents,
-        judges=False,
+        unjudged="has no relevance judgments, so its rankings can't be measured: choose Audit, "
+        "Hubs or Why, or add judgments (for a BEIR folder, qrels/test.tsv with the header "
+        "query-id, corpus-id, score).",
     )
 )

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from poslens.attribution.datasets import tables
-from poslens.attribution.datasets.corpus import Collection, from_pairs
+from poslens.attribution.datasets.corpus import Collection
+from poslens.attribution.datasets.judged_pairs import from_pairs
 from poslens.attribution.datasets.schema import Column
 from poslens.attribution.datasets.streams import File
 from poslens.attribution.datasets.types import DataSet
@@ -34,9 +35,10 @@ class Format:
     that accepts nearly any file comes last. `read` and `collection` take a path, a name and a
     title and, with `has_variants`, the requested variant. `collection` returns the corpus, queries
     and judgments, or raises if nothing is judged; without it, the corpus consists of the documents
-    of the pairs. `documents` returns corpus and queries of a format without judgments. `judges` is
-    whether the format says which documents answer a query. `also` lists variants: the data set is
-    registered under its name with each of them appended, too.
+    of the pairs. `documents` returns corpus and queries of a format without judgments. `unjudged`
+    completes the sentence that refuses a collection of a format that does not say which documents
+    answer a query. `also` lists variants: the data set is registered under its name with each of
+    them appended, too.
     """
 
     name: str
@@ -46,7 +48,7 @@ class Format:
     read: Callable[..., DataSet]
     collection: Callable[..., Collection] | None = None
     documents: Callable[..., Collection] | None = None
-    judges: bool = True
+    unjudged: str = ""
     has_variants: bool = False
     also: tuple[str, ...] = ()
 
@@ -117,6 +119,8 @@ def collection(path: Path, name: str, title: str = "", variant: str = "") -> Col
         UserError: the format has no relevance judgments, or as `read`.
     """
     entry = FORMATS[detect(path)]
+    if entry.unjudged:
+        raise UserError(f"{title or name} {entry.unjudged}")
     if entry.collection is None:
         return from_pairs(read(path, name, title, variant))
     return entry.collection(*_arguments(entry, path, name, title, variant))
@@ -146,6 +150,16 @@ def files_of(path: Path, suffixes: tuple[str, ...], prefix: str = "") -> list[Fi
     return [
         File(prefix + p.name, p) for p in paths if p.is_file() and tables.suffix(p.name) in suffixes
     ]
+
+
+def named_files(root: Path, names: Sequence[str]) -> dict[str, Path]:
+    """The files of these names that a folder has, with or without .gz, by name."""
+    return {
+        name: path
+        for name in names
+        for path in (root / f"{name}.gz", root / name)
+        if path.is_file()
+    }
 
 
 def has_columns(file: File, columns: Sequence[Column[Any]]) -> bool:

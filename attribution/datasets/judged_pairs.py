@@ -1,20 +1,22 @@
-"""Judgments in BEIR's columns (query-id, corpus-id, score), and their pairs of texts."""
+"""Judgments in BEIR's columns (query-id, corpus-id, score), their pairs of texts, and collections
+made of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Generic
 
-from poslens.attribution.datasets.corpus import grade
-from poslens.attribution.datasets.schema import Column, Row, T, accepted, as_id, required
+from poslens.attribution.datasets.corpus import Collection, Document, Query, key_of
+from poslens.attribution.datasets.schema import Column, Row, T, accepted, as_grade, as_id, required
 from poslens.attribution.datasets.streams import File
-from poslens.attribution.datasets.types import Judgement, LostDocument, Rejection
+from poslens.attribution.datasets.types import DataSet, Groups, Judgement, LostDocument, Rejection
 from poslens.attribution.errors import UserError
 from poslens.attribution.types import TextPair
 
 QUERY_ID, DOCUMENT_ID = required("query-id", as_id), required("corpus-id", as_id)
-SCORE = required("score", grade)
+SCORE = required("score", as_grade)
 COLUMNS = (QUERY_ID, DOCUMENT_ID, SCORE)
 
 
@@ -143,3 +145,89 @@ def judged_pairs(
             yield Rejection(row.file, row.row, f"{row.pair_id}: {error}")
             continue
         yield Judgement(pair, row.query, row.document, row.relevance, part, language)
+
+
+def gather(
+    name: str,
+    title: str,
+    rows: Iterable[Judgement | Rejection],
+    stream: Callable[[], Iterator[Document | Rejection]],
+    files: Sequence[Path] = (),
+    *,
+    skips_own_id: bool = False,
+    groups: Groups | None = None,
+) -> Collection:
+    """The collection of a reader's judgments and of the corpus that `stream` reads.
+
+    Raises:
+        UserError: no document is judged relevant.
+    """
+    judged: dict[str, list[Judgement | LostDocument]] = {}
+    rejected: list[Rejection] = []
+    n_pairs = 0
+    for row in rows:
+        if isinstance(row, Judgement | LostDocument):
+            judged.setdefault(key_of(row.part, row.query_id), []).append(row)
+        if isinstance(row, Rejection):
+            rejected.append(row)
+        else:
+            n_pairs += 1
+    if not n_pairs:
+        first = rejected[0] if rejected else None
+        hint = f"; correct {first.file} row {first.row} first: {first.reason}" if first else ""
+        raise UserError(f"{title} has no query with a relevant document{hint}")
+    queries = tuple(_query(query_id, ones) for query_id, ones in judged.items())
+    return Collection(
+        name, title, queries, stream, tuple(files), tuple(rejected), skips_own_id, groups=groups
+    )
+
+
+def _query(query_id: str, judged: Sequence[Judgement | LostDocument]) -> Query:
+    paired = [judgement for judgement in judged if isinstance(judgement, Judgement)]
+    first = next((judgement for judgement in paired if judgement.pair.evidence is not None), None)
+    first = first or (paired[0] if paired else None)
+    pair = None if first is None else first.pair
+    span = None if pair is None else pair.evidence
+    return Query(
+        query_id,
+        judged[0].query if isinstance(judged[0], LostDocument) else judged[0].pair.query,
+        judged[0].part,
+        judged[0].query_language,
+        {key_of(row.part, row.document_id): row.relevance for row in judged},
+        {
+            key_of(judgement.part, judgement.document_id): judgement.pair.pair_id
+            for judgement in paired
+        },
+        None if pair is None or span is None else (span.start + span.end) / 2 / len(pair.document),
+        None if pair is None else pair.document_tokens,
+        span,
+        "" if pair is None else pair.pair_id,
+        () if first is None else first.groups,
+        () if first is None else first.splits,
+    )
+
+
+def from_pairs(data: DataSet) -> Collection:
+    """The collection of a data set that has only pairs. The corpus is their distinct documents,
+    each with the id of its first pair; pairs with the same query text belong to one query.
+
+    Only the documents of a query's pairs count as relevant to it.
+    """
+    documents: dict[str, TextPair] = {}
+    queries: dict[str, str] = {}
+    for pair in data.pairs:
+        documents.setdefault(pair.document, pair)
+        queries.setdefault(pair.query, pair.pair_id)
+    judged = [
+        Judgement(
+            pair,
+            queries[pair.query],
+            documents[pair.document].pair_id,
+            query_language=pair.language,
+        )
+        for pair in data.pairs
+    ]
+    corpus = [
+        Document(pair.pair_id, pair.document, "", pair.language) for pair in documents.values()
+    ]
+    return gather(data.name, data.title, [*judged, *data.rejected], lambda: iter(corpus))

@@ -20,9 +20,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from poslens.attribution.datasets.corpus import Collection, Document, documents_of, gather
-from poslens.attribution.datasets.formats import Format, register
-from poslens.attribution.datasets.judged_pairs import RowsById
+from poslens.attribution.datasets.corpus import Collection, Document, documents_of
+from poslens.attribution.datasets.formats import Format, named_files, register
+from poslens.attribution.datasets.judged_pairs import RowsById, gather
 from poslens.attribution.datasets.languages import iso_639_3
 from poslens.attribution.datasets.schema import Column, Row, as_id, as_label, optional, required
 from poslens.attribution.datasets.streams import File
@@ -37,7 +37,7 @@ Version = Literal["original", "english"]
 ENGLISH: Version = "english"
 """The variant with all texts in English, and, after a hyphen, what its name ends in."""
 
-POSTS, CLAIMS, MAPPING = "posts.csv", "fact_checks.csv", "fact_check_post_mapping.csv"
+FILES = POSTS, CLAIMS, MAPPING = "posts.csv", "fact_checks.csv", "fact_check_post_mapping.csv"
 
 # One cell holds one post: far more is no cell of this data set, and parsing it costs memory.
 _MAX_CELL = 1_000_000
@@ -56,17 +56,6 @@ class _Text:
 
     def of(self, version: Version) -> str:
         return self.english if version == "english" else self.original
-
-
-def files(root: Path) -> dict[str, Path] | None:
-    """The three files by name, with or without .gz; None where one is missing."""
-    paths = {
-        name: path
-        for name in (POSTS, CLAIMS, MAPPING)
-        for path in (root / f"{name}.gz", root / name)
-        if path.is_file()
-    }
-    return paths if len(paths) == 3 else None
 
 
 def read(root: Path, name: str, title: str = "", version: Version = "original") -> DataSet:
@@ -109,9 +98,9 @@ def collection(root: Path, name: str, title: str = "", version: Version = "origi
 
 
 def _files(root: Path) -> dict[str, Path]:
-    paths = files(root)
-    if paths is None:
-        raise UserError(f"{root.name} is not MultiClaim: it needs {POSTS}, {CLAIMS}, {MAPPING}.")
+    paths = named_files(root, FILES)
+    if len(paths) < len(FILES):
+        raise UserError(f"{root.name} is not MultiClaim: it needs {', '.join(FILES)}.")
     return paths
 
 
@@ -282,7 +271,7 @@ register(
         name="multiclaim",
         description="MultiClaim (posts.csv, fact_checks.csv, fact_check_post_mapping.csv)",
         order=20,
-        fits=lambda path: path.is_dir() and files(path) is not None,
+        fits=lambda path: path.is_dir() and len(named_files(path, FILES)) == len(FILES),
         read=lambda path, name, title, variant: read(path, name, title, _version(variant)),
         collection=lambda path, name, title, variant: collection(
             path, name, title, _version(variant)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from poslens.attribution.datasets.corpus import Collection, Document, gather
+from poslens.attribution.datasets.corpus import Collection, Document
 from poslens.attribution.datasets.formats import Format
+from poslens.attribution.datasets.judged_pairs import gather
 from poslens.attribution.datasets.streams import File
 from poslens.attribution.datasets.types import (
     DataSet,

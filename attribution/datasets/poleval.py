@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from poslens.attribution.datasets.beir import joined
-from poslens.attribution.datasets.corpus import Collection, Document, documents_of, gather
-from poslens.attribution.datasets.formats import Format, register
+from poslens.attribution.datasets.corpus import Collection, Document, documents_of
+from poslens.attribution.datasets.formats import Format, named_files, register
 from poslens.attribution.datasets.judged_pairs import (
     SCORE,
     JudgementRow,
     RowsById,
+    gather,
     judged_pairs,
     judgement_rows,
 )
@@ -30,20 +31,10 @@ from poslens.attribution.types import TextPair
 
 LANGUAGE = "pol"
 
-QUESTIONS, PASSAGES, PAIRS = "questions.jl", "passages.jl", "pairs.tsv"
+FILES = QUESTIONS, PASSAGES, PAIRS = "questions.jl", "passages.jl", "pairs.tsv"
 ID, TEXT = required("id", as_id), required("text", as_string)
 TITLE = optional("title", as_string)
 PAIR_IDS = required("question-id", as_id), required("passage-id", as_id)
-
-
-def files(root: Path) -> dict[str, Path]:
-    """The files that the folder has, by name."""
-    return {
-        name: path
-        for name in (QUESTIONS, PASSAGES, PAIRS)
-        for path in (root / f"{name}.gz", root / name)
-        if path.is_file()
-    }
 
 
 def read(root: Path, name: str, title: str = "") -> DataSet:
@@ -52,7 +43,9 @@ def read(root: Path, name: str, title: str = "") -> DataSet:
     Raises:
         UserError: a file is damaged, or no row makes a pair.
     """
-    return collect(name, title or f"{name} (PolEval 2022)", pairs_of(_judged(files(root), name)))
+    return collect(
+        name, title or f"{name} (PolEval 2022)", pairs_of(_judged(named_files(root, FILES), name))
+    )
 
 
 def collection(root: Path, name: str, title: str = "") -> Collection:
@@ -61,7 +54,7 @@ def collection(root: Path, name: str, title: str = "") -> Collection:
     Raises:
         UserError: as `read`.
     """
-    named = files(root)
+    named = named_files(root, FILES)
 
     def document(row: Row) -> Document:
         heading = row[TITLE]
@@ -108,7 +101,7 @@ register(
         name="poleval",
         description="PolEval 2022 (questions.jl, passages.jl, pairs.tsv)",
         order=21,
-        fits=lambda path: path.is_dir() and len(files(path)) == 3,
+        fits=lambda path: path.is_dir() and len(named_files(path, FILES)) == len(FILES),
         read=read,
         collection=collection,
     )

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from poslens.attribution.datasets import judged_pairs, parquet
-from poslens.attribution.datasets.corpus import Collection, Document, documents_of, gather
+from poslens.attribution.datasets.corpus import Collection, Document, documents_of
 from poslens.attribution.datasets.formats import LANGUAGE, Format, register
-from poslens.attribution.datasets.judged_pairs import JudgementRow, RowsById, judgement_rows
+from poslens.attribution.datasets.judged_pairs import JudgementRow, RowsById, gather, judgement_rows
 from poslens.attribution.datasets.languages import iso_639_3
 from poslens.attribution.datasets.schema import (
     Column,

@@ -7,6 +7,7 @@ that it was given.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ MAX_ID = 500
 """Maximum length of an id, language or domain, in characters."""
 
 _MAX_WHOLE = 10**12
+_MAX_GRADE = 1_000_000
 _WHOLE = re.compile(r"\s*(-?[0-9]{1,12})(?:\.0)?\s*")
 _TYPES = {bool: "true or false", int: "a number", float: "a number", list: "a list"}
 
@@ -159,6 +161,21 @@ def as_whole(value: Any, name: str) -> int:
     if abs(number) > _MAX_WHOLE:
         raise UserError(f"the {name} is beyond {_MAX_WHOLE:,}")
     return number
+
+
+def as_grade(value: Any, name: str) -> int:
+    """A judgment as a grade, 0 if not relevant; pytrec_eval requires whole numbers."""
+    try:
+        number = float(value) if isinstance(value, str) else value
+    except ValueError:
+        number = None
+    if (
+        isinstance(number, bool)
+        or not isinstance(number, int | float)
+        or not -math.inf < number <= _MAX_GRADE
+    ):
+        raise UserError(f"the {name} {str(value)[:40]!a} is no number up to {_MAX_GRADE:,}")
+    return max(1, round(number)) if number > 0 else 0
 
 
 def _is_gap(value: Any) -> bool:

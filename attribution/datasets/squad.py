@@ -34,14 +34,12 @@ from poslens.attribution.datasets.schema import (
     optional,
     required,
 )
-from poslens.attribution.datasets.streams import MEGABYTE, File, open_text
+from poslens.attribution.datasets.streams import File, beginning
 from poslens.attribution.datasets.types import Groups, Judgement, Passages, Rejection
 from poslens.attribution.errors import UserError
 from poslens.attribution.types import EvidenceSpan, TextPair
 
 SUFFIXES = (".json", ".json.gz")
-LIMIT = 500 * MEGABYTE
-"""Largest JSON file, unpacked: it is held in memory as a whole. SQuAD 2.0's own has 42 MB."""
 
 _STARTS = (0, 100, 200, 300, 400, 500)
 _END = 3120
@@ -53,8 +51,6 @@ GROUPS = Groups(
 )
 """Groups of SQuAD-PosQ. Its own script counts an answer that begins at 100, 200, 300, 400 or 500 in
 two of them; here each is in one."""
-
-_HEAD = 1 << 16
 
 
 def _first_answer(value: Any, name: str) -> tuple[str, int]:
@@ -114,7 +110,7 @@ def _of_json(file: File) -> Iterator[tuple[str, Row]]:
     """Every passage as row 0 and every question as a row with its passage, with the place of the
     passage in the file."""
     number = 0
-    for a, article in enumerate(_list(tables.json_file(file, LIMIT), "data", file.name), start=1):
+    for a, article in enumerate(_list(tables.json_file(file), "data", file.name), start=1):
         for p, paragraph in enumerate(_list(article, "paragraphs", file.name), start=1):
             questions = _list(paragraph, "qas", file.name)
             passage = {"title": article.get("title"), "context": paragraph.get("context")}
@@ -185,12 +181,8 @@ def _fits(file: File) -> bool:
     """Whether a file begins as SQuAD's do, or has its columns."""
     if _is_parquet(file.name):
         return has_columns(file, COLUMNS)
-    try:
-        with open_text(file) as text:
-            head = text.read(_HEAD)
-    except (UserError, OSError, UnicodeError):
-        return False
-    return head.lstrip().startswith("{") and '"paragraphs"' in head
+    head = beginning(file)
+    return head.startswith("{") and '"paragraphs"' in head
 
 
 register(

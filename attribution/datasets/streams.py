@@ -19,6 +19,10 @@ MEGABYTE = 1_000_000
 MAX_LINE = 12_500_000
 """Characters of one line of JSON: the longest text taken, every character of it escaped."""
 
+MAX_JSON = 500 * MEGABYTE
+"""Bytes of the largest JSON file, unpacked, which is in memory as a whole. Lines of JSON have no
+limit."""
+
 _FOREIGN = re.compile("[\udc80-\udcff]")
 # Text packs to a fifth or a tenth; only a bomb unpacks to a hundred times its size.
 _MAX_RATIO = 100
@@ -138,6 +142,16 @@ def open_text(file: File, limit: int | None = None) -> Iterator[io.TextIOWrapper
                 raise UserError(
                     f"{file.name} is not {encoding.upper()} throughout: save it as UTF-8."
                 ) from error
+
+
+def beginning(file: File, length: int = 1 << 16) -> str:
+    """The first characters of a file from which its format is told, without white space in front;
+    empty if it cannot be read as text."""
+    try:
+        with open_text(file) as text:
+            return text.read(length).lstrip()
+    except (UserError, OSError, UnicodeError):
+        return ""
 
 
 def has_foreign_bytes(text: str) -> bool:

@@ -22,6 +22,7 @@ from poslens.attribution.datasets.schema import (
     required_names,
 )
 from poslens.attribution.datasets.streams import (
+    MAX_JSON,
     MAX_LINE,
     MEGABYTE,
     File,
@@ -169,13 +170,13 @@ def json_row(number: int, line: str | None) -> Row:
     return Row(number, {column_name(key): value for key, value in fields.items()})
 
 
-def json_file(file: File, limit: int) -> Any:
-    """The value of a whole JSON file of at most `limit` bytes, unpacked.
+def json_file(file: File) -> Any:
+    """The value of a whole JSON file.
 
     Raises:
         UserError: the file cannot be read, is damaged or too large.
     """
-    with open_bytes(file, limit) as stream:
+    with open_bytes(file, MAX_JSON) as stream:
         data = stream.read()
     try:
         return json.loads(data)

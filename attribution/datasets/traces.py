@@ -38,16 +38,13 @@ from poslens.attribution.datasets.schema import (
     optional,
     required,
 )
-from poslens.attribution.datasets.streams import MEGABYTE, File, json_lines, open_text
+from poslens.attribution.datasets.streams import MAX_JSON, File, beginning, json_lines, open_text
 from poslens.attribution.datasets.tables import json_object
 from poslens.attribution.datasets.types import Judgement, Passages, Rejection
 from poslens.attribution.errors import UserError
 from poslens.attribution.types import TextPair
 
 SUFFIXES = (".json", ".json.gz", ".jsonl", ".jsonl.gz")
-LIMIT = 500 * MEGABYTE
-"""Largest .json file, unpacked: it is held in memory as a whole. Lines of JSON have no limit."""
-
 _DOCUMENTS = {
     "RETRIEVER": ("retrieval.documents",),
     "RERANKER": ("reranker.output_documents", "reranker.input_documents", "retrieval.documents"),
@@ -193,7 +190,7 @@ def _values(file: File) -> Iterator[Any]:
     Raises:
         UserError: it is damaged, or none.
     """
-    with open_text(file, LIMIT) as stream:
+    with open_text(file, MAX_JSON) as stream:
         text = stream.read()
     decoder, at = json.JSONDecoder(), 0
     while (at := _NEXT.match(text, at).end()) < len(text):  # type: ignore[union-attr]
@@ -287,13 +284,6 @@ def documents(path: Path, name: str, title: str = "") -> Collection:
     return replace(traced, queries=tuple(query.unjudged for query in traced.queries))
 
 
-def _nothing_judged(_path: Path, name: str, title: str = "") -> Collection:
-    raise UserError(
-        f"{title or name} contains the results of a retriever and no relevance judgments: choose "
-        "a data set with judgments to rank."
-    )
-
-
 def _files(path: Path) -> list[File]:
     """The files of spans at a path; none where one of that kind holds something else."""
     files = files_below(path, lambda name: name.endswith(SUFFIXES))
@@ -301,12 +291,8 @@ def _files(path: Path) -> list[File]:
 
 
 def _fits(file: File) -> bool:
-    try:
-        with open_text(file) as text:
-            head = text.read(_HEAD)
-    except (UserError, OSError, UnicodeError):
-        return False
-    return head.lstrip()[:1] in ("{", "[") and _TOLD_BY.search(head) is not None
+    head = beginning(file, _HEAD)
+    return head[:1] in ("{", "[") and _TOLD_BY.search(head) is not None
 
 
 register(
@@ -318,8 +304,8 @@ register(
             44,
             _files,
         ),
-        collection=_nothing_judged,
         documents=documents,
-        judges=False,
+        unjudged="contains the results of a retriever and no relevance judgments: choose a data "
+        "set with judgments to rank.",
     )
 )

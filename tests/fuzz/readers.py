@@ -35,7 +35,8 @@ from poslens.attribution.datasets import (
     squad,
     traces,
 )
-from poslens.attribution.datasets.corpus import Collection, from_pairs
+from poslens.attribution.datasets.corpus import Collection
+from poslens.attribution.datasets.judged_pairs import from_pairs
 from poslens.attribution.datasets.streams import File
 from poslens.attribution.datasets.types import DataSet
 from poslens.attribution.errors import UserError

@@ -14,7 +14,7 @@ import pytest
 
 from poslens.attribution.curves.published import read_measures
 from poslens.attribution.datasets import beir, posir, read_upload
-from poslens.attribution.datasets.corpus import grade
+from poslens.attribution.datasets.schema import as_grade
 from poslens.attribution.errors import UserError
 from tests.support.format_files import write
 
@@ -67,7 +67,7 @@ TEXTS = [{"_id": f"d{n}", "text": "Fog lifts."} for n in range(3)]
 @pytest.mark.parametrize("score", [math.inf, -math.inf, math.nan, 1e300, None, "much", True])
 def test_a_grade_is_a_number(score: object) -> None:
     with pytest.raises(UserError, match="is no number up to 1,000,000"):
-        grade(score)
+        as_grade(score, "score")
 
 
 def test_beir_without_a_judgement_is_one_sentence(tmp_path: Path) -> None:

@@ -14,12 +14,8 @@ import torch
 
 from poslens.attribution import datasets
 from poslens.attribution.datasets import beir, formats, multiclaim, posir
-from poslens.attribution.datasets.corpus import (
-    Collection,
-    Document,
-    Query,
-    grade,
-)
+from poslens.attribution.datasets.corpus import Collection, Document, Query
+from poslens.attribution.datasets.schema import as_grade
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.ranking_measures import NDCG, RECALL, measure
 from poslens.attribution.evaluation.search import rankings, search, search_lexical
@@ -308,7 +304,7 @@ def test_what_judges_no_relevance_is_said(tmp_path: Path) -> None:
 
 
 def test_grades_are_whole_and_above_zero() -> None:
-    assert [grade(score) for score in (0.2, 1, 1.0, 2.6, 3)] == [1, 1, 1, 3, 3]
+    assert [as_grade(score, "score") for score in (0.2, 1, 1.0, 2.6, 3)] == [1, 1, 1, 3, 3]
 
 
 def test_a_sample_of_documents_is_drawn_by_their_ids() -> None:
