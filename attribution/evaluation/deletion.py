@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from poslens.attribution.methods import METHODS
 from poslens.attribution.methods.occlusion import units
 from poslens.attribution.methods.perturbation import Perturbed, perturbed
 from poslens.attribution.retrievers.base import Retriever
-from poslens.attribution.types import Attribution, TextPair, TokenizedText
+from poslens.attribution.types import Attribution, Method, TextPair, TokenizedText
 
 
 def deletion_insertion(
@@ -64,28 +64,21 @@ def deletion_insertion(
         ValueError: the attribution belongs to another text or tokenizer.
     """
     parameters = ErasureParameters(tuple(fractions), unit, n_random, seed)
-    started = time.perf_counter()
 
     def order(document: _Document) -> NDArray[np.int64]:
         if attribution.document != document.text:
             raise ValueError(f"the attribution of {attribution.pair_id} is not of this document")
         return _order(document, attribution, parameters, pair)
 
-    erased = _erased(retriever, pair, order, parameters, random_orders, should_stop)
+    test = _erase(
+        retriever, pair, attribution.method, order, parameters, random_orders, should_stop
+    )
     share = evidence_share(attribution, pair.evidence) if pair.evidence else None
-    return Faithfulness(
+    return replace(
+        test,
         model=attribution.model,
-        method=attribution.method,
-        pair_id=pair.pair_id,
-        parameters=parameters,
-        n_units=erased.document.n_units,
-        truncated=erased.document.text.truncated,
-        deletion=erased.deletion,
-        insertion=erased.insertion,
-        random_orders=erased.random_orders,
         enrichment=None if share is None else share.enrichment,
         attribution_seconds=attribution.seconds,
-        seconds=time.perf_counter() - started,
     )
 
 
@@ -104,47 +97,25 @@ def by_position(
         Stopped: `should_stop` returned true.
         UserError: a score that is not finite, or a document that does not fit.
     """
-    started = time.perf_counter()
 
     def order(document: _Document) -> NDArray[np.int64]:
         return np.arange(document.n_units)[:: 1 if start == "front" else -1]
 
-    erased = _erased(retriever, pair, order, parameters, random_orders, should_stop)
-    return Faithfulness(
-        model=retriever.name,
-        method=position_order(start),
-        pair_id=pair.pair_id,
-        parameters=parameters,
-        n_units=erased.document.n_units,
-        truncated=erased.document.text.truncated,
-        deletion=erased.deletion,
-        insertion=erased.insertion,
-        random_orders=random_orders,
-        enrichment=None,
-        attribution_seconds=0.0,
-        seconds=time.perf_counter() - started,
-    )
+    method = position_order(start)
+    return _erase(retriever, pair, method, order, parameters, random_orders, should_stop)
 
 
-@dataclass(frozen=True, slots=True)
-class _Erased:
-    """Scores [F] along one order, and those of the random orders."""
-
-    document: _Document
-    deletion: NDArray[np.float32]
-    insertion: NDArray[np.float32]
-    random_orders: RandomOrders
-
-
-def _erased(
+def _erase(
     retriever: Retriever,
     pair: TextPair,
+    method: Method,
     order_of: Callable[[_Document], NDArray[np.int64]],
     parameters: ErasureParameters,
     random_orders: RandomOrders | None,
     should_stop: Callable[[], bool],
-) -> _Erased:
-    """Score a pair along one order of its units, and along random ones if none are given."""
+) -> Faithfulness:
+    """The test of one order of a pair's units, and of random ones if none are given."""
+    started = time.perf_counter()
     with retriever.lock, torch.no_grad():
         document = _document(retriever, pair, parameters.unit)
         counts = parameters.counts(document.n_units)
@@ -159,8 +130,20 @@ def _erased(
         behind[len(fronts) :] ^= True  # inserted: those before
         scores = document.scores(behind.reshape(-1, document.n_units), should_stop)
     deletion, insertion = scores.reshape(2, len(fronts), len(counts))
-    random_orders = random_orders or RandomOrders(deletion[1:], insertion[1:])
-    return _Erased(document, deletion[0], insertion[0], random_orders)
+    return Faithfulness(
+        model=retriever.name,
+        method=method,
+        pair_id=pair.pair_id,
+        parameters=parameters,
+        n_units=document.n_units,
+        truncated=document.text.truncated,
+        deletion=deletion[0],
+        insertion=insertion[0],
+        random_orders=random_orders or RandomOrders(deletion[1:], insertion[1:]),
+        enrichment=None,
+        attribution_seconds=0.0,
+        seconds=time.perf_counter() - started,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ from poslens.attribution.types import Side
 _QUERIES_AT_ONCE = 512
 
 Vectorise = Callable[[Sequence[str], Side], Tensor]
+Read = Callable[[Sequence[str], Side], Iterator[tuple[list[int], Representation]]]
+"""Representations of texts of one side, batch by batch, with the texts' numbers."""
 OnBatch = Callable[[int], None]
 """Told how many texts the model has read, after each batch."""
 
@@ -55,9 +57,10 @@ def scorer(
     """
     scorers: dict[Search, Callable[[], Scorer]] = {
         "vectors": lambda: Dense(retriever, queries, vectorise, device_slot, on_batch),
-        "term_weights": lambda: Sparse(retriever, queries, device_slot, on_batch),
-        "token_vectors": lambda: LateInteraction(retriever, queries, device_slot, on_batch),
+        "term_weights": lambda: Sparse(read, queries),
+        "token_vectors": lambda: LateInteraction(retriever, read, queries),
     }
+    read = partial(_read, retriever, device_slot=device_slot, on_batch=on_batch)
     way = family_of(retriever.spec).search
     if way not in scorers:
         raise UserError(f"{retriever.name} has no vectors to search: rerank with it instead.")
@@ -157,21 +160,13 @@ class Dense:
 class Sparse:
     """Weights of vocabulary terms; a document that shares no term is not found."""
 
-    def __init__(
-        self,
-        retriever: Separate,
-        queries: Sequence[str],
-        device_slot: DeviceSlot = nullcontext,
-        on_batch: OnBatch = _unheard,
-    ) -> None:
-        self._read = partial(_read, retriever, device_slot=device_slot, on_batch=on_batch)
-        self._retriever = retriever
-        arrays: dict[int, Tensor] = {}
-        for numbers, weights in self._read(queries, "query"):
-            arrays |= {
-                n: w.float().cpu().to_sparse() for n, w in zip(numbers, weights, strict=True)
-            }
-        self._queries = arrays
+    def __init__(self, read: Read, queries: Sequence[str]) -> None:
+        self._read = read
+        self._queries = {
+            number: vector.float().cpu().to_sparse()
+            for numbers, weights in read(queries, "query")
+            for number, vector in zip(numbers, weights, strict=True)
+        }
 
     def __call__(self, rows: Sequence[int], documents: Sequence[str]) -> Tensor:
         """Dot products."""
@@ -190,19 +185,13 @@ class Sparse:
 class LateInteraction:
     """A vector for each token, compared by the model's own MaxSim."""
 
-    def __init__(
-        self,
-        retriever: Separate,
-        queries: Sequence[str],
-        device_slot: DeviceSlot = nullcontext,
-        on_batch: OnBatch = _unheard,
-    ) -> None:
-        self._read = partial(_read, retriever, device_slot=device_slot, on_batch=on_batch)
-        self._retriever = retriever
-        self._queries: dict[int, tuple[Tensor, Tensor]] = {}
-        for numbers, vectors in self._read(queries, "query"):
-            for at, number in enumerate(numbers):
-                self._queries[number] = (vectors.tokens[at], vectors.mask[at])
+    def __init__(self, retriever: Separate, read: Read, queries: Sequence[str]) -> None:
+        self._retriever, self._read = retriever, read
+        self._queries = {
+            number: (vectors.tokens[at], vectors.mask[at])
+            for numbers, vectors in read(queries, "query")
+            for at, number in enumerate(numbers)
+        }
 
     def __call__(self, rows: Sequence[int], documents: Sequence[str]) -> Tensor:
         """MaxSim."""

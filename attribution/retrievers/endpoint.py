@@ -23,14 +23,15 @@ from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.retrievers.endpoint_address import address_of
 from poslens.attribution.retrievers.endpoint_client import (
     TOLERANCE,
+    EndpointClient,
     Scores,
     VectorSource,
     client_of,
 )
-from poslens.attribution.retrievers.family import Capability, Family, Placement, register
-from poslens.attribution.retrievers.specs import ModelFiles, RetrieverSpec
+from poslens.attribution.retrievers.family import Capability, Family, register
+from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.text import MAX_CHARACTERS, words
-from poslens.attribution.types import Array, Side, TextPair, Token, TokenizedText
+from poslens.attribution.types import Side, TextPair, Token, TokenizedText
 
 NOTHING_LEFT = "."
 
@@ -241,18 +242,8 @@ def _steady(name: str, distance: float, compared: str) -> LibraryCheck:
     )
 
 
-def _probe(spec: RetrieverSpec) -> Array:
-    return client_of(address_of(spec)).probe
-
-
-def _load_embedding(
-    spec: RetrieverSpec, _files: ModelFiles, _place: Placement
-) -> EmbeddingEndpoint:
-    return EmbeddingEndpoint(spec, client_of(address_of(spec)))
-
-
-def _load_rerank(spec: RetrieverSpec, _files: ModelFiles, _place: Placement) -> RerankEndpoint:
-    return RerankEndpoint(spec, client_of(address_of(spec)))
+def _client(spec: RetrieverSpec) -> EndpointClient:
+    return client_of(address_of(spec))
 
 
 EMBEDDING = register(
@@ -262,11 +253,11 @@ EMBEDDING = register(
         order=60,
         capabilities=frozenset({Capability.EMBEDDINGS, Capability.VECTOR}),
         search="vectors",
-        load=_load_embedding,
+        load=lambda spec, _files, _place: EmbeddingEndpoint(spec, _client(spec)),
         has_weights=False,
         why_not="an endpoint gives vectors of texts and nothing of how they come about, so that "
         "there are no gradients, layers or term weights",
-        probe=_probe,
+        probe=lambda spec: _client(spec).probe,
     )
 )
 
@@ -277,10 +268,10 @@ RERANK = register(
         order=61,
         capabilities=frozenset({Capability.EMBEDDINGS}),
         search="rerank",
-        load=_load_rerank,
+        load=lambda spec, _files, _place: RerankEndpoint(spec, _client(spec)),
         has_weights=False,
         why_not="an endpoint gives scores of documents and nothing of how they come about, so that "
         "there are no gradients, layers or vectors",
-        probe=_probe,
+        probe=lambda spec: _client(spec).probe,
     )
 )

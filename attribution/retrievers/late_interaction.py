@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -209,10 +208,6 @@ def _load(spec: RetrieverSpec, files: ModelFiles, place: Placement) -> LateInter
     return LateInteractionRetriever(model, spec, place.precision)
 
 
-def _recognizes(_folder: Path, architectures: Sequence[str]) -> bool:
-    return _ARCHITECTURE in architectures
-
-
 FAMILY = register(
     Family(
         name="late_interaction",
@@ -222,6 +217,6 @@ FAMILY = register(
         search="token_vectors",
         load=_load,
         library_class=_CLASS,
-        recognizes=_recognizes,
+        recognizes=lambda _folder, architectures: _ARCHITECTURE in architectures,
     )
 )

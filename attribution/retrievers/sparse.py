@@ -139,11 +139,9 @@ class SparseRetriever(DenseRetriever):
         return LibraryCheck(distance, "score")
 
 
-_CLASS = "SparseEncoder"
-
-
 def _load(spec: RetrieverSpec, files: ModelFiles, place: Placement) -> SparseRetriever:
-    return SparseRetriever(load_model(_CLASS, spec, files.folder, place), spec, place.precision)
+    model = load_model("SparseEncoder", spec, files.folder, place)
+    return SparseRetriever(model, spec, place.precision)
 
 
 FAMILY = register(
@@ -154,6 +152,6 @@ FAMILY = register(
         capabilities=frozenset({Capability.EMBEDDINGS, Capability.GRADIENTS, Capability.TERMS}),
         search="term_weights",
         load=_load,
-        library_class=_CLASS,
+        library_class="SparseEncoder",
     )
 )
