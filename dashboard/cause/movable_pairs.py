@@ -77,8 +77,5 @@ def choose_movable(
         st.info("The models can read fewer than two of these pairs. Select more pairs.")
         return None
     words = ", ".join(filter(None, (f"{len(chosen)} pairs spread evenly", unreadable)))
-    methods = {
-        "relocation": relocation_method(),
-        f"ablation ({ablation.params['by']})": ablation,
-    }
+    methods = {"relocation": relocation_method(), f"ablation ({ablation.params['by']})": ablation}
     return MovablePairs(data, specs, methods, pairs, words)

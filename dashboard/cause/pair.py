@@ -41,11 +41,7 @@ from poslens.figures.curves import Style
 from poslens.studies.audit.summary import measured_limit
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause import tables as intervention_tables
-from poslens.studies.cause.figures import (
-    causes_over_curve,
-    displacements,
-    relocation_scores,
-)
+from poslens.studies.cause.figures import causes_over_curve, displacements, relocation_scores
 
 RELOCATION = relocation_method()
 Intervention = Relocation | Ablation | Displacement

@@ -19,10 +19,7 @@ from poslens.studies.compare.differences import DIFFERENCES
 
 @fragment()
 def one_pair(
-    data: DataSet,
-    names: tuple[str, str],
-    method: Method,
-    published: Sequence[PublishedCurves],
+    data: DataSet, names: tuple[str, str], method: Method, published: Sequence[PublishedCurves]
 ) -> None:
     """One pair under both models. A fragment, so that selecting another pair doesn't rerun the
     sidebar."""

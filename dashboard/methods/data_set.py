@@ -33,11 +33,7 @@ def section(data: DataSet, models: Sequence[str], methods: Mapping[str, Method])
     """The number of pairs, progress, and the table of methods."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
         chosen = choices.spread(
-            "Pairs",
-            data.pairs,
-            faithfulness_service.DEFAULT_PAIRS,
-            "faithfulness.pairs",
-            width=240,
+            "Pairs", data.pairs, faithfulness_service.DEFAULT_PAIRS, "faithfulness.pairs", width=240
         )
         specs: list[RetrieverSpec] = []
         for name in models:

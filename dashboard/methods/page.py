@@ -11,13 +11,7 @@ from poslens.dashboard.widgets import choices, panels
 from poslens.dashboard.widgets.study_page import study_page
 from poslens.studies.preferences.study import PREFERENCES
 
-TABS = (
-    "One pair",
-    "Data set",
-    "Agreement with interventions",
-    "Simulatability",
-    "Preferences",
-)
+TABS = ("One pair", "Data set", "Agreement with interventions", "Simulatability", "Preferences")
 ERASURE = (
     "PosLens removes words in the order of their attribution (deletion) and restores them in the "
     "same order (insertion). If a method is faithful, the score drops early in deletion and rises "

@@ -9,12 +9,7 @@ from poslens.attribution import datasets
 from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate
 from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.audit import (
-    QUERY_FORMS,
-    TOP,
-    audit_method,
-    require_top,
-)
+from poslens.attribution.evaluation.audit import QUERY_FORMS, TOP, audit_method, require_top
 from poslens.attribution.evaluation.audit_workload import Workload, workload
 from poslens.attribution.evaluation.chunks import chunks_of
 from poslens.attribution.evaluation.comparison import SHARE_MARGIN, Verdict, judged
