@@ -286,12 +286,12 @@ def preferences_table() -> str:
     return table(
         [
             "method",
-            "index without position embeddings",
+            "method preference",
             "slope",
             "rank correlation",
             "detects primacy from",
             "detects recency from",
-            "share without the query",
+            "ratio without the query",
         ],
         map(row, METHODS),
     )

@@ -42,7 +42,7 @@ Values = NDArray[np.float64]
 BASE = "MiniLM"
 PLANTED = {-1.0: "MiniLM-primacy", 1.0: "MiniLM-recency"}
 """The model with a planted bias by its sign. A negative strength scales the primacy adapter, not a
-negated recency adapter: only the effects of the trained adapters are known from relocation."""
+negated recency adapter: relocation has confirmed only the trained adapters' effects."""
 
 STRENGTHS = (-1.0, -0.5, 0.0, 0.5, 1.0)
 """Strengths of the planted bias; 0 is the model without an adapter."""
@@ -234,8 +234,9 @@ class PlantedResponse:
     `rank_correlation` Spearman's; None if all indices are equal. `primacy` and `recency` are
     detection limits: the smallest strength from which the difference of the index from the
     order-blind one, paired by document, excludes 0 on the planted side; None if not even the whole
-    adapter is detected. `query_free` is the share of the difference between the two adapters'
-    indices that an unrelated query reproduces; None if the method does not tell the adapters apart.
+    adapter is detected. `query_free` is the difference between the two adapters' indices under an
+    unrelated query, divided by that under the pair's own; None if the method does not tell the
+    adapters apart.
     """
 
     indices: tuple[Estimate, ...]

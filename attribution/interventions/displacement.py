@@ -1,5 +1,5 @@
 """Displacement: the whole text moves without changing, after a neutral prefix or, for models that
-add position embeddings to word embeddings, by shifted position numbers. A change of the score is
+add position embeddings to word embeddings, by shifted position ids. A change of the score is
 then caused by position, not by content.
 """
 
@@ -23,7 +23,7 @@ from poslens.attribution.types import Array, Method, TextPair, as_array
 
 Way = Literal["prefix", "positions"]
 PREFIXES = (0, 32, 64, 128, 256)
-"""Lengths of the neutral prefix in tokens, and shifts of position numbers."""
+"""Lengths of the neutral prefix in tokens, and shifts of position ids."""
 
 VERSION = 1
 

@@ -292,9 +292,9 @@ register(
                 "biases",
                 BIASES,
                 "Where the model's bias terms go. explicit: all into one bias share. decompx: the "
-                "first layer's value bias to its token. absdot: to the tokens in proportion to "
-                "|bias · vector|, as in DecompX's reference configuration (BERT-like models, up to "
-                "512 tokens).",
+                "first layer's value-projection bias to its token, the rest into the bias share. "
+                "absdot: to the tokens in proportion to |bias · token's part of the vector|, as in "
+                "DecompX's reference configuration (BERT-like models, up to 512 tokens).",
             ),
             MethodParameter(
                 "part",

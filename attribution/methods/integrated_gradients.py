@@ -169,8 +169,9 @@ register(
     MethodEntry(
         name="integrated_gradients",
         title="Integrated gradients",
-        help="Gradients averaged along a straight path from padding tokens to the text: signed "
-        "shares of the difference between the text's score and that of the padding. Slow.",
+        help="Embedding minus padding, times the gradient averaged along the straight path between "
+        "them: signed shares of the difference between the text's score and that of the padding. "
+        "Slow.",
         axis="Integrated gradients",
         unit="score",
         signed=True,

@@ -205,8 +205,7 @@ register(
         title="Integrated Jacobians",
         help="Share of each pair of a query token and a document token, from the Jacobians of both "
         "encoders averaged along straight paths from padding tokens; a token's value is its sum "
-        "over the other text. Values plus the scores with padding instead of a text equal the "
-        "score. Slow.",
+        "over the other text. Values plus the bias share equal the score. Slow.",
         axis="Integrated Jacobians",
         unit="score",
         signed=True,
@@ -223,7 +222,7 @@ register(
                 "matrix",
                 ("no", "yes"),
                 "Also compute the share of every pair of a query token and a document token, "
-                "which takes a pass for each token of the query.",
+                "which takes a backward pass for each query token and point of the path.",
             ),
             MethodParameter(
                 "steps",

@@ -113,7 +113,7 @@ register(
         slow=True,
         parameters=(
             MethodParameter(
-                "level", ("word", "token", "sentence"), "Which unit is replaced at a time."
+                "level", ("word", "token", "sentence"), "The unit replaced in each step."
             ),
         ),
     )

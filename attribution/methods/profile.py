@@ -171,8 +171,8 @@ register(
     MethodEntry(
         name="profile",
         title="Query-free profile",
-        help="Norm of the Jacobian of the text's vector with respect to each word embedding: where "
-        "the vector is sensitive, for any query.",
+        help="Norm of the Jacobian of the text's vector with respect to each word embedding: how "
+        "sensitive the vector is to each token, for any query.",
         axis="Profile",
         unit="‖∂v/∂e‖F",
         signed=False,

@@ -2,7 +2,7 @@
 
 saliency_j = ||d s / d e_j||_2 with e_j the word embedding of token j, before position embeddings
 are added, and the other side constant. In units of the score per unit of embedding. Unsigned, and
-not a share of the score: it shows where the score is sensitive.
+not a share of the score: it shows which tokens the score is sensitive to.
 """
 
 from __future__ import annotations

@@ -407,7 +407,7 @@ def _displaced(subject: CausePair) -> None:
         key="displace",
         bind="query-params",
         help="PosLens puts neutral text of several lengths in front. For models with learned "
-        "position embeddings it also shifts the position numbers. The text stays the same, so a "
+        "position embeddings it also shifts the position ids. The text stays the same, so a "
         "score that changes depends on position.",
     ):
         return

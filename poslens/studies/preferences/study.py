@@ -185,13 +185,13 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
                 f"{name} from strength {value:g}" if value is not None else f"no {name}"
                 for name, value in (("primacy", planted.primacy), ("recency", planted.recency))
             )
-            slope, share = planted.slope.text("+.3f"), planted.query_free
+            slope, ratio = planted.slope.text("+.3f"), planted.query_free
             sentences.append(
                 f"The index grows by {slope} per unit of strength; the method detects {limits}."
             )
-            if share is not None:
+            if ratio is not None:
                 sentences.append(
-                    f"An unrelated query reproduces {share.text('.2f')} of the response."
+                    f"With an unrelated query, the response is {ratio.text('.2f')} times as large."
                 )
         return " ".join(sentences)
 

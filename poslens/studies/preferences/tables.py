@@ -21,7 +21,7 @@ class PreferenceRow:
     documents: int = column("Different documents.")
     order_blind: Estimate = column(
         "Primacy-recency index on the order-blind encoder, -1 to 1; 0 is expected.",
-        title="index, order-blind",
+        title="method preference",
         form="+.3f",
     )
     slope: Estimate | None = column(
@@ -42,8 +42,8 @@ class PreferenceRow:
         "The same for the recency adapter; null if not detected.", form="g"
     )
     query_free: Estimate | None = column(
-        "Share of the difference between the adapters' indices that an unrelated query "
-        "reproduces; null if the method does not tell the adapters apart.",
+        "Difference between the adapters' indices under an unrelated query, divided by that under "
+        "the pair's own; null if the method does not tell the adapters apart.",
         form=".2f",
     )
 
