@@ -157,7 +157,7 @@ class DifferenceRow:
     difference: Comparison | None = column("Value minus other value, paired.", form="+.3f")
     n: int = column("Items that both models have.")
     units: str = column("What the items are, such as pairs, queries or documents.")
-    documents: int = column("Different documents of these, which intervals resample.")
+    documents: int = column("Number of distinct documents, which intervals resample.")
 
 
 def difference_rows(differences: Sequence[PairedDifference]) -> Iterator[DifferenceRow]:

@@ -81,7 +81,7 @@ class BiasRow:
     test: str = column("Name of the test.")
     variant: str = column(VARIANT)
     n: int = column("Pairs of documents tested.")
-    documents: int = column("Different documents.")
+    documents: int = column("Number of distinct documents.")
     t: float | None = column("Paired t statistic; null where it is not defined.", form=".2f")
     p: float | None = column("Its two-sided p value.", form=".2g")
     p_holm: float | None = column(

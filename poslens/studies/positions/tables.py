@@ -12,7 +12,7 @@ from poslens.rows import Table, column
 from poslens.studies.positions.summary import PositionSummary
 
 MODEL = "Name of the model."
-QUERIES, DOCUMENTS = "Queries that the numbers are over.", "Different documents of these queries."
+QUERIES, DOCUMENTS = "Number of queries.", "Number of distinct documents of these queries."
 AT = "nDCG@10 with the evidence {}, 0 to 1."
 EFFECT = (
     "nDCG@10 with the evidence first minus last, paired within the query, -1 to 1; positive is "

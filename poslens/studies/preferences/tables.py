@@ -18,7 +18,7 @@ class PreferenceRow:
     """What one method prefers."""
 
     method: str = column("Name of the method.")
-    documents: int = column("Different documents.")
+    documents: int = column("Number of distinct documents.")
     order_blind: Estimate = column(
         "Primacy-recency index on the order-blind encoder, -1 to 1; 0 is expected.",
         title="method preference",
