@@ -198,7 +198,7 @@ def section() -> None:
         chosen = (spec, debiasing.grid(spec, strengths, blocks, depths), setup)
     st.markdown("**Does attention calibration reduce position bias, and what does it cost?**")
     st.markdown(
-        "Calibration redistributes attention so that every block of tokens has the same weight; "
+        "Calibration shifts attention toward equal weight for every block of tokens; "
         "nothing is trained. In the charts, further left is less position bias, further up better "
         "retrieval."
     )

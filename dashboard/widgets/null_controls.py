@@ -203,7 +203,7 @@ def section(
             "the curve's absolute values; 0 is no difference. Its interval is one-sided, from 0. "
             "Verdict on the difference of the indices: higher or lower if p < 0.05; equivalent if "
             f"its 90% interval (two one-sided tests at 5%) is within {INDEX_MARGIN} of 0; "
-            f"otherwise, or with fewer than {MIN_DOCUMENTS} documents, too few documents to decide."
+            f"otherwise, or with fewer than {MIN_DOCUMENTS} documents, too few documents."
         )
     )
     panels.caption(provenance)
