@@ -2,7 +2,7 @@
 the others, which stay as they are, and see which change brings it into the top k (docs/methods.md,
 section 16).
 
-The wanted document is changed in three ways: all of it is read, its evidence moves to the position
+The target document is changed in three ways: all of it is read, its evidence moves to the position
 that scores highest, and its evidence stands alone. The index is changed in one: near-duplicates of
 the document and other relevant documents are taken out. Each change has a null, which does the same
 to something that should not matter.
@@ -31,7 +31,7 @@ N_POSITIONS = 6
 """Positions that the evidence moves to, from first to last. Another sentence moves to the same
 positions; the null is its best score."""
 LISTED = 10
-"""Documents above the wanted one that a result names."""
+"""Documents above the target document that a result names."""
 MOST_SENTENCES = 400
 """Sentences that are tried as evidence."""
 _SHINGLE = 4
@@ -90,7 +90,7 @@ class Searched:
 
 
 def why(wanted: Wanted, searched: Searched, top: int, relevant: frozenset[str]) -> Why:
-    """Explain the rank of a wanted document; `relevant` are the ids of all relevant ones.
+    """Explain the rank of a target document; `relevant` are the ids of all relevant ones.
 
     Raises:
         UserError: a text cannot be scored.

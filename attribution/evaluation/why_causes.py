@@ -16,7 +16,7 @@ Source = Literal["marked", "data set", "proposed"]
 highest alone."""
 
 MOST_ABOVE = 200
-"""Documents above the wanted one that are compared with it. A larger rank would need more
+"""Documents above the target document that are compared with it. A larger rank would need more
 near-duplicates than that to be explained by them."""
 LEAST_OF_ALONE = 0.3
 """Share of the evidence's gain alone that moving it has to reach to be the cause. Chosen on half of
@@ -54,7 +54,7 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Above:
     """A document that ranks above the wanted one. `relevant`: it is judged relevant too.
-    `duplicate`: it shares half of the shorter one's word 4-grams with the wanted document, or
+    `duplicate`: it shares half of the shorter one's word 4-grams with the target document, or
     contains the evidence."""
 
     document_id: str
@@ -66,7 +66,7 @@ class Above:
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """What explains the rank of a wanted document among `n_documents`.
+    """What explains the rank of a target document among `n_documents`.
 
     `rank` and `score` are those of the document as it is; `rank` is NOT_FOUND if it shares nothing
     with the query. The steps are None where a change is impossible: `read` if the model reads the

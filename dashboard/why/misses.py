@@ -41,7 +41,7 @@ def _list(opened: Opened) -> None:
     table = WHY.tables["misses"]
     frame = table.text_frame([summary])
     if frame.empty:
-        st.caption("No wanted document is missed.")
+        st.caption("No target document is missed.")
         return
     frame = frame.drop(columns="model")
     if cause in CAUSES:

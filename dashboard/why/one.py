@@ -162,7 +162,7 @@ def _known(
 
 
 def _document(found: QueryRanking, wanted: Sequence[str], top: int) -> str:
-    """The selected document of the ranking; initially the wanted one with the worst rank."""
+    """The selected document of the ranking; initially the target document with the worst rank."""
     frame = pd.DataFrame(
         [
             {

@@ -1,4 +1,4 @@
-"""The ranking of one query, to choose a wanted document from."""
+"""The ranking of one query, to choose a target document from."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RankedDocument:
 
 @dataclass(frozen=True)
 class QueryRanking:
-    """The first documents of a ranking, and the wanted ones wherever they are; wanted documents
+    """The first documents of a ranking, and the wanted ones wherever they are; target documents
     that are not found have no row."""
 
     documents: tuple[RankedDocument, ...]
@@ -119,7 +119,7 @@ def ranking(
 
 def known_ranking(compute: Compute, asked: Misses, query: Query, n: int) -> QueryRanking | None:
     """The same for a query of the data set, without a search: the ranking that the Ranking page
-    stored, and the ranks of wanted documents below it from their explanations. None where one of
+    stored, and the ranks of target documents below it from their explanations. None where one of
     these is not stored.
 
     Raises:

@@ -73,7 +73,7 @@ PART = StudyPart(
 
 
 class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
-    """Each wanted document that is not in the top k is changed in one way at a time and ranked
+    """Each target document that is not in the top k is changed in one way at a time and ranked
     again."""
 
     name = "why"
@@ -158,7 +158,7 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
             named = judged
         if not named:
             raise UserError(
-                f"{data.title} has no query {settings.query[:60]!r}: name the wanted document with "
+                f"{data.title} has no query {settings.query[:60]!r}: name the target document with "
                 "--document to explain a query of your own."
             )
         some = spread_evenly(named, settings.queries or len(named))
@@ -190,7 +190,7 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
         return [Misses(spec, corpus, settings.top)]
 
     def job(self, compute: Compute, subject: Misses) -> Job:
-        """Explain what has no explanation; progress counts pairs of a query and a wanted document.
+        """Explain what has no explanation; progress counts pairs of a query and a target document.
 
         Raises:
             UserError: the model's files are not here.

@@ -19,11 +19,11 @@ NULL = "Rank after the change's null."
 
 @dataclass(frozen=True)
 class MissRow:
-    """A wanted document that is not in the top k, with the rank after each change."""
+    """A target document that is not in the top k, with the rank after each change."""
 
     model: str = column(MODEL)
     query: str = column("Id of the query, or its text if the data set lacks it.")
-    document: str = column("Id of the wanted document.")
+    document: str = column("Id of the target document.")
     rank: int | None = column("Its rank; null if it shares nothing with the query.")
     cause: str = column("not read, position, dilution, no match or competitor.")
     all_read: int | None = column("The model reads all of the document. " + RANK)
@@ -55,10 +55,10 @@ class CauseRow:
 
     model: str = column(MODEL)
     cause: str = column("not read, position, dilution, no match or competitor.")
-    misses: int = column("Wanted documents that are not in the top k for this cause.")
+    misses: int = column("Target documents that are not in the top k for this cause.")
     share: Estimate | None = column("Share of the model's misses, 0 to 1.")
     all_misses: int = column("All misses of the model.", shown=False)
-    wanted: int = column("Wanted documents, missed or not.", shown=False)
+    wanted: int = column("Target documents, missed or not.", shown=False)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class StepRow:
 
     model: str = column(MODEL)
     query: str = column("Id of the query, or its text if the data set lacks it.", shown=False)
-    document: str = column("Id of the wanted document.", shown=False)
+    document: str = column("Id of the target document.", shown=False)
     change: str = column("What is changed; unchanged for the document as it is.")
     rank: int | None = column("Rank after the change; null if the document is not found.")
     null: int | None = column("Rank after the null.", title="rank after null")
@@ -82,12 +82,12 @@ class PairedRow:
     against: str = column("The model that it is compared with, the first one.")
     cause: str = column("A cause, or any.")
     difference: Estimate | None = column(
-        "Share of wanted documents missed for this cause minus that of the other model.",
+        "Share of target documents missed for this cause minus that of the other model.",
         form="+.3f",
     )
     misses: int = column("Misses of this model for this cause.")
     misses_against: int = column("Misses of the other model for this cause.")
-    wanted: int = column("Wanted documents that both models were asked for.")
+    wanted: int = column("Target documents that both models were asked for.")
 
 
 def _rank(rank: int | None) -> int | None:
