@@ -66,8 +66,10 @@ _folders: Names[Path] = Names(
 _variants: Names[str] = Names()
 _Stamp = tuple[tuple[str, int, int], ...]
 _stamps: dict[str, _Stamp] = {}
-_generation = 0
 """The files of each data set when it was read: paths, times and sizes."""
+_of_pairs: dict[str, _Stamp] = {}
+"""The same, when its pairs were read: its corpus may be read later."""
+_generation = 0
 _titles = {
     SAMPLE: "Bundled sample (PosIR layout)",
     SAMPLE_MULTILINGUAL: "Bundled multilingual sample (PosIR layout)",
@@ -114,6 +116,7 @@ def _forget() -> None:
     global _generation
     _generation += 1
     _stamps.clear()
+    _of_pairs.clear()
     _read.cache_clear()
     _collection.cache_clear()
     _corpus.cache_clear()
@@ -142,6 +145,17 @@ def _stamp(place: Path) -> _Stamp:
         return ()
 
 
+def files_read(name: str) -> tuple[str, tuple[Path, ...]] | None:
+    """The variant of a data set, and the files that its pairs in memory were read from; None if
+    they have changed since, or if the pairs were not read."""
+    stamp = _of_pairs.get(name)
+    if not stamp or stamp != _stamp(_folders[name]):
+        return None
+    return _variants.get(name, ""), tuple(
+        path for file, *_ in stamp if (path := Path(file)).is_file()
+    )
+
+
 def embedded(name: str) -> bool:
     """Whether this is the name of a bundled data set, which no other data set can have."""
     return name in _titles
@@ -163,6 +177,7 @@ def read(name: str) -> DataSet:
 
 @lru_cache(maxsize=4)
 def _read(name: str) -> DataSet:
+    _of_pairs[name] = _stamp(_folders[name])
     return _by(formats.read, name)
 
 

@@ -1,10 +1,10 @@
 """Blocks: columns of many attributions in one value, so that lists and averages never read the
 results themselves.
 
-A block holds the summaries, the curves or the magnitudes of some results. Blocks are only appended.
+A block holds the summaries, the curves or the magnitudes of some results. These are only appended.
 Their rows are numbered by the ids of the results, which grow with each append: of several rows of a
-pair, the last one counts, and a block written later never holds an earlier row. Each block has a
-checksum over all its contents.
+pair, the last one counts, and a block written later never holds an earlier row. Other blocks hold a
+mean of many curves each (means.py). Each block has a checksum over all its contents.
 """
 
 from __future__ import annotations
@@ -50,6 +50,30 @@ in characters. `text` is the texts' fingerprint as a signed integer."""
 
 _VALUES = pa.schema([("id", pa.int64()), ("values", pa.list_(pa.float32(), N_BINS))])
 
+MEAN = "mean "
+"""Prefix of the names of blocks with one mean curve each; see `means`."""
+
+_MEAN = pa.schema(
+    [
+        ("state", pa.string()),
+        ("n", pa.int64()),
+        ("n_documents", pa.int64()),
+        ("n_truncated", pa.int64()),
+        ("n_failed", pa.int64()),
+        ("mean", pa.list_(pa.float32(), N_BINS)),
+        ("std", pa.list_(pa.float32(), N_BINS)),
+        ("ci_low", pa.list_(pa.float32(), N_BINS)),
+        ("ci_high", pa.list_(pa.float32(), N_BINS)),
+        ("magnitudes", pa.list_(pa.float32(), N_BINS)),
+        ("quartiles", pa.list_(pa.float32(), 3 * N_BINS)),
+        ("n_read", pa.list_(pa.int64(), N_BINS)),
+        ("center_of_mass", pa.list_(pa.float64(), 3)),
+        ("primacy_recency_index", pa.list_(pa.float64(), 3)),
+    ]
+)
+"""The state of the results that a curve averages, its counts and curves, and the value and both
+ends of the interval of each number; null where there is none."""
+
 SMALL = 1024
 """Blocks with fewer rows than this are merged with their neighbors from time to time."""
 
@@ -61,6 +85,8 @@ MERGE_EVERY = 128
 
 def schema_of(name: str) -> pa.Schema:
     """The schema of the blocks with this name."""
+    if name.startswith(MEAN):
+        return _MEAN
     return _SUMMARY if name == SUMMARY else _VALUES
 
 

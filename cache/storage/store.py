@@ -18,11 +18,13 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from poslens.attribution.curves.curve_summary import CurveSummary
 from poslens.attribution.curves.positions import positions
+from poslens.attribution.errors import UserError
 from poslens.attribution.types import N_BINS, Array, Attribution, Method, TextPair
 from poslens.cache.columns import PairColumns, columns_of
 from poslens.cache.keys import text_fingerprint
-from poslens.cache.storage import blocks, rows
+from poslens.cache.storage import blocks, means, rows
 from poslens.cache.storage.blocks import Ids, curve_name
 from poslens.cache.storage.codec import DamagedPayload, decode, identity_of
 from poslens.cache.storage.encoded import EncodedResults, curve_columns, encoded
@@ -177,6 +179,38 @@ class Store(Files):
             return _joined(asked, own, store.curves(model, method, lacking)) if lacking else own
 
         return self.read_fallback(model, method, fallback) or own
+
+    # -- means ---------------------------------------------------------------------------------
+
+    def state(self, model: ModelKey, method: Method) -> str:
+        """The state of the method's results, here and in the fallback: see `means.state_of`. Empty
+        parts where there are none."""
+
+        def state_of(store: Store) -> str:
+            with store.reading(model, method) as db:
+                return "" if db is None else means.state_of(db, method)
+
+        return f"{state_of(self)}/{self.read_fallback(model, method, state_of) or ''}"
+
+    def mean(
+        self, model: ModelKey, method: Method, key: str, state: str, dataset: str
+    ) -> CurveSummary | None:
+        """The mean curve that `put_mean` stored under this key in this state."""
+        with self.reading(model, method) as db:
+            if db is None:
+                return None
+            return means.find(db, key, state, model=model.name, dataset=dataset, method=method)
+
+    def put_mean(
+        self, model: ModelKey, method: Method, key: str, state: str, mean: CurveSummary
+    ) -> None:
+        """Store the mean curve of results in this state, so that it is read after a restart. Lost
+        without an error if the file can't be written."""
+        with suppress(UserError), self.changing(model, method) as db:
+            if db is not None:
+                means.put(db, key, state, mean)
+
+    # -- curves --------------------------------------------------------------------------------
 
     def _own_curves(self, model: ModelKey, method: Method, asked: PairColumns) -> StoredCurves:
         def ask(db: sqlite3.Connection, index: BlockIndex) -> tuple[StoredCurves, list[TextPair]]:

@@ -144,7 +144,7 @@ def curve_of(name: str) -> DataSetCurve | None:
         curve = service_for(data.name).curve(
             spec, method, selection.pairs, data.name, selection.words
         )
-        failed = curve.stored.failed
+        failed = curve.failed
     except UserError:  # every attempted pair failed
         failed = dict(job.failures())
     failed_items([(job, failed)])
@@ -362,6 +362,7 @@ def board() -> None:
         bin_index = custom[0] if isinstance(custom, list) else custom
         if bin_index is not None:
             st.session_state["curves.bin"] = int(bin_index)
+            st.session_state["curves.pairs"] = True
         if shown:
             pairs_behind_bin(shown)
         panels.caption(origin)
@@ -380,9 +381,13 @@ def board() -> None:
 
 def pairs_behind_bin(curves: list[DataSetCurve]) -> None:
     """The pairs with the most weight in one bin, with links back to Explain."""
-    with st.expander(
-        "Pairs with the most weight at a position", expanded="curves.clicked" in st.session_state
-    ):
+    list_of_pairs = st.expander(
+        "Pairs with the most weight at a position", key="curves.pairs", on_change="rerun"
+    )
+    # The list needs all curves, which take seconds to read for hundreds of thousands of pairs.
+    if not list_of_pairs.open:
+        return
+    with list_of_pairs:
         left, right = st.columns(2)
         bin_index = left.number_input(
             "Position (%)",

@@ -359,7 +359,7 @@ def saliency_section(models: list[str], style: Style) -> None:
                 curve = service_for(data.name).curve(
                     spec, saliency, pairs, data.name, the_setup.selection
                 )
-                n_possible = curve.total - len(curve.stored.failed)
+                n_possible = curve.total - len(curve.failed)
                 if too_few(name, curve.summary.curve.n, n_possible):
                     without.append(name)
                 else:

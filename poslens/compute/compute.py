@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
-
 from poslens.attribution import datasets
-from poslens.attribution.curves.curve_summary import CurveSummary, summarize
-from poslens.attribution.curves.text_axis import average, is_over_text
+from poslens.attribution.curves.curve_summary import CurveSummary
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.methods import METHODS, attribute_batches
 from poslens.attribution.retrievers import resolve, specs
@@ -26,7 +22,6 @@ from poslens.attribution.retrievers.sparse import SparseRetriever, Term
 from poslens.attribution.retrievers.specs import RetrieverSpec, data_folder
 from poslens.attribution.text import listed
 from poslens.attribution.types import Attribution, Method, Provenance, TextPair
-from poslens.cache.columns import columns_of
 from poslens.cache.jobs.attributions import (
     Destination,
     Executor,
@@ -38,12 +33,13 @@ from poslens.cache.jobs.claims import at_work
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.keys import used_model
 from poslens.cache.kinds.embeddings import EmbeddingStore
-from poslens.cache.lru_cache import LRUCache, StampedCache
+from poslens.cache.lru_cache import LRUCache
 from poslens.cache.shipped.layer import Shipped
 from poslens.cache.storage.files import set_fallback
 from poslens.cache.storage.store import ModelKey, Store, StoredCurves
 from poslens.compute import provenance, stored_models
 from poslens.compute.costs import Counting, cost_of
+from poslens.compute.mean_curves import MeanCurves
 from poslens.compute.model_pool import ModelPool, check_model, load_model, memory_limit
 from poslens.compute.provenance import ModelIdentity
 from poslens.compute.queue import DeviceQueue, Place, ready, require_wanted
@@ -89,17 +85,27 @@ class Explained:
         return provenance.of_attribution(self.model, self.pair, self.attribution)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DataSetCurve:
-    """The stored curves of a selection of pairs, and their average. `content` is a fingerprint of
-    the curves, and `total` counts the selected pairs, stored or not."""
+    """The average of the stored curves of a selection of pairs. `content` identifies what was
+    averaged, `total` counts the selected pairs, stored or not, and `read` returns the curves."""
 
     content: str
     summary: CurveSummary
-    stored: StoredCurves
     model: ModelIdentity
     total: int
     selection: str
+    read: Callable[[], StoredCurves] = field(repr=False, compare=False)
+
+    @cached_property
+    def stored(self) -> StoredCurves:
+        """The curves, read when first asked for: a mean of 421,000 is shown without them."""
+        return self.read()
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """The reasons why pairs have no curve, by pair id."""
+        return self.stored.failed if self.summary.curve.n_failed else {}
 
     def provenance(self) -> Provenance:
         """Everything needed to reproduce this curve."""
@@ -137,9 +143,8 @@ class Compute:
         self.models: ModelPool = beside.models if beside else ModelPool(memory_limit)
         self.runs: Runs = beside.runs if beside else Runs(RUN_LIMIT.get, RUNS_EACH.get)
         self._identified: LRUCache[tuple[float, ModelIdentity]] = LRUCache(64)
-        self._summaries: LRUCache[CurveSummary] = LRUCache(64)
+        self._means = MeanCurves(self.store)
         self._terms: LRUCache[list[Term]] = LRUCache(64)
-        self._averages: StampedCache[CurveSummary | None] = StampedCache(64)
 
     def set_reader_key(self, reader: Callable[[], str]) -> None:
         """Limit the work of each reader separately; `reader()` returns the key of the current
@@ -331,54 +336,18 @@ class Compute:
             UserError: none of the pairs has a stored result.
         """
         model = self.identify(spec)
-        stored = self.store.curves(model.key, method, pairs)
-        columns = columns_of(pairs).once
-        groups = columns.documents
-        if len(stored.pair_ids) < len(columns):
-            document_of = dict(zip(columns.ids.tolist(), groups.tolist(), strict=True))
-            groups = np.array([document_of[pair_id] for pair_id in stored.pair_ids], np.int64)
-        about = (spec.name, dataset, repr(method), stored.n_truncated, len(stored.failed))
-        digest = hashlib.blake2b(repr(about).encode())
-        digest.update(groups.data)
-        for values in (stored.curves, stored.magnitudes):
-            digest.update(np.ascontiguousarray(values).data)
-        content = digest.hexdigest()
-        documents_of = groups.tolist()
-        about_curve: dict[str, Any] = {
-            "model": spec.name,
-            "dataset": dataset,
-            "method": method,
-            "n_truncated": stored.n_truncated,
-            "n_failed": len(stored.failed),
-        }
-
-        def averaged() -> CurveSummary:
-            if is_over_text(method):
-                return CurveSummary(average(stored.curves, documents_of, **about_curve), None, None)
-            return summarize(
-                stored.curves, documents_of, magnitudes=stored.magnitudes, **about_curve
-            )
-
-        # A page needs the summary at every rerun, and a bootstrap of 42,000 curves takes a second.
-        summary = self._summaries.get(content, averaged)
-        return DataSetCurve(content, summary, stored, model, len(pairs), selection)
+        content, summary = self._means.of(model.key, method, pairs, dataset)
+        read = partial(self.store.curves, model.key, method, pairs)
+        return DataSetCurve(content, summary, model, len(pairs), selection, read)
 
     def average(
         self, spec: RetrieverSpec, method: Method, pairs: Sequence[TextPair], dataset: str
     ) -> CurveSummary | None:
         """The average of the stored curves of all pairs of a data set; None if none is stored.
 
-        It is recomputed only when the results file changes, so that pages can call this at every
-        rerun. While a run adds results, an average that takes seconds lags behind."""
-        model = self.identify(spec)
-
-        def averaged() -> CurveSummary | None:
-            with suppress(UserError):
-                return self.curve(spec, method, pairs, dataset).summary
-            return None
-
-        key = (model.key, repr(method), dataset, len(pairs))
-        return self._averages.get(key, self.store.stamp(model.key, method), averaged)
+        It is recomputed only when results change, so that pages can call this at every rerun. While
+        a run adds results, an average that takes seconds lags behind."""
+        return self._means.recent(self.identify(spec).key, method, pairs, dataset)
 
     def attribution_job(
         self,
@@ -419,7 +388,7 @@ class Compute:
             spec.name,
             len(pairs),
             work,
-            n_done=lambda: len(pairs) - len(self.store.missing(model.key, method, pairs)),
+            n_done=lambda: self._means.n_attempted(model.key, method, pairs),
             failures=lambda: self.store.curves(model.key, method, pairs).failed,
             n_at_work=lambda: at_work(claims_folder(self.store, model.key, method)),
             can_start=not model.stored_only,

@@ -43,6 +43,8 @@ def _reads_texts(spec: RetrieverSpec) -> bool:
 
 def known(compute: Compute, spec: RetrieverSpec, pairs: Sequence[TextPair]) -> dict[str, Coverage]:
     """The cached coverage of each pair, by pair id; computes nothing."""
+    if not _coverages.weight:
+        return {}
     model = compute.identify(spec)
     cached = ((pair.pair_id, _coverages.find(_key(model, pair))) for pair in pairs)
     return {pair_id: coverage for pair_id, coverage in cached if coverage is not None}

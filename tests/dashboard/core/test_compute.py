@@ -24,6 +24,7 @@ from poslens.attribution.types import TextPair
 from poslens.cache.exchange.part_files import PartFolder, PartWriter, ingest
 from poslens.cache.jobs.loop import Progress
 from poslens.compute import compute as compute_module
+from poslens.compute import mean_curves
 from poslens.compute.compute import Compute
 from poslens.compute.queue import GRACE_S, DeviceQueue
 from poslens.compute.runs import Run
@@ -216,7 +217,7 @@ def test_what_does_not_fit_is_said_and_refused(
         compute.explain(PAIR, spec, make_method("decomposition"))
     assert compute.unfit(model)["decomposition"] == "because."
     assert compute.explain(PAIR, spec, METHOD).attribution.document_scores.any()
-    assert compute.unfit(model)["maxsim"].startswith("it needs late-interaction")
+    assert compute.unfit(model)["maxsim"].startswith("this method needs late-interaction")
 
 
 def test_a_run_publishes_parts_that_another_cache_takes_in(
@@ -247,13 +248,13 @@ def test_a_curve_is_averaged_once_and_again_when_a_result_came(
         replace(PAIR, pair_id=f"p{n}", document=f"Ice melts. Stone {n} stays.") for n in range(3)
     ]
     averaged: list[int] = []
-    real = compute_module.summarize
+    real = mean_curves.summarize
 
     def counting(curves, groups, **about):
         averaged.append(len(curves))
         return real(curves, groups, **about)
 
-    monkeypatch.setattr(compute_module, "summarize", counting)
+    monkeypatch.setattr(mean_curves, "summarize", counting)
     for pair in pairs[:2]:
         compute.explain(pair, spec, METHOD)
     first = compute.curve(spec, METHOD, pairs, "typed")

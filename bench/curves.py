@@ -1,0 +1,159 @@
+"""The mean curve of a large data set in a new process, as after a restart of the dashboard.
+
+    python -m bench.curves --pairs 42000 [--rounds 5] [--home FOLDER] [--against CHECKOUT]
+
+Stores a result of MiniLM for each pair (made up; 0.2 ms each, and kept in --home where that is
+given; 421,000 need 3 GB), then starts a new process for each round, in turns with the one of an
+earlier checkout where --against names it. Each process reads the data set and asks for what
+Explain's and Curves' pages ask for; printed are the best of the clock and of the processor's time,
+and the most memory of the process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from bench.store import METHOD, result
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.types import Attribution, TextPair
+from poslens.compute.compute import Compute
+
+HERE = Path(__file__).parents[1]
+BATCH = 4096
+TEMPLATES = 256
+DIGITS = 7
+PAIRS_PER_DOCUMENT = 4.5
+"""As in PosIR."""
+
+PROCESS = """
+import json, resource, sys, time
+from pathlib import Path
+from poslens.attribution import datasets
+from poslens.attribution.methods import make_method
+from poslens.attribution.retrievers.resolve import resolve
+from poslens.compute.compute import Compute
+
+def timed(name, run):
+    clock, used = time.perf_counter(), time.process_time()
+    answer = run()
+    rows[name] = time.perf_counter() - clock, time.process_time() - used
+    return answer
+
+rows, home, data = {}, Path(sys.argv[1]), sys.argv[2]
+spec, method = resolve("MiniLM"), make_method("saliency")
+compute = Compute(home)
+compute.identify(spec)
+compute.store.missing(compute.identify(spec).key, method, [])
+(name,) = datasets.register("bench", data)
+opened = timed("data set opened", lambda: datasets.read(name))
+def mean():
+    return compute.average(spec, method, opened.pairs, name)
+summary = timed("mean on Explain", mean)
+timed("mean on Explain, again", mean)
+timed("mean on Curves", lambda: compute.curve(spec, method, opened.pairs, name).summary.curve.mean)
+memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(json.dumps({"rows": rows, "memory": memory, "n": summary.curve.n}))
+"""
+
+
+def made_up(n: int) -> Iterator[tuple[TextPair, Attribution]]:
+    """n pairs with a result each: the texts are distinct, except that pairs share documents, and
+    the scores repeat."""
+    templates = [_numbered(*result(k, 250)) for k in range(TEMPLATES)]
+    for k in range(n):
+        document = int(k / PAIRS_PER_DOCUMENT)
+        pair, stored = templates[document % TEMPLATES]
+        words, tokens = f"{document:0{DIGITS}d}", stored.document.texts[1:]
+        yield (
+            replace(
+                pair, pair_id=f"p{k}", query=f"{pair.query} {k}", document=words + pair.document
+            ),
+            replace(
+                stored, pair_id=f"p{k}", document=replace(stored.document, texts=(words, *tokens))
+            ),
+        )
+
+
+def _numbered(pair: TextPair, stored: Attribution) -> tuple[TextPair, Attribution]:
+    """A template: its document lacks the first word, for which a number of DIGITS is put in."""
+    first = stored.document.texts[0]
+    shift = DIGITS - len(first)
+    starts = np.maximum(stored.document.starts + shift, 0)
+    moved = replace(stored.document, starts=starts, ends=stored.document.ends + shift)
+    return replace(pair, document=pair.document[len(first) :]), replace(stored, document=moved)
+
+
+def fill(home: Path, n: int) -> Path:
+    """Results of MiniLM for n pairs in a data folder, unless they are there; the file of the
+    pairs."""
+    data = home / f"{n}.jsonl"
+    if data.exists():
+        return data
+    home.mkdir(parents=True, exist_ok=True)
+    place = Compute(home)
+    model = place.identify(resolve("MiniLM")).key
+    unfinished = data.with_suffix(".part")
+    results = made_up(n)
+    with unfinished.open("w") as rows:
+        while some := list(islice(results, BATCH)):
+            named = [(replace(pair, dataset="bench"), stored) for pair, stored in some]
+            place.store.put(model, METHOD, named)
+            for pair, _ in named:
+                row = {"pair_id": pair.pair_id, "query": pair.query, "document": pair.document}
+                rows.write(json.dumps(row | {"language": pair.language}) + "\n")
+    place.store.release()
+    return unfinished.rename(data)
+
+
+def measured(home: Path, data: Path, checkout: Path) -> dict[str, tuple[float, float]]:
+    """Seconds by the clock and of the processor for each step of a new process, and its memory."""
+    command = [sys.executable, "-c", PROCESS, str(home), str(data)]
+    done = subprocess.run(
+        command,
+        cwd=checkout,
+        env={**os.environ, "POSLENS_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    answer = json.loads(done.stdout.splitlines()[-1])
+    memory = answer["memory"] / 1024
+    return {**answer["rows"], "most memory, MiB": (memory, memory)}
+
+
+def main() -> None:
+    """Print the best of each step."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pairs", type=int, default=42_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--home", type=Path)
+    parser.add_argument("--against", type=Path)
+    given = parser.parse_args()
+    checkouts = {"here": HERE} | ({"there": given.against} if given.against else {})
+    with tempfile.TemporaryDirectory() as own:
+        home = (given.home or Path(own)).absolute()
+        data = fill(home, given.pairs)
+        rounds: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+        for _ in range(given.rounds):
+            for name, checkout in checkouts.items():
+                for step, took in measured(home, data, checkout).items():
+                    rounds[step, name].append(took)
+    for (step, name), every in rounds.items():
+        clock, processor = (min(column) for column in zip(*every, strict=True))
+        print(f"{step:26}{name:6} clock {clock:9.3f}  processor {processor:9.3f}  n={len(every)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Mean curves of many results, in a block of their file: after a restart they are read instead of
+the curves that they average.
+
+A block belongs to a `key`, which covers the averaged pairs and how they were averaged, and to the
+`state` of the results, so that it is used only while no result was added, replaced or removed. It
+is derived data: a missing or damaged block means that the mean is computed again.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.curves.curve_summary import CurveSummary
+from poslens.attribution.curves.positions import positions
+from poslens.attribution.errors import UserError
+from poslens.attribution.types import Method, PositionCurve
+from poslens.cache.storage import blocks
+from poslens.cache.storage.blocks import MEAN, SUMMARY, curve_name, magnitudes_name
+
+MAX_MEANS = 64
+"""Maximum number of means in one file; the oldest are dropped."""
+
+_COUNTS = ("n", "n_documents", "n_truncated", "n_failed")
+_CURVES = ("mean", "std", "ci_low", "ci_high", "magnitudes", "quartiles", "n_read")
+_NUMBERS = ("center_of_mass", "primacy_recency_index")
+
+
+def state_of(db: sqlite3.Connection, method: Method) -> str:
+    """The state of the file's results. It changes with each result that is added, replaced or
+    removed, and never returns to an earlier value: ids of blocks grow within an epoch."""
+    curve = curve_name(method)
+    last = [
+        db.execute("SELECT max(id) FROM block WHERE name = ?", (name,)).fetchone()[0] or 0
+        for name in (SUMMARY, curve, magnitudes_name(curve))
+    ]
+    return f"{blocks.epoch(db)}.{'.'.join(map(str, last))}"
+
+
+def find(
+    db: sqlite3.Connection, key: str, state: str, *, model: str, dataset: str, method: Method
+) -> CurveSummary | None:
+    """The mean with this key, if it was computed in this state; its curve gets the names of model
+    and data set."""
+    # A valid checksum doesn't mean that the values are valid: anyone may have written the file.
+    with suppress(pa.ArrowException, UserError, ValueError, TypeError, LookupError):
+        for _, rows in blocks.read(db, MEAN + key):
+            (row,) = [] if rows is None else rows.to_pylist()
+            if row["state"] == state:
+                return _summary(row, model, dataset, method)
+    return None
+
+
+def put(db: sqlite3.Connection, key: str, state: str, summary: CurveSummary) -> None:
+    """Store a mean in place of the one with the same key, within the caller's transaction."""
+    curve = summary.curve
+    row: dict[str, Any] = {"state": state}
+    row |= {name: getattr(curve, name) for name in _COUNTS}
+    for name in _CURVES:
+        values: NDArray[Any] | None = getattr(curve, name)
+        row[name] = None if values is None else values.ravel().tolist()
+    for name in _NUMBERS:
+        number: Estimate | None = getattr(summary, name)
+        row[name] = None if number is None else [number.value, number.low, number.high]
+    db.execute("DELETE FROM block WHERE name = ?", (MEAN + key,))
+    blocks.append(db, MEAN + key, pa.RecordBatch.from_pylist([row], blocks.schema_of(MEAN)))
+    db.execute(
+        "DELETE FROM block WHERE id IN (SELECT id FROM block WHERE name > ? AND name < ? "
+        "ORDER BY id DESC LIMIT -1 OFFSET ?)",
+        (MEAN, MEAN + "~", MAX_MEANS),
+    )
+
+
+def _summary(row: dict[str, Any], model: str, dataset: str, method: Method) -> CurveSummary:
+    counts = {name: row[name] for name in _COUNTS}
+    if (
+        None in (*counts.values(), row["mean"], row["std"])
+        or not 0 < counts["n_documents"] <= counts["n"]
+    ):
+        raise ValueError("no mean of pairs")
+    of_curve: dict[str, Any] = {
+        name: None if row[name] is None else np.array(row[name], np.float32)
+        for name in _CURVES
+        if name != "n_read"
+    }
+    if of_curve["quartiles"] is not None:
+        of_curve["quartiles"] = of_curve["quartiles"].reshape(3, -1)
+    if row["n_read"] is not None:
+        of_curve["n_read"] = np.array(row["n_read"], np.int64)
+    numbers: dict[str, Estimate | None] = dict.fromkeys(_NUMBERS)
+    for name in _NUMBERS:
+        if row[name] is not None:
+            value, low, high = row[name]
+            if value is None:
+                raise ValueError("an interval of nothing")
+            numbers[name] = Estimate(value, low, high, counts["n"], counts["n_documents"])
+    at = positions(method.curve_params["resampling"])
+    curve = PositionCurve(model, dataset, method, positions=at, **of_curve, **counts)
+    return CurveSummary(curve, **numbers)

@@ -1,0 +1,119 @@
+"""Mean curves of stored results, cached in memory and, over many pairs, in the results' file."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from poslens.attribution.curves.curve_summary import CurveSummary, summarize
+from poslens.attribution.curves.text_axis import average, is_over_text
+from poslens.attribution.errors import UserError
+from poslens.attribution.types import Method, TextPair
+from poslens.cache.columns import columns_of
+from poslens.cache.lru_cache import LRUCache, StampedCache
+from poslens.cache.storage.store import ModelKey, Store
+from poslens.compute.pair_digests import MANY, pairs_digest
+from poslens.compute.provenance import poslens_version
+
+MEAN_VERSION = 1
+"""Part of the key of every stored mean: raise it when `summarize` or `average` return other
+numbers."""
+
+
+class _Place(NamedTuple):
+    """What a mean is cached under; `key` covers the averaged pairs, `state` the results."""
+
+    model: ModelKey
+    method: Method
+    dataset: str
+    key: str
+    state: str
+
+
+class MeanCurves:
+    """The means of one store's curves."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: LRUCache[CurveSummary] = LRUCache(64)
+        self._recent: StampedCache[CurveSummary | None] = StampedCache(64)
+
+    def of(
+        self, model: ModelKey, method: Method, pairs: Sequence[TextPair], dataset: str
+    ) -> tuple[str, CurveSummary]:
+        """The mean of what is stored of `pairs`, with a text that identifies what was averaged.
+
+        Raises:
+            UserError: nothing is stored of them.
+        """
+        place = self._place(model, method, pairs, dataset)
+        summary = self._find(place)
+        if summary is None:
+            # The state is older than the results, if any were added since: the mean is then stored
+            # for a state that never returns.
+            summary = self._known.keep(place, self._averaged(model, method, pairs, dataset))
+            if len(pairs) >= MANY:
+                self._store.put_mean(model, method, place.key, place.state, summary)
+        return f"{place.key} {place.state}", summary
+
+    def recent(
+        self, model: ModelKey, method: Method, pairs: Sequence[TextPair], dataset: str
+    ) -> CurveSummary | None:
+        """As `of`, but None if nothing is stored; a mean that takes seconds may be some results
+        behind while a run adds them."""
+        place = self._place(model, method, pairs, dataset)
+
+        def averaged() -> CurveSummary | None:
+            with suppress(UserError):
+                return self.of(model, method, pairs, dataset)[1]
+            return None
+
+        return self._recent.get(place._replace(state=""), place.state, averaged)
+
+    def n_attempted(self, model: ModelKey, method: Method, pairs: Sequence[TextPair]) -> int:
+        """The number of `pairs` that have a result, or a stored reason why they have none."""
+        if len(pairs) >= MANY and len(columns_of(pairs).once) == len(pairs):
+            # Counting reads the summary of every result, which a mean has done before.
+            mean = self._find(self._place(model, method, pairs, pairs[0].dataset))
+            if mean is not None:
+                return mean.curve.n + mean.curve.n_failed
+        return len(pairs) - len(self._store.missing(model, method, pairs))
+
+    def _place(
+        self, model: ModelKey, method: Method, pairs: Sequence[TextPair], dataset: str
+    ) -> _Place:
+        about = (MEAN_VERSION, poslens_version(), repr(method), pairs_digest(pairs))
+        key = hashlib.blake2b(repr(about).encode("utf-8", "replace"), digest_size=16).hexdigest()
+        return _Place(model, method, dataset, key, self._store.state(model, method))
+
+    def _find(self, place: _Place) -> CurveSummary | None:
+        """The mean, if it was computed in this state of the results, by this process or earlier."""
+        if (known := self._known.find(place)) is not None:
+            return known
+        stored = self._store.mean(place.model, place.method, place.key, place.state, place.dataset)
+        return None if stored is None else self._known.keep(place, stored)
+
+    def _averaged(
+        self, model: ModelKey, method: Method, pairs: Sequence[TextPair], dataset: str
+    ) -> CurveSummary:
+        stored = self._store.curves(model, method, pairs)
+        columns = columns_of(pairs).once
+        groups = columns.documents
+        if len(stored.pair_ids) < len(columns):
+            document_of = dict(zip(columns.ids.tolist(), groups.tolist(), strict=True))
+            groups = np.array([document_of[pair_id] for pair_id in stored.pair_ids], np.int64)
+        documents_of = groups.tolist()
+        about: dict[str, Any] = {
+            "model": model.name,
+            "dataset": dataset,
+            "method": method,
+            "n_truncated": stored.n_truncated,
+            "n_failed": len(stored.failed),
+        }
+        if is_over_text(method):
+            return CurveSummary(average(stored.curves, documents_of, **about), None, None)
+        return summarize(stored.curves, documents_of, magnitudes=stored.magnitudes, **about)

@@ -1,0 +1,79 @@
+"""Digests of pairs that are the same in every process, for what is computed from them and stored.
+
+Those of a registered data set are identified by the digests of its files, which are cached: hashing
+the texts of 421,000 pairs takes longer than reading their mean curve.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+from poslens.attribution import datasets
+from poslens.attribution.errors import UserError
+from poslens.attribution.types import TextPair
+from poslens.cache.columns import PairColumns, columns_of
+from poslens.cache.keys import file_digest
+from poslens.compute.provenance import poslens_version
+
+MANY = 2000
+"""Minimum number of pairs that are identified by the files of their data set; the texts of fewer
+are hashed faster than their files are looked up."""
+
+_digests: WeakKeyDictionary[PairColumns, str] = WeakKeyDictionary()
+
+
+def pairs_digest(pairs: Sequence[TextPair]) -> str:
+    """32 hexadecimal digits that hash data sets, ids, texts and order of the pairs."""
+    columns = columns_of(pairs)
+    if (digest := _digests.get(columns)) is None:
+        digest = ""
+        with suppress(UserError, OSError):  # the data set's files are gone
+            digest = _of_files(pairs)
+        digest = _digests[columns] = digest or _of_texts(columns)
+    return digest
+
+
+def _of_texts(columns: PairColumns) -> str:
+    total = hashlib.blake2b(columns.texts.tobytes(), digest_size=16)
+    for dataset, places in columns.places.items():
+        total.update(repr((dataset, columns.ids[places].tolist())).encode("utf-8", "replace"))
+    return total.hexdigest()
+
+
+def _of_files(pairs: Sequence[TextPair]) -> str:
+    """The digest of pairs of one registered data set; empty if they are of none, or few, or if its
+    files are no longer those that were read."""
+    name = pairs[0].dataset if len(pairs) >= MANY else ""
+    if name not in datasets.names():
+        return ""
+    data = datasets.read(name)
+    ids: list[str] | None = None
+    if pairs is not data.pairs:
+        # A pair with the same id may have other texts, such as a null control's.
+        by_id = data.by_id
+        if not all(by_id.get(pair.pair_id) is pair for pair in pairs):
+            return ""
+        ids = [pair.pair_id for pair in pairs]
+    read = datasets.files_read(name)
+    if read is None:
+        return ""
+    variant, files = read
+    digests = [(str(path), file_digest(path)) for path in files]
+    if datasets.files_read(name) != read:
+        return ""
+    about = (poslens_version(), _readers(), name, variant, digests, ids)
+    return hashlib.blake2b(repr(about).encode("utf-8", "replace"), digest_size=16).hexdigest()
+
+
+@cache
+def _readers() -> str:
+    """A digest of the code that reads data sets: another version may read other pairs."""
+    folder = Path(datasets.__file__).parent
+    places = (*folder.iterdir(), folder.parent / "text.py")
+    code = [path.read_bytes() for path in sorted(places) if path.is_file()]
+    return hashlib.blake2b(b"\0".join(code), digest_size=16).hexdigest()

@@ -1,0 +1,356 @@
+"""Means of stored curves that outlive the process: equal to what is computed, and never stale."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from bench.curves import made_up
+from poslens.attribution import datasets
+from poslens.attribution.curves.curve_summary import CurveSummary
+from poslens.attribution.curves.positions import curve_params
+from poslens.attribution.curves.text_axis import over_text
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.methods import make_method
+from poslens.attribution.types import Attribution, Method, Pairs, TextPair
+from poslens.cache.storage import blocks, means
+from poslens.cache.storage.maintenance import compact, drop_file, listing, verify
+from poslens.cache.storage.store import ModelKey, Store
+from poslens.compute import mean_curves, pair_digests
+from poslens.compute.mean_curves import MeanCurves
+from poslens.compute.pair_digests import pairs_digest
+
+ROOT = Path(__file__).parents[2]
+METHOD = make_method("saliency")
+MODEL = ModelKey("M", "0123456789abcdef")
+N = 60
+
+
+@pytest.fixture(scope="module")
+def results() -> list[tuple[TextPair, Attribution]]:
+    return list(made_up(N + 1))
+
+
+@pytest.fixture
+def store(tmp_path: Path, results: list[tuple[TextPair, Attribution]]) -> Store:
+    """All results but the last."""
+    store = Store(tmp_path / "cache")
+    store.put(MODEL, METHOD, results[:N])
+    return store
+
+
+@pytest.fixture
+def pairs(results: list[tuple[TextPair, Attribution]]) -> Pairs:
+    return Pairs(pair for pair, _ in results)
+
+
+@pytest.fixture(autouse=True)
+def any_number_is_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mean_curves, "MANY", 1)
+    monkeypatch.setattr(pair_digests, "MANY", 1)
+
+
+@pytest.fixture
+def averaged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many curves each computed mean averages."""
+    numbers: list[int] = []
+    real = mean_curves.summarize
+
+    def counting(curves: Any, *arguments: Any, **about: Any) -> CurveSummary:
+        numbers.append(len(curves))
+        return real(curves, *arguments, **about)
+
+    monkeypatch.setattr(mean_curves, "summarize", counting)
+    return numbers
+
+
+def mean(store: Store, pairs: Sequence[TextPair]) -> CurveSummary:
+    """The mean that a new process would show."""
+    return MeanCurves(Store(store.root)).of(MODEL, METHOD, pairs, "bench")[1]
+
+
+def same(first: CurveSummary, second: CurveSummary) -> bool:
+    def listed(summary: CurveSummary) -> str:
+        return json.dumps(asdict(summary), default=lambda value: np.asarray(value).tolist())
+
+    return listed(first) == listed(second)
+
+
+def sql(store: Store, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
+    with contextlib.closing(sqlite3.connect(store.path(MODEL, METHOD))) as db, db:
+        return db.execute(statement, parameters).fetchall()
+
+
+def test_a_new_process_reads_the_mean_and_no_curve(
+    store: Store, pairs: Pairs, averaged: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = mean(store, pairs)
+    monkeypatch.setattr(Store, "curves", lambda *_: pytest.fail("the curves were read"))
+    monkeypatch.setattr(Store, "missing", lambda *_: pytest.fail("the results were counted"))
+    assert same(mean(store, Pairs(pairs)), first) and averaged == [N]
+    assert first.curve.ci_low is not None and first.primacy_recency_index is not None
+    assert MeanCurves(Store(store.root)).n_attempted(MODEL, METHOD, pairs) == N
+
+
+def test_a_mean_over_whole_texts_comes_back_with_its_gaps(
+    store: Store, results: list[tuple[TextPair, Attribution]]
+) -> None:
+    pair, stored = results[0]
+    cut = replace(stored, document=replace(stored.document, n_tokens_full=300))
+    longer = replace(pair, document=f"{pair.document} and more of it" * 2)
+    few = [(longer, cut)]
+    store.put(MODEL, METHOD, few)
+    method = over_text(METHOD)
+    first, again = (
+        MeanCurves(Store(store.root)).of(MODEL, method, [longer], "bench")[1] for _ in range(2)
+    )
+    assert np.isnan(first.curve.mean).any() and same(first, again)
+    assert first.curve.n_read is not None and again.center_of_mass is None
+
+
+def added(store: Store, results: list[tuple[TextPair, Attribution]]) -> None:
+    store.put(MODEL, METHOD, results[N:])
+
+
+def failed(store: Store, results: list[tuple[TextPair, Attribution]]) -> None:
+    store.put_failures(MODEL, METHOD, [(results[N][0], "too long")])
+
+
+def replaced(store: Store, results: list[tuple[TextPair, Attribution]]) -> None:
+    store.put(MODEL, METHOD, [(results[0][0], results[N - 1][1])])
+
+
+def replaced_by_a_failure(store: Store, results: list[tuple[TextPair, Attribution]]) -> None:
+    store.put_failures(MODEL, METHOD, [(results[0][0], "too long")])
+
+
+def removed(store: Store, results: list[tuple[TextPair, Attribution]]) -> None:
+    """The last result, so that the next one may get its id."""
+    sql(store, "UPDATE result SET payload = x'00' WHERE id = (SELECT max(id) FROM result)")
+    assert len(verify(store, MODEL, METHOD).damaged) == 1
+
+
+def removed_and_another_added(store: Store, results: list[tuple[TextPair, Attribution]]) -> None:
+    removed(store, results)
+    store.put(MODEL, METHOD, [(results[N - 1][0], results[0][1])])
+
+
+def file_removed_and_filled_again(
+    store: Store, results: list[tuple[TextPair, Attribution]]
+) -> None:
+    (file,) = listing(store)
+    drop_file(file)
+    store.put(MODEL, METHOD, [(results[0][0], results[N - 1][1]), *results[1:N]])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        added,
+        failed,
+        replaced,
+        replaced_by_a_failure,
+        removed,
+        removed_and_another_added,
+        file_removed_and_filled_again,
+    ],
+)
+def test_a_changed_result_changes_the_mean(
+    store: Store,
+    pairs: Pairs,
+    results: list[tuple[TextPair, Attribution]],
+    averaged: list[int],
+    change: Callable[[Store, list[tuple[TextPair, Attribution]]], None],
+) -> None:
+    before = mean(store, pairs)
+    change(store, results)
+    after = mean(store, pairs)
+    assert len(averaged) == 2 and not same(before, after)
+    again = mean(store, pairs)
+    assert len(averaged) == 2 and same(after, again), "the new mean was not stored"
+    sql(store, "DELETE FROM block WHERE name LIKE 'mean %'")
+    assert same(mean(store, pairs), after) and len(averaged) == 3
+
+
+def test_another_process_sees_what_this_one_adds_and_the_reverse(
+    store: Store, pairs: Pairs, averaged: list[int]
+) -> None:
+    code = """
+import sys
+from pathlib import Path
+from bench.curves import made_up
+from poslens.attribution.types import Pairs
+from poslens.compute import mean_curves, pair_digests
+from tests.poslens.test_mean_curves import METHOD, MODEL, N, Store, mean
+mean_curves.MANY = pair_digests.MANY = 1
+store, results = Store(Path(sys.argv[1])), list(made_up(N + 1))
+store.put(MODEL, METHOD, results[N:])
+print(mean(store, Pairs(pair for pair, _ in results)).curve.mean.tobytes().hex())
+"""
+    own = MeanCurves(store)
+    assert own.of(MODEL, METHOD, pairs, "bench")[1].curve.n == N
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(store.root)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    now = own.of(MODEL, METHOD, pairs, "bench")[1]
+    assert now.curve.n == N + 1 and averaged == [N], "the other process's mean was not read"
+    assert now.curve.mean.tobytes().hex() == done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE block SET data = x'00' WHERE name LIKE 'mean %'",
+        "UPDATE block SET data = 'text' WHERE name LIKE 'mean %'",
+        "UPDATE block SET checksum = checksum + 1 WHERE name LIKE 'mean %'",
+        "UPDATE block SET data = substr(data, 1, length(data) - 9) WHERE name LIKE 'mean %'",
+        "UPDATE block SET n = 2 WHERE name LIKE 'mean %'",
+        "DELETE FROM block WHERE name LIKE 'mean %'",
+    ],
+)
+def test_a_damaged_mean_is_computed_again(
+    store: Store, pairs: Pairs, averaged: list[int], damage: str
+) -> None:
+    first = mean(store, pairs)
+    sql(store, damage)
+    assert same(mean(store, pairs), first) and averaged == [N, N]
+    assert same(mean(store, pairs), first) and averaged == [N, N]
+    assert verify(store, MODEL, METHOD).blocks == 0, "the damaged block is still there"
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"mean": [float("nan")] * 100},
+        {"mean": None},
+        {"n": -1},
+        {"n_documents": None},
+        {"center_of_mass": [None, None, None]},
+    ],
+)
+def test_a_forged_mean_is_no_mean(
+    store: Store, pairs: Pairs, averaged: list[int], forged: dict[str, Any]
+) -> None:
+    first = mean(store, pairs)
+    ((name,),) = sql(store, "SELECT name FROM block WHERE name LIKE 'mean %'")
+    with store.changing(MODEL, METHOD) as db:
+        assert db is not None
+        ((_, rows),) = blocks.read(db, name)
+        assert rows is not None
+        (row,) = rows.to_pylist()
+        db.execute("DELETE FROM block WHERE name = ?", (name,))
+        blocks.append(db, name, pa.RecordBatch.from_pylist([row | forged], blocks.schema_of(name)))
+    assert same(mean(store, pairs), first) and averaged == [N, N]
+
+
+def test_other_pairs_texts_methods_and_versions_have_means_of_their_own(
+    store: Store, pairs: Pairs, averaged: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mean(store, pairs)
+    other = replace(pairs[0], document=f"{pairs[0].document} again")
+    mean(store, Pairs(pairs[:30]))
+    assert mean(store, Pairs((other, *pairs[1:]))).curve.n == N - 1
+    method = Method(METHOD.name, METHOD.params, curve_params("max", "bin_mean"))
+    MeanCurves(store).of(MODEL, method, pairs, "bench")
+    assert averaged == [N, 30, N - 1, N]
+    monkeypatch.setattr(mean_curves, "MEAN_VERSION", mean_curves.MEAN_VERSION + 1)
+    mean(store, pairs)
+    assert averaged == [N, 30, N - 1, N, N]
+
+
+def test_a_file_holds_a_limited_number_of_means(
+    store: Store, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(means, "MAX_MEANS", 3)
+    for n in range(20, 26):
+        mean(store, Pairs(pairs[:n]))
+    assert sql(store, "SELECT count(*) FROM block WHERE name LIKE 'mean %'") == [(3,)]
+    curves = store.curves(MODEL, METHOD, pairs)
+    assert len(curves.pair_ids) == N, "blocks of results were dropped"
+    compact(store, MODEL, METHOD)
+    assert sql(store, "SELECT count(*) FROM block WHERE name LIKE 'mean %'") == [(0,)]
+
+
+def test_few_pairs_and_a_folder_that_is_only_read_store_no_mean(
+    store: Store, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mean_curves, "MANY", N + 2)
+    mean(store, pairs)
+    assert sql(store, "SELECT count(*) FROM block WHERE name LIKE 'mean %'") == [(0,)]
+    monkeypatch.setattr(mean_curves, "MANY", 1)
+    monkeypatch.setattr(means, "put", lambda *_: (_ for _ in ()).throw(OSError("no space")))
+    assert mean(store, pairs).curve.n == N
+
+
+# -- the digest of the pairs -----------------------------------------------------------------------
+
+
+def registered(file: Path, documents: Sequence[str]) -> DataSet:
+    rows = [
+        {"pair_id": f"p{k}", "query": "when does fog lift", "document": document}
+        for k, document in enumerate(documents)
+    ]
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (name,) = datasets.register(file.stem, file)
+    datasets.reload_if_changed(name)
+    return datasets.read(name)
+
+
+def test_pairs_of_files_are_identified_by_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = registered(tmp_path / "fogs.jsonl", ["Fog lifts at noon.", "Fog lifts at ten."])
+    monkeypatch.setattr(
+        pair_digests, "_of_texts", lambda columns: pytest.fail("the texts were hashed")
+    )
+    whole, part = pairs_digest(data.pairs), pairs_digest(Pairs(data.pairs[:1]))
+    assert whole != part
+    code = """
+import sys
+from poslens.attribution import datasets
+from poslens.compute import pair_digests
+pair_digests.MANY = 1
+datasets.register("fogs", sys.argv[1])
+print(pair_digests.pairs_digest(datasets.read("fogs").pairs))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "fogs.jsonl")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == whole
+    changed = registered(tmp_path / "fogs.jsonl", ["Fog lifts at noon.", "Fog lifts at two."])
+    assert pairs_digest(changed.pairs) != whole
+
+
+def test_pairs_that_are_not_what_the_files_hold_are_identified_by_their_texts(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "mists.jsonl"
+    data = registered(file, ["Mist lifts at noon.", "Mist lifts at ten."])
+    other = Pairs(replace(pair, query="a null control's") for pair in data.pairs)
+    assert pair_digests._of_files(other) == ""
+    assert pairs_digest(other) != pairs_digest(data.pairs)
+    # Changed after the pairs were read, and noticed by nobody but the corpus's reader.
+    file.write_text(file.read_text().replace("noon", "four"))
+    datasets.corpus_of("mists")
+    assert pair_digests._of_files(data.pairs) == ""
+    file.unlink()
+    assert len(pairs_digest(Pairs(data.pairs))) == 32
