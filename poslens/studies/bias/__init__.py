@@ -1,1 +1,1 @@
-"""The page Bias tests and its command."""
+"""The study `bias`: which of two documents a model prefers, all else equal."""

@@ -1,4 +1,4 @@
-"""Both documents of a pair side by side: each token's share of s(d1) - s(d2)."""
+"""Both documents of a pair side by side, with each token's contribution to s(d1) - s(d2)."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from poslens.compute import provenance
 from poslens.compute.compute import Compute, Explained
 
 NOTHING = 1e-4
-"""Shares of the query below this share of the score are rounding, and not shown."""
+"""Query contributions below this share of the larger score are rounding errors and not shown."""
 
 
 def fitting(compute: Compute, spec: RetrieverSpec) -> list[str]:
-    """Methods that fit a model; those that support a contrast come first."""
+    """Names of the methods that fit a model; those that support a contrast come first."""
     unfit = compute.unfit(compute.identify(spec))
     fit = [entry for name, entry in METHODS.items() if name not in unfit]
-    # Shares that are terms of the score precede those of gradients.
+    # Additive methods first: their contributions sum to the score.
     fit.sort(key=lambda entry: (not entry.additive, entry.uses_gradients, entry.order))
     return [entry.name for entry in fit]
 
 
 @dataclass(frozen=True, slots=True)
 class Contrasted:
-    """Both documents of a pair under one method. Without `contrast` their own attributions are
-    shown side by side, and `reason` explains why."""
+    """Both documents of a pair, attributed by one method. Without a `contrast`, for the `reason`
+    given, each document's own attribution is shown."""
 
     first: Explained
     second: Explained
@@ -36,7 +36,7 @@ class Contrasted:
     reason: str = ""
 
     def shown(self) -> list[Explained]:
-        """Both results with the shares to draw: d2's are negated in a contrast."""
+        """Both results with the contributions to draw; in a contrast, those of d2 are negated."""
         contrast = self.contrast
         pair = (
             (contrast.first, contrast.second)
@@ -57,7 +57,7 @@ class Contrasted:
 
 
 def contrast_note(contrast: Contrast) -> str:
-    """What the shares of the two documents sum to, in words."""
+    """The sums of the contributions to a contrast, as text."""
     scale = max(abs(contrast.first.score), abs(contrast.second.score))
     query = (
         f", query tokens {contrast.query:+.4f}"
@@ -72,7 +72,8 @@ def contrast_note(contrast: Contrast) -> str:
 
 
 def contrasted(first: Explained, second: Explained) -> Contrasted:
-    """The contrast s(q, d1) - s(q, d2) by tokens, from both documents' attributions."""
+    """The contrast s(q, d1) - s(q, d2) by tokens, computed from both documents' attributions. If
+    that is not possible, the reason."""
     try:
         return Contrasted(first, second, contrast(first.attribution, second.attribution))
     except UserError as reason:

@@ -1,4 +1,4 @@
-"""The chart of bias tests: all models, grouped by test."""
+"""The bar chart of bias tests, grouped by test."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ MEASURES = {
     "effect size": "Effect size d_z (mean difference over its standard deviation)",
     "mean difference": "Mean s(d1) − s(d2), in each model's own score units",
 }
-"""What the bars show, with the axis title. Only mean differences depend on the score's scale."""
+"""Measures that bars can show, with axis titles. Only the mean difference depends on the scale of a
+model's scores."""
 
 _AXES = {
     "position": "Other sentences before the evidence of d2",
@@ -35,8 +36,7 @@ _AXES = {
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar with its 95% interval; without a value if the test has none, with the label
-    `instead`."""
+    """One bar with its 95% interval. If the test has no value, the label `instead` is drawn."""
 
     model: str
     test: str
@@ -54,7 +54,7 @@ class Bar:
 
     @property
     def name(self) -> str:
-        """Name of the test and its variant."""
+        """Name of the test, with its variant."""
         return ", ".join(filter(None, (self.test, self.variant)))
 
 
@@ -78,11 +78,11 @@ def bar(model: str, result: BiasResult, measure: str, variant: str = "") -> Bar:
 def bias_chart(
     bars: Sequence[Bar], measure: str, style: Style, provenance: Provenances = ()
 ) -> go.Figure:
-    """A group of bars for each test, or each variant of a test, one bar per model, above zero if d1
-    scores higher.
+    """A group of bars for each test, or each variant of a test, with one bar per model; above zero,
+    d1 scores higher.
 
-    Whiskers are 95% intervals. A bar without a value is omitted, and a label shows that the test
-    has none. Each bar's customdata is [model, name of the test and its variant].
+    Whiskers are 95% intervals. A label replaces a bar without a value. The customdata of a bar is
+    [model, name of the test and its variant].
     """
     axis = next((_AXES[bar.test] for bar in bars if bar.variant), "")
     figure = canvas("bias_tests", style, axis, MEASURES[measure], provenance)
@@ -90,17 +90,17 @@ def bias_chart(
     order = list(TESTS)
     listed = sorted(bars, key=lambda bar: order.index(bar.test))
     labels = list(dict.fromkeys(bar.label for bar in listed))
-    # In the largest size that fits between neighbors in a narrow paper column.
+    # Labels get the largest font size at which neighbors don't overlap.
     room = (style.width_px - 6 * style.font_size) / max(1, len(labels))
     longest = max((text_width(label, 1.0) for label in labels), default=1.0)
     for index, model in enumerate(models):
         own = [bar for bar in bars if bar.model == model]
         colour = str(style.line(index)["color"])
-        known = [(bar.value, bar.low, bar.high) for bar in own]
+        values = [(bar.value, bar.low, bar.high) for bar in own]
         figure.add_trace(
             go.Bar(
                 x=[bar.label for bar in own],
-                y=[0.0 if value is None else value for value, *_ in known],
+                y=[0.0 if value is None else value for value, *_ in values],
                 name=legend_name(model, style),
                 customdata=[[model, bar.name] for bar in own],
                 text=[bar.instead if bar.value is None else "" for bar in own],
@@ -117,11 +117,11 @@ def bias_chart(
                     "symmetric": False,
                     "array": [
                         0.0 if value is None or high is None else high - value
-                        for value, _, high in known
+                        for value, _, high in values
                     ],
                     "arrayminus": [
                         0.0 if value is None or low is None else value - low
-                        for value, low, _ in known
+                        for value, low, _ in values
                     ],
                     "color": style.colours.ink,
                     "thickness": 1.2,
@@ -139,7 +139,7 @@ def bias_chart(
         type="category",
         ticks="",
         showline=False,
-        # Horizontal if there is room: a page may be narrower than the style's width.
+        # Labels turn only if the page is too narrow for horizontal ones.
         autotickangles=[0, 45],
         tickfont={"size": min(style.small, room / longest)},
     )

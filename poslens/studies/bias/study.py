@@ -1,4 +1,4 @@
-"""Bias tests: which of two documents does a model prefer, all else equal?"""
+"""The declaration of the study `bias`."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ from poslens.study import Figure, Study, register
 
 UNREADABLE = "A model cannot read one of the two documents."
 LEVEL = 0.05
-"""Adjusted p values below this are differences in the verdict."""
+"""The verdict reports a difference if the adjusted p value is below this."""
 
 
 def distinct(pairs: BiasPairs) -> list[DocumentPair]:
@@ -82,8 +82,8 @@ def documents(tests: Sequence[BiasPairs]) -> list[TextPair]:
 def narrowed(
     tests: Sequence[BiasPairs], chosen_pairs: Sequence[TextPair], selection: str
 ) -> list[BiasPairs]:
-    """The tests over pairs with both documents among `chosen_pairs`; `selection` describes that
-    choice. `rejected` counts the excluded pairs; a test may have no pairs left."""
+    """The tests restricted to pairs whose documents are both in `chosen_pairs`, a selection that
+    `selection` describes. `rejected` counts the excluded pairs; a test may have no pairs left."""
     ids, pairs_of_tests = {pair.pair_id for pair in chosen_pairs}, []
     for test in tests:
         pairs = tuple(p for p in test.pairs if {p.first.pair_id, p.second.pair_id} <= ids)
@@ -111,8 +111,8 @@ def _tested(pairs: BiasPairs, stored: Stored[PairScores]) -> ScoredTest:
 
 
 def _measure(test: ScoredTest) -> ItemMeasure:
-    """s(d1) - s(d2) by pair whose evidence is read whole, in standard deviations of the model's
-    scores of these documents."""
+    """s(d1) - s(d2) of each pair whose evidence is read in full, in standard deviations of the
+    model's scores of these documents, because models have different scales."""
     read = {item: scores for item, scores in test.scores.items() if scores.read >= 1}
     groups = {pair.item_id: pair.group for pair in test.pairs.pairs if pair.item_id in read}
     both = [(scores.first, scores.second) for scores in read.values()]
@@ -144,8 +144,8 @@ VARY = Choice(
 
 
 class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
-    """Two documents for one query differ in one respect; over many such pairs, which scores higher?
-    Tests of Fayyaz et al. 2025."""
+    """Compares the scores of many pairs of documents that differ in one respect, with the tests of
+    Fayyaz et al. 2025."""
 
     name = "bias"
     title = "Bias tests"
@@ -223,7 +223,8 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
     )
 
     def parameters_for(self, data: DataSet) -> Parameters:
-        """The tests for which the data set has pairs; the position only if pairs are built."""
+        """Offers only tests for which the data set has pairs, and the evidence's new position only
+        if all their pairs are built from evidence spans."""
         offered = available(data)
         tests = replace(TEST_CHOICE, options=offered, default=offered)
         built = any(lacking(data).values()) and set(offered) <= set(FROM_EVIDENCE)
@@ -263,8 +264,11 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         settings: Settings,
         report: Report = lambda done, total: None,
     ) -> tuple[BiasPairs, ...]:
-        """The pairs whose two documents every model can read completely, if the settings require
-        this."""
+        """With the setting `readable`, only the pairs whose two documents every model can read.
+
+        Raises:
+            UserError: no pair remains.
+        """
         if not settings.readable:
             return corpus
         pairs = coverage.readable(compute, specs, documents(corpus), report)
@@ -310,12 +314,12 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         corpus: tuple[BiasPairs, ...],
         settings: Settings,
     ) -> list[Asked]:
-        """One subject: all tests with pairs to score."""
+        """One subject with all tests that have pairs to score; none without such tests."""
         tests = tuple(pairs for pairs in corpus if distinct(pairs))
         return [Asked(spec, tests, settings.measure)] if tests else []
 
     def job(self, compute: Compute, subject: Asked) -> Job:
-        """A job that scores the pairs without scores; progress counts pairs."""
+        """A job that scores the pairs that have no scores yet; progress counts pairs."""
 
         def worker(
             retriever: Retriever, should_stop: Callable[[], bool]
@@ -369,8 +373,8 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         return MeasuredModel(summary.model.spec.name, [_measure(test) for test in summary.tests])
 
     def remarks(self, summaries: Sequence[BiasSummary]) -> list[str]:
-        """Caveats, each with the results it applies to; none for results whose pairs are not all
-        scored."""
+        """Caveats, each with the tests it applies to. Tests whose pairs are not all scored have
+        none yet."""
         labels: dict[str, list[str]] = {}
         partial = False
         for summary in summaries:
@@ -399,16 +403,16 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         parts = [f"{side} scores higher in {', '.join(of)}" for side, of in higher.items() if of]
         if level:
             parts.append(f"no difference is shown in {', '.join(level)}")
-        known = f"p < {LEVEL} after Holm's adjustment; s(d1) − s(d2) with 95% interval"
-        return f"{summary.model.spec.name}: {'; '.join(parts)} ({known})."
+        basis = f"p < {LEVEL} after Holm's adjustment; s(d1) − s(d2) with 95% interval"
+        return f"{summary.model.spec.name}: {'; '.join(parts)} ({basis})."
 
     def provenance(self, summary: BiasSummary) -> Provenance:
         return provenance_of(summary.model, summary.tests)
 
 
 def provenance_of(model: ModelIdentity, tests: Sequence[ScoredTest]) -> Provenance:
-    """Everything needed to reproduce some tests of one model; pairs and documents are those of
-    all tests together."""
+    """Everything needed to reproduce these tests of one model; the numbers of pairs and documents
+    are sums over the tests."""
     results = [test.result for test in tests]
     names, source = (
         ", ".join(dict.fromkeys(result.test for result in results)),

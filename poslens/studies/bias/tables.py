@@ -27,9 +27,8 @@ class Asked:
 class ScoredTest:
     """One model's result of one test, with its pairs and scores.
 
-    `missing` pairs have no score yet; `failed` pairs cannot be scored, counted by reason.
-    `adjusted_p` is adjusted by Holm's method over all results shown together, None without a p
-    value.
+    `missing` counts the pairs without scores; `failed` has the reasons why pairs cannot be scored,
+    by item. `adjusted_p` is adjusted (Holm) for all results shown together; None without a p value.
     """
 
     pairs: BiasPairs
@@ -41,7 +40,7 @@ class ScoredTest:
 
     @property
     def name(self) -> str:
-        """Name of the test and its variant."""
+        """Name of the test, with its variant."""
         return ", ".join(filter(None, (self.pairs.test, self.pairs.variant)))
 
     @property
@@ -55,14 +54,14 @@ class ScoredTest:
 
 @dataclass(frozen=True)
 class BiasSummary:
-    """All tests of one model with at least one scored pair."""
+    """The tests of one model that have at least one scored pair."""
 
     model: ModelIdentity
     asked: Asked
     tests: tuple[ScoredTest, ...]
 
     def of(self, name: str) -> ScoredTest | None:
-        """The result of the test, or of its variant, with this name."""
+        """The test with this name (`ScoredTest.name`); None without one."""
         return next((test for test in self.tests if test.name == name), None)
 
 
@@ -121,7 +120,7 @@ class BiasRow:
 
 @dataclass(frozen=True)
 class PairRow:
-    """A scored pair of documents, the largest difference first."""
+    """A scored pair of documents; rows are sorted by decreasing difference."""
 
     model: str = column("Name of the model.")
     test: str = column("Name of the test.")
@@ -141,18 +140,18 @@ class PairRow:
 
 
 def test_rows(summary: BiasSummary) -> Iterator[BiasRow]:
-    for one in summary.tests:
-        result, test = one.result, TESTS[one.result.test]
+    for scored in summary.tests:
+        result, test = scored.result, TESTS[scored.result.test]
         yield BiasRow(
             model=summary.model.spec.name,
             test=result.test,
-            variant=one.pairs.variant,
+            variant=scored.pairs.variant,
             n=result.n,
             documents=result.n_documents,
             t=result.t,
             p=result.p,
-            p_holm=one.adjusted_p,
-            mean_difference=one.difference,
+            p_holm=scored.adjusted_p,
+            mean_difference=scored.difference,
             d_z=result.effect_size,
             d1_preferred=result.share_first,
             resistance=result.resistance,
@@ -163,10 +162,10 @@ def test_rows(summary: BiasSummary) -> Iterator[BiasRow]:
             truncated=result.n_truncated,
             evidence_not_read_whole=result.n_unread,
             mean_difference_there=result.lost,
-            failed=len(one.failed),
-            missing=one.missing,
+            failed=len(scored.failed),
+            missing=scored.missing,
             positive_t_means=test.positive,
-            pairs=one.pairs.source,
+            pairs=scored.pairs.source,
             remarks=" ".join(result.remarks),
         )
 

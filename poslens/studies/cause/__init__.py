@@ -1,1 +1,2 @@
-"""The page Cause and its command: interventions."""
+"""Interventions on texts and their effect on the score: the command `cause` and its page's
+service."""

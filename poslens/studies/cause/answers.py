@@ -1,4 +1,4 @@
-"""What `cause` prints as JSON; see `poslens/commands/answers.py`."""
+"""JSON shapes of the command `cause`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CurveHigh = Annotated[
 
 
 class CauseEstimate(TypedDict):
-    """A number with its interval and what it is over."""
+    """A number with its interval and sample size."""
 
     value: Annotated[float, "The number."]
     low: Low
@@ -31,7 +31,7 @@ class CauseEstimate(TypedDict):
 
 
 class AgreementEntry(TypedDict):
-    """How a method's curves agree with the causal ones."""
+    """Agreement of a method's curves with the causal curves."""
 
     method: Method
     n: Annotated[int, "Pairs compared."]
@@ -46,7 +46,7 @@ class AgreementEntry(TypedDict):
 
 
 class Cause(TypedDict):
-    """What relocation or ablation does to the score, over pairs."""
+    """Effect of relocation or ablation on the score, averaged over pairs."""
 
     model: Model
     intervention: Intervention
@@ -69,7 +69,7 @@ class Cause(TypedDict):
 
 
 class SegmentCurveAnswer(TypedDict):
-    """How near each part of a document is to the whole, over documents."""
+    """Similarity of each part of a document to the whole document, averaged over documents."""
 
     model: Model
     intervention: Intervention
@@ -86,7 +86,7 @@ class SegmentCurveAnswer(TypedDict):
 
 
 class EditMeans(TypedDict):
-    """What insertion or removal at each place leaves of a document's vector."""
+    """Similarity of a document to itself after insertion or removal, averaged over documents."""
 
     model: Model
     intervention: Intervention

@@ -1,4 +1,4 @@
-"""Commands about causes: interventions on a data set and what they say about methods."""
+"""The command `cause`: interventions on a data set, and their agreement with methods."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def _of_documents(
     figure: FigureFile | None,
     format: TextFormat,
 ) -> None:
-    """A curve that needs no query, over a data set's documents, printed."""
+    """Compute and print an intervention that needs no query, averaged over documents."""
     from poslens.attribution.datasets.types import spread_evenly
     from poslens.attribution.interventions.segments import (
         EDITS,
@@ -210,7 +210,10 @@ def _of_documents(
             "failed": edits.n_failed,
             "shortened": edits.n_shortened,
             "shares": list(edits.shares),
-            "cosine": {place: [_interval(v) for v in row] for place, row in edits.means.items()},
+            "cosine": {
+                position: [_interval(value) for value in row]
+                for position, row in edits.means.items()
+            },
             "notes": list(edits.notes),
             "provenance": source(provenance),
         }

@@ -1,5 +1,4 @@
-"""What texts' vectors lose where text is put in or taken out, averaged over a data set's documents.
-No Streamlit here."""
+"""Effect of inserting or removing text on documents' vectors, averaged over a data set."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ from poslens.studies.cause import service as interventions
 
 @dataclass(frozen=True, slots=True)
 class MeanEdits:
-    """Cosines to the unchanged text's vector, averaged over documents: for each position an
-    estimate for each of `shares`."""
+    """Cosines to the vector of the unchanged text, averaged over documents. `means` has, for each
+    position of the edit, one estimate for each of `shares` (of the text)."""
 
     model: ModelIdentity
     method: Method
@@ -37,7 +36,7 @@ class MeanEdits:
     selection: str
 
     def provenance(self) -> Provenance:
-        """Everything needed to compute these means again."""
+        """Everything needed to reproduce these means."""
         return provenance.of_documents(
             self.model, self.method, self.dataset, self.n, self.n_shortened, self.selection
         )
@@ -51,10 +50,11 @@ def mean_edits(
     dataset: str,
     selection: str = "",
 ) -> MeanEdits:
-    """The average of what is kept of insertion or removal on `documents`; computes none.
+    """The average of the stored results of insertion or removal on `documents`; computes no
+    intervention.
 
     Raises:
-        UserError: nothing is kept of them.
+        UserError: no results of these documents are stored.
     """
     stored = interventions.stored(compute, spec, method, documents)
     curves: list[EditCurves] = list(stored.results.values())
@@ -64,8 +64,8 @@ def mean_edits(
     groups = interventions.documents_of_pairs(documents, stored.results)
 
     def means(position: int) -> tuple[Estimate, ...]:
-        each = (estimate(cosines[:, position, [k]], groups) for k in range(cosines.shape[2]))
-        return tuple(estimate for estimate in each if estimate is not None)
+        estimates = (estimate(cosines[:, position, [k]], groups) for k in range(cosines.shape[2]))
+        return tuple(value for value in estimates if value is not None)
 
     return MeanEdits(
         compute.identify(spec),
@@ -82,7 +82,7 @@ def mean_edits(
 
 
 def edits_frame(means: Sequence[MeanEdits]) -> pd.DataFrame:
-    """A row for each model, position and share."""
+    """A table of mean cosines with their intervals: one row per model, position and share."""
     rows = [
         {
             "model": edits.model.spec.name,

@@ -1,4 +1,4 @@
-"""Figures of interventions: what the score did when the evidence or the text was moved."""
+"""Figures of interventions: how the score changes when evidence or text is moved or removed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from poslens.studies.cause.edits import MeanEdits
 from poslens.studies.cause.service import DataSetCause
 
 DASHES = ("solid", "dash", "dot")
-"""Of the beginning, the middle and the end."""
+"""Line styles of edits at the beginning, in the middle and at the end."""
 
 QUANTITIES = {
     "relocation": "Score minus the pair's mean over positions",
@@ -52,9 +52,9 @@ def relocation_scores(
     provenance: Provenances = (),
     unknown: Collection[str] = (),
 ) -> go.Figure:
-    """Score against the evidence's position, a line for each model; hollow points where the model
-    did not read the evidence whole, rings with a dot for the models in `unknown`, of which it is
-    not known what they read. `place` is the number of the place to mark."""
+    """The score by position of the evidence, a line for each model. Points are hollow if the model
+    did not read the evidence in full, and rings with a dot for models in `unknown`, of which it is
+    unknown what they read. `place` is the index of the position to mark."""
     figure = canvas(
         "relocation_scores",
         style,
@@ -119,23 +119,24 @@ def causes_over_curve(
     evidence: tuple[float, float] | None = None,
     provenance: Provenances = (),
 ) -> go.Figure:
-    """A method's curve [100] over the whole text, NaN where nothing was read, with what really
-    happened drawn over it: score by evidence position where it is read whole, less its mean,
-    and score lost without each part. All stand by characters: a moved text has others' tokens.
+    """A method's curve with the measured effects of interventions: `moved`, the score by position
+    of the evidence where it is read in full, minus its mean, and `removed`, the decrease of the
+    score without each part.
 
-    Each is divided by its own largest magnitude, since their units differ; hovering shows the
-    values themselves.
+    `curve` [100] covers the whole text, with NaN where nothing was read. Positions are counted in
+    characters, because moving text changes its tokens. Each series is divided by its largest
+    magnitude, because their units differ; hovering shows the values.
     """
     figure = canvas(
         "causes_over_curve", style, TEXT_TITLE, "Value (largest magnitude = 1)", provenance
     )
     values = np.asarray(curve, dtype=np.float64)
-    array = np.isfinite(values)
-    values = values[array]
+    finite = np.isfinite(values)
+    values = values[finite]
     colour = str(style.line(0)["color"])
     figure.add_trace(
         go.Scatter(
-            x=CENTRES[array],
+            x=CENTRES[finite],
             y=_scaled(values),
             customdata=values,
             mode="lines",
@@ -147,7 +148,7 @@ def causes_over_curve(
         )
     )
     if removed is not None:
-        # The parts are together all that was read.
+        # Together the parts are the text that was read.
         ends = np.array([0, *(end for _, end in removed.spans)])
         edges = 100 * removed.read_share * ends / ends[-1]
         figure.add_trace(
@@ -184,7 +185,8 @@ def causes_over_curve(
 def displacements(
     results: Mapping[str, Displacement], style: Style, provenance: Provenances = ()
 ) -> go.Figure:
-    """Score against how far the whole text was moved, a line for each label."""
+    """The score by distance in tokens that the whole text was moved, a line for each label; points
+    are hollow if the text was not read in full."""
     figure = canvas("displacements", style, "Text moved by (tokens)", "Score", provenance)
     for index, (name, displacement) in enumerate(results.items()):
         look = style.line(index)
@@ -216,18 +218,18 @@ def minus_null_curves(
     style: Style,
     provenance: Provenances = (),
 ) -> go.Figure:
-    """Curves less their controls, with the 95% band of each mean difference and a zero line. The
-    axis names what was subtracted."""
+    """Curves minus their controls, each with the 95% band of the mean difference. The axis title
+    names the controls."""
     names = " or ".join(dict.fromkeys(CONTROLS[controlled.control] for _, controlled in curves))
     title = f"{quantity(method)} minus control ({names})"
     figure = canvas("minus_null", style, POSITION_TITLE, title, provenance)
-    for index, (_, found) in enumerate(curves):
-        if found.ci_low is None or found.ci_high is None:
+    for index, (_, controlled) in enumerate(curves):
+        if controlled.ci_low is None or controlled.ci_high is None:
             continue  # too few documents for a band
         figure.add_trace(
             go.Scatter(
                 x=np.concatenate([CENTRES, CENTRES[::-1]]),
-                y=np.concatenate([found.ci_high, found.ci_low[::-1]]),
+                y=np.concatenate([controlled.ci_high, controlled.ci_low[::-1]]),
                 customdata=np.concatenate([BINS, BINS[::-1]]),
                 mode="lines",
                 fill="toself",
@@ -238,16 +240,16 @@ def minus_null_curves(
                 showlegend=False,
             )
         )
-    for index, (name, found) in enumerate(curves):
-        mean = found.mean.astype(np.float64)
+    for index, (name, controlled) in enumerate(curves):
+        mean = controlled.mean.astype(np.float64)
         figure.add_trace(line(index, mean, style, legend_name(name, style), panel=name))
     figure.add_hline(0, line={"color": style.colours.muted, "width": 1})
     return with_legend(positions(figure), style)
 
 
 def causal_curves(causes: Sequence[DataSetCause], style: Style) -> go.Figure:
-    """Mean causal curves of one intervention over a data set, a line for each model, with 95%
-    intervals. The intervention decides the unit: score, score lost, or cosine."""
+    """Mean causal curves of one intervention over a data set with 95% intervals, a line for each
+    model. The unit depends on the intervention: score, decrease of the score, or cosine."""
     curves = [cause.summary.curve for cause in causes]
     quantity = QUANTITIES.get(curves[0].method.name, COSINE)
     provenance = [cause.provenance() for cause in causes]
@@ -255,19 +257,19 @@ def causal_curves(causes: Sequence[DataSetCause], style: Style) -> go.Figure:
 
 
 def edit_means(edits: Sequence[MeanEdits], style: Style, provenance: Provenances = ()) -> go.Figure:
-    """Cosine to the unchanged text by how much was put in or taken out: a colour for each model, a
-    dash for each place, with 95% intervals where there are enough documents."""
+    """Cosine to the unchanged text by the share of text inserted or removed, with a color for each
+    model, a line style for each position, and 95% intervals if there are enough documents."""
     title = {"insertion": "Inserted", "removal": "Removed"}[edits[0].method.name]
     figure = canvas(
         "edit_means", style, f"{title} (% of the text)", "Cosine to the unchanged text", provenance
     )
-    for index, one in enumerate(edits):
+    for index, means in enumerate(edits):
         look = style.line(index)
-        for (place, values), dash in zip(one.means.items(), DASHES, strict=True):
+        for (position, values), dash in zip(means.means.items(), DASHES, strict=True):
             has_interval = all(value.interval is not None for value in values)
             figure.add_trace(
                 go.Scatter(
-                    x=[100 * share for share in one.shares],
+                    x=[100 * share for share in means.shares],
                     y=[value.value for value in values],
                     error_y={
                         "type": "data",
@@ -282,10 +284,10 @@ def edit_means(edits: Sequence[MeanEdits], style: Style, provenance: Provenances
                     mode="lines+markers",
                     line={**look, "dash": dash},
                     hovertemplate="%{y:.4f}",
-                    name=legend_name(f"{one.model.spec.name}, {place}", style),
+                    name=legend_name(f"{means.model.spec.name}, {position}", style),
                 )
             )
-            group(figure.data[-1], f"model {index}", one.model.spec.name, place)
+            group(figure.data[-1], f"model {index}", means.model.spec.name, position)
     return with_legend(figure, style)
 
 

@@ -1,4 +1,4 @@
-"""What the Cause page compares two models by: differences between the last and the first third."""
+"""Paired comparison of models on the Cause page, by differences between last and first third."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def cause_differences(
     methods: Sequence[Method],
     pairs: Sequence[TextPair],
 ) -> list[PairedDifference]:
-    """The last-minus-first difference of each intervention, paired by pair; none for a single
-    model. Those of scores are in standard deviations of each model's scores of the unchanged
-    documents, because models have different scales; those of cosines are as they are."""
+    """Paired differences between models in the last-minus-first difference of each intervention;
+    none for a single model. Differences of scores are in standard deviations of each model's scores
+    of the unchanged documents, because models have different scales; cosines are not scaled."""
     if len(specs) < 2:
         return []
     return paired_differences(
@@ -46,7 +46,8 @@ def cause_differences(
 def cause_measure(
     compute: Compute, spec: RetrieverSpec, method: Method, pairs: Sequence[TextPair]
 ) -> ItemMeasure:
-    """The last-minus-first difference of the stored results of one intervention."""
+    """The last-minus-first difference of one intervention by pair, from stored results; scaled as
+    in `cause_differences`."""
     results = stored(compute, spec, method, pairs).results
     differences = {
         pair_id: value

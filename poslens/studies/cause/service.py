@@ -1,10 +1,11 @@
-"""Interventions on pairs and data sets, computed once and stored, and their agreement with
-attribution methods. No Streamlit here."""
+"""Interventions on pairs and data sets, which are computed once and stored; their agreement with
+attribution methods; null controls."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,10 +58,11 @@ from poslens.compute.queue import Place, ready
 from poslens.compute.runs import Job, Report, Run
 
 DEFAULT_PAIRS = 30
-"""Pairs of a data set that a page begins with."""
+"""Default number of pairs of a data set."""
 
 MAX_OTHERS = 200
-"""Documents that a page ranks one among; more are drawn at random."""
+"""Maximum number of other documents among which a page ranks one; if there are more, they are drawn
+at random."""
 
 
 def ask(compute: Compute, pair: TextPair, spec: RetrieverSpec, method: Method) -> Place[Any]:
@@ -70,8 +72,8 @@ def ask(compute: Compute, pair: TextPair, spec: RetrieverSpec, method: Method) -
         UserError: the model's files are not on this machine, or too many requests are waiting.
     """
     model = compute.identify(spec).key
-    if (found := causes(compute.root, method).get(model, method, pair)) is not None:
-        return ready(found)
+    if (result := causes(compute.root, method).get(model, method, pair)) is not None:
+        return ready(result)
     return compute.queue.ask(
         ("intervention", compute.root, model, repr(method), pair),
         lambda stop: of_pair(compute, pair, spec, method, stop),
@@ -85,33 +87,34 @@ def of_pair(
     method: Method,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Any:
-    """One intervention on one pair, from the store or computed and stored.
+    """The result of one intervention on one pair, from the store or computed and stored.
 
     Raises:
         UserError: it cannot be computed, or it was stopped.
     """
     model = compute.identify(spec)
     results = causes(compute.root, method)
-    found = results.get(model.key, method, pair)
-    if found is None:
+    result = results.get(model.key, method, pair)
+    if result is None:
         retriever = compute.retriever(model)
         with compute.device_slot(spec)():
-            found = intervene(retriever, method, pair, should_stop)
-        results.put(model.key, method, [(pair, found)])
-    return found
+            result = intervene(retriever, method, pair, should_stop)
+        results.put(model.key, method, [(pair, result)])
+    return result
 
 
 def other_documents(pair: TextPair, pairs: Sequence[TextPair]) -> list[str]:
-    """The data set's other documents in the pair's language in random order, at most
-    MAX_OTHERS."""
-    texts = dict.fromkeys(
-        p.document for p in pairs if p.language == pair.language and p.document != pair.document
+    """The data set's other documents in the pair's language, in the data set's order; a random
+    sample if there are more than `MAX_OTHERS`."""
+    texts = list(
+        dict.fromkeys(
+            p.document for p in pairs if p.language == pair.language and p.document != pair.document
+        )
     )
-    found = list(texts)
-    if len(found) > MAX_OTHERS:
-        values = np.random.default_rng(SEED).choice(len(found), MAX_OTHERS, replace=False)
-        found = [found[i] for i in sorted(values)]
-    return found
+    if len(texts) > MAX_OTHERS:
+        drawn = np.random.default_rng(SEED).choice(len(texts), MAX_OTHERS, replace=False)
+        texts = [texts[i] for i in sorted(drawn)]
+    return texts
 
 
 def ask_others(
@@ -172,10 +175,10 @@ _answers: LRUCache[Any] = LRUCache(64)
 
 def _digest(*arrays: Array) -> bytes:
     """A digest of arrays, for keys of `_answers`."""
-    h_a_s_h = hashlib.sha256()
+    total = hashlib.sha256()
     for array in arrays:
-        h_a_s_h.update(np.ascontiguousarray(array).data)
-    return h_a_s_h.digest()
+        total.update(np.ascontiguousarray(array).data)
+    return total.digest()
 
 
 # -- data sets -------------------------------------------------------------------------------------
@@ -184,7 +187,7 @@ def _digest(*arrays: Array) -> bytes:
 def job(
     compute: Compute, spec: RetrieverSpec, method: Method, pairs: Sequence[TextPair], scope: str
 ) -> Job:
-    """Carry out an intervention on `pairs`."""
+    """A job that applies an intervention to `pairs` and stores the results."""
     model = compute.identify(spec)
 
     def work(run: Run, report: Report) -> Progress:
@@ -216,14 +219,16 @@ def stored(
 
 @dataclass(frozen=True, slots=True)
 class DataSetCause:
-    """Causal curves averaged over pairs. Relocation: the score minus the pair's own mean over
-    positions where the evidence is read completely, and `last_minus_first`, the mean over pairs of
-    the last third minus the first, in the score's units; `lost` is the decrease of the score when
-    the evidence is past the context limit, over the pairs that have such positions. Ablation: the
-    decrease of the score without each part, and its `last_minus_first`; there is no `lost`.
+    """Causal curves averaged over pairs.
 
-    Each value has its own n, and is None if no pair determines it. `n_left_out` pairs have no
-    curve, because their evidence is read completely at fewer than two positions.
+    Relocation: the score minus the pair's mean over the positions at which the evidence is read in
+    full. `last_minus_first` is the mean over pairs of the last third minus the first, in score
+    units; `lost` is the decrease of the score when the evidence is past the context limit, over the
+    pairs that have such positions. Ablation: the decrease of the score without each part, and its
+    `last_minus_first`; `lost` is None.
+
+    Each estimate has its own n, and is None if no pair determines it. `n_left_out` pairs have no
+    curve, because their evidence is read in full at fewer than two positions.
     """
 
     summary: CurveSummary
@@ -240,20 +245,20 @@ class DataSetCause:
         return provenance.of_curve(self.model, self.summary.curve, self.selection)
 
 
-def curve_of(found: Cause) -> Array | None:
-    """The causal curve [100] of one intervention, for averages and figures; None if the evidence is
-    read completely at fewer than two positions.
+def curve_of(result: Cause) -> Array | None:
+    """The causal curve [100] of one intervention; None if the evidence is read in full at fewer
+    than two positions.
 
     Raises:
         ValueError: the intervention has no curve over positions.
     """
-    if isinstance(found, Relocation):
-        return relocation_curve(found)
-    if isinstance(found, Ablation):
-        return ablation_curve(found)
-    if isinstance(found, SegmentCurve):
-        return found.curve(N_BINS)
-    raise ValueError(f"a {type(found).__name__} has no curve over positions")
+    if isinstance(result, Relocation):
+        return relocation_curve(result)
+    if isinstance(result, Ablation):
+        return ablation_curve(result)
+    if isinstance(result, SegmentCurve):
+        return result.curve(N_BINS)
+    raise ValueError(f"a {type(result).__name__} has no curve over positions")
 
 
 def data_set_cause(
@@ -269,19 +274,19 @@ def data_set_cause(
     Raises:
         UserError: no results of these pairs are stored.
     """
-    kept = stored(compute, spec, method, pairs)
-    found = list(kept.results.values())
-    groups = documents_of_pairs(pairs, kept.results)
+    selected = stored(compute, spec, method, pairs)
+    results = list(selected.results.values())
+    groups = documents_of_pairs(pairs, selected.results)
     summary, last_minus_first, lost = _answers.get(
-        ("average", spec.name, dataset, repr(method), tuple(groups), kept.digest),
-        lambda: _average(found, groups, spec.name, dataset, method, len(kept.failed)),
+        ("average", spec.name, dataset, repr(method), tuple(groups), selected.digest),
+        lambda: _average(results, groups, spec.name, dataset, method, len(selected.failed)),
     )
-    notes = sorted({one.note for one in found if one.note})
+    notes = sorted({result.note for result in results if result.note})
     return DataSetCause(
         summary,
         last_minus_first,
         lost,
-        len(found) - summary.curve.n,
+        len(results) - summary.curve.n,
         compute.identify(spec),
         tuple(notes),
         len(pairs),
@@ -290,85 +295,94 @@ def data_set_cause(
 
 
 def documents_of_pairs(pairs: Sequence[TextPair], ids: Iterable[str]) -> list[str]:
-    """The documents of the pairs with these ids, which bootstraps resample."""
+    """The documents of the pairs with these ids, as the groups that a bootstrap resamples."""
     by_id = {pair.pair_id: pair.document for pair in pairs}
     return [by_id[i] for i in ids]
 
 
 def _average(
-    found: Sequence[Any],
+    results: Sequence[Any],
     groups: Sequence[Hashable],
     model: str,
     dataset: str,
     method: Method,
     n_failed: int,
 ) -> tuple[CurveSummary, Estimate | None, Estimate | None]:
-    """Mean curve of interventions, their mean last-minus-first difference, and what is lost past
-    the context limit."""
-    known = [
-        (one, curve, group)
-        for one, group in zip(found, groups, strict=True)
-        if (curve := curve_of(one)) is not None
+    """Mean curve of interventions, their mean last-minus-first difference, and the mean decrease of
+    the score past the context limit."""
+    with_curve = [
+        (result, curve, group)
+        for result, group in zip(results, groups, strict=True)
+        if (curve := curve_of(result)) is not None
     ]
-    if found and not known:
+    if results and not with_curve:
         raise UserError(
-            f"{model} reads the evidence whole at fewer than two positions in each of {len(found)} "
-            "pairs: choose shorter documents, or a model that reads more."
+            f"{model} reads the evidence whole at fewer than two positions in each of "
+            f"{len(results)} pairs: choose shorter documents, or a model that reads more."
         )
-    curves = np.array([curve for _, curve, _ in known], dtype=np.float64).reshape(-1, 100)
+    curves = np.array([curve for _, curve, _ in with_curve], dtype=np.float64).reshape(-1, 100)
     summary = summarize(
         curves,
-        [group for *_, group in known],
+        [group for *_, group in with_curve],
         model=model,
         dataset=dataset,
         method=method,
-        n_truncated=sum(one.read_share < 1 for one, *_ in known),
+        n_truncated=sum(result.read_share < 1 for result, *_ in with_curve),
         n_failed=n_failed,
         magnitudes=None,
         resampling="bin_mean",
     )
 
     def mean(of: Callable[[Any, Array], float | None]) -> Estimate | None:
-        kept = [(v, group) for one, c, group in known if (v := of(one, c)) is not None]
-        return estimate(np.array([[v] for v, _ in kept]), [group for _, group in kept])
+        values = [
+            (value, group)
+            for result, curve, group in with_curve
+            if (value := of(result, curve)) is not None
+        ]
+        return estimate(np.array([[value] for value, _ in values]), [group for _, group in values])
 
     third = curves.shape[1] // 3
     if method.name == "relocation":
         last_minus_first = relocation_difference(
-            [one for one, *_ in known], [group for *_, group in known]
+            [result for result, *_ in with_curve], [group for *_, group in with_curve]
         )
     else:
         last_minus_first = mean(
-            lambda one, curve: float(curve[-third:].mean() - curve[:third].mean())
+            lambda result, curve: float(curve[-third:].mean() - curve[:third].mean())
         )
-    lost = mean(lambda one, curve: one.lost if isinstance(one, Relocation) else None)
+    lost = mean(lambda result, curve: result.lost if isinstance(result, Relocation) else None)
     return summary, last_minus_first, lost
 
 
 def agreement_of(
     compute: Compute, spec: RetrieverSpec, method: Method, cause: Method, pairs: Sequence[TextPair]
 ) -> Agreement:
-    """How a method's curves agree with an intervention, over the pairs that have both.
+    """The rank correlation of a method's curves with an intervention's, over the pairs that have
+    both.
 
     Raises:
         UserError: no pair has both.
     """
     curves = compute.store.curves(compute.identify(spec).key, method, pairs)
     selected = stored(compute, spec, cause, pairs)
-    kept = selected.results
-    ids = [i for i in curves.pair_ids if i in kept]
-    both = [(c, kept[i]) for i, c in zip(curves.pair_ids, curves.curves, strict=True) if i in kept]
+    results = selected.results
+    ids = [pair_id for pair_id in curves.pair_ids if pair_id in results]
+    both = [
+        (curve, results[pair_id])
+        for pair_id, curve in zip(curves.pair_ids, curves.curves, strict=True)
+        if pair_id in results
+    ]
     if not both:
         raise UserError(
             f"No pair has a curve of {method.name} under {spec.name} and its causal curve yet: "
             "compute both."
         )
-    own = np.array([c for c, _ in both])
-    found = [r for _, r in both]
-    key = ("agreement", spec.name, repr(method), repr(cause), _digest(own), selected.digest)
+    of_method = np.array([curve for curve, _ in both])
+    effects = [result for _, result in both]
+    key = ("agreement", spec.name, repr(method), repr(cause), _digest(of_method), selected.digest)
     groups = documents_of_pairs(pairs, ids)
     answer: Agreement = _answers.get(
-        key, lambda: agreement(spec.name, method, list(own), found, groups)
+        key, lambda: agreement(spec.name, method, list(of_method), effects, groups)
     )
     return answer
 
@@ -377,14 +391,13 @@ def agreement_of(
 
 
 def controls(kind: Control, pairs: Sequence[TextPair], among: Sequence[TextPair]) -> list[TextPair]:
-    """The control of each of `pairs` that has one, in order; `among` gives unrelated queries."""
-    chosen_pairs = []
+    """The control pair of each of `pairs` that has one, in order; unrelated queries are drawn from
+    `among`."""
+    control_pairs = []
     for pair in pairs:
-        try:
-            chosen_pairs.append(control(kind, pair, among))
-        except UserError:
-            continue
-    return chosen_pairs
+        with suppress(UserError):
+            control_pairs.append(control(kind, pair, among))
+    return control_pairs
 
 
 def controlled(
@@ -395,22 +408,22 @@ def controlled(
     pairs: Sequence[TextPair],
     among: Sequence[TextPair],
 ) -> ControlledCurve:
-    """What is stored of the curves of `pairs`, less their controls'.
+    """The mean of the stored curves of `pairs` minus those of their controls.
 
     Raises:
         UserError: no pair has both.
     """
     own = compute.store.curves(compute.identify(spec).key, method, pairs)
     nulls, of_null = _nulls(compute, spec, method, kind, pairs, among)
-    both = [(place, of_null[i]) for place, i in enumerate(own.pair_ids) if i in of_null]
+    both = [(row, of_null[i]) for row, i in enumerate(own.pair_ids) if i in of_null]
     if not both:
         raise UserError(
             f"No pair has a curve of {spec.name} and one of its control yet: compute them first."
         )
-    places, null_places = (np.array(side) for side in zip(*both, strict=True))
-    curves, of_nulls = own.curves[places], nulls.curves[null_places]
-    weights = own.magnitudes[places], nulls.magnitudes[null_places]
-    groups = documents_of_pairs(pairs, [own.pair_ids[place] for place in places.tolist()])
+    rows, null_rows = (np.array(side) for side in zip(*both, strict=True))
+    curves, of_nulls = own.curves[rows], nulls.curves[null_rows]
+    weights = own.magnitudes[rows], nulls.magnitudes[null_rows]
+    groups = documents_of_pairs(pairs, [own.pair_ids[row] for row in rows.tolist()])
     key = ("controlled", kind, _digest(curves, of_nulls, *weights), tuple(groups))
     answer: ControlledCurve = _answers.get(
         key, lambda: minus_null(kind, curves, of_nulls, groups, weights)
@@ -425,8 +438,9 @@ def query_controls_agree(
     pairs: Sequence[TextPair],
     among: Sequence[TextPair],
 ) -> Estimate | None:
-    """How far the two controls without the query have one mean curve, over the pairs that have
-    both; None where none has, or where the profile is no control of the method."""
+    """The agreement of the mean curves of the two controls without the query (`curves_agree`), over
+    the pairs that have both; None without such pairs, or if the profile is no control of the
+    method."""
     if "profile" not in controls_for(method):
         return None
     (first, of_first), (second, of_second) = (
@@ -450,7 +464,7 @@ def _nulls(
     pairs: Sequence[TextPair],
     among: Sequence[TextPair],
 ) -> tuple[StoredCurves, dict[str, int]]:
-    """What is stored of the controls' curves, and their rows by the ids of the pairs."""
+    """The stored curves of the controls, and their rows by pair id."""
     key = compute.identify(spec).key
     nulls = compute.store.curves(key, null_method(kind, method), controls(kind, pairs, among))
-    return nulls, {controlled_id(kind, i): place for place, i in enumerate(nulls.pair_ids)}
+    return nulls, {controlled_id(kind, i): row for row, i in enumerate(nulls.pair_ids)}

@@ -1,4 +1,4 @@
-"""Results of interventions as tables for the page, the command line and exports."""
+"""Results of interventions as tables, for pages, commands and exports."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ READ_WHOLE = (
     "positions minus the mean at the others, over pairs with both; this loss is due to truncation, "
     "not position bias."
 )
-"""What tables of causal curves hold: of documents alone, and of evidence."""
+"""Captions of tables of causal curves: for interventions on documents, and on evidence."""
 
 
 def relocation_frame(
     results: Mapping[str, Relocation], others: Numbers | None = None, unknown: Collection[str] = ()
 ) -> pd.DataFrame:
-    """A row for each model and slot of the evidence; with the rank among `others`' scores where
-    given. Of the models in `unknown` it is not known what they read."""
+    """One row per model and position of the evidence, with the rank among the scores of `others` if
+    given. The evidence read is missing for models in `unknown`."""
     rows = [
         {
             "model": name,
@@ -57,7 +57,8 @@ def relocation_frame(
 
 
 def ablation_frame(results: Mapping[str, Ablation]) -> pd.DataFrame:
-    """A row for each model and part: its characters and what the score lost without it."""
+    """One row per model and part of the document: its characters, and the decrease of the score
+    without it."""
     rows = [
         (name, ablation.by, part, *ablation.spans[part], float(ablation.effects[part]))
         for name, ablation in results.items()
@@ -67,7 +68,7 @@ def ablation_frame(results: Mapping[str, Ablation]) -> pd.DataFrame:
 
 
 def displacement_frame(results: Mapping[str, Displacement]) -> pd.DataFrame:
-    """A row for each label and distance."""
+    """One row per label and distance: score, and share of the text that was read."""
     rows = [
         (label, tokens, float(displacement.scores[k]), float(displacement.read[k]))
         for label, displacement in results.items()
@@ -77,8 +78,8 @@ def displacement_frame(results: Mapping[str, Displacement]) -> pd.DataFrame:
 
 
 def cause_frame(causes: Sequence[DataSetCause]) -> pd.DataFrame:
-    """A row for each model: how far its score rises from first third to last of what it reads, and
-    what it loses where the evidence is past its context limit."""
+    """One row per model, as shown on pages: the score with the evidence in the last third minus
+    that in the first, and the decrease of the score past the context limit."""
     return pd.DataFrame(
         [
             {
@@ -89,8 +90,8 @@ def cause_frame(causes: Sequence[DataSetCause]) -> pd.DataFrame:
                 "truncated": cause.summary.curve.n_truncated,
                 "failed": cause.summary.curve.n_failed,
                 "left out": cause.n_left_out,
-                "last third minus first (score)": _said(cause.last_minus_first),
-                "lost past the context limit (score)": _said(cause.lost),
+                "last third minus first (score)": _text(cause.last_minus_first),
+                "lost past the context limit (score)": _text(cause.lost),
                 "pairs with positions past the limit": 0 if cause.lost is None else cause.lost.n,
             }
             for cause in causes
@@ -99,8 +100,8 @@ def cause_frame(causes: Sequence[DataSetCause]) -> pd.DataFrame:
 
 
 def segments_frame(causes: Sequence[DataSetCause]) -> pd.DataFrame:
-    """A row for each model and order: how much nearer to the whole its last third is than its
-    first."""
+    """One row per model and order of segments, as shown on pages: the cosine to the whole text of
+    the last third minus that of the first."""
     return pd.DataFrame(
         [
             {
@@ -109,20 +110,20 @@ def segments_frame(causes: Sequence[DataSetCause]) -> pd.DataFrame:
                 "documents": cause.summary.curve.n_documents,
                 "truncated": cause.summary.curve.n_truncated,
                 "failed": cause.summary.curve.n_failed,
-                "last third minus first (cosine)": _said(cause.last_minus_first),
+                "last third minus first (cosine)": _text(cause.last_minus_first),
             }
             for cause in causes
         ]
     )
 
 
-def _said(value: Estimate | None) -> str:
+def _text(value: Estimate | None) -> str:
     return "" if value is None else value.text("+.4f")
 
 
 def causal_curve_frame(causes: Sequence[DataSetCause]) -> pd.DataFrame:
-    """100 rows for each model: the mean causal curve, and beside it the two numbers of the whole
-    curve with the ends of their intervals."""
+    """100 rows per model: the mean causal curve, and in every row the last-minus-first difference
+    and the decrease past the context limit with the ends of their intervals."""
     frames = []
     for cause in causes:
         frame = curve_frame([cause.summary.curve])
@@ -139,7 +140,7 @@ def causal_curve_frame(causes: Sequence[DataSetCause]) -> pd.DataFrame:
 
 
 def agreement_frame(agreements: Sequence[tuple[str, Agreement]]) -> pd.DataFrame:
-    """A row for each model, method and intervention, which each label names."""
+    """One row per agreement of a method with the intervention named by its label."""
     return pd.DataFrame(
         [
             {
@@ -158,7 +159,7 @@ def agreement_frame(agreements: Sequence[tuple[str, Agreement]]) -> pd.DataFrame
 
 
 def controlled_frame(curves: Sequence[tuple[str, ControlledCurve]]) -> pd.DataFrame:
-    """100 rows for each model: the curve minus its control, with the band of the mean."""
+    """100 rows per model: the mean curve minus its control, with the interval of the mean."""
     positions = (np.arange(N_BINS) + 0.5) / N_BINS
     return pd.concat(
         [

@@ -1,1 +1,1 @@
-"""Chunks: which window, overlap and title prefix an index should use."""
+"""The study `chunks`: which window, overlap and title prefix an index should use."""

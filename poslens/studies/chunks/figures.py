@@ -1,4 +1,4 @@
-"""Unretrieved sentences against the size of the index."""
+"""The figure of unretrieved sentences by size of the index."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _KINDS = {
 
 
 def kind_of(setting: IndexSetting) -> str:
-    """What the legend calls its marker."""
+    """The kind of a setting, as named in the legend."""
     names = {"whole": "whole documents", "late": "late chunks", "windows": "windows"}
     return "windows with the title" if setting.titled else names[setting.chunks.kind]
 
@@ -38,8 +38,8 @@ def kind_of(setting: IndexSetting) -> str:
 def shares_by_size(
     summaries: Sequence[ChunkSummary], style: Style, provenance: Provenances = ()
 ) -> go.Figure:
-    """Share of unretrieved sentences of held-out documents against vectors per document, a marker
-    for each setting. Bars are 95% intervals. A ring marks the setting to use."""
+    """The percentage of unretrieved sentences of held-out documents by vectors per document, with a
+    marker for each setting. Bars are 95% intervals. A ring marks the setting to use."""
     top = summaries[0].asked.top if summaries else 0
     figure = canvas(
         "chunks", style, "Vectors per document", f"Unretrieved sentences (top {top}), %", provenance

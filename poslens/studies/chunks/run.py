@@ -1,5 +1,5 @@
-"""Runs a chunk plan: builds the index of each setting, and ranks the sentences and queries of every
-document in it. Queries are encoded once, and vectors that several settings share too."""
+"""Runs a chunk plan: builds the index of each setting, and searches it for the sentences and
+queries of every document. Queries, and windows that settings share, are encoded only once."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def run_plan(
     options: RunOptions = RunOptions(),
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> Progress:
-    """Compute and store what is missing of each setting, document by document; progress counts
-    documents times settings. A setting that does not fit the model gets that reason.
+    """Compute and store the missing results of each setting, document by document; progress counts
+    documents times settings. If a setting does not fit the model, the reason is stored.
 
     Raises:
-        UserError: the corpus cannot be read, or the store cannot be written; what was stored before
-            is kept.
+        UserError: the corpus cannot be read, or the store cannot be written; stored results are not
+            lost.
     """
     n, total = len(store.keys), len(store.keys) * len(settings)
     started, computed = time.perf_counter(), 0
@@ -80,13 +80,13 @@ def run_plan(
             )
             continue
 
-        def read(part: Progress, before: int = before, computed: int = computed) -> None:
+        def show(part: Progress, before: int = before, computed: int = computed) -> None:
             seconds = time.perf_counter() - started
             options.on_progress(
                 Progress(total, before + part.done, computed + part.computed, 0, seconds)
             )
 
-        quiet = replace(options, on_progress=read)
+        of_index = replace(options, on_progress=show)
         try:
             _time(store, retriever, model, setting, device, options)
             builder = IndexBuilder(
@@ -95,7 +95,7 @@ def run_plan(
                 retriever,
                 model,
                 setting.chunks,
-                quiet,
+                of_index,
                 titled=setting.titled,
             )
             index = builder.index("original", n)
@@ -126,8 +126,8 @@ def _time(
     device: str,
     options: RunOptions,
 ) -> None:
-    """Time how long it takes to encode some documents, one by one, unless that is stored; only of
-    models that compute vectors on this machine.
+    """Measure and store how long it takes to encode some documents, one at a time. Does nothing if
+    that is stored, or if the model computes no vectors on this machine.
 
     Raises:
         Stopped: the run was stopped.
@@ -138,7 +138,7 @@ def _time(
         return
     texts = list(store.collection.sampled_documents(TIMED, 0).documents())
     seconds = []
-    for document in texts[:1] + texts:  # the first one twice: it also warms up
+    for document in texts[:1] + texts:  # the first measurement is a warm-up
         if options.should_stop():
             raise Stopped("Stopped while encoding was timed.")
         parts = _parts(retriever, document, setting)
@@ -151,14 +151,14 @@ def _time(
                     for _ in read_texts(retriever, parts, "document"):
                         pass
                 seconds.append(time.perf_counter() - began)
-        except UserError:  # a text without a token that the model reads
+        except UserError:  # the model reads no token of the text
             continue
     if len(seconds) > 1:
         store.times.put(model, setting.method, [(item, EncodingTime(tuple(seconds[1:])))])
 
 
 def _parts(retriever: Retriever, document: Document, setting: IndexSetting) -> list[str]:
-    """The texts of a document that are encoded."""
+    """The texts that are encoded for a document: its windows, or the whole text."""
     if setting.chunks.kind != "windows":
         return [document.text]
     title = document.title if setting.titled else ""
@@ -167,8 +167,8 @@ def _parts(retriever: Retriever, document: Document, setting: IndexSetting) -> l
 
 @dataclass(frozen=True)
 class _Asked:
-    """A document, its sentences, and the queries that it answers with the numbers of all documents
-    that do."""
+    """A document, its sentences, and the queries that it answers, each with the numbers of all
+    documents that answer it."""
 
     document: Document
     sentences: tuple[str, ...]
@@ -176,7 +176,7 @@ class _Asked:
 
     @property
     def texts(self) -> list[str]:
-        """Everything that is searched for."""
+        """All texts that are searched for."""
         return [*self.sentences, *(query.text for query, _ in self.queries)]
 
 
@@ -200,7 +200,7 @@ class _Queries:
             Stopped: the run was stopped.
             UserError: the model computes no vectors.
         """
-        self.asked = {item.item: self._made(item.item) for item in items}
+        self.asked = {item.item: self._of_document(item.item) for item in items}
         texts = list(dict.fromkeys(text for asked in self.asked.values() for text in asked.texts))
         if isinstance(self._retriever, LexicalRetriever):
             words = {text: self._retriever.terms_of(text) for text in texts}
@@ -215,10 +215,10 @@ class _Queries:
             self._options,
         )
 
-    def _made(self, key: str) -> _Asked:
+    def _of_document(self, key: str) -> _Asked:
         document = self._reading.take(key)
         try:
-            # No frequent words: they are left out of questions alone.
+            # Frequent words matter only for queries, not for sentences.
             sentences = document_queries(document, {}).sentences
         except UserError:  # it has no sentence to search for, but may answer queries
             sentences = ()
@@ -261,19 +261,21 @@ class _Search:
         )
 
     def _ranks(self, asked: Sequence[tuple[str, int]]) -> Ints:
-        """Ranks [P] of documents for texts; 0 for a text that the model cannot read."""
+        """The ranks [P] of documents, given by number, for texts; 0 if the model cannot read the
+        text."""
         vectors = self._queries.vectors
         ranks = np.zeros(len(asked), dtype=np.int64)
-        at = [i for i, (text, _) in enumerate(asked) if text in vectors]
-        if at:
-            queries: Any = [vectors[asked[i][0]] for i in at]
+        readable = [i for i, (text, _) in enumerate(asked) if text in vectors]
+        if readable:
+            queries: Any = [vectors[asked[i][0]] for i in readable]
             if not isinstance(self._retriever, LexicalRetriever):
                 queries = torch.stack(queries)
-            ranks[at] = self._index.ranks(queries, [asked[i][1] for i in at])
+            ranks[readable] = self._index.ranks(queries, [asked[i][1] for i in readable])
         return ranks
 
     def _cut(self, asked: _Asked) -> Ints:
-        """Whether the evidence [Q] of each query is cut."""
+        """Whether the evidence of each query [Q] is cut: 1 if no chunk contains all of it, 0 if one
+        does, `UNKNOWN` without evidence in this document."""
         spans = [
             query.span if query.evidence_document == asked.document.key else None
             for query, _ in asked.queries

@@ -1,4 +1,4 @@
-"""Chunks: which window, overlap and title prefix should an index use?"""
+"""The declaration of the study `chunks`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KINDS = ("windows", "titled", "late")
 
 @dataclass(frozen=True)
 class ChunkCorpus:
-    """The documents and queries that settings are tried on, and the settings."""
+    """The documents and queries on which settings are tried, and the settings."""
 
     collection: Collection
     settings: tuple[IndexSetting, ...]
@@ -44,8 +44,8 @@ class ChunkCorpus:
 
 
 class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
-    """Every setting of an index is tried on one corpus: chosen on half of it, judged on the other
-    half."""
+    """Tries settings of an index on a corpus, selects one on half of the documents and evaluates
+    it on the other half."""
 
     name = "chunks"
     title = "Chunks"
@@ -111,7 +111,8 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
         return DataSet(dataset, datasets.corpus_of(dataset).title, ())
 
     def corpus(self, data: DataSet, settings: Settings) -> ChunkCorpus:
-        """The whole corpus of the data set or a sample of it, and the settings that it allows.
+        """The corpus of the data set or a sample of it, and the settings to try; without titles,
+        no setting with a title.
 
         Raises:
             UserError: its files cannot be read, or the sample is too small.
@@ -137,13 +138,13 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
         return ChunkCorpus(collection, tried, tuple(notes))
 
     def notes(self, data: DataSet, corpus: ChunkCorpus) -> list[str]:
-        """The sample, and what the corpus lacks."""
+        """Sentences on the sample and on missing titles or evidence."""
         return list(corpus.notes)
 
     def subjects(
         self, compute: Compute, spec: RetrieverSpec, corpus: ChunkCorpus, settings: Settings
     ) -> list[ChunkPlan]:
-        """All settings of one model.
+        """One subject with all settings.
 
         Raises:
             UserError: the model has no index of vectors or words.
@@ -152,10 +153,12 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
         return [ChunkPlan(spec, corpus.collection, corpus.settings, settings.top)]
 
     def job(self, compute: Compute, subject: ChunkPlan) -> Job:
-        """Try what has no result; progress counts documents times settings.
+        """A job that tries the settings that have no result; progress counts documents times
+        settings.
 
         Raises:
-            UserError: the model's files are not here, or the top includes every document.
+            UserError: the model's files are not on this machine, or the top includes every
+                document.
         """
         model = compute.identify(subject.spec)
         collection, settings = subject.collection, subject.settings
@@ -193,8 +196,8 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
         )
 
     def estimate(self, compute: Compute, subject: ChunkPlan, *, load: bool = False) -> str:
-        """Texts and tokens that the model will read, and the time once the model was timed in this
-        process; empty for BM25."""
+        """The number of texts and tokens that the model will read, and the time if the model was
+        timed in this process; empty for BM25."""
         if family_of(subject.spec).search != "vectors":
             return ""
         model = compute.identify(subject.spec)
@@ -220,7 +223,7 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
     def summarize(
         self, compute: Compute, subject: ChunkPlan, earlier: Sequence[ChunkSummary]
     ) -> ChunkSummary | None:
-        """What was chosen and how it was judged; None while documents are missing.
+        """The selected setting and its evaluation; None while results of documents are missing.
 
         Raises:
             UserError: the model can read no document.
@@ -237,15 +240,15 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
                 f"{subject.spec.name} has no index of whole documents: "
                 f"{next(iter(left_out.values()), 'it can read none')}"
             )
-        counts = tuple((str(one.setting), len(one.documents), one.time) for one in tried)
+        counts = tuple((str(each.setting), len(each.documents), each.time) for each in tried)
         return _summaries.get((*key, counts), lambda: summary_of(subject, model, tried, left_out))
 
     def together(self, summaries: Sequence[ChunkSummary]) -> list[ChunkSummary]:
-        """The results with Holm's p over all of their comparisons."""
+        """The results with p values adjusted (Holm) for all of their comparisons."""
         return with_holm(summaries)
 
     def remarks(self, summaries: Sequence[ChunkSummary]) -> list[str]:
-        """Settings that were left out, and sizes that are not in tokens."""
+        """Sentences on settings that were left out, and on sizes that are not in tokens."""
         remarks = []
         for summary in summaries:
             reasons: dict[str, list[str]] = {}
@@ -265,7 +268,7 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
         return remarks
 
     def verdict(self, summary: ChunkSummary) -> str:
-        """The setting to use, what changed on held-out documents, and its price."""
+        """The setting to use, the changes on held-out documents, and the size of the index."""
         choice, advice, plan = summary.choice, summary.recommendation, summary.plan
         if choice is None:
             return f"{summary.name}: keep whole documents. {advice.reason}"
@@ -297,7 +300,7 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
         )
 
     def provenance(self, summary: ChunkSummary) -> Provenance:
-        """Everything needed to plan again."""
+        """Everything needed to reproduce the plan."""
         asked, held_out = summary.asked, summary.choice.held_out if summary.choice else ()
         settings = ", ".join(str(tried.setting) for tried in summary.tried)
         words = (f"top {asked.top}", f"judged on {len(held_out):,} held-out documents")
@@ -312,7 +315,7 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
 
 
 def _method(subject: ChunkPlan) -> Method:
-    """What tells a run with these settings from others."""
+    """A method that identifies runs with these settings."""
     return Method("chunk_plan", {"settings": "+".join(map(str, subject.settings))})
 
 

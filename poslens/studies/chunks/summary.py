@@ -29,7 +29,7 @@ Changes = Mapping[Name, Comparison | None]
 
 @dataclass(frozen=True)
 class ChunkPlan:
-    """What is tried for one model: a corpus and settings, whole documents first."""
+    """The corpus and the settings that are tried for one model; whole documents come first."""
 
     spec: RetrieverSpec
     collection: Collection
@@ -38,15 +38,16 @@ class ChunkPlan:
 
     @property
     def unit(self) -> str:
-        """What window sizes count: words where the tokenizer is not here."""
+        """The unit of window sizes: tokens, or words if the tokenizer is not on this machine."""
         dense = family_of(self.spec).search == "vectors" and not self.spec.without_files
         return "tokens" if dense else "words"
 
 
 @dataclass(frozen=True)
 class ChunkSummary:
-    """The results of one model: what was `tried`, and why other settings were `left_out`.
-    `changes` are paired, of the chosen setting minus its reference on held-out documents."""
+    """The results of one model: the settings that were `tried`, and the reasons why others were
+    `left_out`. `changes` are paired differences on held-out documents, the chosen setting minus its
+    reference."""
 
     asked: ChunkPlan
     model: ModelIdentity
@@ -81,7 +82,7 @@ class ChunkSummary:
 
     @property
     def plan(self) -> Tried:
-        """The setting to use: the recommended one, else whole documents."""
+        """The setting to use: the recommended one, or whole documents."""
         if self.choice is not None and self.recommendation.recommended:
             return self.choice.chosen
         return self.tried[0]
@@ -90,17 +91,18 @@ class ChunkSummary:
 def summary_of(
     asked: ChunkPlan, model: ModelIdentity, tried: Sequence[Tried], left_out: Mapping[str, str]
 ) -> ChunkSummary:
-    """The result of what was tried."""
+    """The summary of the settings that were tried: the choice and its changes."""
     choice = choose(tried, asked.top)
     changes = {} if choice is None else choice.changes(asked.top)
     return ChunkSummary(asked, model, tuple(tried), left_out, choice, changes)
 
 
 def with_holm(summaries: Sequence[ChunkSummary]) -> list[ChunkSummary]:
-    """The results with Holm's p over all of their comparisons."""
-    together = iter(adjusted([each for summary in summaries for each in summary.changes.values()]))
+    """The results with p values adjusted (Holm) for all of their comparisons."""
+    comparisons = [change for summary in summaries for change in summary.changes.values()]
+    with_p = iter(adjusted(comparisons))
     return [
-        replace(summary, changes={name: next(together) for name in summary.changes})
+        replace(summary, changes={name: next(with_p) for name in summary.changes})
         for summary in summaries
     ]
 
@@ -109,6 +111,7 @@ _stores: LRUCache[ChunkPlanStore] = LRUCache(8)
 
 
 def store_of(compute: Compute, collection: Collection) -> ChunkPlanStore:
-    """The store of a corpus, made once: its fingerprint and keys take a pass over the corpus."""
+    """The store of a corpus, cached because its fingerprint and keys need a pass over the
+    corpus."""
     key = (str(compute.root), collection.digest)
     return _stores.get(key, lambda: ChunkPlanStore(compute.root, collection))

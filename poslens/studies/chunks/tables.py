@@ -1,4 +1,4 @@
-"""The tables of a chunk plan. The first one is what text splitters take."""
+"""The tables of a chunk plan. The first one has the arguments of text splitters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SETTING = (
 
 @dataclass(frozen=True)
 class PlanRow:
-    """The setting to use, as text splitters take it."""
+    """The setting to use, as arguments of text splitters."""
 
     model: str = column(MODEL)
     recommended: bool = column("Whether held-out documents show that it is better.")
@@ -40,7 +40,7 @@ class PlanRow:
 
 @dataclass(frozen=True)
 class SettingRow:
-    """One setting that was tried. Shares are over held-out documents."""
+    """One setting that was tried, evaluated on held-out documents."""
 
     model: str = column(MODEL)
     setting: str = column(SETTING)
@@ -68,7 +68,7 @@ class SettingRow:
 
 @dataclass(frozen=True)
 class ChangeRow:
-    """One measure of the chosen setting and its reference on held-out documents."""
+    """The change of one measure from the reference to the chosen setting, on held-out documents."""
 
     model: str = column(MODEL)
     measure: str = column("unretrieved, reciprocal_rank or cut, as in the table of settings.")

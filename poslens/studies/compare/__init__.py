@@ -1,1 +1,1 @@
-"""The page Compare."""
+"""Comparison of models: the command `compare` on one pair, and the study `differences`."""

@@ -1,4 +1,4 @@
-"""What `compare` prints as JSON; see `poslens/commands/answers.py`."""
+"""The JSON shape of the command `compare`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from poslens.commands.answers import Model
 
 
 class ComparisonRow(TypedDict):
-    """A model's numbers of one pair."""
+    """A model's numbers for one pair."""
 
     model: Model
     score: Annotated[float, "Score of the pair, in the model's units."]

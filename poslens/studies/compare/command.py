@@ -1,4 +1,4 @@
-"""The command about several models on one pair: compare."""
+"""The command `compare`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Differences: do models differ on the same pairs, queries and documents of a data set?"""
+"""The study `differences`: do models differ on the same pairs, queries and documents?"""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ from poslens.study_part import MAX_PAIRS, Item, Scope
 
 @dataclass(frozen=True)
 class ComparedNumber:
-    """A number of a passport that is the mean of items: its part and key there, its title, and the
-    difference up to which two models are equivalent. With `in_scores`, in standard deviations of
-    each model's scores."""
+    """A number of a passport that is a mean over items: its part and key in the passport, its
+    title, and the difference up to which two models are equivalent. With `in_scores` it is divided
+    by the standard deviation of the model's scores."""
 
     part: str
     key: str
@@ -73,57 +73,56 @@ SALIENCY = make_method("saliency")
 
 @dataclass(frozen=True)
 class DifferenceSubject:
-    """One model, and the data set over which it is measured; `pairs` have their evidence moved."""
+    """One model and its data set; `pairs` is the maximum number of pairs whose evidence is
+    moved."""
 
     spec: RetrieverSpec
     data: DataSet
     pairs: int
 
     def passport(self, compute: Compute) -> ModelPassport:
-        """What is stored of its measures."""
+        """The passport of the measures, from stored results."""
         parts = {measure.part for measure in MEASURES}
         return passports.passport(compute, self.spec, self.data, MAX_PAIRS, parts, self.pairs)
 
 
 @dataclass(frozen=True)
 class MeasuredSummary:
-    """The measures of one model. `curves` are saliency curves of the pairs whose evidence is moved;
-    None where the model has no gradients."""
+    """The measures of one model. `curves` are the saliency curves of the pairs whose evidence is
+    moved; None if the model has no gradients."""
 
     card: ModelPassport
     curves: StoredCurves | None
 
     @property
     def measured(self) -> MeasuredModel:
-        """Every measure by item, to compare models by."""
+        """The measures by item, for comparisons; measures without items are omitted."""
         measures = [_of_items(self.card, measure) for measure in MEASURES]
         if self.curves is not None:
             document_of = {pair.pair_id: pair.document for pair in self.card.scope.moved}
             measures.append(index_measure(self.curves, document_of, "saliency index"))
-        return MeasuredModel(self.card.name, [each for each in measures if each.rows])
+        return MeasuredModel(self.card.name, [measure for measure in measures if measure.rows])
 
 
 def differences_in_margins(
     summaries: Sequence[MeasuredSummary], style: Style, provenance: Provenances = ()
 ) -> go.Figure:
-    """Differences over their margins, by measure: in the band, from -1 to 1, two models are
-    equivalent if the whole 90% interval is. Bars are 95% intervals."""
+    """Differences divided by their margins, by measure. Bars are 95% intervals. Two models are
+    equivalent if the whole 90% interval is in the band from -1 to 1."""
     figure = canvas("differences", style, "", "Difference, in margins of equivalence", provenance)
     band = {"fillcolor": faint(style.colours.muted, 0.15), "line_width": 0, "layer": "below"}
     figure.add_hrect(y0=-1, y1=1, **band)
-    found = paired_differences([summary.measured for summary in summaries])
-    pairs = [
-        (name, other, [each for each in found if (each.model, each.other) == (name, other)])
-        for name, other in dict.fromkeys((each.model, each.other) for each in found)
-    ]
-    for number, (name, other, differences) in enumerate(pairs):
+    by_models: dict[tuple[str, str], list[PairedDifference]] = {}
+    for difference in paired_differences([summary.measured for summary in summaries]):
+        by_models.setdefault((difference.model, difference.other), []).append(difference)
+    for number, ((name, other), differences) in enumerate(by_models.items()):
         look = style.line(number)
-        scaled = [_in_margins(each) for each in differences]
+        scaled = [_in_margins(difference) for difference in differences]
         figure.add_trace(
             go.Scatter(
-                # A word on each line: on a phone, four names have little room.
-                x=[each.title.replace(" ", "<br>") for each in differences],
-                y=[each.value for each in scaled],
+                # One word per line, so that four titles fit on a phone.
+                x=[difference.title.replace(" ", "<br>") for difference in differences],
+                y=[estimate.value for estimate in scaled],
                 mode="markers",
                 name=legend_name(f"{name} minus {other}", style),
                 offsetgroup=str(number),
@@ -133,7 +132,7 @@ def differences_in_margins(
                     "symbol": style.symbol(number),
                 },
                 error_y=intervals(scaled, faint(str(look["color"]), 0.6)),
-                customdata=[each.comparison.text() for each in differences],
+                customdata=[difference.comparison.text() for difference in differences],
                 hovertemplate="%{x}: %{customdata}",
             )
         )
@@ -142,15 +141,15 @@ def differences_in_margins(
     return with_legend(figure, style)
 
 
-def _in_margins(each: PairedDifference) -> Estimate:
+def _in_margins(paired: PairedDifference) -> Estimate:
     """A difference with its interval in units of its margin."""
-    estimate, margin = each.comparison.difference, each.comparison.margin
+    estimate, margin = paired.comparison.difference, paired.comparison.margin
     low, high = (None if end is None else end / margin for end in (estimate.low, estimate.high))
     return replace(estimate, value=estimate.value / margin, low=low, high=high)
 
 
 class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
-    """Every model against each other, measure by measure."""
+    """Compares every pair of models in each measure."""
 
     name = "differences"
     title = "Differences"
@@ -193,15 +192,15 @@ class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
     def subjects(
         self, compute: Compute, spec: RetrieverSpec, corpus: DataSet, settings: Settings
     ) -> list[DifferenceSubject]:
-        """One for each model."""
+        """One subject per model."""
         return [DifferenceSubject(spec, corpus, settings.pairs)]
 
     def job(self, compute: Compute, subject: DifferenceSubject) -> Job:
-        """Compute the measures that are missing; progress counts them."""
+        """A job that computes the missing measures; progress counts measures."""
         card = subject.passport(compute)
         saliency = _saliency_job(card.scope)
-        also = [] if saliency is None else [("Saliency", saliency)]
-        return passports.job(compute, card, "measures", also)
+        additional = [] if saliency is None else [("Saliency", saliency)]
+        return passports.job(compute, card, "measures", additional)
 
     def summarize(
         self, compute: Compute, subject: DifferenceSubject, earlier: Sequence[MeasuredSummary] = ()
@@ -224,11 +223,11 @@ class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
         return MeasuredSummary(card, curves)
 
     def measured(self, summary: MeasuredSummary) -> MeasuredModel:
-        """Every measure by item."""
+        """The measures by item."""
         return summary.measured
 
     def verdict(self, summary: MeasuredSummary) -> str:
-        """The model's own numbers."""
+        """The model's own values of the measures, without those in standard deviations."""
         card = summary.card
         own = (
             f"{measure.title} {np.mean([item.value for item in items]):.3f}"
@@ -238,8 +237,7 @@ class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
         return f"{card.name}: {', '.join(own)}."
 
     def provenance(self, summary: MeasuredSummary) -> Provenance:
-        """Everything needed to compute the first measure again; the others are over the same data
-        set."""
+        """Everything needed to reproduce the first measure; the others use the same data set."""
         return summary.card.provenance[0]
 
 
@@ -249,7 +247,8 @@ def _items(card: ModelPassport, measure: ComparedNumber) -> tuple[Item, ...]:
 
 
 def _of_items(card: ModelPassport, measure: ComparedNumber) -> ItemMeasure:
-    """A measure of a passport by item; items differ if their texts, evidence or corpus do."""
+    """A measure of a passport by item. Items are the same for two models only if texts, evidence
+    and corpus are."""
     scale = _spread(card) if measure.in_scores else 1.0
     items = {(item.item_id, item.fingerprint): item for item in _items(card, measure)}
     return ItemMeasure(
@@ -262,7 +261,8 @@ def _of_items(card: ModelPassport, measure: ComparedNumber) -> ItemMeasure:
 
 
 def _saliency_job(scope: Scope) -> Job | None:
-    """Saliency of the pairs whose evidence is moved; None without any, or without gradients."""
+    """A job for the saliency of the pairs whose evidence is moved; None without such pairs, or if
+    the model has no gradients."""
     if not scope.moved or not METHODS[SALIENCY.name].fits(family_of(scope.spec)):
         return None
     name = f"{scope.data.name}: {len(scope.moved)} moved pairs"

@@ -1,4 +1,4 @@
-"""Several models on one pair in numbers."""
+"""The table of several models on one pair."""
 
 from __future__ import annotations
 
@@ -15,18 +15,17 @@ from poslens.studies.explain.service import pair_numbers, word_scores
 
 
 def comparison_frame(results: Sequence[Explained]) -> pd.DataFrame:
-    """A row for each model, in order.
+    """One row per model, in the given order.
 
-    Columns: model; score; center_of_mass and primacy_recency_index of the document, missing where
-    all is zero; tokens_read and tokens of the document, special ones included; then against the
-    first model, and so missing for itself: score_difference and index_difference (this model's less
-    the first's), rank_correlation (Spearman's, of the words that both read, each as the heatmap
-    adds its tokens up) and curves_apart (half the sum of differences of the two curves' shares: 0
-    is alike, 1 nothing in common).
+    Columns: model; score; center_of_mass and primacy_recency_index of the document, missing if
+    every attribution is zero; tokens_read and tokens of the document, including special tokens.
+    The others compare with the first model and are missing for it: score_difference and
+    index_difference (this model minus the first), rank_correlation (Spearman's, over the words that
+    both models read, with the method's aggregation of tokens) and curves_apart (total variation
+    distance of the two curves, 0 to 1).
     """
     first = results[0]
-    how = METHODS[first.attribution.method.name].aggregate
-    scores = word_scores(results, how)
+    scores = word_scores(results, METHODS[first.attribution.method.name].aggregate)
     magnitudes = [document_magnitudes(result.attribution) for result in results]
     numbers = [[_value(pair_number) for pair_number in pair_numbers(result)] for result in results]
     rows = []

@@ -1,1 +1,2 @@
-"""Debias: how much position bias calibrated attention removes, and what it costs."""
+"""Debiasing by training and by attention calibration: the study `debias`, the command `calibrate`
+and their results."""

@@ -1,4 +1,4 @@
-"""What `calibrate` prints as JSON; see `poslens/commands/answers.py`."""
+"""JSON shapes and table rows of the command `calibrate`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHANGE = "Less the plain model's; null of itself."
 
 
 class QualityEntry(TypedDict):
-    """What a model's rankings are worth."""
+    """Measures of a model's rankings."""
 
     ndcg_at_10: Annotated[float | None, NDCG]
     harmonic_mean: Annotated[float | None, HARMONIC]
@@ -25,7 +25,7 @@ class QualityEntry(TypedDict):
 
 
 class ChangeEntry(TypedDict):
-    """What calibration changed."""
+    """Changes by calibration."""
 
     ndcg_at_10: Annotated[ComparisonEntry | None, "Change of nDCG@10."]
     harmonic_mean: Annotated[ComparisonEntry | None, "Change of its harmonic mean over positions."]
@@ -33,7 +33,7 @@ class ChangeEntry(TypedDict):
 
 
 class CurveEntry(TypedDict):
-    """A curve before or after."""
+    """A curve before or after calibration."""
 
     curve: Annotated[str, "relocation or saliency."]
     model: Model
@@ -47,7 +47,7 @@ class CurveEntry(TypedDict):
 
 
 class RecommendationEntry(TypedDict):
-    """What is recommended, and how the setting that was tested does on held-out queries."""
+    """The recommendation, and the measures of the tested setting on held-out queries."""
 
     recommended: Annotated[str, "Name of the recommended model, the plain one if none is better."]
     tested: Annotated[str, "Name of the best setting on the queries used for selection."]
@@ -84,7 +84,7 @@ class PointRow:
 
 @dataclass(frozen=True, slots=True)
 class ChangedQueryRow:
-    """A query before and after."""
+    """A query before and after calibration."""
 
     query: str = column("The query.")
     before: float = column("nDCG@10 by the plain model, 0 to 1.")
@@ -108,7 +108,7 @@ else:
 
 
 class CalibrationTable(TypedDict):
-    """The table that was asked for."""
+    """The table that --table selects."""
 
     points: NotRequired[
         Annotated[list[PointAnswer], "With --table points: a row for each setting."]

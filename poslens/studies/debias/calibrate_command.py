@@ -20,7 +20,7 @@ app = typer.Typer()
 
 
 class CalibrationTableName(StrEnum):
-    """What `calibrate` prints."""
+    """Tables of `calibrate`."""
 
     points = "points"
     queries = "queries"
@@ -85,7 +85,7 @@ def calibrate(
     from poslens.studies.debias import tables
     from poslens.studies.ranking import service as ranking_service
 
-    if export is not None:  # before the grid, which may take hours
+    if export is not None:  # checked before the grid, which may take hours
         debiasing.require_new(export)
     data, _ = pairs_of(dataset, False)
     spec = for_data(resolve(model), data.name)
@@ -120,14 +120,14 @@ def calibrate(
     if format is TextFormat.csv:
         print_table(frame, "csv", origin)
     else:
-        rows: Any = table_rows(frame)  # columns of a frame have no types
+        rows: Any = table_rows(frame)  # a frame's columns have no static types
         of_table: CalibrationTable = (
             {"points": rows} if table is CalibrationTableName.points else {"queries": rows}
         )
         printed: CalibrationAnswer = {
             "model": spec.name,
             **debiasing.summary(result, result.judgement),
-            # A recommendation that has more keys than it says, as mypy fears, is made nowhere.
+            # mypy allows for further keys in the recommendation, but there are none.
             **of_table,  # type: ignore[typeddict-item]
             "provenance": [source(provenance) for provenance in origin],
         }
@@ -139,6 +139,6 @@ def calibrate(
                 watched(job.label, job)
             printed["curves"] = debias_curves.curves_entry(choice)
         print_json(printed)
-    if export is not None:  # at the end: where there is no model to write, all else is there
+    if export is not None:  # last, so that everything is printed even if the export fails
         debiasing.export_point(compute, result.recommended or result.plain, export)
         print(export, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Curves of a model before and after calibration: relocation and saliency. No Streamlit here."""
+"""Relocation and saliency curves of a model before and after calibration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from poslens.studies.debias.service import DebiasResult, Point
 
 @dataclass(frozen=True)
 class CurveChoice:
-    """The pairs whose curves are compared, and what is computed of them."""
+    """The pairs whose curves are compared, and the models before and after calibration."""
 
     compute: Compute
     specs: tuple[RetrieverSpec, ...]
@@ -31,7 +31,7 @@ class CurveChoice:
     words: str
 
     def jobs(self) -> list[Job]:
-        """Relocation and saliency under each model."""
+        """The jobs for relocation and saliency of each model."""
         scope = f"{self.dataset}: debias, {self.words}"
         jobs = []
         for spec in self.specs:
@@ -42,7 +42,7 @@ class CurveChoice:
         return jobs
 
     def relocations(self) -> list[DataSetCause]:
-        """Mean score against the place of the evidence, before and after, as far as stored."""
+        """The mean score by position of the evidence for each model with stored results."""
         what = relocation_method()
         return [
             interventions.data_set_cause(
@@ -53,7 +53,7 @@ class CurveChoice:
         ]
 
     def saliencies(self) -> list[DataSetCurve]:
-        """Mean saliency, before and after, as far as stored."""
+        """The mean saliency curve of each model with stored results."""
         curves = [
             self.compute.curve(spec, SALIENCY, self.pairs, self.dataset, self.words)
             for spec in self.specs
@@ -68,10 +68,10 @@ class CurveChoice:
 def curve_choice(
     compute: Compute, result: DebiasResult, point: Point, data: DataSet, n: int
 ) -> CurveChoice:
-    """`n` pairs of the data set, spread evenly, whose evidence can be moved.
+    """At most `n` pairs whose evidence can be moved, spread evenly over the data set.
 
     Raises:
-        UserError: fewer than two can.
+        UserError: there are fewer than two.
     """
     usable, _ = movable(data.pairs)
     if len(usable) < 2:
@@ -86,30 +86,30 @@ def curve_choice(
 
 
 def curves_entry(choice: CurveChoice) -> list[CurveEntry]:
-    """Curves before and after in numbers: relocation with its lean (mean score with the evidence
-    in the last third less that in the first), saliency with its primacy-recency index."""
+    """The curves before and after as in JSON: relocation with its last-minus-first difference,
+    saliency with its primacy-recency index."""
     entries: list[CurveEntry] = []
-    for moved in choice.relocations():
-        curve = moved.summary.curve
+    for relocation in choice.relocations():
+        curve = relocation.summary.curve
         entries.append(
             {
                 "curve": "relocation",
                 "model": curve.model,
                 "n": curve.n,
                 "documents": curve.n_documents,
-                "last_minus_first": interval(moved.last_minus_first),
+                "last_minus_first": interval(relocation.last_minus_first),
                 "mean": curve.mean.tolist(),
             }
         )
-    for seen in choice.saliencies():
-        curve = seen.summary.curve
+    for saliency in choice.saliencies():
+        curve = saliency.summary.curve
         entries.append(
             {
                 "curve": "saliency",
                 "model": curve.model,
                 "n": curve.n,
                 "documents": curve.n_documents,
-                "index": interval(seen.summary.primacy_recency_index),
+                "index": interval(saliency.summary.primacy_recency_index),
                 "mean": curve.mean.tolist(),
             }
         )

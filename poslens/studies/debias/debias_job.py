@@ -1,4 +1,4 @@
-"""The job of one point: train, rank, move the evidence, audit; what is there is not done again."""
+"""The job of one point: training, ranking, relocation and audit; stored stages are skipped."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ AUDIT = Audit()
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of what is computed for a point: its title, whether it is there, and its job."""
+    """A stage of a point's computation: its title, whether its results are stored, and its job."""
 
     title: str
     done: Callable[[], bool]
@@ -42,19 +42,19 @@ class Stage:
 
 
 def audit_index(point: DebiasPoint, spec: RetrieverSpec) -> AuditIndex:
-    """The index whose unretrieved sentences are counted."""
+    """The audited index of a point's model: whole documents of the training corpus."""
     return AuditIndex(spec, WHOLE, point.corpus.texts, TOP, "sentence")
 
 
 def audits(point: DebiasPoint) -> bool:
-    """Whether its unretrieved sentences are counted. That takes longer than all else, so it is done
-    for the plain and the debiased model alone."""
+    """Whether the point's unretrieved sentences are counted. That takes longer than all other
+    stages, so calibrated models are not audited."""
     return point.calibration is None and point.corpus.texts.survey.n > TOP
 
 
 def positions_subject(point: DebiasPoint, spec: RetrieverSpec) -> PositionSubject | None:
-    """The held-out pairs whose documents are ranked with their evidence at each position, over the
-    texts that relocation reads; None without pairs or without a corpus with queries."""
+    """The subject of the study `positions` for a point: its held-out pairs, ranked with their
+    evidence at each position. None without held-out pairs or queries."""
     corpus = point.corpus
     if not corpus.pairs or corpus.setup is None:
         return None
@@ -66,7 +66,7 @@ def positions_subject(point: DebiasPoint, spec: RetrieverSpec) -> PositionSubjec
 
 
 def stages(compute: Compute, point: DebiasPoint) -> list[Stage]:
-    """Everything that is computed for a point, in order."""
+    """The stages of a point's computation, in order."""
     corpus = point.corpus
 
     def trained() -> RetrieverSpec:
@@ -128,10 +128,10 @@ def stages(compute: Compute, point: DebiasPoint) -> list[Stage]:
 
 
 def point_job(compute: Compute, point: DebiasPoint) -> Job:
-    """Compute what is missing of a point; progress counts stages.
+    """A job that runs the missing stages of a point; progress counts stages.
 
     Raises:
-        UserError: the model's files are not here.
+        UserError: the model's files are not on this machine.
     """
     model = compute.identify(point.base)
 
@@ -160,8 +160,7 @@ def point_job(compute: Compute, point: DebiasPoint) -> Job:
 
 
 def _in_order(todo: Sequence[Stage], run: Run, report: Report) -> Progress:
-    """Run the stages that are missing, one after the other; the first that ends too early ends
-    all."""
+    """Run the missing stages one after the other; stop if one fails or is stopped."""
     started, computed = time.perf_counter(), 0
 
     def progress(done: int, stopped: bool = False) -> Progress:
@@ -175,10 +174,10 @@ def _in_order(todo: Sequence[Stage], run: Run, report: Report) -> Progress:
             continue
         run.stage = stage.title
 
-        def hear(_: Progress, number: int = number) -> None:
+        def show(_: Progress, number: int = number) -> None:
             report(progress(number))
 
-        part = run.part = stage.job().start(hear, within=run)
+        part = run.part = stage.job().start(show, within=run)
         while not part.wait(0.2):
             if run.stopping:
                 part.stop()
@@ -192,10 +191,10 @@ def _in_order(todo: Sequence[Stage], run: Run, report: Report) -> Progress:
 
 
 def training_job(compute: Compute, point: DebiasPoint) -> Job:
-    """Train a debiased model; progress counts steps, and a stopped run goes on where it was.
+    """A job that trains a debiased model; progress counts steps. A stopped run can be resumed.
 
     Raises:
-        UserError: the model's files are not here.
+        UserError: the model's files are not on this machine.
     """
     model, corpus, recipe = compute.identify(point.base), point.corpus.training, point.recipe
     assert recipe is not None
@@ -207,7 +206,7 @@ def training_job(compute: Compute, point: DebiasPoint) -> Job:
         from poslens.attribution.retrievers.dense import DenseRetriever
         from poslens.attribution.retrievers.load import load
 
-        # Of its own: training changes it, and the one that is loaded serves others.
+        # Not the shared model from the pool, because training changes weights.
         retriever = load(point.base, DEVICE.get(), "float32")
         assert isinstance(retriever, DenseRetriever)
         session = Training(retriever, corpus, recipe, checkpoint, compute.device_slot(point.base))

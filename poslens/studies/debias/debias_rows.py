@@ -1,4 +1,4 @@
-"""The tables of Debias."""
+"""The tables of the study `debias`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from poslens.studies.debias.summary import NO_CHANGES, DebiasSummary
 
 @dataclass(frozen=True)
 class DebiasRow:
-    """A model that is compared, on the held-out half."""
+    """A model of the comparison, evaluated on the held-out half."""
 
     model: str = column("Name of the model.")
     kind: str = column("plain, debiased, calibrated, or debiased and calibrated.")
@@ -63,7 +63,7 @@ class DebiasRow:
 
 @dataclass(frozen=True)
 class TrainingCheckRow:
-    """A check during the training, on validation texts."""
+    """A check on validation texts during training."""
 
     model: str = column("Name of the debiased model.")
     step: int = column("Steps of training so far.")

@@ -1,4 +1,4 @@
-"""The front: how good rankings are against how much they depend on the evidence's place."""
+"""The figure of the command `calibrate`: quality of rankings against position sensitivity."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from poslens.figures.palettes import Style
 from poslens.studies.debias.service import HALF, DebiasResult, Point
 
 _SYMBOLS = ("circle", "triangle-up", "triangle-down", "x", "cross")
-"""Of blocks and depths; the square is the plain model and the diamond chance."""
+"""Symbols of block sizes and depths. A square is the plain model, a diamond the permutation
+baseline."""
 
 _DEPTHS = {HALF: "last half of layers", "all": "all layers"}
 Measure = Literal["mean", "harmonic"]
@@ -32,9 +33,9 @@ TITLES = {"mean": "Mean nDCG@10", "harmonic": "Harmonic mean of nDCG@10"}
 def front(
     result: DebiasResult, measure: Measure, style: Style, *, provenance: Provenances = ()
 ) -> go.Figure:
-    """nDCG@10 against PSI, a line from the plain model through the strengths of each block and
-    depth. Bars are 95% intervals. Filled points are on the front: no other is both better and more
-    even. Hollow diamonds show the PSI that chance alone gives with as many queries."""
+    """nDCG@10 against PSI, with a line from the plain model through the strengths of each block
+    size and depth. Bars are 95% intervals. Filled points are on the Pareto front: no other setting
+    has both a higher nDCG@10 and a lower PSI. Hollow diamonds show the PSI under permutation."""
     figure = canvas(
         "debias_front",
         style,
@@ -57,11 +58,11 @@ def front(
         figure.add_trace(group(trace, f"family {index}", name))
     ink = style.colours.ink
     figure.add_trace(_trace([plain], measure, style, plain.name, {"color": ink}, symbol="square"))
-    known = [point for point in result.points if point.quality.psi_under_permutation is not None]
+    permuted = [point for point in result.points if point.quality.psi_under_permutation is not None]
     figure.add_trace(
         go.Scatter(
-            x=[point.quality.psi_under_permutation for point in known],
-            y=[_estimate(point, measure).value for point in known],
+            x=[point.quality.psi_under_permutation for point in permuted],
+            y=[_estimate(point, measure).value for point in permuted],
             mode="markers",
             name="PSI under permutation",
             marker={
@@ -69,7 +70,7 @@ def front(
                 "color": style.colours.muted,
                 "size": 0.5 * style.font_size,
             },
-            customdata=[escape(point.name) for point in known],
+            customdata=[escape(point.name) for point in permuted],
             hovertemplate="%{customdata}<br>under permutation %{x:.3f}<extra></extra>",
         )
     )

@@ -1,4 +1,4 @@
-"""The front: quality against position effect, a point for each model."""
+"""The figures of the study `debias`: quality against position bias, and curves."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _SYMBOLS = {
 def quality_front(
     summaries: Sequence[DebiasSummary], style: Style, provenance: Provenances = ()
 ) -> go.Figure:
-    """nDCG@10 of held-out queries against the relocation difference of held-out pairs, regardless
-    of its sign: left is less position bias, up is better. Bars are 95% intervals; filled points
-    are on the front, and the recommended one has a ring."""
+    """nDCG@10 of held-out queries against the size of the relocation difference of held-out pairs:
+    further left is less position bias, further up better ranking. Bars are 95% intervals. Filled
+    points are on the Pareto front, and the recommended one has a ring."""
     figure = canvas(
         "debias_quality",
         style,
@@ -87,8 +87,8 @@ def quality_front(
 def relocation_curves(
     summaries: Sequence[DebiasSummary], style: Style, provenance: Provenances = ()
 ) -> go.Figure:
-    """Mean score by position of the evidence in held-out documents, minus the pair's mean: the
-    plain model, the debiased one, and the first calibrated one."""
+    """Mean score by position of the evidence in held-out documents, minus the pair's mean, of the
+    plain model, the debiased model and the first calibrated one."""
     curves = [
         summary.cause.summary.curve for summary in _drawn(summaries) if summary.cause is not None
     ]
@@ -100,7 +100,7 @@ def relocation_curves(
 def saliency_curves(
     summaries: Sequence[DebiasSummary], style: Style, provenance: Provenances = ()
 ) -> go.Figure:
-    """Mean saliency by position in held-out documents, of the same models."""
+    """Mean saliency by position in held-out documents, of the models of `relocation_curves`."""
     curves = [
         summary.saliency.summary.curve
         for summary in _drawn(summaries)
@@ -110,7 +110,7 @@ def saliency_curves(
 
 
 def _drawn(summaries: Sequence[DebiasSummary]) -> list[DebiasSummary]:
-    """Of each base model: the plain one, the debiased one, and the first calibrated one."""
+    """The plain, the debiased and the first calibrated version of each base model."""
     first = {(summary.point.base, summary.point.kind): summary for summary in reversed(summaries)}
     return [
         summary

@@ -1,5 +1,5 @@
-"""What is debiased and compared: a corpus split in two, and the model plain, calibrated, debiased
-and both."""
+"""The subjects of the study `debias`: a corpus split in two, and versions of a model (plain,
+calibrated, debiased, both)."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from poslens.studies.ranking.service import RankingSetup, collection_of
 
 @dataclass(frozen=True)
 class DebiasCorpus:
-    """A data set split by document. `texts` are its documents, `held_out` the ids of those that are
-    held out; `setup` is how queries are ranked, measured on the held-out ones (None without any),
-    and `pairs` are held-out pairs whose evidence can be moved."""
+    """A data set split by document. `texts` are its documents, and `held_out` the ids of the
+    held-out ones. `setup` ranks the queries of held-out documents (None without any), and `pairs`
+    are held-out pairs whose evidence can be moved."""
 
     name: str
     training: TrainingCorpus
@@ -48,7 +48,7 @@ class DebiasCorpus:
 
 @dataclass(frozen=True)
 class DebiasPoint:
-    """One model that is compared: `base` as it is, calibrated, debiased with a recipe, or both."""
+    """One version of a model: `base` unchanged, calibrated, debiased with a recipe, or both."""
 
     base: RetrieverSpec
     corpus: DebiasCorpus
@@ -57,25 +57,25 @@ class DebiasPoint:
 
     @property
     def kind(self) -> str:
-        """What was done to the model."""
-        done = {"debiased": self.recipe, "calibrated": self.calibration}
-        return " and ".join(name for name, how in done.items() if how is not None) or "plain"
+        """plain, debiased, calibrated, or debiased and calibrated."""
+        steps = {"debiased": self.recipe, "calibrated": self.calibration}
+        return " and ".join(name for name, step in steps.items() if step is not None) or "plain"
 
     @property
     def label(self) -> str:
-        """Its name before it is trained."""
+        """The point's name, which needs no trained model."""
         suffix = self.calibration.suffix if self.calibration else ""
         return f"{self.base.name}{', debiased' if self.recipe else ''}{suffix}"
 
     def training(self, compute: Compute) -> str:
-        """What tells its training from every other one."""
+        """Text that identifies the training: model, corpus and recipe."""
         assert self.recipe is not None
         model = compute.identify(self.base)
         corpus = self.corpus.training
         return f"{model.key.fingerprint}; {corpus.name} {corpus.digest}; {self.recipe.words}"
 
     def spec(self, compute: Compute) -> RetrieverSpec | None:
-        """The model; None while it is not trained."""
+        """The retriever; None until it is trained."""
         spec: RetrieverSpec | None = self.base
         if self.recipe is not None:
             spec = folders.find(self.training(compute))
@@ -84,18 +84,18 @@ class DebiasPoint:
         return with_calibration(spec, self.calibration)
 
     def manifest(self, compute: Compute) -> Manifest | None:
-        """What the trained model was made of."""
+        """The record of the model's training; None without training, or until it is trained."""
         spec = folders.find(self.training(compute)) if self.recipe is not None else None
         return None if spec is None else folders.read_manifest(folders.folder_of(spec))
 
     def checkpoint(self, compute: Compute) -> Path:
-        """Where its training is kept while it lasts."""
+        """The file from which an interrupted training resumes."""
         name = fingerprint(self.training(compute))
         return data_folder() / "models" / "debiasing" / f"{name}.safetensors"
 
 
 def require_trainable(spec: RetrieverSpec) -> None:
-    """Do nothing for a model that can be debiased.
+    """Check that the model can be debiased.
 
     Raises:
         UserError: it cannot.
@@ -127,10 +127,10 @@ _corpora: LRUCache[DebiasCorpus] = LRUCache(8)
 
 
 def debias_corpus(data: DataSet, n_pairs: int) -> DebiasCorpus:
-    """A data set split by document; `n_pairs` of the held-out pairs have their evidence moved.
+    """A data set split by document, with at most `n_pairs` held-out pairs whose evidence is moved.
 
     Raises:
-        UserError: it has too few documents or sentences.
+        UserError: the data set has too few documents or sentences.
     """
     named = data.name in datasets.names()
     texts = datasets.corpus_of(data.name) if named else collection_of(data)
@@ -152,7 +152,7 @@ def _setup(data: DataSet, held_out: frozenset[str]) -> RankingSetup | None:
     try:
         collection = collection_of(data)
     except UserError:
-        return None  # documents alone
+        return None  # the data set has no queries with judgments
     left_out = frozenset(
         query.query_id for query in collection.queries if not held_out.issuperset(query.relevant)
     )
@@ -164,8 +164,8 @@ def _setup(data: DataSet, held_out: frozenset[str]) -> RankingSetup | None:
 def points(
     spec: RetrieverSpec, corpus: DebiasCorpus, recipe: TrainingRecipe, strengths: Sequence[float]
 ) -> list[DebiasPoint]:
-    """The plain model, debiased, calibrated at each strength, and debiased and calibrated at the
-    first one.
+    """The versions of a model that are compared: plain, debiased, calibrated at each strength, and
+    debiased and calibrated at the first strength.
 
     Raises:
         UserError: the model cannot be trained.

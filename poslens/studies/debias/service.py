@@ -1,5 +1,4 @@
-"""A model before and after calibration: rankings over a grid of settings, and what is recommended
-of them. No Streamlit here."""
+"""Attention calibration of a model: rankings over a grid of settings, and the recommended one."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ from poslens.studies.ranking.service import Ranked, RankingSetup
 STRENGTHS = (STRENGTH, 1.0)
 BLOCKS = (64, BLOCK)
 MAX_POINTS = 64
-"""Settings of one grid: each ranks the whole data set."""
+"""Maximum number of settings of one grid, because each ranks the whole data set."""
 
 NO_CHANGE = "No change recommended"
 
@@ -56,10 +55,10 @@ _LAYER_KEYS = ("num_hidden_layers", "n_layers", "num_layers", "n_layer")
 
 
 def n_layers(spec: RetrieverSpec) -> int | None:
-    """How many layers the model's configuration says that it has."""
+    """The number of layers in the model's configuration; None if it is not stated."""
     config = contents_of(spec.name, locate(spec).folder).config("config.json")
-    known = config if isinstance(config, dict) else {}
-    return next((n for key in _LAYER_KEYS if isinstance(n := known.get(key), int)), None)
+    values = config if isinstance(config, dict) else {}
+    return next((n for key in _LAYER_KEYS if isinstance(n := values.get(key), int)), None)
 
 
 def grid(
@@ -68,21 +67,22 @@ def grid(
     blocks: Sequence[int] = BLOCKS,
     layers: Sequence[str] = LAYERS,
 ) -> list[RetrieverSpec]:
-    """`spec` calibrated in every combination; `layers` are `half`, `all` or numbers of layers.
+    """The model calibrated in every combination; `layers` are `half`, `all` or numbers of layers.
 
     Raises:
-        UserError: a number out of range, too many combinations, or a model that is not calibrated.
+        UserError: a number is out of range, there are more than `MAX_POINTS` combinations, or the
+            model has no attention to calibrate.
     """
     if family_of(spec) is not DENSE:
         raise UserError(f"{spec.name} has no attention to calibrate: choose a dense model.")
     n = n_layers(spec)
     specs: dict[str, RetrieverSpec] = {}
     for depth, block, strength in product(layers, blocks, strengths):
-        how = Calibration(strength, block, _depth(depth, n, spec.name))
-        if how.layers is not None and n is not None:
-            how.first_of(n, spec.name)
-        one = with_calibration(spec, how)
-        specs[one.name] = one
+        setting = Calibration(strength, block, _depth(depth, n, spec.name))
+        if setting.layers is not None and n is not None:
+            setting.first_of(n, spec.name)
+        calibrated = with_calibration(spec, setting)
+        specs[calibrated.name] = calibrated
     if not specs:
         raise UserError("No setting is left: choose at least one strength, block and depth.")
     if len(specs) > MAX_POINTS:
@@ -105,26 +105,28 @@ def _depth(word: str, n: int | None, name: str) -> int | None:
             if word != ALL
             else f"{name} does not say how many layers it has: give a number."
         ) from error
-    # One setting has one name, so that its results are found again.
+    # Equal settings must have the same name, because results are stored by it.
     return None if n is not None and depth == max(1, n // 2) else depth
 
 
 def job(
     compute: Compute, spec: RetrieverSpec, points: Sequence[RetrieverSpec], setup: RankingSetup
 ) -> Job:
-    """Rank with the plain model and each of `points` that has no rankings, one after the other.
+    """A job that ranks with the plain model and those of `points` that have no rankings.
 
     Raises:
-        UserError: the model's files are not here.
+        UserError: the model's files are not on this machine, or the data set has no evidence
+            positions.
     """
-    _placed(setup)
+    _with_evidence(setup)
     return ranking_service.job_of_all(compute, [spec, *points], setup)
 
 
 @dataclass(frozen=True)
 class Point:
-    """A model's rankings and how even they are; `change` is against the plain model, None of the
-    plain model itself. `front` says that no other point is both better and more even."""
+    """A model's rankings and their measures; `change` is against the plain model, and None for the
+    plain model itself. `front` means that no other point has both a higher nDCG@10 and a lower
+    PSI."""
 
     ranked: Ranked
     quality: Quality
@@ -143,15 +145,15 @@ class Point:
 
     @property
     def strength(self) -> float:
-        """How strongly it is calibrated; 0 is plain."""
+        """Strength of the calibration, 0 to 1; 0 for the plain model."""
         return self.spec.calibration.strength if self.spec.calibration else 0.0
 
 
 @dataclass(frozen=True)
 class HeldOutResult:
-    """The point chosen on one half of the queries, tested on the held-out half. `before` and
-    `after` are of the held-out half; `change` and `recommendation` are None where no setting beats
-    the plain model on the first half."""
+    """The point selected on one half of the queries and evaluated on the held-out half: the
+    measures of the plain model `before` and of the point `after`. `change` and `recommendation` are
+    None if the plain model itself was selected."""
 
     point: Point
     n_chosen: int
@@ -163,8 +165,8 @@ class HeldOutResult:
 
 @dataclass(frozen=True)
 class DebiasResult:
-    """Before and after. `points` begin with the plain model; `missing` have no rankings yet, and
-    until then nothing is recommended."""
+    """The plain model, which is the first of `points`, and its calibrated versions. Nothing is
+    recommended while models in `missing` have no rankings."""
 
     points: tuple[Point, ...]
     missing: tuple[str, ...]
@@ -174,20 +176,20 @@ class DebiasResult:
 
     @property
     def plain(self) -> Point:
-        """The model as it is."""
+        """The model without calibration."""
         return self.points[0]
 
     @property
     def recommended(self) -> Point | None:
-        """The setting to use; the plain model where no setting is shown to be better, None before
-        every setting is ranked."""
+        """The setting to use: the plain model if no setting is shown to be better, None until every
+        setting is ranked."""
         judged = self.judgement
         if judged is None:
             return None
         return judged.point if _is_recommended(judged) else self.plain
 
     def provenance(self) -> list[Provenance]:
-        """Everything needed to compute the points again."""
+        """Everything needed to reproduce the points."""
         plain, quality = self.plain.ranked, self.plain.quality
         tried = [point.spec.calibration for point in self.points if point.spec.calibration]
         strengths = ", ".join(decimals(value) for value in sorted({c.strength for c in tried}))
@@ -207,19 +209,19 @@ class DebiasResult:
         ]
 
 
-def _placed(setup: RankingSetup) -> list[Query]:
-    """The measured queries whose evidence has a place.
+def _with_evidence(setup: RankingSetup) -> list[Query]:
+    """The measured queries whose evidence position is known.
 
     Raises:
         UserError: there are none.
     """
-    placed = [query for query in setup.queries if query.evidence is not None]
-    if not placed:
+    queries = [query for query in setup.queries if query.evidence is not None]
+    if not queries:
         raise UserError(
             "This data set does not say where its evidence stands, so no position bias can be "
             "measured: choose another data set."
         )
-    return placed
+    return queries
 
 
 _results: LRUCache[tuple[object, DebiasResult]] = LRUCache(16)
@@ -228,13 +230,14 @@ _results: LRUCache[tuple[object, DebiasResult]] = LRUCache(16)
 def debias_result(
     compute: Compute, spec: RetrieverSpec, points: Sequence[RetrieverSpec], setup: RankingSetup
 ) -> DebiasResult | None:
-    """What is known of the plain model and of `points`; None while the plain model has no
-    rankings.
+    """The result from the stored rankings of the plain model and of `points`; None while the plain
+    model has none.
 
     Raises:
-        UserError: a model's files are not here, or no evidence has a place.
+        UserError: a model's files are not on this machine, or the data set has no evidence
+            positions.
     """
-    placed = _placed(setup)
+    queries = _with_evidence(setup)
     plain = ranking_service.ranked(compute, spec, setup)
     if plain is None:
         return None
@@ -246,25 +249,25 @@ def debias_result(
             missing.append(point.name)
         else:
             ranked_models.append(ranked)
-    # What is kept with the answer holds the rankings, so their ids are given to no others.
+    # The cached value refers to the rankings, so that their ids cannot be reused meanwhile.
     key = (tuple(map(id, ranked_models)), tuple(missing))
     return _results.get(
-        key, lambda: (ranked_models, _made(ranked_models, tuple(missing), placed, setup))
+        key, lambda: (ranked_models, _evaluated(ranked_models, tuple(missing), queries, setup))
     )[1]
 
 
-def _made(
+def _evaluated(
     ranked_models: Sequence[Ranked],
     missing: tuple[str, ...],
-    placed: Sequence[Query],
+    queries: Sequence[Query],
     setup: RankingSetup,
 ) -> DebiasResult:
     rows = [row for row, query in enumerate(setup.queries) if query.evidence is not None]
     scores = [
         ranked.evaluation.per_query[NDCG][rows].astype(np.float64) for ranked in ranked_models
     ]
-    positions = np.array([query.evidence for query in placed], dtype=np.float64)
-    documents = np.array([query.document for query in placed])
+    positions = np.array([query.evidence for query in queries], dtype=np.float64)
+    documents = np.array([query.document for query in queries])
     changes = with_holm(
         [
             change(scores[0], values, positions.tolist(), documents.tolist()) if number else None
@@ -272,32 +275,32 @@ def _made(
         ]
     )
     points = []
-    for number, one in enumerate(ranked_models):
+    for number, ranked in enumerate(ranked_models):
         own = quality(scores[number], positions.tolist(), documents.tolist())
         assert own is not None  # there are queries
-        points.append(Point(one, own, changes[number]))
+        points.append(Point(ranked, own, changes[number]))
     front = on_quality_front([(point.quality.psi, point.quality.mean.value) for point in points])
     points = [replace(point, front=is_on) for point, is_on in zip(points, front, strict=True)]
     half = halves(documents.tolist())
-    ids = np.array([query.query_id for query in placed])
+    ids = np.array([query.query_id for query in queries])
     judgement = None
     if not missing and half.any() and not half.all():
         best = candidate([score[half] for score in scores], positions[half].tolist())
-        places, groups = positions[~half].tolist(), documents[~half].tolist()
-        before = quality(scores[0][~half], places, groups)
-        after = quality(scores[best][~half], places, groups)
+        held_out, groups = positions[~half].tolist(), documents[~half].tolist()
+        before = quality(scores[0][~half], held_out, groups)
+        after = quality(scores[best][~half], held_out, groups)
         assert before is not None and after is not None
-        judged = change(scores[0][~half], scores[best][~half], places, groups) if best else None
-        (judged,) = with_holm([judged])
-        advice = _advice(judged, points[0].quality, points[best].quality) if judged else None
-        judgement = HeldOutResult(points[best], int(half.sum()), before, after, judged, advice)
+        paired = change(scores[0][~half], scores[best][~half], held_out, groups) if best else None
+        (paired,) = with_holm([paired])
+        advice = _advice(paired, points[0].quality, points[best].quality) if paired else None
+        judgement = HeldOutResult(points[best], int(half.sum()), before, after, paired, advice)
     chosen_on = frozenset(ids[half].tolist()) if judgement else frozenset()
     return DebiasResult(tuple(points), missing, judgement, chosen_on, setup)
 
 
 def _advice(held_out: Change, plain: Quality, changed: Quality) -> Recommendation:
-    """Whether a setting chosen on other queries is better than the plain model: `held_out` is the
-    change on the queries that it was not chosen on, `plain` and `changed` are over all queries."""
+    """Whether a setting is recommended over the plain model: `held_out` is its change on the
+    queries that were not used for selection, `plain` and `changed` are over all queries."""
     advice = recommendation(
         {"PSI": held_out.psi}, held_out.mean, {"the harmonic mean": held_out.harmonic}
     )
@@ -311,7 +314,7 @@ def _is_recommended(judged: HeldOutResult) -> bool:
 
 
 def verdict(result: DebiasResult) -> str:
-    """What is recommended, and the change on the held-out queries, in sentences."""
+    """Sentences on the recommended setting and its change on the held-out queries."""
     judged = result.judgement
     if judged is None:
         return "No recommendation yet: some settings are not ranked."
@@ -347,7 +350,7 @@ def _number(value: float | None) -> str:
 
 
 def summary(result: DebiasResult, judged: HeldOutResult) -> RecommendationEntry:
-    """The recommendation, for a command's output."""
+    """The recommendation as in JSON."""
     changed, recommended = judged.change, result.recommended
     assert recommended is not None  # there is a judgement
     return {
@@ -368,20 +371,20 @@ def summary(result: DebiasResult, judged: HeldOutResult) -> RecommendationEntry:
     }
 
 
-def _quality_entry(found: Quality) -> QualityEntry:
+def _quality_entry(measures: Quality) -> QualityEntry:
     return {
-        "ndcg_at_10": found.mean.value,
-        "harmonic_mean": found.harmonic.value,
-        "psi": found.psi,
-        "psi_under_permutation": found.psi_under_permutation,
+        "ndcg_at_10": measures.mean.value,
+        "harmonic_mean": measures.harmonic.value,
+        "psi": measures.psi,
+        "psi_under_permutation": measures.psi_under_permutation,
     }
 
 
 def export_point(compute: Compute, point: Point, folder: Path) -> None:
-    """Write a calibrated model to a new folder, as sentence-transformers saves one.
+    """Write a calibrated model to a new folder in the format of sentence-transformers.
 
     Raises:
-        UserError: the plain model, which is not exported, or the folder exists.
+        UserError: the point is the plain model, or the folder exists.
     """
     if point.spec.calibration is None:
         raise UserError(
@@ -397,10 +400,10 @@ def export_point(compute: Compute, point: Point, folder: Path) -> None:
 
 
 def require_new(folder: Path) -> None:
-    """Do nothing, unless something is at `folder` already.
+    """Check that nothing exists at `folder`.
 
     Raises:
-        UserError: something is.
+        UserError: something does.
     """
     if folder.exists():
         raise UserError(f"{folder} is there already: name a new folder.")

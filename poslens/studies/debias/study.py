@@ -1,4 +1,4 @@
-"""Debias: remove a dense model's position bias by self-distillation, and judge what that does."""
+"""The declaration of the study `debias`."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ DEFAULT = TrainingRecipe()
 
 
 class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
-    """A model is trained on half of a corpus, and judged on the other half beside attention
-    calibration."""
+    """Debiases a dense model by self-distillation on half of a corpus, and compares it with
+    attention calibration on the other half."""
 
     name = "debias"
     title = "Debias"
@@ -114,43 +114,43 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
 
     def notes(self, data: DataSet, corpus: DebiasCorpus) -> list[str]:
         n, sentences = len(corpus.held_out), len(corpus.training.train)
-        found = [
+        notes = [
             f"{sentences:,} sentences to train on; {n:,} of {corpus.training.n_documents:,} "
             "documents are held out."
         ]
         if corpus.setup is None:
-            found.append("No held-out queries with judgments, so nDCG@10 is not measured.")
+            notes.append("No held-out queries with judgments, so nDCG@10 is not measured.")
         if not corpus.pairs:
-            found.append("No held-out evidence that can be moved, so relocation is not measured.")
-        return found
+            notes.append("No held-out evidence that can be moved, so relocation is not measured.")
+        return notes
 
     def subjects(
         self, compute: Compute, spec: RetrieverSpec, corpus: DebiasCorpus, settings: Settings
     ) -> list[DebiasPoint]:
-        """The model plain, debiased, calibrated, and both."""
+        """The plain model and its debiased and calibrated versions (`points`)."""
         recipe = TrainingRecipe(seed=settings.seed, steps=settings.steps)
         return points(spec, corpus, recipe, settings.strengths)
 
     def job(self, compute: Compute, subject: DebiasPoint) -> Job:
-        """Train where needed, rank, relocate and audit; progress counts these stages."""
+        """A job that trains if necessary, ranks, relocates and audits; progress counts stages."""
         return point_job(compute, subject)
 
     def summarize(
         self, compute: Compute, subject: DebiasPoint, earlier: Sequence[DebiasSummary]
     ) -> DebiasSummary | None:
-        """What is stored of a point; None while a stage is missing."""
+        """The stored results of a point; None while a stage is missing."""
         spec = subject.spec(compute)
         if spec is None or not all(stage.done() for stage in stages(compute, subject)):
             return None
         corpus = subject.corpus
         cause, saliency, differences = None, None, dict[str, tuple[str, float]]()
         if corpus.pairs:
-            kept = interventions.stored(compute, spec, RELOCATION, corpus.pairs).results
+            relocations = interventions.stored(compute, spec, RELOCATION, corpus.pairs).results
             documents = {pair.pair_id: pair.document for pair in corpus.pairs}
-            for pair_id, moved in kept.items():
-                if isinstance(moved, Relocation) and moved.last_minus_first is not None:
-                    differences[pair_id] = documents[pair_id], moved.last_minus_first
-            if kept:
+            for pair_id, relocation in relocations.items():
+                if isinstance(relocation, Relocation) and relocation.last_minus_first is not None:
+                    differences[pair_id] = documents[pair_id], relocation.last_minus_first
+            if relocations:
                 cause = interventions.data_set_cause(
                     compute, spec, RELOCATION, corpus.pairs, corpus.name, "held-out pairs"
                 )
@@ -162,9 +162,9 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         audited = AUDIT.summarize(compute, audit_index(subject, spec)) if audits(subject) else None
         documents_read = audited.documents if audited else ()
         positions = None
-        if (moved := positions_subject(subject, spec)) is not None:
-            with suppress(UserError):  # no evidence is read whole at two positions
-                positions = POSITIONS.summarize(compute, moved)
+        if (ranked_positions := positions_subject(subject, spec)) is not None:
+            with suppress(UserError):  # no evidence is read in full at two positions
+                positions = POSITIONS.summarize(compute, ranked_positions)
         plain_point = replace(subject, calibration=None, recipe=None)
         plain = next((summary for summary in earlier if summary.point == plain_point), None)
         summary = DebiasSummary(
@@ -184,9 +184,10 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
     def together(self, summaries: Sequence[DebiasSummary]) -> list[DebiasSummary]:
         changes = with_holm([summary.changes for summary in summaries])
         summaries = [
-            replace(summary, changes=each) for summary, each in zip(summaries, changes, strict=True)
+            replace(summary, changes=change)
+            for summary, change in zip(summaries, changes, strict=True)
         ]
-        found: list[DebiasSummary] = []
+        marked: list[DebiasSummary] = []
         for base in dict.fromkeys(summary.point.base for summary in summaries):
             own = [summary for summary in summaries if summary.point.base == base]
             front = on_quality_front(
@@ -206,11 +207,11 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
                 ),
                 None,
             )
-            found += [
+            marked += [
                 replace(summary, on_front=is_on, recommended=summary is chosen)
                 for summary, is_on in zip(own, front, strict=True)
             ]
-        return found
+        return marked
 
     def verdict(self, summary: DebiasSummary) -> str:
         advice, effect, quality = summary.recommendation, summary.effect, summary.quality
@@ -257,10 +258,10 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         require_new(folder)
 
     def write_product(self, summaries: Sequence[DebiasSummary], folder: Path) -> None:
-        """Write the debiased model, its card with the results, to a new folder.
+        """Write the debiased model, with the results on its card, to a new folder.
 
         Raises:
-            UserError: there is none, there are several, or the folder is there already.
+            UserError: there is not exactly one debiased model, or the folder exists.
         """
         trained = [summary for summary in summaries if summary.point.kind == "debiased"]
         if len(trained) != 1:
@@ -272,7 +273,8 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
 
 
 def _by_preference(summaries: Sequence[DebiasSummary]) -> list[DebiasSummary]:
-    """The debiased model first: it needs nothing of PosLens; then both, then calibration alone."""
+    """The changed models in order of preference. The debiased model comes first, because it runs
+    without PosLens."""
     order = ("debiased", "debiased and calibrated", "calibrated")
     return sorted(
         (summary for summary in summaries if summary.point.kind in order),
@@ -281,7 +283,7 @@ def _by_preference(summaries: Sequence[DebiasSummary]) -> list[DebiasSummary]:
 
 
 def write_card(summary: DebiasSummary, verdict: str) -> None:
-    """Put what was measured on the held-out half on the card of a debiased model."""
+    """Write the results on the held-out half to the card of a debiased model."""
     folder = folder_of(summary.model.spec)
     manifest, plain, changes = read_manifest(folder), summary.plain, summary.changes
     if manifest is None or plain is None or changes is None:

@@ -1,4 +1,4 @@
-"""What was measured of one point on the held-out half, and what changed against the plain model."""
+"""The measures of one point on the held-out half, and their changes against the plain model."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from poslens.studies.ranking.service import Ranked
 
 @dataclass(frozen=True)
 class Changes:
-    """What changed against the plain model, paired: the size of the relocation difference
-    (`effect`) and of the position effect on rank (`rank_effect`), nDCG@10 (`quality`), the share
-    of unretrieved sentences, and the index of the mean saliency curve (`saliency`), which is no
-    part of the recommendation: a curve can flatten while position matters as much as before. None
-    where the data set cannot tell it."""
+    """Paired changes against the plain model: in the size of the relocation difference (`effect`)
+    and of the position effect on rank (`rank_effect`), in nDCG@10 (`quality`), in the share of
+    unretrieved sentences, and in the index of the mean saliency curve (`saliency`). The
+    recommendation ignores the last one, because a curve can flatten while position matters as much
+    as before. A change is None if the data set does not allow it to be measured."""
 
     effect: Comparison | None
     rank_effect: Comparison | None
@@ -51,7 +51,7 @@ class Changes:
         return self.effect, self.rank_effect, self.quality, self.share, self.saliency
 
     def recommendation(self) -> Recommendation:
-        """Whether the change is worth it."""
+        """Whether the changed model is recommended over the plain one."""
         bias = {
             "the size of the relocation difference": self.effect,
             "the size of the position effect on rank": self.rank_effect,
@@ -63,22 +63,23 @@ NO_CHANGES = Changes(None, None, None, None, None)
 
 
 def with_holm(changes: Sequence[Changes | None]) -> list[Changes | None]:
-    """The changes with Holm's p over all of their comparisons."""
-    together = iter(adjusted([part for each in changes if each for part in each.parts()]))
+    """The changes with p values adjusted (Holm) for all of their comparisons."""
+    comparisons = [part for change in changes if change for part in change.parts()]
+    with_p = iter(adjusted(comparisons))
     return [
-        None if each is None else Changes(*(next(together) for _ in each.parts()))
-        for each in changes
+        None if change is None else Changes(*(next(with_p) for _ in change.parts()))
+        for change in changes
     ]
 
 
 @dataclass(frozen=True)
 class DebiasSummary:
-    """One point. `differences` are relocation differences by pair: (document, score with the
-    evidence in the last third minus that in the first). `unretrieved` are the ranks of the
-    sentences of held-out documents, `positions` the ranks of relocated documents, `saliency` the
-    mean saliency curve of held-out pairs. `plain` is the summary of the model as it is, and
-    `changes` are against it; None for that itself. Each part is None or empty where the data set
-    cannot tell it."""
+    """The measures of one point. `differences` are relocation differences by pair: (document, score
+    with the evidence in the last third minus that in the first). `unretrieved` are the ranks of
+    sentences of held-out documents, `positions` the ranks of relocated documents, and `saliency` is
+    the mean saliency curve of held-out pairs. `plain` is the summary of the plain model, and
+    `changes` are against it; both are None for the plain model itself. Measures that the data set
+    does not allow are None or empty."""
 
     point: DebiasPoint
     model: ModelIdentity
@@ -138,7 +139,8 @@ class DebiasSummary:
         return unretrieved_share(self.unretrieved, "original", "sentence", TOP)
 
     def against(self, plain: DebiasSummary) -> Changes:
-        """What changed against the plain model, over the pairs, queries and documents of both."""
+        """The paired changes against the plain model, over the pairs, queries and documents that
+        both have."""
         both = [pair for pair in self.differences if pair in plain.differences]
         effect = paired_sizes(
             [plain.differences[pair][1] for pair in both],

@@ -1,4 +1,4 @@
-"""Tables of a model before and after calibration. No Streamlit here."""
+"""Tables of a model before and after calibration."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from poslens.studies.ranking.tables import first_rank
 
 def _points(result: DebiasResult) -> Iterator[PointRow]:
     for point in result.points:
-        how, own, changed = point.spec.calibration, point.quality, point.change
+        calibration, own, changed = point.spec.calibration, point.quality, point.change
         yield PointRow(
             point.name,
             point.strength,
-            how.block if how else None,
-            str(how.layers or HALF) if how else None,
+            calibration.block if calibration else None,
+            str(calibration.layers or HALF) if calibration else None,
             own.n,
             point.front,
             result.recommended is point,
@@ -36,13 +36,14 @@ def _points(result: DebiasResult) -> Iterator[PointRow]:
 
 
 POINTS = Table(PointRow, _points)
-"""A row a setting, the plain model first: nDCG@10, its harmonic mean, PSI, and what each
-changed."""
+"""One row per setting, the plain model first: nDCG@10, its harmonic mean, PSI, and their
+changes."""
 
 
 def queries_frame(result: DebiasResult, point: Point) -> pd.DataFrame:
-    """A row a query with a place: nDCG@10 and the first relevant document's rank before and after,
-    those that changed most first; `pair` is a pair of it for Explain."""
+    """One row per query with a known evidence position: nDCG@10 and the rank of the first relevant
+    document before and after, sorted by decreasing size of the change. `pair` is a pair of the
+    query, for Explain."""
     before, after = (setting.ranked.evaluation.per_query[NDCG] for setting in (result.plain, point))
     rows = [
         ChangedQueryRow(

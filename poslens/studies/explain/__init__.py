@@ -1,1 +1,1 @@
-"""The page Explain and its command."""
+"""Attribution of one query-document pair: the command `explain` and its page's service."""

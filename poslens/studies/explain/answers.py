@@ -1,4 +1,4 @@
-"""What `explain` prints as JSON; see `poslens/commands/answers.py`."""
+"""JSON shapes of the command `explain`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class TokenEntry(TypedDict):
 
 
 class QueryEntry(TypedDict):
-    """The query as it was read."""
+    """The query as the model reads it."""
 
     tokens: Annotated[
         list[TokenEntry], ("Tokens of the query, Q in total, including special tokens.")
@@ -25,7 +25,7 @@ class QueryEntry(TypedDict):
 
 
 class DocumentEntry(TypedDict):
-    """The document as it was read."""
+    """The document as the model reads it."""
 
     tokens: Annotated[
         list[TokenEntry], ("Tokens of the document within the context limit, D in total.")
@@ -35,7 +35,7 @@ class DocumentEntry(TypedDict):
 
 
 class ExplanationAnswer(TypedDict):
-    """What each token carries of one score."""
+    """The attribution of one score to tokens."""
 
     model: Model
     method: Method

@@ -1,4 +1,4 @@
-"""The command about one pair: explain."""
+"""The command `explain`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Shared parts of the commands about one pair: its texts, typed or from a data set, and its
-heatmap as a file."""
+"""Shared by the commands `explain` and `compare`: the pair that options specify, its attributions,
+and its heatmap as a file."""
 
 from __future__ import annotations
 
@@ -51,10 +51,11 @@ def pair_of(
     dataset: str,
     pair_id: str | None,
 ) -> TextPair:
-    """The pair that the options specify.
+    """The pair that the options specify, by id or by its texts.
 
     Raises:
-        UserError: they specify none or two, or the data set has no such pair.
+        UserError: the options specify none or two, a text is invalid, or the data set has no such
+            pair.
     """
     from poslens.attribution import datasets
     from poslens.attribution.text import clean
@@ -97,8 +98,8 @@ def spec_of(model: str, dataset: str) -> RetrieverSpec:
 
 
 def explained(pair: TextPair, specs: Sequence[RetrieverSpec], method: Method) -> list[Explained]:
-    """The pair under each retriever; prints on stderr what would be sent to an endpoint, and
-    caveats."""
+    """The pair's attribution for each retriever. Prints on stderr what is sent to endpoints, a
+    progress bar, and notices."""
     from poslens.compute.compute import service
 
     compute, explained_pairs = service(), []
@@ -115,8 +116,8 @@ def explained(pair: TextPair, specs: Sequence[RetrieverSpec], method: Method) ->
 
 
 def write_heatmap(file: FigureFile, results: Sequence[Explained]) -> None:
-    """Write the heatmap of one pair, one column per model, with the mean curve of the pair's
-    data set as far as it is stored."""
+    """Write the heatmap of one pair with a column per model and, if stored, the mean curve of the
+    pair's data set."""
     from poslens.attribution import datasets
     from poslens.attribution.methods import METHODS
     from poslens.compute.compute import service

@@ -1,4 +1,4 @@
-"""The header line over one model's column of a heatmap."""
+"""The header line above one model's column of a heatmap."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from poslens.heatmap import Fact, Head
 
 
 def head(result: Explained) -> Head:
-    """Score, share of the evidence, share of the document that was read, and caveats."""
+    """The header of a result: score, share of the evidence, share of the document that was read,
+    and caveats."""
     facts = [*_evidence(result), _read(result), *_rest(result)]
     if result.notice:
         facts.append(Fact(result.notice, warning=True))
@@ -61,8 +62,8 @@ def _read(result: Explained) -> Fact:
 
 
 def _rest(result: Explained) -> list[Fact]:
-    """For methods with an additive claim, the part of the score in no token and the error of the
-    sum; for methods with random sampling, their uncertainty."""
+    """For methods whose attributions sum to the score, the share outside of tokens and the error of
+    the sum; for methods with random draws, the standard error."""
     attribution = result.attribution
     if attribution.standard_error is not None:
         return [

@@ -19,8 +19,8 @@ Floats = NDArray[np.float64]
 
 
 def by_character(tokenized: TokenizedText, scores: Floats, length: int) -> Floats:
-    """Scores of tokens [T] spread evenly over their characters [length], with the same sum; a
-    token without characters adds its score to the character at its position."""
+    """The scores of tokens [T] spread evenly over their characters [length], with the same sum
+    without special tokens. An empty token adds its score to the character at its position."""
     values = np.zeros(length)
     for token, score in zip(tokenized.tokens, scores.tolist(), strict=True):
         if token.is_special:
@@ -34,11 +34,11 @@ def by_character(tokenized: TokenizedText, scores: Floats, length: int) -> Float
 def pieces(
     first: TokenizedText, second: TokenizedText, scores: tuple[Floats, Floats], length: int
 ) -> list[tuple[int, int, float]]:
-    """Start, end and difference of the pieces into which both tokenizations divide the text, as far
-    as both models read it.
+    """(start, end, difference) of the pieces into which both tokenizations divide the text that
+    both models read.
 
-    Where tokens coincide, a piece is a token and its value the difference of the two scores;
-    elsewhere, each piece gets a share of the token's score by number of characters.
+    If tokens coincide, the piece is the token and its value the difference of the two scores. If
+    not, each piece gets a share of its tokens' scores by number of characters.
     """
     read = min(first.read_until, second.read_until)
     gap = by_character(first, scores[0], length) - by_character(second, scores[1], length)
@@ -54,12 +54,12 @@ def pieces(
     ]
 
 
-def _scaled(scores: Array, tokenized: TokenizedText, how: str) -> Floats:
+def _scaled(scores: Array, tokenized: TokenizedText, normalization: str) -> Floats:
     """Scores [T] in the curve's unit, which both models share; 0 for special tokens."""
     values = np.zeros(len(scores))
     content = tokenized.content
     if content.any():
-        values[content] = normalize(scores[content], how)  # type: ignore[arg-type]
+        values[content] = normalize(scores[content], normalization)  # type: ignore[arg-type]
     return values
 
 
@@ -67,17 +67,17 @@ def minus_panes(a: Explained, b: Explained, rail: Rail, head: Head) -> Sequence[
     """A query pane and a document pane of A minus B, with each model's scores in the curve's
     unit."""
     method = a.attribution.method
-    how = str(method.curve_params["normalization"])
+    normalization = str(method.curve_params["normalization"])
     label = f"{a.attribution.model} − {b.attribution.model}"
     panes = []
     for side, text in (("query", a.pair.query), ("document", a.pair.document)):
-        first, two = (getattr(r.attribution, side) for r in (a, b))
+        first, second = (getattr(result.attribution, side) for result in (a, b))
         scores = (
-            _scaled(getattr(a.attribution, f"{side}_scores"), first, how),
-            _scaled(getattr(b.attribution, f"{side}_scores"), two, how),
+            _scaled(getattr(a.attribution, f"{side}_scores"), first, normalization),
+            _scaled(getattr(b.attribution, f"{side}_scores"), second, normalization),
         )
         is_document = side == "document"
-        read = min(first.read_until, two.read_until)
+        read = min(first.read_until, second.read_until)
         evidence = a.pair.evidence if is_document else None
         panes.append(
             Pane(
@@ -87,12 +87,12 @@ def minus_panes(a: Explained, b: Explained, rail: Rail, head: Head) -> Sequence[
                 text=text,
                 tokens=tuple(
                     (start, end, float(f"{value:.6g}"))
-                    for start, end, value in pieces(first, two, scores, len(text))
+                    for start, end, value in pieces(first, second, scores, len(text))
                 ),
                 words=tuple(words(text)),
                 sentences=tuple(sentences(text, a.pair.language)),
                 evidence=(evidence.start, evidence.end) if evidence else None,
-                truncated_at=read if first.truncated or two.truncated else None,
+                truncated_at=read if first.truncated or second.truncated else None,
                 signed=True,
                 unit=quantity(method),
                 rail=rail if is_document else None,

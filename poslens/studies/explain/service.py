@@ -1,5 +1,5 @@
-"""References for one pair's curve: the model's mean curve over the pair's data set, as far as
-stored, minus a null control if requested."""
+"""The curve of one pair, and the mean curve of its data set as a reference, with an optional null
+control subtracted; differences between two models."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ _differences: StampedCache[Difference | None] = StampedCache(32)
 
 @dataclass(frozen=True, slots=True)
 class Average:
-    """A model's mean curve over a data set, after attempting `stored` of `total` pairs. `mean`
-    is None below `MIN_PAIRS`; `summary` is None if a null control was subtracted or nothing is
-    stored. `controlled` compares the curve with the subtracted control."""
+    """A model's mean curve over a data set. `stored` of `total` pairs have a result or have failed.
+    `mean` is None below `MIN_PAIRS`; `summary` is None if a null control was subtracted or nothing
+    is stored. `controlled` compares the curve with the subtracted control."""
 
     stored: int
     total: int
@@ -65,14 +65,15 @@ class Average:
 
     @property
     def complete(self) -> bool:
-        """Whether every pair has been attempted."""
+        """Whether every pair has a result or has failed."""
         return self.stored >= self.total
 
 
 def average(
     compute: Compute, spec: RetrieverSpec, method: Method, data: DataSet, kind: Control | None
 ) -> Average:
-    """The mean curve of the whole data set, minus that of its controls of `kind`.
+    """The mean of the stored curves of a data set, minus that of its controls of `kind` unless
+    None.
 
     Raises:
         UserError: the model's files are not on this machine, or the store cannot be read.
@@ -85,10 +86,10 @@ def average(
     stored = curve.n + curve.n_failed
     model = compute.identify(spec)
     if kind is not None:
-        controlled = _less_control(compute, spec, method, data, kind)
+        controlled = _minus_control(compute, spec, method, data, kind)
         if controlled is None or controlled.n < MIN_PAIRS:
             return Average(stored, total, None, None, None)
-        text = _said(controlled.n, controlled.n_documents)
+        text = _note(controlled.n, controlled.n_documents)
         mean = Mean(
             controlled.mean,
             positions(method.curve_params["resampling"]),
@@ -99,12 +100,12 @@ def average(
         return Average(stored, total, mean, None, provenance, controlled)
     if curve.n < MIN_PAIRS:
         return Average(stored, total, None, summary, None)
-    text = _said(curve.n, curve.n_documents)
+    text = _note(curve.n, curve.n_documents)
     mean = Mean(curve.mean, curve.positions, _edges(curve.ci_low, curve.ci_high), text)
     return Average(stored, total, mean, summary, of_curve(model, curve, ""))
 
 
-def _said(n: int, n_documents: int) -> str:
+def _note(n: int, n_documents: int) -> str:
     documents = "1 document" if n_documents == 1 else f"{n_documents:,} documents"
     return f"mean of {n:,} pairs, {documents}"
 
@@ -114,31 +115,32 @@ def _edges(low: Array | None, high: Array | None) -> tuple[Array, Array] | None:
 
 
 def controls(kind: Control, data: DataSet) -> list[TextPair]:
-    """The control of each pair of a data set that has one, cached."""
+    """The control pairs of a data set, for those pairs that have one; cached."""
     key = (kind, data.name, len(data.pairs))
     return _controls.get(key, lambda: interventions.controls(kind, data.pairs, data.pairs))
 
 
-def _less_control(
+def _minus_control(
     compute: Compute, spec: RetrieverSpec, method: Method, data: DataSet, kind: Control
 ) -> ControlledCurve | None:
     model = compute.identify(spec).key
     key = (compute.root, model, repr(method), data.name, len(data.pairs), kind)
-    stamp = [compute.store.stamp(model, each) for each in (method, null_method(kind, method))]
+    methods = (method, null_method(kind, method))
+    stamp = [compute.store.stamp(model, of_curves) for of_curves in methods]
 
-    def found() -> ControlledCurve | None:
+    def controlled() -> ControlledCurve | None:
         with suppress(UserError):
             return interventions.controlled(compute, spec, method, kind, data.pairs, data.pairs)
         return None
 
-    return _controlled.get(key, stamp, found)
+    return _controlled.get(key, stamp, controlled)
 
 
 # -- one pair --------------------------------------------------------------------------------------
 
 
 def rail(result: Explained, against: Average | None, control: Attribution | None) -> Rail:
-    """The curves shown next to the document: its own, minus its control's, and the mean."""
+    """The chart next to the document: its own curve, minus its control's if given, and the mean."""
     mean = against.mean if against is not None else None
     if mean is None:
         return Rail(_listed(pair_curve(result, control)))
@@ -157,7 +159,7 @@ def _listed(values: Array | tuple[()]) -> tuple[float, ...]:
 
 
 def pair_curve(result: Explained, control: Attribution | None) -> Array:
-    """The pair's own curve [100], minus its control's."""
+    """The pair's own curve [100], minus its control's if given."""
     curve = document_curve(result.attribution)
     if control is None:
         return curve
@@ -165,7 +167,8 @@ def pair_curve(result: Explained, control: Attribution | None) -> Array:
 
 
 def evidence_range(result: Explained) -> tuple[float, float] | None:
-    """The evidence span within the tokens that the model read, as shares in [0, 1]."""
+    """Start and end of the evidence as shares in [0, 1] of the tokens that the model read; None
+    without evidence, or if none of it was read."""
     span = result.pair.evidence
     return None if span is None else token_range(result.attribution.document, span)
 
@@ -179,9 +182,10 @@ def read_share(result: Explained) -> float:
 def pair_numbers(result: Explained) -> tuple[Estimate | None, Estimate | None]:
     """Center of mass and primacy-recency index of one document; None if undefined."""
     magnitudes = document_magnitudes(result.attribution)
-    at = positions(result.attribution.method.curve_params["resampling"])
-    values = float(center_of_mass(magnitudes, at)), float(primacy_recency_index(magnitudes))
-    first, second = (Estimate(v, n=1) if np.isfinite(v) else None for v in values)
+    bin_positions = positions(result.attribution.method.curve_params["resampling"])
+    mass, index = center_of_mass(magnitudes, bin_positions), primacy_recency_index(magnitudes)
+    values = float(mass), float(index)
+    first, second = (Estimate(value, n=1) if np.isfinite(value) else None for value in values)
     return first, second
 
 
@@ -189,8 +193,8 @@ def pair_numbers(result: Explained) -> tuple[Estimate | None, Estimate | None]:
 
 
 def word_scores(results: Sequence[Explained], how: Aggregate) -> list[NDArray[np.float64]]:
-    """For each result, the scores of the document's words [n_words], NaN for unread words; all
-    results must be of the same pair."""
+    """For each result, the scores of the document's words [n_words], with NaN for unread words and
+    tokens aggregated by `how`. All results must be of the same pair."""
     spans = words(results[0].pair.document)
     return [
         unit_scores(r.attribution.document, r.attribution.document_scores, spans, how)
@@ -200,9 +204,10 @@ def word_scores(results: Sequence[Explained], how: Aggregate) -> list[NDArray[np
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Curve A minus curve B [100] over the pairs that both models have, with its 95% interval
-    over documents if there are enough. `furthest` are the pairs with the largest distance
-    between the two curves, and that distance (`orders.apart`). `provenance` is that of A and B."""
+    """The mean of curve A minus curve B [100] over the pairs that both models have, with its 95%
+    interval over documents if there are enough. `furthest` are the pairs with the largest distance
+    between the two curves (`orders.apart`), with that distance. `provenance` is that of A and
+    B."""
 
     mean: Array
     interval: tuple[Array, Array] | None
@@ -228,14 +233,14 @@ def difference(
     key = (compute.root, *models, repr(method), data.name, len(data.pairs))
     stamp = tuple(compute.store.stamp(model, method) for model in models)
 
-    def found() -> Difference | None:
+    def compared() -> Difference | None:
         first, second = (compute.store.curves(model, method, data.pairs) for model in models)
         gap = difference_of(first, second, data)
         if gap is None:
             return None
         provenance = [
             of_model(
-                each,
+                model,
                 method,
                 data.name,
                 n_pairs=gap.n,
@@ -243,21 +248,22 @@ def difference(
                 selection=f"pairs that {against.spec.name} has too",
                 interval="" if gap.interval is None else resampling(gap.n_documents),
             )
-            for each, against in ((identity, other), (other, identity))
+            for model, against in ((identity, other), (other, identity))
         ]
         return replace(gap, provenance=tuple(provenance))
 
-    return _differences.get(key, stamp, found)
+    return _differences.get(key, stamp, compared)
 
 
 def difference_of(first: StoredCurves, second: StoredCurves, data: DataSet) -> Difference | None:
-    """The difference of two sets of curves, without provenance."""
-    place = {pair_id: at for at, pair_id in enumerate(second.pair_ids)}
-    both = [(at, place[i]) for at, i in enumerate(first.pair_ids) if i in place]
+    """The difference of two sets of curves, without provenance; None below `MIN_PAIRS` common
+    pairs."""
+    rows = {pair_id: row for row, pair_id in enumerate(second.pair_ids)}
+    both = [(row, rows[i]) for row, i in enumerate(first.pair_ids) if i in rows]
     if len(both) < MIN_PAIRS:
         return None
     own, other = (np.array(side) for side in zip(*both, strict=True))
-    ids = [first.pair_ids[at] for at in own.tolist()]
+    ids = [first.pair_ids[row] for row in own.tolist()]
     by_id = {pair.pair_id: pair.document for pair in data.pairs}
     documents = [by_id[i] for i in ids]
     gap = first.curves[own].astype(np.float64) - second.curves[other]

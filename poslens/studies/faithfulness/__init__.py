@@ -1,1 +1,1 @@
-"""Faithfulness tests: the first two tabs of the page Methods."""
+"""Faithfulness of attribution methods, by deletion and insertion tests."""

@@ -1,4 +1,4 @@
-"""Figures of deletion and insertion tests."""
+"""The figures of deletion and insertion tests."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ _DASHES = {"front": "dash", "back": "dashdot"}
 
 
 def scalable(results: Mapping[str, Faithfulness]) -> dict[str, Faithfulness]:
-    """The `results` whose document scores differently with and without its words."""
+    """The results that can be scaled: those whose document scores differently with and without its
+    words."""
     return {label: result for label, result in results.items() if result.gap is not None}
 
 
 def deletion_insertion(
     results: Mapping[str, Faithfulness], kind: str, style: Style, provenance: Provenances = ()
 ) -> go.Figure:
-    """One pair's curves, one line for each of `results` (label -> result) and the random orders.
-    Orders by position are drawn as baselines, without markers.
+    """One pair's curves: a line for each of `results` (label -> result), and the mean and standard
+    deviation of random orders. Orders by position are drawn as baselines, without markers.
 
     `kind` is `deletion` (units removed, largest contribution first) or `insertion` (added back).
-    Scores are scaled: the whole document is 1, the document without words 0. Results whose document
-    scores the same with and without its words have no such scale and are omitted (`scalable`).
+    Scores are scaled: 1 is the whole document, 0 the document without words. Results that cannot be
+    scaled (`scalable`) are omitted.
 
     Raises:
-        ValueError: no result is scalable.
+        ValueError: no result can be scaled.
     """
     results = scalable(results)
     if not results:
@@ -99,10 +100,10 @@ def deletion_insertion(
 def gains(
     rows: Sequence[tuple[str, Estimate]], title: str, style: Style, provenance: Provenances = ()
 ) -> go.Figure:
-    """Points with their intervals, one below the other, with a zero line. A point with too few
-    documents has no interval."""
+    """Estimates with their intervals, one row for each of `rows` (label, estimate), and a line at
+    zero. Estimates from too few documents have no interval."""
     figure = canvas("gains", style, title, "", provenance)
-    # On two lines each: a narrow window needs its room for the points.
+    # Labels take two lines, to leave room for the points in a narrow window.
     labels = [
         "<br>".join(legend_name(part, style) for part in label.rsplit(", ", 1)) for label, _ in rows
     ][::-1]
@@ -127,6 +128,6 @@ def gains(
         )
     )
     figure.add_vline(0, line={"color": style.colours.muted, "width": 1, "dash": "dot"})
-    # All names, however low the figure is.
+    # Show all labels, however low the figure is.
     figure.update_yaxes(automargin=True, nticks=0)
     return figure

@@ -1,4 +1,4 @@
-"""Faithfulness tests of pairs and of data sets, computed once and stored. No Streamlit here."""
+"""Faithfulness tests of pairs and of data sets, which are computed once and stored."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from poslens.compute.queue import Place, ready
 from poslens.compute.runs import Job, Report, Run
 
 DEFAULT_PAIRS = 30
-"""Pairs that a page tests unless more are asked for."""
+"""Default number of pairs of a data set."""
 
 
 def ask(
@@ -56,10 +56,10 @@ def of_pair(
     parameters: ErasureParameters,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Faithfulness:
-    """How faithfully a method orders one pair's words, from the store or computed and stored.
+    """The faithfulness test of a method on one pair, from the store or computed and stored.
 
     Raises:
-        UserError: it cannot be computed.
+        UserError: it cannot be computed, or it was stopped.
     """
     model = compute.identify(spec)
     tests = FaithfulnessStore(compute.root)
@@ -85,7 +85,7 @@ def of_pair(
 
 
 def with_baselines(methods: Iterable[Method]) -> dict[str, Method]:
-    """The methods by title, followed by the orders by position, which every test scores too."""
+    """The methods by title, followed by the baselines that order words by position."""
     return {
         **{METHODS[method.name].title: method for method in methods},
         **{title.capitalize(): position_order(start) for start, title in POSITION_ORDERS.items()},
@@ -93,7 +93,7 @@ def with_baselines(methods: Iterable[Method]) -> dict[str, Method]:
 
 
 def label(spec: RetrieverSpec, method: Method) -> str:
-    """Distinguishes a job from others on the same pairs."""
+    """The label of a job, which distinguishes it from others on the same pairs."""
     return f"{spec.name}, {method.name}"
 
 
@@ -105,7 +105,7 @@ def job(
     scope: str,
     parameters: ErasureParameters,
 ) -> Job:
-    """A job that tests a method on `pairs`."""
+    """A job that tests a method on `pairs` and stores the results."""
     model = compute.identify(spec)
 
     def work(run: Run, report: Report) -> Progress:

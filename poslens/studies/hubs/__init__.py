@@ -1,1 +1,1 @@
-"""Hubs: documents that many queries retrieve and do not ask for."""
+"""The study `hubs`: documents that many queries retrieve although they do not answer them."""

@@ -1,4 +1,4 @@
-"""In-degrees, sorted."""
+"""The figure of sorted in-degrees."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from poslens.figures.palettes import Style, escape
 from poslens.studies.hubs.summary import HubSummary
 
 POINTS = 400
-"""Points of a line, at most: a corpus may have a million documents."""
+"""Maximum number of points of a line, because a corpus may have a million documents."""
 
 
 def sorted_in_degrees(
     summaries: Sequence[HubSummary], style: Style, provenance: Provenances = ()
 ) -> go.Figure:
-    """In-degree of the documents, largest first: a line for each model, and a thin one for the
-    index with the words of each document in random order."""
+    """The in-degrees of documents in descending order: a line for each model, and a dotted one for
+    the control, in which each document's words are in random order."""
     top = summaries[0].asked.top if summaries else 0
     y_title = f"In-degree (queries with it in the top {top:,})"
     x_title = "Documents, largest in-degree first (%)"
@@ -31,16 +31,16 @@ def sorted_in_degrees(
             ("random word order", hub_summary.control),
         ):
             order = np.argsort(-degrees.counts, kind="stable")
-            # The first documents are the hubs, so points are denser there.
-            at = np.unique((np.linspace(0, 1, POINTS) ** 2 * (len(order) - 1)).astype(np.int64))
+            # Denser at the beginning, where the hubs are.
+            drawn = np.unique((np.linspace(0, 1, POINTS) ** 2 * (len(order) - 1)).astype(np.int64))
             name = f"{hub_summary.name}, {role}" if role else hub_summary.name
             trace = go.Scatter(
-                x=(100 * (at + 0.5) / len(order)).tolist(),
-                y=degrees.counts[order[at]].tolist(),
+                x=(100 * (drawn + 0.5) / len(order)).tolist(),
+                y=degrees.counts[order[drawn]].tolist(),
                 mode="lines",
                 name=legend_name(name, style),
                 line={**look, "width": 0.6 * style.line_width, "dash": "dot"} if role else look,
-                customdata=[[escape(hub_summary.ids[document])] for document in order[at]],
+                customdata=[[escape(hub_summary.ids[document])] for document in order[drawn]],
                 hovertemplate="%{customdata[0]}: %{y:,}",
             )
             figure.add_trace(group(trace, key, hub_summary.name, role))

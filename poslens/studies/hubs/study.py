@@ -1,4 +1,4 @@
-"""Hubs: which documents do many queries retrieve that they do not answer?"""
+"""The declaration of the study `hubs`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TOP, SENTENCES, EXPLAINED = 10, 1000, 3
 
 
 class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
-    """In-degrees of documents in the top k of queries that they do not answer."""
+    """Counts how many queries that a document does not answer have it in their top k."""
 
     name = "hubs"
     title = "Hubs"
@@ -94,7 +94,7 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
     figures = (Figure("Sorted in-degrees", sorted_in_degrees),)
 
     def read(self, dataset: str) -> DataSet:
-        """The data set; without pairs if it has no relevance judgments.
+        """The data set, with an empty list of pairs if it has no relevance judgments.
 
         Raises:
             UserError: its files cannot be read.
@@ -123,7 +123,7 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
         return corpus
 
     def notes(self, data: DataSet, corpus: HubCorpus) -> list[str]:
-        """What is used as queries if the data set has none."""
+        """A sentence on the queries if the data set has none."""
         drawn = corpus.collection.drawn
         return [f"Queries: {drawn}."] if drawn else []
 
@@ -185,8 +185,8 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
     def summarize(
         self, compute: Compute, subject: HubIndex, earlier: Sequence[HubSummary] = ()
     ) -> HubSummary | None:
-        """The in-degrees, once both indexes are ranked, with the words of hubs if those are
-        available.
+        """The in-degrees, with the words of hubs if those are computed; None until corpus and
+        control are ranked.
 
         Raises:
             UserError: the corpus cannot be read.
@@ -199,7 +199,7 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
         return summary if words is None else replace(summary, words=words, words_method=method)
 
     def together(self, summaries: Sequence[HubSummary]) -> list[HubSummary]:
-        """The results with p adjusted for the number of models."""
+        """The results with p values adjusted (Holm) for the number of models."""
         comparisons = adjusted([summary.comparison for summary in summaries])
         return [
             replace(hub_summary, comparison=comparison)
@@ -238,7 +238,7 @@ def _corpus(collection: Collection, n_sentences: int) -> HubCorpus:
 
 
 def _summary(compute: Compute, subject: HubIndex) -> HubSummary | None:
-    """The in-degrees without words of hubs; None while a ranking is missing."""
+    """The in-degrees without the words of hubs; None while a ranking is missing."""
     corpus, model = subject.corpus, compute.identify(subject.spec)
     original, shuffled = (
         degrees(compute, subject.spec, collection, subject.top)
@@ -257,7 +257,8 @@ def _summary(compute: Compute, subject: HubIndex) -> HubSummary | None:
 
 
 def _missing(compute: Compute, subject: HubIndex) -> list[TextPair] | None:
-    """The pairs of the first hubs if any of their attributions is missing."""
+    """The pairs of the first hubs; None if all of their attributions are stored, or if hubs are not
+    attributed."""
     summary, method = _summary(compute, subject), words_method(compute, subject.spec)
     if summary is None or method is None or not subject.explained:
         return None

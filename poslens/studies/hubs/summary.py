@@ -1,7 +1,8 @@
-"""In-degrees of one model's index and of its control: the subject, the result and its verdict."""
+"""The subject, the result and the verdict of the study `hubs`."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,12 +21,13 @@ from poslens.compute.provenance import ModelIdentity
 from poslens.studies.ranking.service import RankingSetup, stored_rankings
 
 LISTED = 50
-"""Documents that the table of hubs lists."""
+"""Maximum number of documents in the table of hubs."""
 
 
 @dataclass(frozen=True)
 class HubCorpus:
-    """A corpus with its queries, and the same corpus with each document's words in random order."""
+    """A corpus with its queries, and the control: the same corpus with each document's words in
+    random order."""
 
     collection: Collection
     control: Collection
@@ -33,7 +35,8 @@ class HubCorpus:
 
 @dataclass(frozen=True)
 class HubIndex:
-    """The subject for one model: N_k for k = `top`, and the words of the first `explained` hubs."""
+    """The subject for one model: in-degrees for k = `top`, and the words of the first `explained`
+    hubs."""
 
     spec: RetrieverSpec
     corpus: HubCorpus
@@ -42,14 +45,14 @@ class HubIndex:
 
     @property
     def method(self) -> Method:
-        """The measure's name in captions."""
+        """The measure, as named in captions."""
         return Method("hubs", {"top": self.top, "version": 1})
 
 
 @dataclass(frozen=True)
 class HubWord:
-    """A word of a hub: its share of the score, summed over its occurrences, averaged over some
-    queries that retrieve the hub and over as many that do not."""
+    """A word of a hub, with its share of the score summed over its occurrences: the mean over some
+    queries that retrieve the hub, and over as many that do not."""
 
     word: str
     occurrences: int
@@ -59,9 +62,9 @@ class HubWord:
 
 @dataclass(frozen=True)
 class HubSummary:
-    """In-degrees of a model's index and of the control, over the documents `ids` [D]. `words`
-    are the words of the first hubs by document, by the method `words_method`; `comparison`
-    compares the skewness with the control's."""
+    """The in-degrees of a model's index and of the control, over the documents `ids` [D].
+    `comparison` is the difference of their skewness. `words` are the words of the first hubs, by
+    document, attributed by `words_method`."""
 
     asked: HubIndex
     model: ModelIdentity
@@ -93,24 +96,21 @@ class HubSummary:
     @cached_property
     def answered(self) -> dict[str, int]:
         """The number of queries to which each document is relevant, for documents with any."""
-        found: dict[str, int] = {}
-        for query in self.queries:
-            for key in query.relevant:
-                found[key] = found.get(key, 0) + 1
-        return found
+        return dict(Counter(key for query in self.queries for key in query.relevant))
 
     def others(self, number: int) -> list[int]:
-        """Rows of the queries that a document does not answer."""
+        """Rows of the queries that the document with this number does not answer."""
         key = self.ids[number]
         return [row for row, query in enumerate(self.queries) if key not in query.relevant]
 
     def retrieving(self, number: int) -> list[int]:
-        """Rows of the queries that retrieve a document in their top k although it does not
-        answer them."""
+        """Rows of the queries that have the document with this number in their top k although it
+        does not answer them."""
         return [row for row, top in enumerate(self.original.tops) if number in top]
 
     def share(self, number: int) -> Estimate | None:
-        """Share of queries that retrieve a document, among those that it does not answer."""
+        """Share of queries that retrieve the document with this number, among those that it does
+        not answer."""
         asked, tops = self.others(number), self.original.tops
         rows = np.array([number in tops[row] for row in asked], dtype=np.float64)
         return estimate(rows[:, None], [self.queries[row].document for row in asked])
@@ -126,20 +126,22 @@ def document_ids(collection: Collection) -> tuple[str, ...]:
     Raises:
         UserError: the corpus cannot be read.
     """
-    return _ids.get(collection.digest, lambda: tuple(one.key for one in collection.documents()))
+    return _ids.get(
+        collection.digest, lambda: tuple(document.key for document in collection.documents())
+    )
 
 
 def degrees(
     compute: Compute, spec: RetrieverSpec, collection: Collection, top: int
 ) -> InDegrees | None:
-    """In-degrees of a corpus's documents from the stored rankings; None while any is missing.
+    """The in-degrees of a corpus's documents from stored rankings; None while any is missing.
 
     Raises:
         UserError: the corpus cannot be read, or the model has no ranking of the whole corpus.
     """
     key = (str(compute.root), compute.identify(spec).key, spec.name, collection.digest, top)
-    if (found := _degrees.find(key)) is not None:
-        return found
+    if (cached := _degrees.find(key)) is not None:
+        return cached
     rankings = stored_rankings(compute, spec, RankingSetup(collection))
     if rankings is None:
         return None
@@ -150,39 +152,40 @@ def degrees(
 def known_in_degrees(
     compute: Compute, spec: RetrieverSpec, collection: Collection, top: int
 ) -> dict[str, int]:
-    """In-degree of each document by id from stored rankings; empty if any is missing, if there are
-    no queries, or if k is larger than the rankings.
+    """The in-degree of each document by id, from stored rankings; empty if any is missing, if
+    there are no queries, or if k exceeds the length of rankings.
 
     Raises:
         UserError: the corpus cannot be read, or the model has no ranking of the whole corpus.
     """
     if not collection.queries or top > MOST_TOP:
         return {}
-    found = degrees(compute, spec, collection, top)
-    if found is None:
+    in_degrees = degrees(compute, spec, collection, top)
+    if in_degrees is None:
         return {}
-    return dict(zip(document_ids(collection), found.counts.tolist(), strict=True))
+    return dict(zip(document_ids(collection), in_degrees.counts.tolist(), strict=True))
 
 
-def verdict(one: HubSummary) -> str:
+def verdict(summary: HubSummary) -> str:
     """The verdict: skewness with and without word order, whether they differ, and the top hub."""
-    top, degrees = one.asked.top, one.original
-    skewness, shuffled = degrees.skewness, one.control.skewness
-    head = f"{one.name}: over {degrees.n_queries:,} queries and {len(one.ids):,} documents, "
-    if skewness is None or shuffled is None or one.comparison is None:
+    top, degrees = summary.asked.top, summary.original
+    skewness, shuffled = degrees.skewness, summary.control.skewness
+    n_queries, n_documents = degrees.n_queries, len(summary.ids)
+    head = f"{summary.name}: over {n_queries:,} queries and {n_documents:,} documents, "
+    if skewness is None or shuffled is None or summary.comparison is None:
         return f"{head}every document is in the top {top:,} of equally many queries."
     random = degrees.random_skewness
     by_chance = "" if random is None else f" (random retrieval: {random:.2f})"
     sentences = [
         f"{head}the skewness of in-degrees in the top {top:,} is {skewness.text('.2f')}"
         f"{by_chance}, and {shuffled.text('.2f')} with the words of each document in random order "
-        f"(difference {one.comparison.difference.text('+.2f')}). {one.comparison.sentence}"
+        f"(difference {summary.comparison.difference.text('+.2f')}). {summary.comparison.sentence}"
     ]
-    if one.hubs:
-        hub = one.hubs[0]
+    if summary.hubs:
+        hub = summary.hubs[0]
         sentences.append(
-            f"The top hub, {one.ids[hub]}, is in the top {top:,} of {degrees.counts[hub]:,} of the "
-            f"{len(one.others(hub)):,} queries that it does not answer "
-            f"({one.control.counts[hub]:,} with random word order)."
+            f"The top hub, {summary.ids[hub]}, is in the top {top:,} of {degrees.counts[hub]:,} of "
+            f"the {len(summary.others(hub)):,} queries that it does not answer "
+            f"({summary.control.counts[hub]:,} with random word order)."
         )
     return " ".join(sentences)

@@ -1,4 +1,4 @@
-"""The tables of in-degrees."""
+"""The tables of the study `hubs`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class HubnessRow:
 
 @dataclass(frozen=True)
 class HubRow:
-    """A document that other documents' queries retrieve."""
+    """A document that queries retrieve although it does not answer them."""
 
     model: str = column(MODEL)
     document: str = column(DOCUMENT)
@@ -70,7 +70,7 @@ class HubRow:
 
 @dataclass(frozen=True)
 class HubQueryRow:
-    """A query that retrieves a hub and that the hub does not answer."""
+    """A query that retrieves a hub although the hub does not answer it."""
 
     model: str = column(MODEL)
     document: str = column(DOCUMENT)

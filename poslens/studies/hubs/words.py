@@ -1,5 +1,5 @@
-"""Words that make a document a hub: their shares of its scores with queries that retrieve it,
-and with other queries."""
+"""The words of hubs, with their shares of the scores of queries that retrieve the hub and of other
+queries."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from poslens.studies.bias.contrast_view import fitting
 from poslens.studies.hubs.summary import HubSummary, HubWord
 
 EACH = 12
-"""Queries that retrieve a hub, and as many others, over which shares are averaged."""
+"""Maximum number of queries that retrieve a hub, and of other queries, over which shares are
+averaged."""
 LISTED = 8
-"""Words that are listed of a hub."""
+"""Maximum number of words listed for a hub."""
 
 
 def words_method(compute: Compute, spec: RetrieverSpec) -> Method | None:
-    """The method whose shares are averaged: the first one that fits the model, is not slow, and
-    has shares that sum to the score. None if there is no such method, or if the model is behind
-    an endpoint, which would receive hundreds of texts for each query."""
+    """The first method that fits the model, is not slow, and attributes shares that sum to the
+    score. None if there is no such method, or if the model is an endpoint, which would receive
+    hundreds of texts for each query."""
     if spec.remote:
         return None
     for name in fitting(compute, spec):
@@ -39,8 +40,8 @@ def words_method(compute: Compute, spec: RetrieverSpec) -> Method | None:
 
 @dataclass(frozen=True)
 class ExplainedHub:
-    """A hub with some of the queries that retrieve it, and as many that do not; it answers none
-    of them. Queries are given by row and spread evenly."""
+    """A hub with up to `EACH` queries that retrieve it and as many that do not, none of which it
+    answers. Queries are given by row."""
 
     key: str
     text: str
@@ -48,7 +49,7 @@ class ExplainedHub:
     others: tuple[int, ...]
 
     def pairs(self, summary: HubSummary) -> list[TextPair]:
-        """Pairs of the document with these queries; queries that retrieve it come first."""
+        """Pairs of the hub with these queries, those that retrieve it first."""
         asked = [summary.queries[row] for row in (*self.retrieving, *self.others)]
         dataset = summary.asked.corpus.collection.name
         return [
@@ -64,15 +65,15 @@ class ExplainedHub:
 
 
 def explained_hubs(summary: HubSummary) -> list[ExplainedHub]:
-    """The first hubs, with their queries."""
+    """The first hubs with their queries, which are spread evenly over all that qualify."""
     hubs = summary.hubs[: summary.asked.explained]
     texts = summary.asked.corpus.collection.texts(summary.ids[number] for number in hubs)
     explained_hubs = []
     for number in hubs:
         key, rows = summary.ids[number], summary.retrieving(number)
         others = sorted(set(summary.others(number)) - set(rows))
-        some, other = (tuple(spread_evenly(group, EACH)) for group in (rows, others))
-        explained_hubs.append(ExplainedHub(key, texts[key], some, other))
+        retrieving, other = (tuple(spread_evenly(group, EACH)) for group in (rows, others))
+        explained_hubs.append(ExplainedHub(key, texts[key], retrieving, other))
     return explained_hubs
 
 
@@ -98,7 +99,8 @@ def _words(
     retrieving: list[tuple[Attribution | None, str]],
     others: list[tuple[Attribution | None, str]],
 ) -> tuple[HubWord, ...]:
-    """The words of a text by its attributions, each with the document of its query."""
+    """The words of a text with the largest shares. Attributions are given with the document that
+    their query belongs to; None stands for one that failed."""
     spans = word_spans(text)
     names = [folded(text[a:b]) for a, b in spans]
     counts = Counter(names)
@@ -112,8 +114,10 @@ def _words(
             (attribution, document) for attribution, document in rows if attribution is not None
         ]
         values = np.zeros((len(computed), len(order)))
-        for row, (one, _) in enumerate(computed):
-            scores = np.nan_to_num(unit_scores(one.document, one.document_scores, spans, "sum"))
+        for row, (attribution, _) in enumerate(computed):
+            scores = np.nan_to_num(
+                unit_scores(attribution.document, attribution.document_scores, spans, "sum")
+            )
             np.add.at(values[row], at, scores)
         return values, [document for _, document in computed]
 

@@ -1,1 +1,1 @@
-"""The page Map."""
+"""Maps of a data set's texts or curves in two dimensions."""

@@ -1,4 +1,4 @@
-"""The map of a data set, drawn."""
+"""The figure of a map."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from poslens.figures.figure_base import Provenances, canvas, with_legend
 from poslens.figures.palettes import Style, escape, shorten
 
 MANY = 2000
-"""Points from which on the screen draws with WebGL: SVG pans a few thousand at best."""
+"""Number of points above which pages draw with WebGL, because panning SVG becomes slow."""
 
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "x", "star")
 OTHERS = "others"
@@ -30,16 +30,20 @@ def point_map(
     webgl: bool = False,
     provenance: Provenances = (),
 ) -> go.Figure:
-    """Points [n, 2] coloured by words (the commonest get a colour and a symbol each) or by numbers
-    [n], NaN being grey; `diverging` centres the scale on zero. customdata is the point's index.
+    """Points [n, 2] colored by words (the most frequent ones have a color and a symbol each) or by
+    numbers [n], with gray for NaN. `diverging` centers the scale at zero. The customdata of a point
+    is its index.
 
-    With `webgl` all points are small discs: other symbols and outlines are textures and second
-    passes there, which halve the frames per second (bench.map), and tell nothing at 3 pixels.
+    With `webgl` all points are small discs, because other symbols and outlines halve the frame rate
+    (bench.map) and cannot be recognized at 3 pixels.
+
+    Raises:
+        ValueError: the numbers of points, colors and labels differ.
     """
-    where = np.asarray(points, dtype=np.float64)
+    xy = np.asarray(points, dtype=np.float64)
     n = len(labels)
-    if where.shape != (n, 2) or len(colours) != n:  # type: ignore[arg-type]
-        raise ValueError(f"points {where.shape}, {len(colours)} colours, {n} labels")  # type: ignore[arg-type]
+    if xy.shape != (n, 2) or len(colours) != n:  # type: ignore[arg-type]
+        raise ValueError(f"points {xy.shape}, {len(colours)} colours, {n} labels")  # type: ignore[arg-type]
     figure = canvas("map", style, "", "", provenance)
     figure.update_xaxes(showticklabels=False, ticks="", showline=False, zeroline=False)
     figure.update_yaxes(
@@ -53,8 +57,8 @@ def point_map(
     def add(chosen: np.ndarray, name: str, marker: Mapping[str, object], legend: bool) -> None:
         figure.add_trace(
             kind(
-                x=where[chosen, 0],
-                y=where[chosen, 1],
+                x=xy[chosen, 0],
+                y=xy[chosen, 1],
                 mode="markers",
                 name=escape(shorten(name, 40)),
                 customdata=chosen,
@@ -84,19 +88,19 @@ def point_map(
             add(rest, OTHERS, grey, True)
         return with_legend(figure.update_layout(hovermode="closest"), style)
     values = np.asarray(colours, dtype=np.float64)
-    array = np.flatnonzero(np.isfinite(values))
+    finite = np.flatnonzero(np.isfinite(values))
     unknown = np.flatnonzero(~np.isfinite(values))
     if len(unknown):
         add(unknown, "not known", grey, False)
-    if len(array):
-        largest = float(np.abs(values[array]).max()) or 1.0
+    if len(finite):
+        largest = float(np.abs(values[finite]).max()) or 1.0
         ends = (
             (-largest, largest)
             if diverging
-            else (float(values[array].min()), float(values[array].max()))
+            else (float(values[finite].min()), float(values[finite].max()))
         )
         marker = {
-            "color": values[array],
+            "color": values[finite],
             "colorscale": [list(stop) for stop in style.diverging()] if diverging else "Cividis",
             "cmin": ends[0],
             "cmax": ends[1],
@@ -108,5 +112,5 @@ def point_map(
                 "tickfont": {"size": style.small},
             },
         }
-        add(array, colour_title, marker, False)
+        add(finite, colour_title, marker, False)
     return figure.update_layout(hovermode="closest")

@@ -1,4 +1,4 @@
-"""Maps of texts and curves: what of a map is stored, and computing the rest. No Streamlit here."""
+"""Maps of texts and curves: reading stored maps, and the job that computes them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from poslens.compute.runs import Job, Report, Run
 
 @dataclass(frozen=True, slots=True)
 class StoredMap:
-    """The items on the map, in order, and their points [n, 2] where they were fitted. `n_flat`
-    others have a vector of zeros, or a flat curve, and no place on it."""
+    """The items of a map and their points [n, 2], which are None until the map is fitted. `n_flat`
+    further items have a vector of zeros or a flat curve and are not on the map."""
 
     model: ModelIdentity
     items: tuple[str, ...]
@@ -36,22 +36,22 @@ class StoredMap:
 
 
 class MapSource(Protocol):
-    """What a map is made of."""
+    """The items of a map: texts with embeddings, or pairs with curves. `scope` identifies them."""
 
     scope: str
 
     def __len__(self) -> int:
-        """Items wanted."""
+        """Number of items, with or without a stored vector."""
 
     def vectors(self, compute: Compute, model: ModelIdentity) -> tuple[list[str], Array]:
-        """The items that have a stored vector, and the vectors [n, H]."""
+        """The items that have a stored vector, and the vectors [n, dimensions]."""
 
     def compute(self, compute: Compute, model: ModelIdentity, options: RunOptions) -> Progress:
-        """Store what is missing."""
+        """Compute and store the missing vectors."""
 
 
 class TextMap:
-    """Embeddings of texts, which are their own items."""
+    """The embeddings of texts; items are the texts themselves."""
 
     def __init__(self, side: Side, texts: Sequence[str]) -> None:
         self.side = side
@@ -63,13 +63,17 @@ class TextMap:
         return len(self.texts)
 
     def vectors(self, compute: Compute, model: ModelIdentity) -> tuple[list[str], Array]:
-        """Texts that were embedded, and their vectors."""
+        """The texts that are embedded, and their vectors [n, dimensions]."""
         arrays = compute.embeddings.select(model.key, self.side, self.texts)
-        kept = [text for text in self.texts if text in arrays]
-        return kept, np.array([arrays[text] for text in kept], dtype=np.float32)
+        texts = [text for text in self.texts if text in arrays]
+        return texts, np.array([arrays[text] for text in texts], dtype=np.float32)
 
     def compute(self, compute: Compute, model: ModelIdentity, options: RunOptions) -> Progress:
-        """Embed the rest."""
+        """Embed the remaining texts.
+
+        Raises:
+            UserError: the model has no single vector per text, or it cannot be loaded.
+        """
         if family_of(model.spec).search != "vectors":
             raise UserError(
                 f"{model.spec.name} doesn't have a single vector per text: select a dense model, "
@@ -86,11 +90,11 @@ class TextMap:
 
 
 class CurveMap:
-    """Position curves of pairs under a method; items are pair ids."""
+    """The position curves of pairs by a method; items are pair ids."""
 
     def __init__(self, method: Method, pairs: Sequence[TextPair]) -> None:
         self.method = method
-        # As they are where they cannot change: what was made of them is kept with them.
+        # The same tuple if possible, because its columns are cached with it.
         self.pairs = pairs if isinstance(pairs, tuple) else tuple(pairs)
         digest = hashlib.sha256("\0".join(p.pair_id for p in self.pairs).encode()).hexdigest()
         self.scope = f"{method!r} {digest}"
@@ -99,12 +103,16 @@ class CurveMap:
         return len(self.pairs)
 
     def vectors(self, compute: Compute, model: ModelIdentity) -> tuple[list[str], Array]:
-        """Pairs whose curves are stored, and the curves."""
+        """The ids of the pairs whose curves are stored, and the curves [n, 100]."""
         stored = compute.store.curves(model.key, self.method, self.pairs)
         return list(stored.pair_ids), stored.curves
 
     def compute(self, compute: Compute, model: ModelIdentity, options: RunOptions) -> Progress:
-        """Attribute the rest."""
+        """Attribute the remaining pairs.
+
+        Raises:
+            UserError: the method does not fit the model, or the model cannot be loaded.
+        """
         retriever = compute.fitting(model, self.method)
         device = OneDevice(retriever, self.method, options.device_slot)
         return precompute(
@@ -115,8 +123,8 @@ class CurveMap:
 def stored_map(
     compute: Compute, spec: RetrieverSpec, source: MapSource, layout: Layout
 ) -> StoredMap:
-    """What there is of a map, computing nothing: which of the wanted items have a vector, and
-    their points where they were fitted."""
+    """The stored part of a map: the items that have a vector, and their points if they were fitted;
+    computes nothing."""
     model = compute.identify(spec)
     items, vectors, n_flat = _comparable(source.vectors(compute, model), layout)
     points = None
@@ -126,17 +134,18 @@ def stored_map(
 
 
 def _comparable(arrays: tuple[list[str], Array], layout: Layout) -> tuple[list[str], Array, int]:
-    """Items and vectors without those that lie near no other, and how many these are."""
+    """Items and vectors without those that have no distance to others (zero or flat), and the
+    number of these."""
     items, vectors = arrays
     if not items:
         return items, vectors, 0
-    values = comparable(vectors, layout.metric)
-    left = [item for item, keep in zip(items, values, strict=True) if keep]
-    return left, vectors[values], len(items) - len(left)
+    mask = comparable(vectors, layout.metric)
+    left = [item for item, keep in zip(items, mask, strict=True) if keep]
+    return left, vectors[mask], len(items) - len(left)
 
 
 def job(compute: Compute, spec: RetrieverSpec, source: MapSource, layout: Layout) -> Job:
-    """Compute what is missing of a map's vectors and fit it."""
+    """A job that computes the missing vectors of a map and fits it."""
     model = compute.identify(spec)
 
     def work(run: Run, report: Report) -> Progress:

@@ -1,1 +1,1 @@
-"""Within-query position effect: the rank of a document by where its evidence is."""
+"""The study `positions`: the rank of a document by the position of its evidence."""

@@ -1,4 +1,4 @@
-"""nDCG@10 by the position of the evidence."""
+"""The figure of nDCG@10 by position of the evidence."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def ndcg_by_position(
     summaries: Sequence[PositionSummary], style: Style, provenance: Provenances = ()
 ) -> go.Figure:
     """nDCG@10 by position over the same queries, a line for each model. Bands are 95% intervals of
-    what position changes: of each query's nDCG@10 minus its own mean over positions. Thin lines
-    move another sentence instead of the evidence."""
+    each query's nDCG@10 minus its mean over positions, so they exclude differences between queries.
+    Thin lines are the null control, which moves another sentence instead of the evidence."""
     figure = canvas("position_effect", style, TITLE, "nDCG@10", provenance)
     for number, summary in enumerate(summaries):
         look, key = style.line(number), f"model {number}"

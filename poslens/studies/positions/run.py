@@ -1,6 +1,6 @@
-"""Ranks relocated documents: moves the evidence of each pair (results that `cause` shares), then
-reads the corpus block by block and counts which of its documents score higher. Memory holds the
-query vectors, a block of the corpus and a count for each pair and position."""
+"""Ranks relocated documents: moves the evidence of each pair (the results are those of `cause`),
+then reads the corpus block by block and counts the documents that score higher. Memory is needed
+only for the query vectors, a block of the corpus and a count for each pair and position."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from poslens.cache.storage.store import ModelKey
 
 Scores = NDArray[np.float32]
 ScoreBlock = Callable[[Sequence[str]], Scores]
-"""Scores [queries, documents] of a block of documents."""
+"""A function that returns the scores [queries, documents] of a block of documents."""
 
 
 def require_separate(spec: RetrieverSpec) -> None:
-    """Refuse models that read each query with each document.
+    """Check that the model reads queries and documents separately.
 
     Raises:
         UserError: the model is a cross-encoder.
@@ -86,9 +86,8 @@ def run_positions(
     usable = [pair for pair in todo if pair.pair.pair_id in relocations.results]
     if not usable:
         return done
-    found = [relocations.results[pair.pair.pair_id] for pair in usable]
     on_stage("Ranking among the corpus")
-    counted = _Counts(usable, found)
+    counted = _Counts(usable, [relocations.results[pair.pair.pair_id] for pair in usable])
     try:
         score = _scores(root, retriever, model, counted.queries, options, cache)
         progress = _count(counted, score, collection, retriever, options)
@@ -102,7 +101,7 @@ def run_positions(
 
 
 class _Counts:
-    """Counts, so far, of the documents that score higher than each relocated one."""
+    """The numbers of corpus documents, so far, that score higher than each relocated document."""
 
     def __init__(self, items: Sequence[RankedPair], relocations: Sequence[Relocation]) -> None:
         self._items, self._relocations = items, relocations
@@ -110,7 +109,7 @@ class _Counts:
         row_of = {query: row for row, query in enumerate(self.queries)}
         self._rows = [row_of[pair.pair.query] for pair in items]
         self._own = [text_digest(pair.pair.document) for pair in items]
-        # Both sides as 32-bit floats: differences below that precision are ties.
+        # As float32, like the corpus's scores, so that differences below that precision are ties.
         self._scores = [relocation.scores.astype(np.float32)[:, None] for relocation in relocations]
         self._higher = [
             np.zeros(len(relocation.scores), dtype=np.int64) for relocation in relocations
@@ -125,7 +124,7 @@ class _Counts:
             self._higher[number] += np.count_nonzero(rivals > self._scores[number], axis=1)
 
     def ranks(self) -> list[PositionRanks]:
-        """The ranks of each item."""
+        """The ranks [positions] of each item."""
         return [
             PositionRanks(pair.pair.pair_id, 1 + higher)
             for pair, higher in zip(self._items, self._higher, strict=True)
@@ -175,11 +174,11 @@ def _scores(
         return lexical
     dense = cast(Pooled, separate(retriever))
 
-    def vectorise(texts: Sequence[str], side: Side) -> Tensor:
+    def encode(texts: Sequence[str], side: Side) -> Tensor:
         vectors, _ = embedded(
             dense, model, side, texts, EmbeddingStore(root), options, cached=cached
         )
         return torch.from_numpy(np.stack([vectors[text] for text in texts]))
 
-    score = scorer(dense, queries, vectorise if way == "vectors" else None, options.device_slot)
+    score = scorer(dense, queries, encode if way == "vectors" else None, options.device_slot)
     return lambda texts: score(rows, texts).float().cpu().numpy()

@@ -1,4 +1,4 @@
-"""Position effect: does the rank of a document depend on where its evidence is?"""
+"""The declaration of the study `positions`."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ PART = StudyPart(
 
 
 class Positions(Study[Moved, PositionSubject, PositionSummary]):
-    """Each query's document is ranked with its evidence at several positions."""
+    """Ranks each query's document with its evidence at several positions."""
 
     name = "positions"
     title = "Position effect on rank"
@@ -180,13 +180,13 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         )
 
     def notes(self, data: DataSet, corpus: Moved) -> list[str]:
-        """Which pairs are excluded, and why."""
+        """Sentences on the pairs that are excluded and the reasons."""
         return list(corpus.notes)
 
     def subjects(
         self, compute: Compute, spec: RetrieverSpec, corpus: Moved, settings: Settings
     ) -> list[PositionSubject]:
-        """One subject for each model.
+        """One subject.
 
         Raises:
             UserError: the model is a cross-encoder.
@@ -195,7 +195,7 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         return [PositionSubject(spec, corpus, settings.positions)]
 
     def job(self, compute: Compute, subject: PositionSubject) -> Job:
-        """A job that ranks the pairs without ranks; progress counts pairs, then documents.
+        """A job that computes the missing ranks; progress counts pairs, then documents.
 
         Raises:
             UserError: the model's files are not on this machine.
@@ -232,7 +232,7 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         )
 
     def estimate(self, compute: Compute, subject: PositionSubject, *, load: bool = False) -> str:
-        """How many texts the model will read at most."""
+        """The maximum number of texts that the model will read."""
         model, items = compute.identify(subject.spec), subject.items
         store, method = position_ranks(compute.root), position_ranks_method(subject.positions)
         todo = [pair.pair for pair in store.missing(model.key, method, items)]
@@ -246,20 +246,20 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
     def summarize(
         self, compute: Compute, subject: PositionSubject, earlier: Sequence[PositionSummary] = ()
     ) -> PositionSummary | None:
-        """The effect of one model; None while pairs are missing.
+        """The effect of one model; None while ranks are missing.
 
         Raises:
-            UserError: no pair could be ranked, or the evidence of every pair is read completely at
-                fewer than two positions.
+            UserError: no pair could be ranked, or the model reads the evidence in full at fewer
+                than two positions in every pair.
         """
         model, items, moved = compute.identify(subject.spec), subject.items, subject.moved
         method = position_ranks_method(subject.positions)
         store = position_ranks(compute.root)
         if store.missing(model.key, method, items):
             return None
-        how = relocation_method(subject.positions)
-        relocations = causes(compute.root, how).select(
-            model.key, how, [pair.pair for pair in items]
+        relocating = relocation_method(subject.positions)
+        relocations = causes(compute.root, relocating).select(
+            model.key, relocating, [pair.pair for pair in items]
         )
         ranks = store.select(model.key, method, items)
         key = (
@@ -297,7 +297,7 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         return _summaries.get(key, summary)
 
     def together(self, summaries: Sequence[PositionSummary]) -> list[PositionSummary]:
-        """The results with p of the models' effects adjusted by Holm."""
+        """The results with p values adjusted (Holm) for the number of models."""
         effects = adjusted([summary.effect.effect for summary in summaries])
         return [
             replace(summary, effect=replace(summary.effect, effect=effect or summary.effect.effect))
@@ -311,8 +311,8 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
     def verdict(self, summary: PositionSummary) -> str:
         """nDCG@10 at three positions, first minus last, its interpretation, and the null
         control."""
-        found = summary.effect
-        effect = found.effect
+        by_position = summary.effect
+        effect = by_position.effect
         side = {"higher": "first", "lower": "last"}.get(effect.verdict)
         certainty = effect.sentence.removeprefix(effect.verdict.capitalize())
         if side is not None:
@@ -323,9 +323,10 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
             meaning = effect.sentence
         sentences = [
             f"{summary.name}: nDCG@10 {change_in_words(effect.difference.times(-1))} when the "
-            f"evidence moves from the first to the last position ({found.first.value:.3f} first, "
-            f"{found.middle.value:.3f} in the middle, {found.last.value:.3f} last; {found.n:,} "
-            f"queries of {found.n_documents:,} documents). {meaning}"
+            "evidence moves from the first to the last position "
+            f"({by_position.first.value:.3f} first, {by_position.middle.value:.3f} in the middle, "
+            f"{by_position.last.value:.3f} last; {by_position.n:,} queries of "
+            f"{by_position.n_documents:,} documents). {meaning}"
         ]
         if summary.null is not None:
             null: Estimate = summary.null.effect.difference

@@ -1,4 +1,4 @@
-"""Subject and result of a within-query position effect."""
+"""The subject and the result of the study `positions`."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ ALL, WHOLE = "all", "read whole"
 
 @dataclass(frozen=True)
 class Moved:
-    """The pairs with movable evidence, the corpus that they are ranked in, and the control
-    pairs, in which another sentence is moved. `fingerprint` is the corpus's."""
+    """The pairs whose evidence is moved, the control pairs (`nulls`), in which another sentence is
+    moved, and the corpus in which they are ranked, with its `fingerprint`."""
 
     dataset: str
     pairs: tuple[TextPair, ...]
@@ -54,16 +54,16 @@ class PositionSubject:
 
     @property
     def items(self) -> list[RankedPair]:
-        """Every pair to rank, controls included."""
+        """Every pair to rank, including controls."""
         pairs = (*self.moved.pairs, *self.moved.nulls)
         return [RankedPair(pair, self.moved.fingerprint) for pair in pairs]
 
 
 @dataclass(frozen=True)
 class PositionSummary:
-    """The ranks of one model's pairs. `left_out` pairs have evidence that the model reads
-    completely at fewer than two positions; `failed` gives the reasons why others have no ranks.
-    `null` is the effect of moving another sentence, if requested."""
+    """The position effect of one model. `left_out` counts the pairs whose evidence the model reads
+    in full at fewer than two positions; `failed` has the reasons why others have no ranks. `null`
+    is the effect of moving another sentence; None if it was not computed."""
 
     model: ModelIdentity
     asked: PositionSubject
@@ -80,19 +80,19 @@ class PositionSummary:
 
     @property
     def measured(self) -> MeasuredModel:
-        """First minus last by query, to compare models by."""
+        """nDCG@10 first minus last by query, for comparisons of models."""
         gains = np.array([query.gains for query in self.queries])
-        apart = first_minus_last(gains).reshape(-1, 1)
+        differences = first_minus_last(gains).reshape(-1, 1)
         ids = [query.pair.pair_id for query in self.queries]
         documents = {query.pair.pair_id: query.pair.document for query in self.queries}
-        rows = dict(zip(ids, apart, strict=True))
+        rows = dict(zip(ids, differences, strict=True))
         measure = ItemMeasure("nDCG@10 first minus last", "queries", MARGIN, rows, documents)
         return MeasuredModel(self.name, (measure,))
 
     @cached_property
     def groups(self) -> dict[tuple[str, str], PositionEffect]:
-        """The effect by group: all queries, those of documents read whole, and each length and
-        language that has any."""
+        """The effect by (kind, name) of a group: all queries, those of documents read in full, and
+        each length and language with queries."""
         effects = {}
         for key, queries in self._grouped():
             if (effect := position_effect(queries)) is not None:
@@ -126,8 +126,8 @@ def ranked_queries(
     ranks: Mapping[str, PositionRanks],
     positions: int,
 ) -> list[QueryPositions]:
-    """The queries of `pairs` that have both results, by pair id, and whose evidence is read whole
-    at two positions or more."""
+    """The ranked queries of `pairs`: those that have both results, and whose evidence is read in
+    full at two positions or more."""
     queries = (
         query_positions(pair, relocations[pair.pair_id], ranks[pair.pair_id], positions)
         for pair in pairs
@@ -137,7 +137,8 @@ def ranked_queries(
 
 
 def no_effect(name: str, failed: Mapping[str, str], n: int) -> UserError:
-    """Why none of a model's `n` pairs has ranks at two positions; `failed` has reasons by pair."""
+    """The error for a model of whose `n` pairs none has ranks at two positions; `failed` has
+    reasons by pair."""
     if len(failed) == n:
         return UserError(f"No pair could be ranked with {name}: {next(iter(failed.values()))}")
     return UserError(

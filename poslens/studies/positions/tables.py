@@ -1,4 +1,4 @@
-"""The tables of a within-query position effect."""
+"""The tables of the study `positions`."""
 
 from __future__ import annotations
 
@@ -160,26 +160,26 @@ def _groups(summary: PositionSummary) -> Iterator[PositionGroupRow]:
 
 
 def _queries(summary: PositionSummary) -> Iterator[PositionQueryRow]:
-    """Queries in the order of what position does to them."""
+    """Rows of queries, the largest effect of position first."""
     middle = (summary.asked.positions - 1) // 2
-    apart = [float(each.gains[0] - each.gains[-1]) for each in summary.queries]
-    order = sorted(range(len(apart)), key=lambda i: -abs(apart[i]))
+    effects = [float(query.gains[0] - query.gains[-1]) for query in summary.queries]
+    order = sorted(range(len(effects)), key=lambda i: -abs(effects[i]))
     for i in order:
-        each = summary.queries[i]
-        tokens = each.pair.document_tokens
+        query = summary.queries[i]
+        tokens = query.pair.document_tokens
         yield PositionQueryRow(
             summary.name,
-            each.pair.query,
-            int(each.ranks[0]),
-            int(each.ranks[middle]),
-            int(each.ranks[-1]),
-            apart[i],
-            int(each.ranks.min()),
-            int(each.ranks.max()),
-            each.whole,
+            query.pair.query,
+            int(query.ranks[0]),
+            int(query.ranks[middle]),
+            int(query.ranks[-1]),
+            effects[i],
+            int(query.ranks.min()),
+            int(query.ranks.max()),
+            query.whole,
             length_bucket(tokens) if tokens else None,
-            each.pair.language,
-            each.pair.pair_id,
+            query.pair.language,
+            query.pair.pair_id,
         )
 
 

@@ -1,1 +1,1 @@
-"""What attribution methods prefer: a tab of the page Methods."""
+"""The study `preferences`: which position an attribution method itself prefers."""

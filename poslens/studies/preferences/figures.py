@@ -1,4 +1,4 @@
-"""Figures of method preferences."""
+"""The figures of the study `preferences`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ def order_blind_indices(
     summaries: Sequence[PreferenceSummary], style: Style, provenance: Provenances
 ) -> go.Figure:
     """Each method's index on the order-blind encoder with its interval; 0 is expected."""
+    preferences = [summary.preference for summary in summaries]
     rows = [
-        (METHODS[one.preference.method.name].title, one.preference.order_blind) for one in summaries
+        (METHODS[preference.method.name].title, preference.order_blind)
+        for preference in preferences
     ]
     return gains(rows, "Index without position embeddings", style, provenance)
 

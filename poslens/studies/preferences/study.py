@@ -1,4 +1,4 @@
-"""Preferences: which position does an attribution method itself prefer?"""
+"""The declaration of the study `preferences`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ DOCUMENTS = 12
 
 @dataclass(frozen=True)
 class PreferenceCorpus:
-    """The pairs, and those from which unrelated queries are drawn."""
+    """The pairs, the pairs `among` which unrelated queries are drawn, the methods, and the models
+    with a known bias (conditions)."""
 
     pairs: tuple[TextPair, ...]
     among: tuple[TextPair, ...]
@@ -58,7 +59,7 @@ class PreferenceCorpus:
 
 @dataclass(frozen=True)
 class PreferenceSubject:
-    """One method, to be measured on models with a known bias."""
+    """One method, which is measured on models with a known bias."""
 
     spec: RetrieverSpec
     method: Method
@@ -67,7 +68,7 @@ class PreferenceSubject:
 
 @dataclass(frozen=True)
 class PreferenceSummary:
-    """What one method prefers on a data set."""
+    """The preference of one method on a data set."""
 
     preference: Preference
     model: ModelIdentity
@@ -75,7 +76,8 @@ class PreferenceSummary:
 
 
 class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary]):
-    """Primacy-recency indices of methods on an order-blind encoder and on planted biases."""
+    """Measures primacy-recency indices of methods on an order-blind encoder and on models with a
+    planted bias."""
 
     name = "preferences"
     title = "Preferences"
@@ -123,7 +125,7 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
     )
 
     def corpus(self, data: DataSet, settings: Settings) -> PreferenceCorpus:
-        """One pair of each document, and all English pairs for unrelated queries."""
+        """One pair for each of some English documents, and all pairs for unrelated queries."""
         methods = tuple(make_method(name) for name in settings.methods)
         conditions = (ORDER_BLIND,) if settings.order_blind_only else CONDITIONS
         pairs = pairs_for(data, settings.documents)
@@ -140,7 +142,7 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
         return [PreferenceSubject(spec, method, corpus) for method in corpus.methods]
 
     def job(self, compute: Compute, subject: PreferenceSubject) -> Job:
-        """Attribute the pairs under each condition."""
+        """A job that attributes the pairs under each condition."""
         blind = cache(lambda: _order_blind(subject.spec))
 
         def worker(
@@ -167,7 +169,7 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
     def summarize(
         self, compute: Compute, subject: PreferenceSubject, earlier: Sequence[PreferenceSummary]
     ) -> PreferenceSummary | None:
-        """The method's preference, once all conditions are measured."""
+        """The method's preference; None until all conditions are measured."""
         return summary_of(compute, subject, subject.method)
 
     def so_far(
@@ -210,11 +212,11 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
 def summary_of(
     compute: Compute, subject: PreferenceSubject, method: Method
 ) -> PreferenceSummary | None:
-    """The preference of `method`, which is the subject's with any curve settings; None while a
-    measurement is missing.
+    """The preference of `method`, which is the subject's method with any curve settings; None while
+    a measurement is missing.
 
     Raises:
-        UserError: the method's scores are 0.
+        UserError: all scores of the method are 0.
     """
     model, items = compute.identify(subject.spec), _items(compute, subject)
     stored = preferences(compute.root).select(model.key, METHOD, items).results
@@ -241,7 +243,7 @@ def _items(compute: Compute, subject: PreferenceSubject) -> list[MeasuredMethod]
 
 
 def _order_blind(spec: RetrieverSpec) -> DenseRetriever:
-    """A copy of the model that cannot see order; the loaded models stay as they are."""
+    """A separate copy of the model without word order, which leaves loaded models unchanged."""
     retriever = cast(DenseRetriever, load_model(spec))
     make_order_blind(retriever)
     return retriever
