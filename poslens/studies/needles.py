@@ -1,4 +1,5 @@
-"""Needles: is one sentence found at every depth of texts of every length?"""
+"""The study `needles`: whether a model finds one sentence at every depth of texts of every
+length."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ from poslens.study import Figure, Study, register
 from poslens.study_part import Measure, StudyPart, shift_sentence
 
 MAX_DOCUMENTS = 1000
-"""Documents that texts are cut from: more than the longest text takes."""
+"""Maximum number of documents from which texts are composed, more than the longest text needs."""
 ENGLISH = "eng"
 PART_LENGTHS, PART_DEPTHS = (256, 512), (0, 25, 50, 75, 100)
 """Tokens of a passport's texts, and percent of them before the needle."""
@@ -54,8 +55,9 @@ PART_LENGTHS, PART_DEPTHS = (256, 512), (0, 25, 50, 75, 100)
 
 @dataclass(frozen=True)
 class Grid:
-    """The grid of one model: the lengths that it reads, depths in percent, and the documents
-    (text, language) that texts are composed of. `unread` lengths exceed its context limit."""
+    """The grid of one model: lengths in tokens, depths in percent, `n` needles per cell, and the
+    documents (text, language) from which texts are composed. `unread` lengths exceed the model's
+    context limit and are excluded."""
 
     spec: RetrieverSpec
     dataset: str
@@ -110,7 +112,7 @@ class CellRow:
 
 @dataclass(frozen=True)
 class LengthRow:
-    """All depths of one length, or of all lengths."""
+    """The mean over all depths of one length, or of all lengths."""
 
     model: str = column("Name of the model.")
     limit: int | None = column("Tokens that the model reads at most; null if unlimited.")
@@ -192,7 +194,7 @@ PART = StudyPart(
 
 
 class Needles(Study[Documents, Grid, NeedleSummary]):
-    """One sentence is hidden at every depth of texts of every length, and asked for."""
+    """Hides one sentence at every depth of texts of every length, and searches for it."""
 
     name = "needles"
     title = "Needles"
@@ -240,15 +242,21 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
     figures = (
         Figure(
             "Needles found by length and depth",
-            lambda found, style, origin: needle_heatmap(
-                {one.model.spec.name: one.grid for one in found}, style, provenance=origin
+            lambda summaries, style, origin: needle_heatmap(
+                {summary.model.spec.name: summary.grid for summary in summaries},
+                style,
+                provenance=origin,
             ),
         ),
     )
 
     def corpus(self, data: DataSet, settings: Settings) -> Documents:
-        """The data set's documents; only English ones, the language of the needles, if languages
-        are known and any document is English."""
+        """The data set's documents. If any is known to be English, the language of the needles,
+        only the English ones.
+
+        Raises:
+            UserError: no document can be split into sentences.
+        """
         languages = {pair.document: pair.language for pair in data.pairs}
         english = {text: code for text, code in languages.items() if code == ENGLISH}
         usable = [
@@ -269,7 +277,7 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
         """One grid over the lengths that the model reads.
 
         Raises:
-            UserError: it reads none of the lengths.
+            UserError: the model reads none of the lengths.
         """
         model = compute.identify(spec)
         limit = model.spec.max_length
@@ -319,7 +327,7 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
     def summarize(
         self, compute: Compute, subject: Grid, earlier: Sequence[NeedleSummary] = ()
     ) -> NeedleSummary | None:
-        """The grid, once every cell is computed.
+        """The grid; None while a cell is missing.
 
         Raises:
             UserError: a cell could not be computed.
@@ -338,7 +346,7 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
         )
 
     def stored(self, compute: Compute, subject: Grid) -> NeedleSummary:
-        """The stored cells."""
+        """The grid with the stored cells."""
         model = compute.identify(subject.spec)
         items = subject.items()
         results = needle_cells(compute.root).select(model.key, subject.method, items).results
@@ -350,17 +358,17 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
         return NeedleSummary(model, subject, NeedleGrid(subject.lengths, subject.depths, cells))
 
     def measured(self, summary: NeedleSummary) -> MeasuredModel:
-        """Accuracy, and its change with depth, over the cells that both models have."""
-        found = {
+        """Accuracy and its change with depth, by cell and needle."""
+        retrieved_of = {
             (length, depth, needle): float(retrieved)
             for (length, depth), measured in summary.grid.cells.items()
             for needle, retrieved in enumerate(measured.found)
         }
-        needle_of = {item: item[2] for item in found}
-        accuracy = {item: np.array([value]) for item, value in found.items()}
+        needle_of = {item: item[2] for item in retrieved_of}
+        accuracy = {item: np.array([value]) for item, value in retrieved_of.items()}
         by_third = {
             (length, depth, needle): np.array([value * last, value * first, last, first])
-            for (length, depth, needle), value in found.items()
+            for (length, depth, needle), value in retrieved_of.items()
             for last, first in [(float(in_last_third(depth)), float(in_first_third(depth)))]
         }
         return MeasuredModel(
@@ -415,8 +423,9 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
 
 
 def _last_minus_first(means: Values) -> Values:
-    """Accuracy in the last third minus that in the first, of means [n, 4] of what was retrieved in
-    the last and the first third and of the texts of each; NaN if a third is empty."""
+    """Accuracy in the last third of depths minus that in the first [n], from means [n, 4] of four
+    indicators: retrieved in the last third, retrieved in the first third, in the last third, in the
+    first third. NaN if a third is empty."""
     last, first = ratios(means).T
     return np.asarray(last - first)
 

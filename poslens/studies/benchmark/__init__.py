@@ -1,1 +1,2 @@
-"""Benchmarks of position that others published, by one command each."""
+"""Published benchmarks of position bias: the commands `benchmark squad-posq` and
+`fineweb-posq`."""

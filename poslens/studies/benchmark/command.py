@@ -1,4 +1,4 @@
-"""Position-aware benchmarks: benchmark squad-posq, fineweb-posq."""
+"""The commands `benchmark squad-posq` and `benchmark fineweb-posq`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ app.add_typer(benchmark, name="benchmark")
 
 
 class BenchmarkTableName(StrEnum):
-    """What benchmarks with groups of queries print."""
+    """Tables of benchmarks with groups of queries."""
 
     positions = "positions"
     groups = "groups"
@@ -109,10 +109,10 @@ def _by_groups(
     figure: FigureFile | None,
     format: TextFormat,
 ) -> None:
-    """Rank a data set with such groups of queries and print, and draw, what the groups give.
+    """Rank a data set that has these groups of queries, and print and draw the measures by group.
 
     Raises:
-        UserError: the data set is another one, or a model cannot rank.
+        UserError: the data set has other groups, or a model cannot rank.
     """
     from poslens.studies.ranking import service as ranking_service
     from poslens.studies.ranking.command import ranked_by, ranking_figure

@@ -1,1 +1,1 @@
-"""The page Curves and its commands."""
+"""Mean attribution curves over data sets: the commands `precompute`, `failures` and `curve`."""

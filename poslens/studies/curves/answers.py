@@ -1,4 +1,4 @@
-"""What `precompute`, `failures` and `curve` print as JSON; see `poslens/commands/answers.py`."""
+"""JSON shapes of the commands `precompute`, `failures` and `curve`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from poslens.commands.answers import DataSet, Documents, Method, Model
 
 
 class Precomputed(TypedDict):
-    """What was computed of a data set."""
+    """The attributions that were computed for a data set."""
 
     model: Model
     method: Method
@@ -28,7 +28,7 @@ class FailedPair(TypedDict):
 
 
 class Failures(TypedDict):
-    """The pairs of a data set that gave no result."""
+    """The pairs of a data set that failed."""
 
     model: Model
     method: Method

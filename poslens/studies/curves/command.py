@@ -1,4 +1,4 @@
-"""Commands about whole data sets: precompute, failures, curve."""
+"""The commands `precompute`, `failures` and `curve`."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ if TYPE_CHECKING:
     from poslens.compute.compute import DataSetCurve
 
 app = typer.Typer()
-LOG_EVERY_S = 10.0  # a log, unlike a terminal, keeps every state of a progress bar
+LOG_EVERY_S = 10.0  # a log file, unlike a terminal, keeps every state of a progress bar
 
 
 class ExecutorName(StrEnum):
-    """Where batches are computed."""
+    """Executors that compute batches."""
 
     local = "local"
     ray = "ray"
@@ -186,7 +186,7 @@ def precompute(
         def show(progress: Any) -> None:
             before = progress.done - progress.computed
             if bar.initial != before:
-                # Stored already, or by another job: no part of this one's rate.
+                # Results stored before, or by another process, don't count for the rate.
                 bar.initial = before
                 bar.n = max(bar.n, before)
             if progress.failed:
@@ -247,7 +247,7 @@ def failures(
 
 
 class CurveAxis(StrEnum):
-    """Where a curve's positions are counted."""
+    """What a curve's positions are relative to."""
 
     read = "read"
     text = "text"
@@ -273,7 +273,7 @@ def _on(axis: CurveAxis, method: Method, posir: bool) -> Method:
 
 
 class CurveTable(StrEnum):
-    """What `curve` prints."""
+    """Tables of `curve`."""
 
     curves = "curves"
     differences = "differences"
@@ -327,7 +327,7 @@ def curve(
     curves = [average.summary.curve for average in averages]
     provenance = [average.provenance() for average in averages]
     say_caveat(chosen)
-    # Indices are over what each model reads, and so are the magnitudes that they are compared by.
+    # With either axis, indices are computed over the tokens that each model read.
     differences = curve_differences(averages, pairs)
     for sentence in difference_sentences(differences):
         print(sentence, file=sys.stderr)

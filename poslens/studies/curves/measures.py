@@ -1,4 +1,4 @@
-"""What mean curves of several models are compared by."""
+"""Paired comparison of models by their mean curves."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import DataSetCurve
 from poslens.paired import MeasuredModel, PairedDifference, index_measure, paired_differences
 
-# A page asks at every rerun.
+# Pages need the differences at every rerun.
 _differences: LRUCache[list[PairedDifference]] = LRUCache(32)
 
 
 def curve_differences(
     curves: Sequence[DataSetCurve], pairs: Sequence[TextPair]
 ) -> list[PairedDifference]:
-    """Differences of the primacy-recency indices of mean curves over `pairs`, paired by pair; none
-    for a single curve."""
+    """Paired differences between the primacy-recency indices of mean curves over `pairs`; none for
+    a single curve."""
     if len(curves) < 2:
         return []
 

@@ -1,4 +1,4 @@
-"""Sentences shown with mean curves: number of pairs and documents, truncation, missing results."""
+"""Sentences shown with mean curves, on numbers of pairs, truncation and undefined numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from poslens.attribution.text import listed
 from poslens.attribution.types import PositionCurve
 
 MIN_PAIRS = 10
-"""Pairs from which on a mean curve is shown as a data set's."""
+"""Minimum number of pairs for the mean curve of a data set."""
 
 
 def too_few(name: str, n: int, total: int) -> str:
@@ -35,16 +35,16 @@ def _several(n: int, what: str) -> str:
 
 
 def read_unlike(curves: Sequence[PositionCurve], limits: Sequence[int | None]) -> bool:
-    """Whether models with these limits in tokens read different parts of their texts: they
-    truncate different numbers of pairs, or truncate at different lengths."""
-    said = {(curve.n_truncated, curve.n) for curve in curves}
+    """Whether models with these context limits read different parts of their texts, because they
+    truncate different numbers of pairs, or at different lengths."""
+    counts = {(curve.n_truncated, curve.n) for curve in curves}
     cut = any(curve.n_truncated for curve in curves)
-    return cut and (len(said) > 1 or len(set(limits)) > 1)
+    return cut and (len(counts) > 1 or len(set(limits)) > 1)
 
 
 def over_what(curves: Sequence[PositionCurve], limits: Sequence[int | None] = ()) -> str:
-    """What the curves' common axis covers, and which comparisons this rules out; `limits` are
-    their models' limits in tokens, if they may differ."""
+    """Sentences on what the curves' common axis covers and which comparisons it does not allow.
+    `limits` are the models' context limits, if they may differ."""
     cut = {curve.model: (curve.n_truncated, curve.n) for curve in curves if curve.n_truncated}
     truncating = ", ".join(
         f"{listed(names)} {'truncates' if len(names) == 1 else 'each truncate'} the document in "

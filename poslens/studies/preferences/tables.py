@@ -1,4 +1,4 @@
-"""Tables of method preferences."""
+"""The tables of the study `preferences`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PreferenceRow:
-    """What one method prefers."""
+    """The preference of one method."""
 
     method: str = column("Name of the method.")
     documents: int = column("Number of distinct documents.")
@@ -61,22 +61,23 @@ class StrengthRow:
 
 def preference_rows(summary: PreferenceSummary) -> list[PreferenceRow]:
     """One row per method."""
-    found, planted = summary.preference, summary.preference.planted
+    preference, planted = summary.preference, summary.preference.planted
     numbers: tuple[Estimate | None, Estimate | None, float | None, float | None, Estimate | None]
     numbers = (None, None, None, None, None)
     if planted is not None:
         detected = planted.primacy, planted.recency
         numbers = (planted.slope, planted.rank_correlation, *detected, planted.query_free)
-    return [PreferenceRow(found.method.name, found.n_documents, found.order_blind, *numbers)]
+    name, n = preference.method.name, preference.n_documents
+    return [PreferenceRow(name, n, preference.order_blind, *numbers)]
 
 
 def strength_rows(summary: PreferenceSummary) -> list[StrengthRow]:
     """One row per strength."""
-    found, planted = summary.preference, summary.preference.planted
+    name, planted = summary.preference.method.name, summary.preference.planted
     if planted is None:
         return []
     indices = zip(STRENGTHS, planted.indices, strict=True)
-    return [StrengthRow(found.method.name, strength, index) for strength, index in indices]
+    return [StrengthRow(name, strength, index) for strength, index in indices]
 
 
 TABLES = {

@@ -1,1 +1,1 @@
-"""Published curves and measures, which Curves, Compare and Ranking show."""
+"""Published curves and measures, shown by the pages Curves, Compare and Ranking."""

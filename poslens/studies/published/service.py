@@ -1,4 +1,4 @@
-"""Published curves and measures as tables. No Streamlit here."""
+"""Published curves and measures as tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from poslens.studies.ranking.tables import OVERALL
 
 
 def curves_frame(curves: Sequence[PublishedCurves]) -> pd.DataFrame:
-    """100 rows per model: position in [0, 1], mean, std and n."""
+    """100 rows per model: position in [0, 1], mean, standard deviation and number of documents."""
     frames = [
         pd.DataFrame(
             {
@@ -34,8 +34,8 @@ def curves_frame(curves: Sequence[PublishedCurves]) -> pd.DataFrame:
 
 
 def means(published: Sequence[PublishedCurves], *, band: bool = True) -> dict[str, Mean]:
-    """Published curves by model in the form that figures need; the band is one standard
-    deviation over documents on each side."""
+    """Published curves by model, for figures. The band is one standard deviation over documents on
+    each side."""
     drawn = {}
     for curves in published:
         mean, low, high = (
@@ -48,18 +48,19 @@ def means(published: Sequence[PublishedCurves], *, band: bool = True) -> dict[st
 
 
 def summary_rows(published: Sequence[PublishedCurves]) -> list[dict[str, object]]:
-    """One row per model, with columns of the Curves page: documents, center of mass and
-    primacy-recency index of the mean curve. Means alone give no intervals."""
+    """One row per model with columns of the Curves page: documents, center of mass and
+    primacy-recency index of the mean curve. There are no intervals, because only means were
+    published."""
     rows = []
     for curves in published:
         magnitudes = np.abs(curves.mean)[None]
-        centre = float(np.squeeze(center_of_mass(magnitudes, positions("point"))))
+        mass = float(np.squeeze(center_of_mass(magnitudes, positions("point"))))
         index = float(np.squeeze(primacy_recency_index(magnitudes)))
         rows.append(
             {
                 "model": f"{curves.model}, published",
                 "documents": curves.n,
-                "center of mass": f"{centre:.3f}",
+                "center of mass": f"{mass:.3f}",
                 "primacy-recency index": f"{index:.3f}",
             }
         )
@@ -67,15 +68,15 @@ def summary_rows(published: Sequence[PublishedCurves]) -> list[dict[str, object]
 
 
 def measures_frame(rows: Sequence[PublishedMeasures]) -> pd.DataFrame:
-    """Published measures, one row per model, setting and length, with the column names of `rank
+    """Published measures: one row per model, setting and length, with the column names of `rank
     --table psi`."""
     frames = []
     for row in rows:
-        at = {"model": row.model, "setting": row.setting}
-        frames.append(at | {"length": OVERALL, "PSI": row.psi, NDCG: row.ndcg})
+        key = {"model": row.model, "setting": row.setting}
+        frames.append(key | {"length": OVERALL, "PSI": row.psi, NDCG: row.ndcg})
         for bucket in LENGTH_BUCKETS:
             frames.append(
-                at
+                key
                 | {
                     "length": bucket,
                     "PSI": row.bucket_psi[bucket],

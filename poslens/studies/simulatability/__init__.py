@@ -1,1 +1,1 @@
-"""Simulatability: do words chosen by a method help to predict a model's ranking?"""
+"""The study `simulatability`: whether a method's words help to predict a model's ranking."""

@@ -1,8 +1,8 @@
-"""The same questions put to a person: which of two documents does the model rank first, judged by a
-few words of each?
+"""Simulatability with people: a person predicts from a few words of each of two documents which one
+the model ranks first.
 
-Answers are lines of a file on this machine. They have ids, parameters and whether the answer was
-right, and neither texts nor names.
+Answers are stored in a file on this machine with ids, parameters and whether they are correct, but
+without texts or names.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ CONDITIONS: tuple[Condition, ...] = get_args(Condition)
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One query with words of two documents, in the order in which they are shown."""
+    """One query with words of two documents. `texts` are the words in the order in which they are
+    shown, and `higher_first` means that the first ones are of the document that the model ranks
+    first."""
 
     choice: ForcedChoice
     document: str
@@ -41,7 +43,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer: `document` is the one that intervals resample."""
+    """One answer; `document` is the document that intervals resample."""
 
     time: str
     reader: str
@@ -66,14 +68,14 @@ class Tally:
 
 
 def questions(summary: SimulatabilitySummary, seed: int) -> list[Question]:
-    """All questions of a model and method in an order, with conditions and sides, that depend on
-    `seed` alone. Every second question has the method's words, the others random ones."""
+    """All questions of a model and method. Their order, words and sides depend only on `seed`.
+    Every second question has the method's words, the others random words."""
     generator = random.Random(seed)
     order = list(range(len(summary.choices)))
     generator.shuffle(order)
     n, asked = summary.asked.words, []
-    for place, number in enumerate(order):
-        choice, condition = summary.choices[number], CONDITIONS[place % 2]
+    for row, number in enumerate(order):
+        choice, condition = summary.choices[number], CONDITIONS[row % 2]
         words = [
             side.largest(n) if condition == "explanation" else side.drawn(n, generator)
             for side in (choice.higher, choice.lower)
@@ -95,7 +97,7 @@ def questions(summary: SimulatabilitySummary, seed: int) -> list[Question]:
 def answer(
     summary: SimulatabilitySummary, question: Question, chose_first: bool, reader: str
 ) -> Answer:
-    """The answer to a question, to be recorded."""
+    """The record of an answer to a question."""
     asked = summary.asked
     return Answer(
         datetime.now(UTC).isoformat(timespec="seconds"),
@@ -114,8 +116,8 @@ def answer(
 def of_summary(answers: Sequence[Answer], summary: SimulatabilitySummary) -> list[Answer]:
     """The answers to questions of this model, method and data set."""
     asked = summary.asked
-    wanted = (summary.model.key.fingerprint, repr(asked.measure), asked.collection.name)
-    return [a for a in answers if (a.fingerprint, a.measure, a.dataset) == wanted]
+    key = (summary.model.key.fingerprint, repr(asked.measure), asked.collection.name)
+    return [a for a in answers if (a.fingerprint, a.measure, a.dataset) == key]
 
 
 def tally(answers: Sequence[Answer]) -> Tally:
@@ -123,8 +125,8 @@ def tally(answers: Sequence[Answer]) -> Tally:
     documents = [a.document for a in answers]
     shares: dict[Condition, Estimate] = {}
     for condition in CONDITIONS:
-        under = [a for a in answers if a.condition == condition]
-        share = estimate(np.array([[a.correct] for a in under]), [a.document for a in under])
+        own = [a for a in answers if a.condition == condition]
+        share = estimate(np.array([[a.correct] for a in own]), [a.document for a in own])
         if share is not None:
             shares[condition] = share
     rows = np.array(
@@ -145,8 +147,9 @@ def tally(answers: Sequence[Answer]) -> Tally:
 
 
 def _difference(means: Values) -> Values:
-    """Share of correct answers with the method's words minus that with random words, from the mean
-    of (correct and explanation, explanation, correct and random, random) [B, 4]."""
+    """Share of correct answers with the method's words minus that with random words [B], from means
+    [B, 4] of four indicators: correct with the method's words, the method's words, correct with
+    random words, random words."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(means[:, 0] / means[:, 1] - means[:, 2] / means[:, 3])
 
@@ -175,7 +178,11 @@ class AnswerFile:
             raise UserError(f"The answer can't be recorded ({error.strerror}).") from error
 
     def read(self) -> list[Answer]:
-        """All answers; lines that are no answers are skipped."""
+        """All answers; invalid lines are skipped.
+
+        Raises:
+            UserError: the file can't be read.
+        """
         try:
             lines = self.path.read_text(encoding="utf-8", errors="replace").splitlines()
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Simulatability: do a method's words help to predict which document a model ranks higher?"""
+"""The declaration of the study `simulatability`."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Simulated:
-    """The subject: a model and a method, how many queries, and how many words of each document."""
+    """The subject: a model, a method, a corpus, the maximum number of queries, and the number of
+    words of each document."""
 
     spec: RetrieverSpec
     method: Method
@@ -71,8 +72,7 @@ class Simulated:
 
 @dataclass(frozen=True)
 class Candidates:
-    """A query's two highest-ranked documents as pairs, the first one first, and the document that
-    intervals resample."""
+    """A query's two highest-ranked documents as pairs, and the document that intervals resample."""
 
     higher: TextPair
     lower: TextPair
@@ -81,9 +81,10 @@ class Candidates:
 
 @dataclass(frozen=True)
 class SimulatabilitySummary:
-    """Shares of correct predictions of one model and method: `rows` [n] for each query by view, and
-    their means `views`. Intervals resample `documents` [n]. `gain` is over random words, and
-    `over_similar` over the words most similar to the query."""
+    """Shares of correct predictions of one model and method: by view, `rows` [n] for each query and
+    their means `views`. Intervals resample `documents` [n]. `gain` is the share with the method's
+    words minus that with random words, and `over_similar` minus that with the words most similar to
+    the query."""
 
     asked: Simulated
     model: ModelIdentity
@@ -97,7 +98,7 @@ class SimulatabilitySummary:
 
 @dataclass(frozen=True)
 class MethodRow:
-    """One model and method."""
+    """Predictions for one model and method."""
 
     model: str = column("Name of the model.")
     method: str = column("Attribution method that chooses the words.")
@@ -122,7 +123,7 @@ class MethodRow:
 
 @dataclass(frozen=True)
 class QueryRow:
-    """One query."""
+    """Predictions for one query."""
 
     model: str = column("Name of the model.")
     method: str = column("Attribution method that chooses the words.")
@@ -175,7 +176,7 @@ def _gains(
 
 
 class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
-    """A program predicts a model's ranking from a few words of each document."""
+    """Measures how well a program predicts a model's ranking from a few words of each document."""
 
     name = "simulatability"
     title = "Simulatability"
@@ -225,7 +226,11 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
         return read_searched(dataset)
 
     def corpus(self, data: DataSet, settings: Settings) -> Collection:
-        """The corpus with its queries."""
+        """The corpus with its queries.
+
+        Raises:
+            UserError: it has no queries, or fewer than two documents.
+        """
         collection = searched(data)
         if collection.survey.n < 2 or not collection.queries:
             raise UserError(
@@ -237,7 +242,11 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
     def subjects(
         self, compute: Compute, spec: RetrieverSpec, corpus: Collection, settings: Settings
     ) -> list[Simulated]:
-        """One subject for each method that fits the model."""
+        """One subject for each method that fits the model.
+
+        Raises:
+            UserError: no method fits, or the model has no ranking of the whole corpus.
+        """
         require_ranking(spec)
         unfit = compute.unfit(compute.identify(spec))
         fast = [name for name, entry in METHODS.items() if not entry.slow]
@@ -347,7 +356,8 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
 
 
 _summaries: LRUCache[SimulatabilitySummary] = LRUCache(64)
-# A page asks at every rerun, for each method, and texts take a pass over the corpus.
+# Pages need these at every rerun for each method, and reading the texts takes a pass over the
+# corpus.
 _ranked: LRUCache[tuple[Candidates, ...]] = LRUCache(8)
 
 
@@ -441,8 +451,8 @@ def _summary(
 def _read_words(pair: TextPair, attribution: Attribution) -> ReadWords:
     """The words of the pair's document that the model read, with their contributions."""
     spans = word_spans(pair.document)
-    how = METHODS[attribution.method.name].aggregate
-    scores = unit_scores(attribution.document, attribution.document_scores, spans, how)
+    aggregate = METHODS[attribution.method.name].aggregate
+    scores = unit_scores(attribution.document, attribution.document_scores, spans, aggregate)
     read = np.flatnonzero(np.isfinite(scores)).tolist()
     words = tuple(pair.document[slice(*spans[index])] for index in read)
     return ReadWords(words, scores[read])

@@ -1,1 +1,1 @@
-"""Why a document was not retrieved for a query."""
+"""The study `why`: why a document was not retrieved for a query."""

@@ -1,4 +1,5 @@
-"""Causes of misses as bars, and the ranks of one document as a ladder."""
+"""The figures of the study `why`: causes of misses, and the ranks of one document after each
+change."""
 
 from __future__ import annotations
 
@@ -25,29 +26,29 @@ _SIDES = ("top left", "top right", "bottom left", "bottom right")
 
 
 def _wrapped(label: str) -> str:
-    """A long label with a line for each word, so that a narrow figure has room for it."""
+    """A label with one word per line if it is too long for a narrow figure."""
     return label.replace(" ", "<br>") if len(label) > len("Competitor") else label
 
 
 def causes_chart(
     summaries: Sequence[WhySummary], style: Style, provenance: Provenances = ()
 ) -> go.Figure:
-    """A group of bars for each cause, one bar for each model: the share of its misses in percent,
-    with 95% intervals. Each bar's customdata is [model, cause]."""
+    """A group of bars for each cause, with a bar for each model: the percentage of the model's
+    misses with its 95% interval. The customdata of a bar is [model, cause]."""
     figure = canvas("why_causes", style, "", "Share of misses (%)", provenance)
-    for index, one in enumerate(summaries):
+    for index, summary in enumerate(summaries):
         colour = str(style.line(index)["color"])
-        found = [one.share(cause) for cause in CAUSES]
-        error = intervals(found, style.colours.ink)
+        shares = [summary.share(cause) for cause in CAUSES]
+        error = intervals(shares, style.colours.ink)
         for side in ("array", "arrayminus"):
             error[side] = [100 * value for value in error[side]]
-        counts = [one.count(cause) for cause in CAUSES]
+        counts = [summary.count(cause) for cause in CAUSES]
         figure.add_trace(
             go.Bar(
                 x=[cause.capitalize() for cause in CAUSES],
-                y=[100 * share.value if share else 0.0 for share in found],
-                name=legend_name(f"{one.name}, {len(one.misses):,} misses", style),
-                customdata=[[one.name, cause] for cause in CAUSES],
+                y=[100 * share.value if share else 0.0 for share in shares],
+                name=legend_name(f"{summary.name}, {len(summary.misses):,} misses", style),
+                customdata=[[summary.name, cause] for cause in CAUSES],
                 text=[f"{n:,}" if n else "" for n in counts],
                 textposition="outside",
                 textfont={"size": style.small, "color": style.colours.muted},
@@ -59,9 +60,9 @@ def causes_chart(
                 },
                 error_y=error,
                 hovertext=[
-                    f"{escape(one.name)}: {cause}, {n:,} misses"
+                    f"{escape(summary.name)}: {cause}, {n:,} misses"
                     + (f", {percent(share)}" if share else "")
-                    for cause, n, share in zip(CAUSES, counts, found, strict=True)
+                    for cause, n, share in zip(CAUSES, counts, shares, strict=True)
                 ],
                 hovertemplate="%{hovertext}<extra></extra>",
             )
@@ -72,37 +73,41 @@ def causes_chart(
     return with_legend(figure, style)
 
 
-def ladder_chart(found: Mapping[str, Why], style: Style, provenance: Provenances = ()) -> go.Figure:
-    """The ranks of a document under each model: as it is and after each change (filled marks), and
-    after each change's null (open marks). Ranks are on a logarithmic axis with 1 at the top; the
-    dashed line is the top k. A document that is not found is drawn below the last rank."""
+def ladder_chart(
+    explanations: Mapping[str, Why], style: Style, provenance: Provenances = ()
+) -> go.Figure:
+    """The ranks of one document with each model: unchanged and after each change (filled markers),
+    and after each change's null control (open markers). The axis is logarithmic with rank 1 at the
+    top; the dashed line is the top k. A document that is not found is drawn below the last rank."""
     figure = canvas("why_ladder", style, "", "Rank", provenance)
-    last = max(one.n_documents for one in found.values())
-    top = next(iter(found.values())).top
+    last = max(explanation.n_documents for explanation in explanations.values())
+    top = next(iter(explanations.values())).top
 
-    def drawn(rank: int) -> float:
+    def height(rank: int) -> float:
         return 1.3 * last if rank == NOT_FOUND else float(rank)
 
     labels = ["As it is"] + [
         words.capitalize()
         for cause, words in CHANGES.items()
-        if any(cause in one.steps for one in found.values())
+        if any(cause in explanation.steps for explanation in explanations.values())
     ]
-    for index, (name, one) in enumerate(found.items()):
+    for index, (name, explanation) in enumerate(explanations.items()):
         colour = str(style.line(index)["color"])
-        steps: list[tuple[str, int, int | None, str]] = [(labels[0], one.rank, None, "")]
+        steps: list[tuple[str, int, int | None, str]] = [(labels[0], explanation.rank, None, "")]
         for cause, words in CHANGES.items():
-            if step := one.steps.get(cause):
+            if step := explanation.steps.get(cause):
                 steps.append((words.capitalize(), step.rank, step.null, NULLS[cause]))
         figure.add_trace(
             go.Scatter(
                 x=[label for label, *_ in steps],
-                y=[drawn(rank) for _, rank, *_ in steps],
+                y=[height(rank) for _, rank, *_ in steps],
                 mode="lines+markers+text",
                 name=legend_name(name, style),
                 text=[rank_words(rank) for _, rank, *_ in steps],
-                # Models often agree: their ranks stand on different sides of one mark.
-                textposition="top center" if len(found) == 1 else _SIDES[index % len(_SIDES)],
+                # Models often have equal ranks, so each model's labels are at another corner.
+                textposition="top center"
+                if len(explanations) == 1
+                else _SIDES[index % len(_SIDES)],
                 textfont={"size": style.small, "color": style.colours.ink},
                 cliponaxis=False,
                 line={"color": faint(colour, 0.45), "width": style.line_width},
@@ -122,7 +127,7 @@ def ladder_chart(found: Mapping[str, Why], style: Style, provenance: Provenances
             figure.add_trace(
                 go.Scatter(
                     x=[label for label, *_ in nulls],
-                    y=[drawn(null) for _, null, _ in nulls],
+                    y=[height(null) for _, null, _ in nulls],
                     mode="markers",
                     name=legend_name(f"{name}, null", style),
                     cliponaxis=False,
@@ -172,8 +177,10 @@ def ladder_chart(found: Mapping[str, Why], style: Style, provenance: Provenances
 
 
 def chart(summaries: Sequence[WhySummary], style: Style, provenance: Provenances = ()) -> go.Figure:
-    """The ladder of one document, or the causes of all misses."""
-    if all(one.asked.corpus.typed and len(one.explained) == 1 for one in summaries):
-        found = {one.name: next(iter(one.explained.values())) for one in summaries}
-        return ladder_chart(found, style, provenance)
+    """The ranks of one document if only one is explained, otherwise the causes of all misses."""
+    if all(summary.asked.corpus.typed and len(summary.explained) == 1 for summary in summaries):
+        explanations = {
+            summary.name: next(iter(summary.explained.values())) for summary in summaries
+        }
+        return ladder_chart(explanations, style, provenance)
     return causes_chart(summaries, style, provenance)

@@ -1,4 +1,4 @@
-"""The ranking of one query, to choose a target document from."""
+"""The ranking of one query, from which a wanted document is selected."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class RankedDocument:
 
 @dataclass(frozen=True)
 class QueryRanking:
-    """The first documents of a ranking, and the wanted ones wherever they are; target documents
-    that are not found have no row."""
+    """The first documents of a ranking and the wanted ones below them, out of `total` documents.
+    Wanted documents that are not found are missing."""
 
     documents: tuple[RankedDocument, ...]
     total: int
@@ -49,10 +49,12 @@ _searched: LRUCache[tuple[Corpus, Searched]] = LRUCache(64)
 def search_job(
     compute: Compute, spec: RetrieverSpec, collection: Collection, query: str, query_id: str = ""
 ) -> Job:
-    """Search the corpus for one query; progress counts documents. The ranking stays in memory.
+    """A job that searches the corpus for one query; progress counts documents. The ranking is kept
+    in memory only.
 
     Raises:
-        UserError: the model's files are not here, or it has no ranking of the whole corpus.
+        UserError: the model's files are not on this machine, or it has no ranking of the whole
+            corpus.
     """
     require_ranking(spec)
     model = compute.identify(spec)
@@ -93,14 +95,14 @@ def ranking(
     wanted: Wanted[str] = (),
 ) -> QueryRanking | None:
     """The first `n` documents and the `wanted` ones; None until the query has been searched for."""
-    found = _searched.find(_key(compute, spec, collection, query))
-    if found is None:
+    cached = _searched.find(_key(compute, spec, collection, query))
+    if cached is None:
         return None
-    corpus, searched = found
+    corpus, searched = cached
     numbers = searched.best(n)
     ranks = dict(zip(numbers, range(1, n + 1), strict=False))
-    for one in wanted:
-        number = corpus.number_of.get(one)
+    for document_id in wanted:
+        number = corpus.number_of.get(document_id)
         if number is not None and number not in ranks and searched.found(number):
             ranks[number] = searched.rank(float(searched.scores[number]), number)
     ordered = sorted(ranks, key=lambda number: ranks[number])
@@ -118,9 +120,9 @@ def ranking(
 
 
 def known_ranking(compute: Compute, asked: Misses, query: Query, n: int) -> QueryRanking | None:
-    """The same for a query of the data set, without a search: the ranking that the Ranking page
-    stored, and the ranks of target documents below it from their explanations. None where one of
-    these is not stored.
+    """The ranking of a query of the data set from stored results: the first `n` documents from the
+    results of the Ranking page, and wanted documents below them from their explanations. None if
+    one of these is not stored.
 
     Raises:
         UserError: the corpus cannot be read.

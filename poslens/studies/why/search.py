@@ -1,4 +1,4 @@
-"""A corpus that a model has searched: what explanations of ranks are computed from."""
+"""Searches a corpus for single queries, for explanations of ranks."""
 
 from __future__ import annotations
 
@@ -33,18 +33,19 @@ from poslens.compute.compute import Compute
 from poslens.studies.audit.index import IndexBuilder
 
 MEMORY = 1 << 30
-"""Bytes of documents and vectors that stay in memory between two questions."""
+"""Maximum bytes of documents and vectors that stay in memory between jobs."""
 _MAX_TEXT = 256 << 20
-"""Characters of a corpus whose texts stay in memory; those of a larger one are read again."""
+"""Maximum characters of a corpus whose texts stay in memory; larger ones are read again."""
 _CHANGED = 16 << 20
-"""Bytes of vectors of changed documents that stay in memory: several queries miss one document."""
+"""Maximum bytes of vectors of changed documents that stay in memory, because several queries may
+miss the same document."""
 
 
 def require_ranking(spec: RetrieverSpec) -> None:
-    """Refuse models that have no ranking of a whole corpus.
+    """Check that the model can rank a whole corpus.
 
     Raises:
-        UserError: the model reranks what another one retrieved.
+        UserError: the model is a cross-encoder, which reranks what another model retrieves.
     """
     if family_of(spec).search == "rerank":
         raise UserError(
@@ -55,8 +56,10 @@ def require_ranking(spec: RetrieverSpec) -> None:
 
 @dataclass(frozen=True)
 class Corpus:
-    """The documents of a collection, and a model's index of them; no index for models that store
-    none (late interaction, SPLADE), which score all documents for each batch of queries."""
+    """The documents of a collection and a model's index of them. `index` is None for late
+    interaction and SPLADE, which score all documents for each batch of queries. `held` are the
+    texts, empty if they exceed `_MAX_TEXT`. `own` has, by query id, the number of the document with
+    the same id, which that query must not retrieve. `size` is in bytes."""
 
     collection: Collection
     ids: tuple[str, ...]
@@ -71,11 +74,15 @@ class Corpus:
         return {key: number for number, key in enumerate(self.ids)}
 
     def texts(self, numbers: Sequence[int]) -> list[str]:
-        """The texts of these documents."""
+        """The texts of the documents with these numbers.
+
+        Raises:
+            UserError: the corpus cannot be read.
+        """
         if self.held:
             return [self.held[number] for number in numbers]
-        found = self.collection.texts(self.ids[number] for number in numbers)
-        return [found[self.ids[number]] for number in numbers]
+        texts = self.collection.texts(self.ids[number] for number in numbers)
+        return [texts[self.ids[number]] for number in numbers]
 
 
 def opened(
@@ -85,7 +92,7 @@ def opened(
     collection: Collection,
     options: RunOptions = RunOptions(),
 ) -> Corpus:
-    """A corpus with the model's index; documents that have no stored vector are encoded.
+    """A corpus with the model's index, cached. Documents without stored vectors are encoded.
 
     Raises:
         Stopped: the run was stopped; vectors computed so far are stored.
@@ -116,8 +123,8 @@ def _opened(
     index: VectorIndex | LexicalIndex | None = None
     if family_of(retriever.spec).search in ("vectors", "index"):
         builder = IndexBuilder(compute.root, collection, retriever, key, WHOLE, options)
-        made: Any = builder.index("original", len(ids))
-        index = made
+        built: Any = builder.index("original", len(ids))
+        index = built
     width = getattr(retriever, "width", 0) if isinstance(index, VectorIndex) else 0
     texts = tuple(held) if len(held) == len(ids) else ()
     weight = sum(map(len, texts)) + 4 * width * len(ids) + 100 * len(ids)
@@ -128,8 +135,8 @@ _corpora: LRUCache[Corpus] = LRUCache(MEMORY, weigh=lambda corpus: corpus.size)
 
 
 class Searcher:
-    """Searches a corpus for one query after the other. Without an index, `prepare` scores all
-    documents for a batch of queries in one pass."""
+    """Searches a corpus for one query at a time. Without an index, `prepare` scores all documents
+    for a batch of queries in one pass."""
 
     def __init__(self, corpus: Corpus, retriever: Retriever, options: RunOptions) -> None:
         self._corpus, self._retriever, self._options = corpus, retriever, options
@@ -138,11 +145,11 @@ class Searcher:
 
     @property
     def indexed(self) -> bool:
-        """Whether queries are searched for in a stored index."""
+        """Whether the corpus has an index."""
         return self._corpus.index is not None
 
     def prepare(self, queries: Sequence[str]) -> None:
-        """Score all documents for these queries where no index is stored.
+        """Score all documents for these queries; does nothing if there is an index.
 
         Raises:
             Stopped: the run was stopped.
@@ -167,10 +174,11 @@ class Searcher:
         self._scanned = dict(zip(asked, scores, strict=True))
 
     def search(self, query: str, query_id: str = "") -> Searched:
-        """What the search gives for a query; `query_id` names one of the data set.
+        """The scores of all documents for a query. A document with the same id as the query
+        (`query_id`) is excluded if the data set requires it.
 
         Raises:
-            UserError: the query cannot be read.
+            UserError: the model reads no word of the query.
         """
         corpus = self._corpus
         scores, score = self._scores(query)
@@ -196,8 +204,8 @@ class Searcher:
             )
         pooled = cast(Pooled, separate(retriever))
         if isinstance(index, VectorIndex):
-            score = scorer(pooled, [query], self._vectorise)
-            scores = _array(index.scores(self._vectorise([query], "query")[0]))
+            score = scorer(pooled, [query], self._encode)
+            scores = _array(index.scores(self._encode([query], "query")[0]))
         else:
             score = scorer(pooled, [query])
             if query not in self._scanned:
@@ -205,8 +213,8 @@ class Searcher:
             scores = self._scanned[query]
         return scores, lambda texts: _array(score([0], list(texts))[0].float().cpu().numpy())
 
-    def _vectorise(self, texts: Sequence[str], side: Side) -> Tensor:
-        """Vectors [n, H], each computed once while it is in memory."""
+    def _encode(self, texts: Sequence[str], side: Side) -> Tensor:
+        """The vectors [n, dimensions] of texts, cached in memory."""
         vectors: dict[str, Tensor] = {}
         pooled = separate(self._retriever)
         for batch, read in read_texts(pooled, texts, side, cached=self._vectors):

@@ -1,4 +1,4 @@
-"""Why: which change to a document that was missed would bring it into the top k?"""
+"""The declaration of the study `why`."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ PART = StudyPart(
 
 
 class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
-    """Each target document that is not in the top k is changed in one way at a time and ranked
+    """Changes each wanted document that is not in the top k in one way at a time, and ranks it
     again."""
 
     name = "why"
@@ -127,7 +127,7 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
     part = PART
 
     def read(self, dataset: str) -> DataSet:
-        """The data set; without pairs if it judges nothing.
+        """The data set, with an empty list of pairs if it has no relevance judgments.
 
         Raises:
             UserError: its files cannot be read.
@@ -135,7 +135,8 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
         return read_searched(dataset)
 
     def corpus(self, data: DataSet, settings: Settings) -> WhyCorpus:
-        """All queries with their relevant documents, or what the settings name.
+        """All queries with their relevant documents, or the query and document that the settings
+        name.
 
         Raises:
             UserError: the data set has no relevance judgments and no pair is named, or it lacks
@@ -152,7 +153,7 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
             if settings.query in ("", query.query_id, query.text)
         ]
         if settings.document:
-            judged = [one for one in named if settings.document in one.pairs]
+            judged = [query for query in named if settings.document in query.pairs]
             if not judged or settings.evidence:
                 return _typed(collection, settings)
             named = judged
@@ -161,11 +162,11 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
                 f"{data.title} has no query {settings.query[:60]!r}: name the target document with "
                 "--document to explain a query of your own."
             )
-        some = spread_evenly(named, settings.queries or len(named))
+        chosen = spread_evenly(named, settings.queries or len(named))
         corpus = fingerprint(collection)
         items = tuple(
             _item(data, corpus, query, document)
-            for query in some
+            for query in chosen
             for document in query.pairs
             if settings.document in ("", document)
         )
@@ -174,14 +175,14 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
                 f"The corpus of {data.title} has none of the documents that are judged relevant: "
                 "add them, or name a query and a document with --query and --document."
             )
-        words = "" if len(some) == len(named) else f"{len(some):,} queries, spread evenly"
+        words = "" if len(chosen) == len(named) else f"{len(chosen):,} queries, spread evenly"
         typed = len(items) == 1 and bool(settings.query or settings.document)
         return WhyCorpus(collection, items, words, typed)
 
     def subjects(
         self, compute: Compute, spec: RetrieverSpec, corpus: WhyCorpus, settings: Settings
     ) -> list[Misses]:
-        """All queries.
+        """One subject with all queries.
 
         Raises:
             UserError: the model has no ranking of the whole corpus.
@@ -190,10 +191,11 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
         return [Misses(spec, corpus, settings.top)]
 
     def job(self, compute: Compute, subject: Misses) -> Job:
-        """Explain what has no explanation; progress counts pairs of a query and a target document.
+        """A job that computes the missing explanations; progress counts pairs of a query and a
+        wanted document.
 
         Raises:
-            UserError: the model's files are not here.
+            UserError: the model's files are not on this machine.
         """
         model, method = compute.identify(subject.spec), subject.method
         items, store = subject.corpus.items, explanations(compute.root)
@@ -252,18 +254,18 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
     def summarize(
         self, compute: Compute, subject: Misses, earlier: Sequence[WhySummary] = ()
     ) -> WhySummary | None:
-        """The explanations, once all are there.
+        """The explanations; None while any is missing.
 
         Raises:
             UserError: none could be computed.
         """
         model = compute.identify(subject.spec)
         store, items = explanations(compute.root), subject.corpus.items
-        found = store.select(model.key, subject.method, items)
-        if len(found.results) + len(found.failed) < len({item.name for item in items}):
+        stored = store.select(model.key, subject.method, items)
+        if len(stored.results) + len(stored.failed) < len({item.name for item in items}):
             return None
-        if not found.results:
-            reason = next(iter(found.failed.values()), "there is no document to explain.")
+        if not stored.results:
+            reason = next(iter(stored.failed.values()), "there is no document to explain.")
             raise UserError(f"{subject.spec.name}: {reason}")
         base = earlier[0] if earlier else None
         key = (
@@ -272,28 +274,28 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
             subject.spec.name,
             subject.method.core,
             _scope(subject.corpus),
-            len(found.results),
+            len(stored.results),
             base and (base.name, base.model.key),
         )
         return _summaries.get(
-            key, lambda: WhySummary(subject, model, found.results, found.failed, base)
+            key, lambda: WhySummary(subject, model, stored.results, stored.failed, base)
         )
 
     def remarks(self, summaries: Sequence[WhySummary]) -> list[str]:
-        """Pairs that have no explanation."""
+        """Sentences on pairs that cannot be explained."""
         return [
-            f"{len(one.failed):,} documents cannot be explained with {one.name}. The first reason: "
-            f"{next(iter(one.failed.values()))}"
-            for one in summaries
-            if one.failed
+            f"{len(summary.failed):,} documents cannot be explained with {summary.name}. The first "
+            f"reason: {next(iter(summary.failed.values()))}"
+            for summary in summaries
+            if summary.failed
         ]
 
     def verdict(self, summary: WhySummary) -> str:
-        """Ranks and cause of one document, or how many are missed and why."""
+        """The ranks and the cause of one document, or the number of misses and their causes."""
         return verdict(summary)
 
     def provenance(self, summary: WhySummary) -> Provenance:
-        """Everything needed to explain the ranks again."""
+        """Everything needed to reproduce the explanations."""
         asked = summary.asked
         items = asked.corpus.items
         n_documents = next(iter(summary.explained.values())).n_documents
@@ -324,7 +326,7 @@ def _item(data: DataSet, corpus: str, query: Query, document: str) -> WhyItem:
 
 
 def _typed(collection: Collection, settings: Settings) -> WhyCorpus:
-    """One query of any text and one document of the corpus.
+    """One query with any text and one document of the corpus, as the settings name them.
 
     Raises:
         UserError: one of them is not given, or the corpus lacks the document.
@@ -334,29 +336,29 @@ def _typed(collection: Collection, settings: Settings) -> WhyCorpus:
             f"{collection.title} has no judged query to explain all misses of: name a query and "
             "the document that it should retrieve with --query and --document."
         )
-    known = _document(collection, settings.document)
+    document = _document(collection, settings.document)
     row = collection.row_of.get(settings.query)
     query = settings.query if row is None else collection.queries[row].text
-    place = evidence_span(known.text, settings.evidence or None)
+    span = evidence_span(document.text, settings.evidence or None)
     item = WhyItem(
         collection.name,
         "" if row is None else settings.query,
         query,
-        known.key,
+        document.key,
         fingerprint(collection),
-        place if place is None else EvidenceSpan(place.start, place.end),
+        span if span is None else EvidenceSpan(span.start, span.end),
         "marked",
-        known.language,
+        document.language,
     )
     return WhyCorpus(collection, (item,), "one query and document", typed=True)
 
 
 def _document(collection: Collection, name: str) -> Document:
     first = ""
-    for one in collection.documents():
-        if name in (one.key, one.document_id):
-            return one
-        first = first or one.key
+    for document in collection.documents():
+        if name in (document.key, document.document_id):
+            return document
+        first = first or document.key
     raise UserError(
         f"{collection.title} has no document {name[:80]!r}: give an id of the corpus, such as "
         f"{first[:80]!r}."
@@ -364,10 +366,10 @@ def _document(collection: Collection, name: str) -> Document:
 
 
 def _scope(corpus: WhyCorpus) -> str:
-    """What tells one choice of queries and documents from others."""
+    """Text that identifies the selected queries and documents."""
     if len(corpus.items) == 1:
-        (one,) = corpus.items
-        return f"{one.corpus} {one.name} {one.evidence} {one.source}"
+        (item,) = corpus.items
+        return f"{item.corpus} {item.name} {item.evidence} {item.source}"
     return f"{corpus.items[0].corpus} {corpus.selection}" if corpus.items else ""
 
 

@@ -1,4 +1,4 @@
-"""Explanations of one model's misses: what is asked, what was found, and in words."""
+"""The subject and the result of the study `why`, and its sentences."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHANGES: Mapping[Cause, str] = {
     "dilution": "evidence alone",
     "competitor": "without competitors",
 }
-"""What is changed, by the cause that it stands for."""
+"""Changes to a document or index, by the cause that they test."""
 NULLS: Mapping[Cause, str] = {
     "not read": "only windows without the evidence",
     "position": "another sentence moved",
@@ -34,8 +34,8 @@ NULLS: Mapping[Cause, str] = {
 
 @dataclass(frozen=True)
 class WhyCorpus:
-    """The queries with the documents that they should retrieve, and the corpus to search.
-    `typed` is True for a single pair that was asked for by name."""
+    """The queries with the documents that they should retrieve, and the corpus to search. `typed`
+    is True for a single pair that the user named."""
 
     collection: Collection
     items: tuple[WhyItem, ...]
@@ -45,7 +45,7 @@ class WhyCorpus:
 
 @dataclass(frozen=True)
 class Misses:
-    """What is asked of one model."""
+    """The subject for one model: the misses among the top k to explain."""
 
     spec: RetrieverSpec
     corpus: WhyCorpus
@@ -53,14 +53,14 @@ class Misses:
 
     @property
     def method(self) -> Method:
-        """What explanations are stored under."""
+        """The method under which explanations are stored."""
         return why_method(self.top)
 
 
 @dataclass(frozen=True)
 class WhySummary:
-    """The explanations of one model by item, failures with reasons, and the model's result that it
-    is compared with."""
+    """The explanations of one model by item, the reasons why others failed, and the result of
+    another model with which it is compared (`base`)."""
 
     asked: Misses
     model: ModelIdentity
@@ -76,48 +76,49 @@ class WhySummary:
     @cached_property
     def items(self) -> dict[str, WhyItem]:
         """The items that have an explanation, by name."""
-        return {one.name: one for one in self.asked.corpus.items if one.name in self.explained}
+        items = self.asked.corpus.items
+        return {item.name: item for item in items if item.name in self.explained}
 
     @cached_property
     def misses(self) -> list[tuple[WhyItem, Why]]:
-        """Documents that are not in the top k, worst rank first."""
-        found = [
+        """Wanted documents that are not in the top k, worst rank first."""
+        misses = [
             (item, self.explained[name])
             for name, item in self.items.items()
             if self.explained[name].cause != "found"
         ]
-        return sorted(found, key=lambda pair: -pair[1].rank)
+        return sorted(misses, key=lambda pair: -pair[1].rank)
 
     @cached_property
     def missed(self) -> Estimate | None:
-        """Share of target documents that are not in the top k."""
-        rows = [one.cause != "found" for one in self.explained.values()]
+        """Share of wanted documents that are not in the top k."""
+        rows = [explanation.cause != "found" for explanation in self.explained.values()]
         return _share(rows, [item.document_id for item in self.items.values()])
 
     def count(self, cause: Cause) -> int:
-        """Misses of a cause."""
-        return sum(one.cause == cause for _, one in self.misses)
+        """Number of misses with this cause."""
+        return sum(explanation.cause == cause for _, explanation in self.misses)
 
     def share(self, cause: Cause) -> Estimate | None:
         """Share of the misses that have this cause."""
-        rows = [one.cause == cause for _, one in self.misses]
+        rows = [explanation.cause == cause for _, explanation in self.misses]
         return _share(rows, [item.document_id for item, _ in self.misses])
 
     @cached_property
     def both(self) -> list[str]:
-        """Items that this model and the one it is compared with have an explanation of."""
+        """Items for which this model and the one it is compared with have an explanation."""
         if self.base is None:
             return []
         return [name for name in self.items if name in self.base.explained]
 
     def difference(self, cause: Cause | None) -> Estimate | None:
-        """Share of target documents missed for this cause (None: for any) minus that of the other
+        """Share of wanted documents missed for this cause (None means any) minus that of the other
         model, over the same queries and documents."""
         if self.base is None or not self.both:
             return None
 
-        def counts(one: Why) -> bool:
-            return one.cause == cause if cause else one.cause != "found"
+        def counts(explanation: Why) -> bool:
+            return explanation.cause == cause if cause else explanation.cause != "found"
 
         rows = [
             float(counts(self.explained[name])) - counts(self.base.explained[name])
@@ -141,7 +142,7 @@ def rank_words(rank: int) -> str:
 
 
 def change_words(cause: Cause, one: Why) -> str:
-    """What a change does to this document, to follow a rank."""
+    """A change to this document as a phrase, which follows a rank."""
     if cause == "position":
         return f"with the evidence moved to {one.best_position or 0:.0%} of the document"
     if cause == "competitor":
@@ -186,7 +187,8 @@ def sentence(one: Why) -> str:
 
 
 def verdict(summary: WhySummary) -> str:
-    """One sentence for one pair; how many documents are missed and why for a data set."""
+    """The verdict: ranks and cause for a single pair, otherwise the number of misses and their
+    causes."""
     if summary.asked.corpus.typed and len(summary.explained) == 1:
         (one,) = summary.explained.values()
         return f"{summary.name}: {sentence(one)}"

@@ -1,4 +1,4 @@
-"""The tables of explanations."""
+"""The tables of the study `why`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class MissRow:
 
 @dataclass(frozen=True)
 class CauseRow:
-    """The misses of one cause."""
+    """The misses with one cause."""
 
     model: str = column(MODEL)
     cause: str = column("not read, position, dilution, no match or competitor.")
@@ -63,7 +63,7 @@ class CauseRow:
 
 @dataclass(frozen=True)
 class StepRow:
-    """One change to a document, or to the index."""
+    """One change to a document or to the index."""
 
     model: str = column(MODEL)
     query: str = column("Id of the query, or its text if the data set lacks it.", shown=False)
@@ -76,7 +76,7 @@ class StepRow:
 
 @dataclass(frozen=True)
 class PairedRow:
-    """Two models over the same queries and documents."""
+    """Misses of two models over the same queries and documents."""
 
     model: str = column(MODEL)
     against: str = column("The model that it is compared with, the first one.")
@@ -98,66 +98,68 @@ def _ends(step: Step | None) -> tuple[int | None, int | None]:
     return (None, None) if step is None else (_rank(step.rank), _rank(step.null))
 
 
-def _misses(one: WhySummary) -> Iterator[MissRow]:
-    for item, found in one.misses:
+def _misses(summary: WhySummary) -> Iterator[MissRow]:
+    for item, explanation in summary.misses:
         yield MissRow(
-            one.name,
+            summary.name,
             item.query_id or item.query,
             item.document_id,
-            _rank(found.rank),
-            found.cause,
-            *_ends(found.read),
-            *_ends(found.moved),
-            *_ends(found.alone),
-            *_ends(found.without),
-            found.source,
-            found.position,
-            found.best_position,
-            found.evidence_read,
-            len(found.shared_words),
-            found.n_query_words,
-            found.relevant_above,
-            found.duplicates_above,
-            found.shorter_above,
+            _rank(explanation.rank),
+            explanation.cause,
+            *_ends(explanation.read),
+            *_ends(explanation.moved),
+            *_ends(explanation.alone),
+            *_ends(explanation.without),
+            explanation.source,
+            explanation.position,
+            explanation.best_position,
+            explanation.evidence_read,
+            len(explanation.shared_words),
+            explanation.n_query_words,
+            explanation.relevant_above,
+            explanation.duplicates_above,
+            explanation.shorter_above,
         )
 
 
-def _causes(one: WhySummary) -> Iterator[CauseRow]:
-    if one.asked.corpus.typed:
+def _causes(summary: WhySummary) -> Iterator[CauseRow]:
+    if summary.asked.corpus.typed:
         return
+    all_misses, wanted = len(summary.misses), len(summary.explained)
     for cause in CAUSES:
-        n = one.count(cause)
-        yield CauseRow(one.name, cause, n, one.share(cause), len(one.misses), len(one.explained))
+        n, share = summary.count(cause), summary.share(cause)
+        yield CauseRow(summary.name, cause, n, share, all_misses, wanted)
 
 
-def steps(model: str, query: str, found: Why) -> Iterator[StepRow]:
-    """The ladder of one document: as it is, and after each change."""
-    named = (model, query, found.document_id)
-    yield StepRow(*named, "unchanged", _rank(found.rank), None, "")
-    for cause, step in found.steps.items():
+def steps(model: str, query: str, explanation: Why) -> Iterator[StepRow]:
+    """The ranks of one document, unchanged and after each change, as rows."""
+    named = (model, query, explanation.document_id)
+    yield StepRow(*named, "unchanged", _rank(explanation.rank), None, "")
+    for cause, step in explanation.steps.items():
         rank, null = _ends(step)
         words = NULLS[cause] if step.null is not None else ""
         yield StepRow(*named, CHANGES[cause], rank, null, words)
 
 
-def _ladders(one: WhySummary) -> Iterator[StepRow]:
-    for name, item in one.items.items():
-        yield from steps(one.name, item.query_id or item.query, one.explained[name])
+def _ladders(summary: WhySummary) -> Iterator[StepRow]:
+    for name, item in summary.items.items():
+        yield from steps(summary.name, item.query_id or item.query, summary.explained[name])
 
 
-def _paired(one: WhySummary) -> Iterator[PairedRow]:
-    if one.base is None or not one.both or one.asked.corpus.typed:
+def _paired(summary: WhySummary) -> Iterator[PairedRow]:
+    base = summary.base
+    if base is None or not summary.both or summary.asked.corpus.typed:
         return
     for cause in (None, *CAUSES):
         ours, theirs = (
             sum(
                 (explained[name].cause == cause if cause else explained[name].cause != "found")
-                for name in one.both
+                for name in summary.both
             )
-            for explained in (one.explained, one.base.explained)
+            for explained in (summary.explained, base.explained)
         )
-        difference, n = one.difference(cause), len(one.both)
-        yield PairedRow(one.name, one.base.name, cause or "any", difference, ours, theirs, n)
+        difference, n = summary.difference(cause), len(summary.both)
+        yield PairedRow(summary.name, base.name, cause or "any", difference, ours, theirs, n)
 
 
 TABLES: Mapping[str, Table[Any]] = {
