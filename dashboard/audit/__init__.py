@@ -1,1 +1,1 @@
-"""Audit: what an index can't retrieve, and how to chunk its documents."""
+"""The Audit page: unretrieved sentences, and the chunk planner."""

@@ -1,4 +1,4 @@
-"""The Audit page: one tab for what an index can't retrieve, one for how to chunk its documents."""
+"""The Audit page, with tabs for unretrieved sentences and for the chunk planner."""
 
 from __future__ import annotations
 

@@ -61,8 +61,8 @@ def document_section(summary: AuditSummary, document: SentenceRanks, data: DataS
     )
     largest = len(summary.documents) + len(summary.failed)
     for name in ("rank", "rank of its question", "rank, shuffled"):
-        # Empty queries have rank 0; documents that share no word with the query have a rank past
-        # the last.
+        # Rank 0 means an empty query; a rank past the last one means a document that shares no word
+        # with the query.
         ranked = table[name].between(1, largest)
         table[name] = table[name].astype("Int64").where(ranked)
     percent = st.column_config.NumberColumn(format="%.0f%%")

@@ -1,1 +1,1 @@
-"""Cause: does moving the evidence change the score?"""
+"""The Cause page: interventions and bias tests."""

@@ -1,5 +1,4 @@
-"""The Cause page's third tab, bias tests: which of two documents a model prefers, all else being
-equal."""
+"""The Cause page's third tab: bias tests, and the document pairs that they compare."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ def section() -> None:
 
 @fragment()
 def behind(page: Opened) -> None:
-    """The pairs of one test under one model, and both documents of the selected pair."""
+    """The pairs of one test and model, and both documents of the selected pair."""
     st.markdown("**Pairs of one test**")
     left, right = st.columns(2)
     summaries: tuple[BiasSummary, ...] = page.summaries
@@ -85,10 +84,10 @@ def contrast(page: Opened, summary: BiasSummary, tested: ScoredTest, pair: Docum
     spec = summary.model.spec
     both = tested.scores[pair.item_id]
     scores = (both.first, both.second)
-    made_by = contrast_view(
+    method = contrast_view(
         "bias", page.compute, spec, pair.first, pair.second, pair.item_id, scores
     )
-    made_of = (pair.source, pair.first.query)
-    source = next((p for p in page.data.pairs if (p.document, p.query) == made_of), None)
-    if source is not None and made_by is not None:
-        links.other_views("cause", page.data.name, source.pair_id, [spec.name], made_by)
+    texts = (pair.source, pair.first.query)
+    source = next((p for p in page.data.pairs if (p.document, p.query) == texts), None)
+    if source is not None and method is not None:
+        links.other_views("cause", page.data.name, source.pair_id, [spec.name], method)

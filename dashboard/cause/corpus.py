@@ -1,5 +1,5 @@
-"""Interventions on a data set's documents that need no query: segments, thirds, insertion and
-removal, measured on the documents' embeddings."""
+"""Interventions on documents alone (segments, thirds, insertion, removal), whose effect is measured
+by the documents' embeddings."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MEASURES: dict[str, tuple[Method, ...]] = {
     "thirds": (segments_method("thirds"),),
     **{by: (edits_method(by),) for by in EDITS},
 }
-"""Interventions without a query, by their names in the address."""
+"""Interventions without a query, by their names in the URL."""
 
 WORDS = {
     "segments": "Cosine between each segment's embedding and the whole text's, with segments in "

@@ -21,8 +21,8 @@ from poslens.studies.cause import service as interventions
 
 @dataclass(frozen=True, slots=True)
 class MovablePairs:
-    """Selected pairs, the models, and both interventions on them by name. `words` describes the
-    selection in words."""
+    """Selected pairs, the models, and relocation and ablation by name. `words` describes the
+    selection."""
 
     data: DataSet
     specs: tuple[RetrieverSpec, ...]
@@ -52,8 +52,8 @@ class MovablePairs:
 def choose_movable(
     data: DataSet, models: Sequence[str], ablation: Method, key: str
 ) -> MovablePairs | None:
-    """Choose how many pairs to use, spread evenly over the data set. Returns None, with the reason
-    on the page, if fewer than two are left.
+    """The pairs that the user selects, spread evenly over the data set. None if fewer than two are
+    left; the page then shows the reason.
 
     Raises:
         UserError: a model is unknown.

@@ -1,5 +1,5 @@
-"""The Cause page: interventions on one pair, interventions on a data set, and bias tests, one tab
-each."""
+"""The Cause page, with tabs for interventions on one pair, interventions on a data set, and bias
+tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from poslens.dashboard.widgets import choices, panels
 
 TABS = ("One pair", "Data set", "Bias tests")
 
-# Links from version 0.1 to interventions without a query.
+# Version 0.1 linked to interventions without a query in this way.
 if st.query_params.get("documents") == "true" and "tab" not in st.query_params:
     st.session_state["tab"] = st.query_params["tab"] = TABS[1]
     del st.query_params["documents"]

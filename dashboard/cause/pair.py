@@ -1,5 +1,5 @@
-"""The Cause page's first tab: interventions on one pair that move its evidence, remove parts, or
-shift the text."""
+"""The Cause page's first tab: interventions on one pair, which move its evidence, remove parts of
+the document, or shift the whole text."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ AROUND = 320  # characters shown on either side of the evidence
 
 
 def section(offered: DataSet, models: Sequence[str], method: Method, ablation: Method) -> None:
-    """The pair picker, and every intervention on the selected pair."""
+    """The pair picker, and the interventions on the selected pair."""
     pair = choose_pair(offered, models, method)
     if pair is None or not models:
         st.info("Select a pair and a model.")
@@ -91,8 +91,8 @@ class CausePair:
     def may_send(
         self, name: str, what: str, *methods: Method, explain: Method | None = None
     ) -> bool:
-        """Whether interventions on this pair, and its attribution by `explain`, may be computed.
-        Asks the user first if the model is an endpoint.
+        """Whether interventions on this pair, and its attribution by `explain`, may be computed. If
+        the model is an endpoint, the user must agree first.
 
         Raises:
             UserError: the endpoint doesn't answer, or the method doesn't fit the model.
@@ -112,7 +112,7 @@ class CausePair:
         return False
 
     def intervened(self, name: str, what: Method) -> Any:
-        """The result of an intervention on this pair under one model; waits in the device queue.
+        """The result of an intervention on this pair with one model; waits in the device queue.
 
         Raises:
             UserError: it can't be computed.
@@ -126,7 +126,7 @@ class CausePair:
 
 
 def _relocated(subject: CausePair) -> dict[str, Relocation]:
-    """Scores with the evidence at each position, by model; drawn if there are any."""
+    """Compute and draw the scores with the evidence at each position, and return them by model."""
     moved: dict[str, Relocation] = {}
     with panels.guarded():
         positions = relocated(subject.pair, N_POSITIONS)
@@ -147,7 +147,8 @@ def _relocated(subject: CausePair) -> dict[str, Relocation]:
 
 @fragment()
 def _mover(subject: CausePair, moved: dict[str, Relocation], variants: tuple[Variant, ...]) -> None:
-    """Controls that move the evidence through the document; all scores are computed beforehand."""
+    """Controls that move the evidence through the document, with the scores, which are already
+    computed."""
     figure = st.container()
     unknown = [name for name in moved if limits.unknown(subject.spec(name))]
     others = _others(subject, moved)
@@ -222,7 +223,8 @@ def _others(subject: CausePair, moved: dict[str, Relocation]) -> dict[str, Array
 
 
 def _may_rank(subject: CausePair, spec: RetrieverSpec, documents: Sequence[str]) -> bool:
-    """Whether other documents may be scored; asks the user first if the model is an endpoint."""
+    """Whether other documents may be scored. If the model is an endpoint, the user must agree
+    first."""
     compute = subject.compute
     if not spec.remote or compute.identify(spec).stored_only:
         return True
@@ -322,7 +324,7 @@ def _text(variant: Variant) -> None:
 
 
 def _against_the_method(subject: CausePair, moved: dict[str, Relocation]) -> None:
-    """The attribution curve under each model, overlaid with both interventions."""
+    """Each model's attribution curve, overlaid with the effects of both interventions."""
     title, ablation = METHODS[subject.method.name].title, subject.ablation
     st.markdown(f"**{panels.plain(title)} vs. intervention**")
     explained: dict[str, Explained] = {}
@@ -401,7 +403,7 @@ def _against_the_method(subject: CausePair, moved: dict[str, Relocation]) -> Non
 
 
 def _displaced(subject: CausePair) -> None:
-    """Scores of the whole text preceded by neutral text, and with shifted position ids."""
+    """The scores of the whole text after neutral text, and with shifted position ids."""
     if not st.toggle(
         "Move the whole text, to separate position from content",
         key="displace",

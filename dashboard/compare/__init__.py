@@ -1,1 +1,1 @@
-"""Compare: two models on the same pair."""
+"""The Compare page: two models on the same pair or data set."""

@@ -1,4 +1,4 @@
-"""Compare: the same pair, and the same data set, under two models."""
+"""The Compare page, with tabs for one pair and for a data set."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from poslens.studies.compare.differences import DIFFERENCES
 def one_pair(
     data: DataSet, names: tuple[str, str], method: Method, published: Sequence[PublishedCurves]
 ) -> None:
-    """One pair under both models. A fragment, so that selecting another pair doesn't rerun the
+    """One pair for both models. A fragment, so that selecting another pair doesn't rerun the
     sidebar."""
     pair = choose_pair(data, names, method)
     if pair is not None and (results := explained([pair], names, method)):

@@ -1,1 +1,1 @@
-"""Debias: how much position bias can be removed, and what it costs."""
+"""The Debias page: self-distillation and attention calibration."""

@@ -1,4 +1,4 @@
-"""The Debias page's second tab: attention calibrated over a grid of settings."""
+"""The Debias page's second tab: attention calibration over a grid of settings."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def front_section(result: DebiasResult) -> None:
 
 
 def queries_section(result: DebiasResult, point: Point) -> None:
-    """The queries that the setting helps, and those that it harms."""
+    """The queries with nDCG@10 before and after calibration."""
     st.markdown(f"**Which queries {panels.plain(point.name)} helps, and which it harms**")
     frame = tables.queries_frame(result, point)
     helped, harmed = int((frame["change"] > 0).sum()), int((frame["change"] < 0).sum())
@@ -109,31 +109,30 @@ def queries_section(result: DebiasResult, point: Point) -> None:
 
 def curves_section(choice: CurveChoice) -> None:
     """Relocation and saliency curves before and after calibration."""
-    moved, seen = choice.relocations(), choice.saliencies()
+    relocations, saliencies = choice.relocations(), choice.saliencies()
     left, right = panels.side_by_side("debias.curves")
     style = panels.screen_style(width_px=panels.BESIDE_PX, height_px=340)
-    if moved:
-        provenance = [cause.provenance() for cause in moved]
+    if relocations:
+        provenance = [relocation.provenance() for relocation in relocations]
 
-        def draw_moved(style: Style) -> go.Figure:
-            """Score by evidence position."""
-            curves = [cause.summary.curve for cause in moved]
+        def draw_relocation(style: Style) -> go.Figure:
+            """The score by position of the evidence."""
+            curves = [relocation.summary.curve for relocation in relocations]
             title = "Score minus the pair's mean over positions"
             return mean_curves(curves, style, y_title=title, provenance=provenance)
 
         with left:
             st.markdown("**Relocation of the evidence**")
-            panels.show(draw_moved(style), "debias.relocation", "Score by position of the evidence")
-            for one in moved:
-                lean = (
-                    "not defined"
-                    if one.last_minus_first is None
-                    else one.last_minus_first.text("+.4f")
-                )
+            panels.show(
+                draw_relocation(style), "debias.relocation", "Score by position of the evidence"
+            )
+            for relocation in relocations:
+                difference = relocation.last_minus_first
+                text = "not defined" if difference is None else difference.text("+.4f")
                 st.caption(
                     panels.plain(
-                        f"{one.model.spec.name}: last third minus first third {lean}, "
-                        f"{one.summary.curve.n} pairs"
+                        f"{relocation.model.spec.name}: last third minus first third {text}, "
+                        f"{relocation.summary.curve.n} pairs"
                     )
                 )
             panels.caption(provenance)
@@ -141,25 +140,25 @@ def curves_section(choice: CurveChoice) -> None:
                 "debias.relocation",
                 [choice.dataset, "debias", "relocation"],
                 provenance,
-                figures={"Relocation": draw_moved},
+                figures={"Relocation": draw_relocation},
             )
-    if seen:
-        of_saliency = [curve.provenance() for curve in seen]
+    if saliencies:
+        of_saliency = [saliency.provenance() for saliency in saliencies]
 
-        def draw_seen(style: Style) -> go.Figure:
-            """Mean saliency."""
-            curves = [curve.summary.curve for curve in seen]
+        def draw_saliency(style: Style) -> go.Figure:
+            """Mean saliency by position."""
+            curves = [saliency.summary.curve for saliency in saliencies]
             return mean_curves(curves, style, provenance=of_saliency)
 
         with right:
             st.markdown("**Saliency**")
-            panels.show(draw_seen(style), "debias.saliency", "Mean saliency by position")
+            panels.show(draw_saliency(style), "debias.saliency", "Mean saliency by position")
             panels.caption(of_saliency)
             panels.downloads(
                 "debias.saliency",
                 [choice.dataset, "debias", "saliency"],
                 of_saliency,
-                figures={"Saliency": draw_seen},
+                figures={"Saliency": draw_saliency},
             )
 
 
@@ -236,14 +235,14 @@ def section() -> None:
         if ranked is not None and calibrated:
             names = [point.name for point in calibrated]
             best = ranked.judgement.point.name if ranked.judgement else names[0]
-            looked_at = st.selectbox(
+            selected = st.selectbox(
                 "Setting",
                 names,
                 index=names.index(best) if best in names else 0,
                 key=f"debias.point.{best}",
                 help="The setting tested on held-out queries comes first.",
             )
-            point = next(point for point in calibrated if point.name == looked_at)
+            point = next(point for point in calibrated if point.name == selected)
             queries_section(ranked, point)
             st.markdown("**Before and after, by position**")
             choice = debias_curves.curve_choice(compute, ranked, point, data, DEFAULT_PAIRS)

@@ -1,5 +1,4 @@
-"""The Debias page: one tab for training a model's position bias away, one for attention
-calibration."""
+"""The Debias page, with tabs for self-distillation and attention calibration."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ BEFORE = (
 
 
 def self_distillation() -> None:
-    """The study; without a result, what position changes before debiasing."""
+    """The study `debias`; until it has a result, the position effects before debiasing."""
     if (chosen := study_choices(DEBIAS, heading=False)) is None:
         return
     with panels.guarded():
@@ -31,7 +30,7 @@ def self_distillation() -> None:
 
 TABS = ("Self-distillation", "Attention calibration")
 
-# Links to a calibration setting that don't name a tab.
+# Older links to a calibration setting don't name the tab.
 if "model" in st.query_params and "tab" not in st.query_params:
     st.session_state["tab"] = st.query_params["tab"] = TABS[1]
 

@@ -1,1 +1,1 @@
-"""Explain: which words drive the score of a pair?"""
+"""The Explain page: the attribution of one pair's score."""

@@ -1,5 +1,5 @@
-"""Elements of the pair view that need exactly two models: their difference for this pair and over
-the data set, the rank agreement of their words, and the pairs in which they differ most."""
+"""Parts of the pair view that compare models: differences for this pair and over the data set, the
+rank correlation of words, and the pairs in which two models differ most."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OPENED = "just opened of the furthest"
 def minus(
     subject: ExplainedSubject, rails: Sequence[Rail], gap: Difference | None
 ) -> Sequence[Pane]:
-    """Heatmap panes of A minus B, with a rail and a heading for the difference."""
+    """The heatmap panes of A minus B, with the difference as rail and in the header."""
     a, b = subject.results
     bins = tuple(x - y for x, y in zip(rails[0].bins, rails[1].bins, strict=True))
     rail = Rail(bins)
@@ -52,20 +52,20 @@ def minus(
 
 
 def differences(subject: ExplainedSubject, which: str, key: str) -> dict[str, panels.Draw]:
-    """Figures of one model's curve minus another's: for the pair, and for the data set with its
-    interval."""
-    offered = [
+    """Draw and return the figures of one model's curve minus another's: for the pair, and for the
+    data set with its interval."""
+    comparable = [
         (i, j)
         for i, j in combinations(range(len(subject.results)), 2)
         if subject.results[i].pair == subject.results[j].pair
     ]
-    if not offered:
+    if not comparable:
         return {}
-    chosen = offered[0]
-    if len(offered) > 1:
+    chosen = comparable[0]
+    if len(comparable) > 1:
         chosen = st.selectbox(
             "Difference",
-            offered,
+            comparable,
             format_func=lambda two: f"{subject.labels[two[0]]} − {subject.labels[two[1]]}",
             key=f"{key}.difference_of",
         )
@@ -81,9 +81,9 @@ def differences(subject: ExplainedSubject, which: str, key: str) -> dict[str, pa
 
     figures: dict[str, panels.Draw] = {}
     both = gap is not None and which == BOTH
-    places = panels.side_by_side(f"{key}.differences") if both else [st.container()] * 2
+    columns = panels.side_by_side(f"{key}.differences") if both else [st.container()] * 2
     if which != DATA_SET or gap is None:
-        with places[0]:
+        with columns[0]:
             panels.show(
                 of_pair(panels.screen_style(height_px=280)),
                 f"{key}.difference",
@@ -106,7 +106,7 @@ def differences(subject: ExplainedSubject, which: str, key: str) -> dict[str, pa
                 provenance=whole.provenance,
             )
 
-        with places[1]:
+        with columns[1]:
             panels.show(
                 of_set(panels.screen_style(height_px=280)),
                 f"{key}.mean_difference",
@@ -120,7 +120,8 @@ def differences(subject: ExplainedSubject, which: str, key: str) -> dict[str, pa
 
 
 def word_by_word(subject: ExplainedSubject, view: View) -> dict[str, panels.Draw]:
-    """Figures of the words under A and under B: the agreement of their order, and each word."""
+    """Show the rank correlation of the words' attributions by A and B, and draw and return the
+    figure with each word."""
     document = subject.results[0].pair.document
     spans, scores = words(document), word_scores(subject.results, view.aggregate)
     correlation = rank_correlation(scores[0], scores[1])
@@ -159,7 +160,7 @@ def word_by_word(subject: ExplainedSubject, view: View) -> dict[str, panels.Draw
 
 
 def furthest(subject: ExplainedSubject, gap: Difference | None) -> None:
-    """The pairs in which the two models differ most; selecting a row shows that pair."""
+    """The pairs in which the two models differ most; selecting a row opens that pair."""
     data = subject.data[0]
     if gap is None or data is None:
         return

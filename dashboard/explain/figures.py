@@ -1,4 +1,4 @@
-"""Figures of one pair: its curves together with the data set's means."""
+"""The figure of one pair's curves with the data set's means."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pair_figure(
     controls: Sequence[Attribution | None] = (),
     which: str = BOTH,
 ) -> go.Figure:
-    """The pair's curve under each model, minus its control's, with the models' means and published
+    """The pair's curve for each model, minus its control's, with the models' means and published
     curves. Positions, including those of the evidence, are relative to the tokens read. `which`
     selects the pair, the means, or both."""
     results, kind, method = subject.results, subject.kind, subject.method

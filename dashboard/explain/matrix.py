@@ -1,4 +1,4 @@
-"""The interactions of query and document units: a rail for each query unit, and the whole
+"""The interactions of query and document units: a row of bars for each query unit, and the whole
 matrix."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from poslens.figures.matrix import interaction_matrix, tall, unit_rails
 from poslens.figures.plain import plain
 from poslens.studies.explain.service import evidence_range
 
-_PAGE_PX = 360  # width of a figure on a phone, the narrowest screen that labels must fit
+_PAGE_PX = 360  # width of a figure on a phone, in which labels must fit
 
 
 def matrix_view(result: Explained, key: str, label: str = "") -> None:
@@ -113,7 +113,7 @@ def _sums(result: Explained, sums: Interactions) -> None:
 
 
 def terms_view(result: Explained, key: str, label: str = "") -> None:
-    """The terms that a sparse encoder assigns to both texts; computed on request."""
+    """The terms that a sparse encoder gives weight to in both texts; computed on request."""
     if family_of(result.model.spec).search != "term_weights":
         return
     name = plain(label or result.model.spec.name)

@@ -1,5 +1,4 @@
-"""The Explain page: the contribution of each token to one pair's score, under one to four
-models."""
+"""The Explain page: the contribution of each token to one pair's score, for one to four models."""
 
 from __future__ import annotations
 
@@ -18,16 +17,16 @@ from poslens.heatmap.data import MAX_COLUMNS
 
 @fragment()
 def one_pair(data: DataSet, names: Sequence[str], method: Method) -> None:
-    """One pair under the selected models. A fragment, so that selecting another pair doesn't rerun
+    """One pair for the selected models. A fragment, so that selecting another pair doesn't rerun
     the sidebar."""
     pair = choose_pair(data, names, method)
     if pair is None:
         return
     shown = [pair]
-    of = choices.data_of(pair)
-    other = of.version_of(pair) if of else None
+    source = choices.data_of(pair)
+    other = source.version_of(pair) if source else None
     room = 2 * len(names) <= MAX_COLUMNS
-    if of and other and panels.other_version(of.version_name, other, room):
+    if source and other and panels.other_version(source.version_name, other, room):
         shown.append(other)
     if results := explained(shown, names, method):
         pair_view(results, method, "explain")

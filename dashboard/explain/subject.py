@@ -1,4 +1,4 @@
-"""The data of the single-pair view: results, their data sets, means and null controls."""
+"""The data of the pair view: results, their data sets, means and null controls."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from poslens.studies.explain.service import Average, Difference
 
 
 class ExplainedSubject:
-    """Results of one query and one method, one column each. `kind` is the null control that is
-    subtracted from curves; `published` are curves to show with the data set's means."""
+    """Results of one query and one method, shown in one column each. `kind` is the null control
+    that is subtracted from curves; `published` are curves that are drawn with the data set's
+    means."""
 
     def __init__(
         self,
@@ -46,8 +47,8 @@ class ExplainedSubject:
         return of_curves(self.results, controls, self.kind)
 
     def jobs(self) -> list[Job]:
-        """The jobs that would complete the data sets' curves: for each model, and for its null
-        control."""
+        """The jobs that complete the data sets' mean curves: for each model, and for its null
+        control if one is selected."""
         jobs = []
         for result, data in zip(self.results, self.data, strict=True):
             if data is None:
@@ -74,7 +75,8 @@ class ExplainedSubject:
         return averages
 
     def controls(self) -> list[Attribution | None]:
-        """The null control of each pair under its model, if one is selected."""
+        """The attribution of each pair's null control by its model; None if no control is selected
+        or it could not be computed."""
         attributions: list[Attribution | None] = []
         for result, data in zip(self.results, self.data, strict=True):
             control = None
@@ -86,28 +88,29 @@ class ExplainedSubject:
 
     def _control(self, result: Explained, data: DataSet, kind: Control) -> Attribution | None:
         for pair in interventions.controls(kind, [result.pair], data.pairs):
-            how = null_method(kind, self.method)
+            method = null_method(kind, self.method)
             compute, spec = service_for(data.name), result.model.spec
-            if not agreed(compute, spec, how, pair, "this pair's null control"):
+            if not agreed(compute, spec, method, pair, "this pair's null control"):
                 return None
-            return wait(compute.ask(pair, spec, how)).attribution
+            return wait(compute.ask(pair, spec, method)).attribution
         return None
 
     def incomplete(self, job: Job, averages: Sequence[Average | None], number: int) -> bool:
-        """Whether the `number`-th job has missing results; the store is queried only for
-        controls."""
-        each = 1 if self.kind is None else 2
-        errors = [
+        """Whether the `number`-th job of `jobs` has missing results. Only for controls the store is
+        read; for others the averages tell."""
+        jobs_per_model = 1 if self.kind is None else 2
+        of_data_sets = [
             average for average, data in zip(averages, self.data, strict=True) if data is not None
         ]
-        at, is_control = divmod(number, each)
+        model, is_control = divmod(number, jobs_per_model)
         if is_control:
             return job.n_done() < job.total
-        error = errors[at]
-        return error is not None and not error.complete
+        average = of_data_sets[model]
+        return average is not None and not average.complete
 
     def gap(self, first: int, second: int) -> Difference | None:
-        """The difference of two of the models over their data set."""
+        """The mean difference of two of the models over their data set; None if their pairs belong
+        to different ones, or too few results are stored."""
         data = self.data[first]
         if data is None or data is not self.data[second]:
             return None

@@ -1,5 +1,5 @@
-"""One pair under one to four models: text, rail, curves, numbers and matrix. Shared by the Explain
-and Compare pages."""
+"""The view of one pair for one to four models: heatmap, curves, numbers and matrix. Shared by the
+pages Explain and Compare."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from poslens.studies.explain.service import Average, Difference
 
 WATCH_S = 2.0
 PAUSE_S, FIRST_PAUSE_S = 0.25, 2.0
-"""Delay in seconds before charts are sent, later ones and the first. A chart that reaches the
-browser together with the heatmap delays the heatmap by 250 ms; the first chart, which loads
+"""Seconds before charts are sent to the browser: usually, and the first time in a browser tab. A
+chart that arrives with the heatmap delays the heatmap by 250 ms; the first one, which loads
 Plotly's script, by two seconds."""
 SIDE_BY_SIDE, MINUS = "side by side", "A − B"
 
 
 def explained(pairs: Sequence[TextPair], names: Sequence[str], method: Method) -> list[Explained]:
-    """The result of each pair under each model, from the cache or computed now. A failure is shown
-    in its column; identical failures are shown once."""
+    """The result of each pair with each model, from the cache or computed now. Failures are shown
+    on the page, identical ones once."""
     explained_pairs: list[Explained] = []
     failures = set[str]()
     for pair in pairs:
@@ -79,12 +79,12 @@ def pair_view(
     comparing: bool = False,
     published: Sequence[PublishedCurves] = (),
 ) -> None:
-    """Draw everything about `results`, which share one query and one method. `comparing` two models
-    adds the elements of a comparison, and `published` curves are drawn with the means. `key` is the
-    page's prefix of widget keys.
+    """Draw the view of `results`, which share one query and one method. `comparing` adds the
+    comparison of two models, and `published` curves are drawn with the means. `key` is the page's
+    prefix of widget keys.
 
-    A fragment: changing its widgets, or running the data set's curves, doesn't rerun the rest of
-    the page.
+    The view is a fragment, so that neither its widgets nor runs of the data set's curves rerun the
+    rest of the page.
     """
     subject = ExplainedSubject(results, method, null_controls.chosen(method), published)
     ticking = any_active(subject.jobs())
@@ -93,7 +93,7 @@ def pair_view(
     def whole() -> None:
         before = any_active(subject.jobs())
         _draw(subject, key, comparing and len(results) == 2)
-        # A run may start or end during drawing, after its state was drawn.
+        # A run may start or end while the view is drawn.
         if not ticking == before == any_active(subject.jobs()):
             st.rerun()
 
@@ -116,8 +116,7 @@ def _draw(subject: ExplainedSubject, key: str, comparing: bool) -> None:
     picture, progress = st.container(), st.container()
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         which = _tools(subject)
-        # Right-aligned, and filled last: what can be exported is known only when everything is
-        # drawn.
+        # Filled last, because it is known only then which figures can be exported.
         export = st.container(horizontal=True, horizontal_alignment="right")
     averages, controls = subject.averages(), subject.controls()
     gap = subject.gap(0, 1) if comparing else None
@@ -162,14 +161,15 @@ def _let_the_text_be_drawn() -> None:
     until = time.monotonic() + (PAUSE_S if known in st.session_state else FIRST_PAUSE_S)
     while time.monotonic() < until:
         time.sleep(0.05)
-        # Any session state access ends the script if the user has clicked in the meantime, so that
-        # Streamlit serves the click at once.
+        # Reading the session state ends the script if the user has clicked in the meantime, so that
+        # Streamlit handles the click immediately.
         st.session_state.get(known)
     st.session_state[known] = True
 
 
 def _tools(subject: ExplainedSubject) -> str:
-    """Choose what the charts show, and whether a null control is subtracted."""
+    """Widgets for what the charts show and for the null control, which is set in `subject`; returns
+    what the charts show."""
     if not subject.of_data_set:
         subject.kind = None
         return PAIR
@@ -206,8 +206,8 @@ def _panes(
 
 
 def _progress(subject: ExplainedSubject, averages: Sequence[Average | None], key: str) -> None:
-    """How much of the data sets' curves is stored, if not all of it, and one button that computes
-    the rest."""
+    """The progress of the data sets' mean curves and a button that completes them; nothing if they
+    are complete."""
     jobs = [
         job
         for number, job in enumerate(subject.jobs())
@@ -241,7 +241,7 @@ def _curves(
     def draw(style: Style) -> go.Figure:
         return pair_figure(subject, style, averages, controls, which)
 
-    # An attribution is determined by its model's fingerprint, method and pair.
+    # Model fingerprint, method and pair determine an attribution, so they stand for its numbers.
     content = (
         which,
         subject.kind,
@@ -264,19 +264,19 @@ def _curves(
         "Attribution by relative position in the tokens read, with the evidence shaded",
     )
     null_controls.hint(subject.method, subject.kind, offered=subject.of_data_set)
-    for label, one in zip(subject.labels, averages, strict=True):
-        if one is not None and one.controlled is not None:
-            st.caption(panels.plain(f"{label}, data set: {one.controlled.sentence}"))
+    for label, average in zip(subject.labels, averages, strict=True):
+        if average is not None and average.controlled is not None:
+            st.caption(panels.plain(f"{label}, data set: {average.controlled.sentence}"))
     return draw
 
 
 def _indices(subject: ExplainedSubject, averages: Sequence[Average | None]) -> None:
     """Center of mass and primacy-recency index of the pair and of the data set."""
     rows: list[tuple[str, ...]] = []
-    for label, result, one in zip(subject.labels, subject.results, averages, strict=True):
-        centre, index = service.pair_numbers(result)
-        rows.append((label, "this pair", str(centre or NOTHING), str(index or NOTHING)))
-        summary = one.summary if one is not None else None
+    for label, result, average in zip(subject.labels, subject.results, averages, strict=True):
+        mass, index = service.pair_numbers(result)
+        rows.append((label, "this pair", str(mass or NOTHING), str(index or NOTHING)))
+        summary = average.summary if average is not None else None
         if summary is not None and summary.curve.n >= MIN_PAIRS:
             numbers = (summary.center_of_mass, summary.primacy_recency_index)
             text = f"{summary.curve.n:,} pairs of {summary.curve.n_documents:,} documents"

@@ -1,1 +1,2 @@
-"""Map: similar documents, queries or curves, close together on a plane."""
+"""The Map page: documents, queries or curves of a data set as points, similar ones close
+together."""

@@ -1,5 +1,5 @@
-"""The Map page: texts or saliency curves of a data set on a plane; a click or a lasso selects
-pairs."""
+"""The Map page: texts or curves of a data set as points, of which a click or a lasso selects
+some."""
 
 from __future__ import annotations
 
@@ -70,8 +70,9 @@ if chosen_data is None or picked is None or method is None:
 data, selection, the_method = chosen_data, picked, method
 pairs = selection.pairs
 groups: dict[str, list[TextPair]] = defaultdict(list)
-for one in pairs:
-    groups[{"documents": one.document, "queries": one.query}.get(of, one.pair_id)].append(one)
+for pair in pairs:
+    item_of = {"documents": pair.document, "queries": pair.query}
+    groups[item_of.get(of, pair.pair_id)].append(pair)
 if of == "curves":
     source: TextMap | CurveMap = CurveMap(the_method, pairs)
     layout = Layout(metric=METRICS["curves"])
@@ -93,8 +94,8 @@ def job() -> Job:
 
 
 def values(items: tuple[str, ...]) -> list[str] | np.ndarray:
-    """The value that colors each item; for an item in several pairs, the mean or the first
-    value."""
+    """The values [n] by which items are colored. An item with several pairs gets the mean of their
+    numbers, or the first of their words."""
     if colour in ("domain", "language", "query type"):
         field = colour.replace(" ", "_")
         return [str(getattr(groups[item][0], field) or "unknown") for item in items]
@@ -111,34 +112,34 @@ def values(items: tuple[str, ...]) -> list[str] | np.ndarray:
         own = dict(zip(stored.pair_ids, values.tolist(), strict=True))
     means = []
     for item in items:
-        known = [v for p in groups[item] if np.isfinite(v := own.get(p.pair_id, np.nan))]
-        means.append(float(np.mean(known)) if known else np.nan)
+        finite = [v for p in groups[item] if np.isfinite(v := own.get(p.pair_id, np.nan))]
+        means.append(float(np.mean(finite)) if finite else np.nan)
     return np.array(means)
 
 
 def provenance(stored_map: StoredMap) -> Provenance:
     """Everything needed to reproduce this map."""
-    how = repr(layout) if of != "curves" else f"{layout!r} of {the_method!r}"
+    method = repr(layout) if of != "curves" else f"{layout!r} of {the_method!r}"
     words = ", ".join(filter(None, (of, selection.words)))
-    return of_map(stored_map.model, how, data.name, of, len(stored_map.items), words)
+    return of_map(stored_map.model, method, data.name, of, len(stored_map.items), words)
 
 
 def status(stored_map: StoredMap) -> None:
-    """Progress and button, and which items are excluded."""
-    making = job()
+    """The number of excluded items, and the job's progress and button."""
+    map_job = job()
     missing = len(source) - len(stored_map.items) - stored_map.n_flat
-    if stored_map.n_flat and not making.active:
+    if stored_map.n_flat and not map_job.active:
         st.caption(
             f"{stored_map.n_flat:,} of {len(source):,} are not shown, because their vector is zero "
             "or constant and has no nearest neighbor."
         )
-    if making.active or missing or stored_map.points is None:
+    if map_job.active or missing or stored_map.points is None:
         idle = (
             f"{missing:,} of {len(source):,} are not computed yet."
             if missing
             else "All vectors are computed; the layout isn't."
         )
-        run_board([making], "map.", idle=idle)
+        run_board([map_job], "map.", idle=idle)
 
 
 def opened(chosen: list[TextPair]) -> None:

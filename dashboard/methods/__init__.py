@@ -1,1 +1,1 @@
-"""Methods: how faithful each attribution method is to the effects of words and positions."""
+"""The Methods page: tests of attribution methods."""

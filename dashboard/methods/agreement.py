@@ -1,4 +1,4 @@
-"""The Methods page's third tab: which method's curves agree with interventions on position."""
+"""The Methods page's third tab: agreement of methods' curves with relocation and ablation."""
 
 from __future__ import annotations
 

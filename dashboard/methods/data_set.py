@@ -47,12 +47,12 @@ def section(data: DataSet, models: Sequence[str], methods: Mapping[str, Method])
         return
 
     def jobs() -> list[Job]:
-        able = []
+        jobs = []
         for spec in specs:
             for method in methods.values():
                 with suppress(UserError):  # reported with the results
-                    able.append(_job(data, spec, method, pairs, scope))
-        return able
+                    jobs.append(_job(data, spec, method, pairs, scope))
+        return jobs
 
     ticking = any_active(jobs())
 

@@ -1,5 +1,5 @@
-"""The Methods page: deletion and insertion tests on a pair and on a data set, each method's
-agreement with interventions, simulatability, and its own preference, one tab each."""
+"""The Methods page, with tabs for deletion and insertion tests of a pair and of a data set, the
+agreement of methods with interventions, simulatability, and methods' own preferences."""
 
 from __future__ import annotations
 

@@ -55,8 +55,8 @@ def section(offered: DataSet, models: Sequence[str], methods: Mapping[str, Metho
 def _tested(
     pair: TextPair, models: Sequence[str], methods: Mapping[str, Method]
 ) -> tuple[dict[str, Faithfulness], list[Provenance]]:
-    """The test of each method and of the orders by position under each model, and its provenance. A
-    test takes seconds to minutes, so missing ones are computed only on request."""
+    """The test of each method and of the orders by position with each model, by label, and their
+    provenance. A test takes seconds to minutes, so missing ones are computed only on request."""
     results: dict[str, Faithfulness] = {}
     provenance: list[Provenance] = []
     for name in models:
@@ -89,8 +89,8 @@ MEASURES = (
 
 
 def _frame(results: Mapping[str, Faithfulness]) -> pd.DataFrame:
-    """One row for each method and order by position: areas, comprehensiveness and sufficiency with
-    their gains."""
+    """One row per method and order by position: areas, comprehensiveness, sufficiency and gains
+    over random orders."""
     rows = []
     for label, result in results.items():
         measures, gain = result.measures, result.gain

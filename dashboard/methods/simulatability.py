@@ -1,5 +1,5 @@
 """The Methods page's fourth tab: predictions of a ranking from a few words, by a program and by the
-reader of the page."""
+user."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WORDS: dict[Condition, str] = {"explanation": "the method's words", "random": "
 
 
 def section() -> None:
-    """The study's page without its heading, followed by the same questions for the reader."""
+    """The study's page without its heading, followed by the same questions for the user."""
     opened = study_page(SIMULATABILITY, heading=False)
     if opened is not None and opened.summaries:
         _predict(opened)
@@ -58,7 +58,7 @@ def _predict(opened: Opened) -> None:
     answered: set[str] = st.session_state.setdefault(f"{_ANSWERED} {label}", set())
 
     def record(question: Question, first: bool) -> None:
-        """Record the answer before the page shows the next question."""
+        """Record the answer; a callback, so that the page then shows the next question."""
         with panels.guarded():
             file.add(answer(summary, question, first, reader))
             answered.add(question.choice.choice_id)
@@ -88,7 +88,7 @@ def _predict(opened: Opened) -> None:
 
 
 def _tally(answers: list[Answer], summary: SimulatabilitySummary) -> None:
-    """What all answers on this machine show so far."""
+    """The shares of correct answers of all users of this machine."""
     recorded = of_summary(answers, summary)
     counted = tally(recorded)
     if not counted.n:
@@ -108,5 +108,5 @@ def _tally(answers: list[Answer], summary: SimulatabilitySummary) -> None:
         "simulatability.answers",
         [summary.asked.collection.name, "answers"],
         [SIMULATABILITY.provenance(summary)],
-        frame=pd.DataFrame([asdict(each) for each in recorded]),
+        frame=pd.DataFrame([asdict(given) for given in recorded]),
     )

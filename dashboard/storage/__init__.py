@@ -1,1 +1,1 @@
-"""Storage: the contents of the cache; export, import, verify or delete them."""
+"""The Storage page: maintenance of stored results."""

@@ -1,5 +1,5 @@
-"""The Storage page: stored results by model and method; export, import, verify, compact and delete
-them."""
+"""The Storage page, which lists stored results by model and method, and exports, imports, verifies,
+compacts and deletes them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ RETRIED: dict[str, tuple[str, str, str]] = {
     "chunk_plan": ("Audit", "audit/page.py", "Chunk planner"),
     "reachability": ("Audit", "audit/page.py", ""),
 }
-"""The page and tab that retry failed items of each kind; rankings are retried by every run."""
+"""Title, page and tab that retry failed items of each kind. Rankings are missing, because every run
+retries them."""
 
 files: list[StoredFile] = []
 with panels.guarded():
@@ -53,7 +54,7 @@ exporting = export_run is not None and export_run.active
 
 
 def act(start: Callable[..., object], *arguments: object) -> None:
-    """Start an action; if it can't start, the next run of the page shows why."""
+    """Start an action; if it can't start, the next rerun of the page shows the reason."""
     st.session_state.pop("cache.confirming", None)
     try:
         if start is not cache_service.start_export and not rights.may_change():
@@ -70,7 +71,7 @@ def method_title(file: StoredFile) -> str:
 
 
 def overview() -> None:
-    """A row for each stored file."""
+    """The table of stored files."""
     frame = pd.DataFrame(
         {
             "model": [file.model.name for file in files],
@@ -102,7 +103,7 @@ def overview() -> None:
 
 
 def shipped() -> None:
-    """Results that ship with PosLens, used where the cache has none."""
+    """The table of results that are included in PosLens."""
     included = cache_service.shipped(service())
     if not included:
         return
@@ -214,7 +215,7 @@ def shared_actions(meant: list[StoredFile], readable: bool) -> None:
 
 
 def confirm(meant: list[StoredFile]) -> None:
-    """Ask before deleting, with what and how much."""
+    """Ask for confirmation before deleting these files."""
     with st.container(border=True):
         st.markdown(f"Delete {panels.plain(cache_service.summary(meant))}?")
         st.caption(
@@ -258,7 +259,7 @@ def failed(meant: list[StoredFile]) -> None:
             "reason": [row.reason for row in rows],
         }
     )
-    # A link opens one intervention without a query at a time.
+    # Each intervention without a query needs its own link.
     first: dict[tuple[str, str, str, str], str] = {}
     for row in rows:
         if row.kind in RETRIED:
@@ -317,12 +318,12 @@ def state() -> None:
         st.error(panels.plain(error))
     now = cache_service.current_export(service(), exports)
     show(now, exporting, "cache.export.stop")
-    if allowed:  # it names files of the user who started it
+    if allowed:  # the run names files of the user who started it
         show(cache_service.current(service()), busy, "cache.stop")
 
 
 def show(now: Run | None, was_active: bool, key: str) -> None:
-    """One run's progress, or its outcome."""
+    """The progress of a run, or its outcome."""
     if now is None:
         return
     if now.active:
@@ -336,7 +337,7 @@ def show(now: Run | None, was_active: bool, key: str) -> None:
 
 
 def downloads() -> None:
-    """Completed exports."""
+    """Buttons to download completed exports."""
     for number, exported in enumerate(exports.offered()):
         if exported.bytes > cache_service.DOWNLOAD_MB * 1e6:
             continue

@@ -1,1 +1,1 @@
-"""The Why page."""
+"""The Why page: why documents are not retrieved."""

@@ -1,4 +1,4 @@
-"""The Why page's view of all misses: their causes, and the queries with each cause."""
+"""The Why page's second tab: the causes of all misses, and the misses with each cause."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ANY = "any cause"
 
 
 def section(chosen: Chosen) -> None:
-    """The causes of all misses as bars and tables, and the misses with a selected cause.
+    """The causes of all misses, and the misses with the selected cause.
 
     Raises:
         UserError: the data set has no relevance judgments.
@@ -27,14 +27,14 @@ def section(chosen: Chosen) -> None:
 
 
 def _choose(point: Any) -> None:
-    """List the misses that the clicked bar counts."""
+    """Select the model and the cause of the clicked bar."""
     st.session_state["why.under"], st.session_state["why.cause"] = point
 
 
 def _list(opened: Opened) -> None:
     st.markdown("**Queries by cause**")
     left, right = st.columns(2)
-    by_name = {one.name: one for one in opened.summaries}
+    by_name = {summary.name: summary for summary in opened.summaries}
     under = left.selectbox("Model", list(by_name), key="why.under")
     cause = right.selectbox("Cause (or click a bar)", [ANY, *CAUSES], key="why.cause")
     summary = by_name[under or next(iter(by_name))]
@@ -47,9 +47,9 @@ def _list(opened: Opened) -> None:
     if cause in CAUSES:
         frame = frame[frame["cause"] == cause]
     frame = frame.reset_index(drop=True)
-    asked = {one.query_id: one.query for one in summary.items.values()}
+    texts = {item.query_id: item.query for item in summary.items.values()}
     ids = frame["query"].tolist()
-    frame["query"] = [asked.get(one, one) for one in ids]
+    frame["query"] = [texts.get(query_id, query_id) for query_id in ids]
     st.caption(f"{len(frame):,} misses; choose a row to see what would bring the document up.")
     frame.insert(0, "id", [f"{a} {b}" for a, b in zip(ids, frame["document"], strict=True)])
     row = chosen_row(

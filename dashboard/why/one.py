@@ -1,5 +1,5 @@
-"""The Why page's view of one document: the ranking of a query, the document's rank after each
-change, and the documents ranked above it."""
+"""The Why page's first tab: the ranking of a query, the rank of one document after each change, and
+the documents above it."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ SHOWN = 10
 
 
 def section(chosen: Chosen) -> None:
-    """A query, its ranking, one of its documents, and the changes that would raise the document's
-    rank.
+    """A query, its ranking, one of its documents, and the document's rank after each change.
 
     Raises:
         UserError: the data set or a model can't be read.
@@ -64,10 +63,10 @@ def section(chosen: Chosen) -> None:
                 or name
             )
         wanted = tuple(query.pairs) if query else ()
-        found = _ranked(choices.spec(name, data.name), chosen, collection, text, query)
-        if found is None:
+        ranked = _ranked(choices.spec(name, data.name), chosen, collection, text, query)
+        if ranked is None:
             return
-        document = _document(found, wanted, top)
+        document = _document(ranked, wanted, top)
     with right:
         document, evidence = _own_choice(document)
     if not document:
@@ -87,8 +86,8 @@ def section(chosen: Chosen) -> None:
 
 
 def _first_missed(chosen: Chosen) -> str:
-    """The id of the query whose document ranks worst, which is the page's initial query; empty
-    unless all misses of the first model are stored. It stays the same within a session."""
+    """The id of the query whose document ranks worst, which the page selects at first; empty unless
+    all misses of the first model are stored. It does not change within a session."""
     key = f"why.first.{chosen.data.name}"
     if key not in st.session_state:
         compute = service_for(chosen.data.name)
@@ -102,14 +101,14 @@ def _first_missed(chosen: Chosen) -> str:
 
 
 def _query(collection: Collection, first: str) -> tuple[str, Query | None]:
-    """The query's text, and the data set's query with that text, if any; `first` is the id of the
-    initially selected query."""
+    """The text of the selected query, and the query of the data set if it is one; `first` is the id
+    of the query that is selected at first."""
     queries = {query.query_id: query for query in collection.queries}
     asked: str | None = st.selectbox(
         "Query",
         list(queries),
         index=list(queries).index(first) if first in queries else (0 if queries else None),
-        format_func=lambda one: queries[one].text if one in queries else one,
+        format_func=lambda option: queries[option].text if option in queries else option,
         key="query",
         bind="query-params",
         accept_new_options=True,
@@ -130,15 +129,16 @@ def _query(collection: Collection, first: str) -> tuple[str, Query | None]:
 def _ranked(
     spec: RetrieverSpec, chosen: Chosen, collection: Collection, text: str, query: Query | None
 ) -> QueryRanking | None:
-    """The ranking, or the progress of the search if none is stored."""
+    """The ranking of the query. If none is stored, a search starts; the page then shows its
+    progress, and the result is None."""
     compute = service_for(chosen.data.name)
-    if query and query.pairs and (found := _known(compute, spec, chosen, query)) is not None:
-        return found
+    if query and query.pairs and (stored := _stored(compute, spec, chosen, query)) is not None:
+        return stored
     job = search_job(compute, spec, collection, text, query.query_id if query else "")
     start_once([job])
-    found = ranking(compute, spec, collection, text, SHOWN, query.pairs if query else ())
-    if found is not None:
-        return found
+    searched = ranking(compute, spec, collection, text, SHOWN, query.pairs if query else ())
+    if searched is not None:
+        return searched
 
     @fragment(run_every=1.0 if any_active([job]) else None)
     def board() -> None:
@@ -151,7 +151,7 @@ def _ranked(
     return None
 
 
-def _known(
+def _stored(
     compute: Compute, spec: RetrieverSpec, chosen: Chosen, query: Query
 ) -> QueryRanking | None:
     """The stored ranking of a query of the data set; None if there is none."""
@@ -161,8 +161,9 @@ def _known(
     return known_ranking(compute, asked, query, SHOWN)
 
 
-def _document(found: QueryRanking, wanted: Sequence[str], top: int) -> str:
-    """The selected document of the ranking; initially the target document with the worst rank."""
+def _document(ranked: QueryRanking, wanted: Sequence[str], top: int) -> str:
+    """The id of the selected document of the ranking; at first, the wanted one with the worst
+    rank."""
     frame = pd.DataFrame(
         [
             {
@@ -172,7 +173,7 @@ def _document(found: QueryRanking, wanted: Sequence[str], top: int) -> str:
                 "score": document.score,
                 "document": document.text[:300],
             }
-            for document in found.documents
+            for document in ranked.documents
         ]
     )
     if frame.empty:
@@ -191,22 +192,22 @@ def _document(found: QueryRanking, wanted: Sequence[str], top: int) -> str:
         )
         if row is not None:
             url_state.put("document", str(frame["id"].iloc[row]))
-    ranks = {document.document_id: document.rank for document in found.documents}
-    missed = [one for one in wanted if ranks.get(one, found.total + 1) > top]
+    ranks = {document.document_id: document.rank for document in ranked.documents}
+    missed = [name for name in wanted if ranks.get(name, ranked.total + 1) > top]
     st.caption(
-        f"{len(frame):,} of {found.total:,} documents; "
+        f"{len(frame):,} of {ranked.total:,} documents; "
         + (
             f"{len(missed):,} of {len(wanted):,} relevant documents missing from the top {top:,}."
             if wanted
             else "the data set judges none of them for this query."
         )
     )
-    first = max(wanted, key=lambda one: ranks.get(one, found.total + 1)) if wanted else ""
+    first = max(wanted, key=lambda name: ranks.get(name, ranked.total + 1)) if wanted else ""
     return url_state.get("document") or first
 
 
 def _own_choice(document: str) -> tuple[str, str]:
-    """The document's id and its evidence, as typed."""
+    """The document's id and its evidence, which the user can type."""
 
     def take() -> None:
         url_state.put("document", str(st.session_state["why.document"]).strip())
@@ -260,9 +261,11 @@ def _behind(
             "words": [competitor.n_words for competitor in explanation.above],
         }
     )
-    known = known_in_degrees(opened.compute, under.asked.spec, collection, explanation.top)
-    if known:  # the data set is ranked
-        frame["in-degree"] = [known[competitor.document_id] for competitor in explanation.above]
+    in_degrees = known_in_degrees(opened.compute, under.asked.spec, collection, explanation.top)
+    if in_degrees:  # the data set is ranked
+        frame["in-degree"] = [
+            in_degrees[competitor.document_id] for competitor in explanation.above
+        ]
     row = chosen_row(
         frame,
         f"why.above.{under.name}",
@@ -285,8 +288,8 @@ def _behind(
         f"**d1: {panels.plain(other)}. d2: {panels.plain(document)}, the target document.**"
     )
     first, second = (
-        TextPair("typed", text, texts[one], language=query.language if query else None)
-        for one in (other, document)
+        TextPair("typed", text, texts[name], language=query.language if query else None)
+        for name in (other, document)
     )
     contrast_view("why", opened.compute, under.asked.spec, first, second, document)
 

@@ -1,5 +1,4 @@
-"""The Why page: what keeps a document out of the top k of a query, and the misses of a whole data
-set."""
+"""The Why page, with tabs for one document and for all misses of a data set."""
 
 from __future__ import annotations
 
