@@ -1,14 +1,14 @@
-"""How long an audit of a corpus takes, stage by stage, and what 100,000 sentences would take.
+"""Time of an audit of a corpus by stage, and an estimate for 100,000 sentences.
 
     python -m bench.audit [--sentences 5000] [--model MiniLM] [--threads 2]
     python -m bench.audit --sentences 36000 --per-document 36 --width 5
 
-Documents are 20 sentences of 8 to 20 words drawn from the bundled sample; 36 sentences are 500
-words. With --width the audit stops once its interval is so many percentage points wide, and nothing
-is said of 100,000 sentences. Reading documents and
-embedding sentences grow with their number; comparing grows with sentences times documents, so it is
-timed by itself with an index as large as that of 100,000 sentences. `cpu` are seconds of all
-threads: what is left of the wall time was other work's.
+Documents have 20 sentences of 8 to 20 words drawn from the bundled sample; 36 sentences are 500
+words. With --width the audit stops once its interval is that many percentage points wide, and there
+is no estimate. The time to read documents and embed sentences is proportional to their number. The
+time to compare is proportional to sentences times documents, so it is measured separately with an
+index as large as that of 100,000 sentences. `cpu` is the processor time of all threads, which load
+from other programs affects less than wall time.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ from poslens.studies.audit.run import run_audit
 WANTED = 100_000
 PER_DOCUMENT = 20
 COMPARED = 50
-"""Documents whose sentences are compared with the large index."""
+"""Number of documents whose sentences are compared with the large index."""
 
 
 def corpus(n_sentences: int, per_document: int = PER_DOCUMENT) -> Collection:
-    """Sentences of the sample's English words, in documents of so many."""
+    """A corpus of about `n_sentences` sentences made of the sample's English words, with
+    `per_document` in each document."""
     chance = random.Random(7)
     pairs = [pair for pair in datasets.read("sample").pairs if pair.language == "eng"]
     words = [word.strip(".,;:()\"'").lower() for pair in pairs for word in pair.document.split()]
@@ -58,7 +59,8 @@ def corpus(n_sentences: int, per_document: int = PER_DOCUMENT) -> Collection:
 
 
 def compare(width: int) -> float:
-    """Seconds of comparing a document's sentences and questions with the large index, twice."""
+    """Seconds to compare a document's sentences and questions with two indexes of that size, whose
+    vectors [n, width] are random."""
     n = WANTED // PER_DOCUMENT
     index = VectorIndex(torch.randn(n, width), Ranks(range(n), range(n)), lambda q, d: q @ d.T)
     queries = torch.randn(2 * PER_DOCUMENT, width)
@@ -70,7 +72,7 @@ def compare(width: int) -> float:
 
 
 def main() -> None:
-    """Print each stage's rate, and what it comes to for 100,000 sentences."""
+    """Print the time of each stage, and the estimate for 100,000 sentences."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sentences", type=int, default=5_000)
     parser.add_argument("--model", default="MiniLM")
@@ -85,7 +87,7 @@ def main() -> None:
     stages: list[tuple[str, float, float]] = []
 
     def mark(stage: str) -> None:
-        if ": " in stage:  # the share so far, of the stage that goes on
+        if ": " in stage:  # an intermediate share of unretrieved sentences, not a new stage
             print(f"{time.perf_counter() - stages[0][1]:.0f} s, {stage}", flush=True)
         else:
             stages.append((stage, time.perf_counter(), time.process_time()))
@@ -100,7 +102,7 @@ def main() -> None:
     wall = cpu = 0.0
     for (stage, a, b), (_, c, d) in pairwise(stages):
         print(f"{stage}: {c - a:.1f} s, cpu {d - b:.1f} s")
-        if stage != "Measuring where it truncates":  # three texts, whatever the corpus
+        if stage != "Measuring where it truncates":  # does not depend on the corpus
             wall, cpu = wall + c - a, cpu + d - b
     if options.width:
         print(f"{done.done:,} of {done.total:,} documents: {wall:.0f} s, cpu {cpu:.0f} s")

@@ -1,9 +1,10 @@
-"""What calibrated attention costs: encoding the same batch with the plain and the calibrated model.
+"""Cost of calibrated attention: time to encode a batch with the plain and with calibrated models.
 
     python -m bench.calibration [--rounds 5]
 
-One interleaved run on all-MiniLM-L6-v2, documents of 512 tokens: plain; calibrated as by default
-(half of the layers); all layers; and pooled by the first token, where one row of attention changes.
+One interleaved run on all-MiniLM-L6-v2 with documents of 512 tokens: plain; calibrated with default
+settings (half of the layers); in all layers; and with first-token pooling, for which only one row
+of attention changes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Time and memory from naming a BEIR corpus of 50,000 documents to its first pair.
+"""Time and memory to read a BEIR corpus of 50,000 documents up to its first pair.
 
     python -m bench.corpus [--documents 50000] [--rounds 5]
 
-Each round is a process of its own: register the folder, read it, take the first pair. `judged` is
-how many documents have a judgement; `peak` is the growth of the resident set over the imports.
+Each round is a new process: register the folder, read it, take the first pair. `judged` is the
+number of documents with a judgment; `more` is the growth of the resident set after the imports.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ TEXT = "the harbour light turns slowly above grey water while boats return with 
 
 
 def write(folder: Path, documents: int, judged: int) -> None:
-    """A corpus in BEIR's layout: 150 to 350 words a document, one query for each judged one."""
+    """Write a corpus in BEIR's layout, with 150 to 350 words per document and one query for each
+    judged one."""
     chance, words = random.Random(7), TEXT.split()
     (folder / "qrels").mkdir(parents=True)
     with (folder / "corpus.jsonl").open("w", encoding="utf-8") as file:
@@ -39,7 +40,7 @@ def write(folder: Path, documents: int, judged: int) -> None:
 
 
 def measure(folder: str) -> dict[str, float]:
-    """Seconds and bytes of one reading, here and now."""
+    """Seconds and bytes of reading the corpus once in this process."""
     from poslens.attribution import datasets
 
     def resident(field: str) -> int:
@@ -68,11 +69,11 @@ def main() -> None:
             folder = Path(root) / str(judged)
             write(folder, options.documents, judged)
             command = [sys.executable, "-m", "bench.corpus", "--measure", str(folder)]
-            found = [
+            results = [
                 json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
                 for _ in range(options.rounds)
             ]
-            seconds, peak = (statistics.median(f[k] for f in found) for k in ("seconds", "bytes"))
+            seconds, peak = (statistics.median(r[k] for r in results) for k in ("seconds", "bytes"))
             print(
                 f"{options.documents:,} documents, {judged:6,} judged: {seconds:.2f} s, "
                 f"{peak / 2**20:.0f} MiB more"

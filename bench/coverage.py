@@ -2,14 +2,14 @@
 
     python -m bench.coverage [--rounds 1000]
 
-The 68 documents of the bundled sample, each with all its pairs, are the population; the results
-that ship with it are what is measured. Each round draws documents with replacement, computes the
+The population is the 68 documents of the bundled sample, each with all its pairs; the statistics
+are computed from the included results. Each round draws documents with replacement, computes the
 interval over them and compares it with the statistic of the population. Two populations of
-simulated documents, of 1 to 9 pairs each, are normal and strongly skewed (log-normal). `percentile`
-is the plain percentile interval of the same resamples.
+simulated documents with 1 to 9 pairs each are normal and strongly skewed (log-normal).
+`percentile` is the plain percentile interval of the same resamples.
 
-The second table has data sets in which position has no effect: 68 documents of different
-difficulty, 5 queries each. It gives the share with p <= 0.05 in PSI's permutation test, which
+The second table has simulated data sets in which position has no effect: 68 documents of different
+difficulty, 5 queries each. It shows the share with p <= 0.05 in PSI's permutation test, which
 permutes the queries of one document in the same bin together, and in one that permutes each query.
 """
 
@@ -65,7 +65,8 @@ Null = tuple[Values, NDArray[np.int64]]
 
 @dataclass(frozen=True)
 class Population:
-    """Rows [n, K] of pairs, the documents [n] they belong to, and a statistic of mean rows."""
+    """Rows [n, K] of pairs, the documents [n] to which they belong, and a statistic of the mean
+    row."""
 
     name: str
     rows: Values
@@ -74,8 +75,8 @@ class Population:
     kind: Kind = "bca"
 
     def covered(self, n: int, rounds: int, generator: np.random.Generator) -> tuple[float, ...]:
-        """Share of rounds in which the interval over n documents contains the true value: by the
-        percentiles, and as PosLens computes it."""
+        """Share of rounds in which the interval over `n` documents contains the true value: for the
+        percentile interval, and for that of PosLens."""
         true = self.statistic(self.rows.mean(0)[None])[0]
         order = np.argsort(self.documents, kind="stable")
         parts = np.split(order, np.cumsum(np.bincount(self.documents))[:-1])
@@ -88,10 +89,10 @@ class Population:
         hits = np.zeros((rounds, 2))
         for hit in hits:
             chosen = generator.integers(len(parts), size=n)
-            at = np.concatenate([parts[k] for k in chosen])
+            rows = np.concatenate([parts[k] for k in chosen])
             groups = np.repeat(np.arange(n), [len(parts[k]) for k in chosen]).tolist()
             drawn.clear()
-            interval = estimate(self.rows[at], groups, watched, kind=self.kind)
+            interval = estimate(self.rows[rows], groups, watched, kind=self.kind)
             low, high = np.nanpercentile(max(drawn, key=len), [2.5, 97.5])
             hit[0] = low <= true <= high
             hit[1] = interval is not None and interval.interval is not None
@@ -101,7 +102,7 @@ class Population:
 
 
 def first_column(means: Values) -> Values:
-    """The mean of the first column."""
+    """The mean of the first column [B]."""
     return means[:, 0]
 
 
@@ -111,12 +112,12 @@ def index(means: Values) -> Values:
 
 
 def index_difference(means: Values) -> Values:
-    """One index less another."""
+    """The index of the first 100 columns minus that of the others."""
     return index(means[:, :N_BINS]) - index(means[:, N_BINS:])
 
 
 def psi_change(means: Values) -> Values:
-    """PSI of one model less that of another."""
+    """PSI of one model minus that of another."""
     values, other = (psi_of_bins(group_means(side)) for side in np.split(means, 2, axis=1))
     return values - other
 
@@ -127,7 +128,7 @@ def rank_agreement(means: Values) -> Values:
 
 
 def populations(compute: Compute) -> Iterator[Population]:
-    """What is simulated."""
+    """The populations of the first table."""
     data = datasets.read(datasets.SAMPLE)
     setup = rankings.RankingSetup(rankings.collection_of(data))
     of_queries = numbered([query.document for query in setup.queries])
@@ -140,8 +141,8 @@ def populations(compute: Compute) -> Iterator[Population]:
         yield Population(f"nDCG@10, {name}", scores[name], of_queries, first_column)
     difference = scores["MiniLM"] - scores["MiniLM-recency"]
     yield Population("nDCG@10, difference of two models", difference, of_queries, first_column)
-    places = [query.evidence or 0.0 for query in setup.queries]
-    member = np.eye(N_EVIDENCE_BINS)[[evidence_bin(place) for place in places]]
+    positions = [query.evidence or 0.0 for query in setup.queries]
+    member = np.eye(N_EVIDENCE_BINS)[[evidence_bin(position) for position in positions]]
     sides = [group_rows(scores[name][:, 0], member) for name in ("MiniLM", "MiniLM-recency")]
     yield Population("harmonic mean of nDCG@10", sides[0], of_queries, harmonic_of_groups)
     both = np.concatenate(sides, axis=1)

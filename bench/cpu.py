@@ -1,10 +1,10 @@
-"""What a CPU's own formats and settings do to the time of a gradient, and to its numbers.
+"""Effect of number formats and settings of a CPU on the time of a gradient and on its numbers.
 
     python -m bench.cpu [--rounds 7] [--tokens 512] [--batch 2] [--threads 2]
 
-all-MiniLM-L6-v2, each setting once a round, ratios within a round to how PosLens computes by
-default. Beside them a product of two matrices in float32 and in bfloat16, the processor's limit,
-and how far each setting moves the numbers: the largest difference over the largest number.
+all-MiniLM-L6-v2, with each setting once per round; ratios are to PosLens' default within a round.
+The product of two matrices in float32 and in bfloat16 shows the processor's limit. `moved by` is
+the largest difference from the default divided by the largest number.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.resolve import resolve
 
 SIDE = 2048
-"""Of the matrices whose product is the limit."""
+"""Number of rows and columns of the matrices whose product is timed."""
 
 DEFAULT = "as it is"
 Setting = Callable[[], AbstractContextManager[object]]
@@ -35,7 +35,7 @@ Setting = Callable[[], AbstractContextManager[object]]
 
 @contextmanager
 def short_products() -> Iterator[None]:
-    """Products of float32 matrices in bfloat16."""
+    """Multiply float32 matrices in bfloat16."""
     torch.set_float32_matmul_precision("medium")
     try:
         yield
@@ -45,7 +45,7 @@ def short_products() -> Iterator[None]:
 
 @contextmanager
 def no_denormals() -> Iterator[None]:
-    """Numbers too small to be normal as zero."""
+    """Flush denormal numbers to zero."""
     torch.set_flush_denormal(True)
     try:
         yield
@@ -55,7 +55,7 @@ def no_denormals() -> Iterator[None]:
 
 @contextmanager
 def threads(n: int) -> Iterator[None]:
-    """On so many threads."""
+    """Use `n` threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(n)
     try:
@@ -66,7 +66,7 @@ def threads(n: int) -> Iterator[None]:
 
 @contextmanager
 def eager(retriever: DenseRetriever) -> Iterator[None]:
-    """transformers' own attention instead of PyTorch's."""
+    """Use the attention of transformers instead of PyTorch's."""
     backbone = retriever.backbone
     before = backbone.config._attn_implementation
     backbone.set_attn_implementation("eager")
@@ -77,7 +77,7 @@ def eager(retriever: DenseRetriever) -> Iterator[None]:
 
 
 def settings(tokens: int, n_threads: int) -> dict[str, tuple[Callable[[int], object], Setting]]:
-    """A gradient of so many documents, and what it runs in."""
+    """The settings by name: a function of the number of documents, and the context it runs in."""
     float32, bfloat16 = (
         load(resolve("MiniLM"), "cpu", literal) for literal in ("float32", "bfloat16")
     )
@@ -104,15 +104,15 @@ def settings(tokens: int, n_threads: int) -> dict[str, tuple[Callable[[int], obj
     }
 
 
-def numbers(found: object) -> Tensor:
-    """What a contender gave, in float32."""
-    values = found[0] if isinstance(found, tuple) else found
+def numbers(result: object) -> Tensor:
+    """The gradient that a contender returns, in float32."""
+    values = result[0] if isinstance(result, tuple) else result
     assert isinstance(values, Tensor)
     return values.float()
 
 
 def moved(values: Tensor, reference: Tensor) -> float:
-    """The largest difference over the largest number; infinite where one is not finite."""
+    """The largest difference divided by the largest number; infinite if a value is not finite."""
     if not values.isfinite().all():
         return float("inf")
     return float((values - reference).abs().max() / reference.abs().max())
@@ -141,7 +141,7 @@ def main() -> None:
 
         try:
             array = numbers(within())
-        except Exception as error:  # no compiler, say: the others go on
+        except Exception as error:  # for example, there is no compiler
             print(f"{name}: left out ({type(error).__name__})")
             continue
         reference = array if reference is None else reference

@@ -1,16 +1,16 @@
-"""What debiasing by self-distillation costs and changes: by model, corpus, seed and dose.
+"""Cost and effect of debiasing by self-distillation, by model, corpus, seed and number of steps.
 
     python -m bench.debias [--model M ...] [--corpus C ...] [--seed S ...] [--steps N ...]
 
-The corpus `planted` is the sentences that the planted adapters were trained on, ten a document;
-`python` is the language reference that comes with Python (`pydoc_data.topics`), without its code.
-A row is a training with its position effect on validation texts at each check, and the measures of
-`poslens.PositionEvaluator` on the sample before and after. Trained on the sample itself, they are
-left out: `poslens debias` judges that on held-out documents. One thread.
+The corpus `planted` has the sentences on which the planted adapters were trained, ten per document;
+`python` is Python's language reference (`pydoc_data.topics`) without code. Each row is a training
+with its position effect on validation texts at each check, and the measures of
+`poslens.PositionEvaluator` on the sample before and after. These are omitted if the sample itself
+is the corpus; `poslens debias` evaluates that on held-out documents. Uses one thread.
 
 `order`: share of 80 queries such as "the valve was opened after the pump was stopped" for which the
-text that tells both events in that order scores higher than the text with its two sentences
-swapped, which tells the opposite in the same words. 0.5 is chance.
+text that reports both events in that order scores higher than the text with its two sentences
+swapped, which reports the opposite in the same words. 0.5 is chance.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ EVENTS = Path(__file__).with_name("events.tsv")
 
 
 def corpus_of(name: str) -> TrainingCorpus:
-    """The corpus of a data set, of the planted sentences, or of Python's reference."""
+    """The training corpus of a data set, of the planted sentences, or of Python's reference."""
     if name == REFERENCE:
         return training_corpus(name, [(text, "eng") for text in map(prose, topics.topics.values())])
     if name != PLANTED:
@@ -57,40 +57,40 @@ def corpus_of(name: str) -> TrainingCorpus:
 
 
 def prose(topic: str) -> str:
-    """The paragraphs of a topic that are whole sentences: no headings, code or grammar."""
+    """The paragraphs of a topic that are complete sentences, without headings, code or grammar."""
     paragraphs = (" ".join(part.split()) for part in re.split(r"\n\s*\n", topic) if part[:1] > " ")
     return " ".join(text for text in paragraphs if text.endswith(".") and "::=" not in text)
 
 
 def order_cases() -> Iterator[tuple[list[str], str, str]]:
-    """Two queries about the order of two events, which name them in either order, the text that
-    tells the events in that order, and the same text with its sentences swapped."""
+    """Two queries about the order of two events, which name them in either order; the text that
+    reports the events in that order; and the same text with its sentences swapped."""
     for line in EVENTS.read_text(encoding="utf-8").splitlines():
         first, second = line.split("\t")
         queries = [f"{second} after {first}", f"{first} before {second}"]
-        told, swapped = (
+        in_order, swapped = (
             " ".join(f"{event[0].upper()}{event[1:]}." for event in events)
             for events in ((first, second), (second, first))
         )
-        yield queries, told, swapped
+        yield queries, in_order, swapped
 
 
 @torch.no_grad()
 def order_share(retriever: DenseRetriever) -> Estimate | None:
-    """Share of the queries of `order_cases` for which the text in the asked order scores higher;
-    the interval resamples pairs of events."""
+    """Share of the queries of `order_cases` for which the text with the events in order scores
+    higher; the interval resamples pairs of events."""
     model = retriever.model
     wins = []
-    for queries, told, swapped in order_cases():
-        asked = model.encode_query(queries, normalize_embeddings=True)
-        texts = model.encode_document([told, swapped], normalize_embeddings=True)
-        right, wrong = texts @ asked.T
+    for queries, in_order, swapped in order_cases():
+        vectors = model.encode_query(queries, normalize_embeddings=True)
+        texts = model.encode_document([in_order, swapped], normalize_embeddings=True)
+        right, wrong = texts @ vectors.T
         wins.append([float(np.mean((right > wrong) + 0.5 * (right == wrong)))])
     return estimate(np.array(wins))
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Train each combination and print a row of Markdown."""
+    """Train each combination and print a Markdown table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", nargs="+", default=["MiniLM-primacy", "MiniLM"])
     parser.add_argument("--corpus", nargs="+", default=["sample", PLANTED])

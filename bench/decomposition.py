@@ -1,26 +1,28 @@
-"""What the token decomposition costs against reading the pair, and against DecompX done literally.
+"""Cost of the token decomposition compared with a forward pass and with a literal DecompX.
 
     python -m bench.decomposition [--rounds 7] [--literal 256 512] [--long 2048 8192]
 
-On all-MiniLM-L6-v2, query of 12 tokens, documents of 256 and of 512, interleaved:
+On all-MiniLM-L6-v2 with a query of 12 tokens and documents of 256 and of 512, interleaved:
+
 - `forward`: embed query and document, no gradients;
-- `document shares`: shares.shares of the document, the query's vector given;
+- `document shares`: shares.shares of the document, given the query's vector;
 - `attribute`: both sides, as pages and runs compute it;
 - `matrix`: each query token with each document token (matrix.share_matrices);
 - batches: pairs per second of `attribute`, one pair at a time and several together.
 
-Each in a process of its own, with peak memory:
-- `shares`, `matrix`: as above;
-- `literal`: the same shares by carrying one vector per input token through every layer forwards
-  (T x (T + 1) x H, DecompX's way, with biases in a slot of their own: methods/propagation.py);
-  its shares must agree with ours. It is given every help that leaves its T x T x H vectors: no
-  gradients, feed-forward layers and norms a few rows at a time;
-- `shares`, `matrix` at 2,048 tokens and more, with a query of 16, on a random BERT of MiniLM's size
-  with as many positions.
+Each in a separate process, with peak memory:
 
-Peak memory is the growth of the process's resident set while the work runs, after one run on a
+- `shares`, `matrix`: as above;
+- `literal`: the same shares by propagating one vector per input token forward through every layer
+  (T x (T + 1) x H as in DecompX, with a separate slot for biases: methods/propagation.py). Its
+  shares must agree with ours. It is optimized as far as its T x T x H vectors allow: no gradients,
+  feed-forward layers and norms a few rows at a time;
+- `shares`, `matrix` at 2,048 tokens and more, with a query of 16, on a random BERT of MiniLM's size
+  with that many positions.
+
+Peak memory is the growth of the process's resident set during the computation, after one run on a
 short text has loaded every kernel: VmHWM, reset through /proc/self/clear_refs, minus VmRSS at the
-start; it needs Linux.
+start. This requires Linux.
 """
 
 from __future__ import annotations
@@ -59,15 +61,15 @@ LONG_QUERY = 16
 
 
 def literal_shares(retriever: DenseRetriever, encoded: Encoded, other: Tensor) -> Tensor:
-    """Shares [T + 1] of a BERT's tokens in the inner product with `other` [1, H], the last one of
-    the biases, carried forwards. Mean pooling and cosine."""
+    """Shares [T + 1] of a BERT's tokens in the inner product with `other` [1, H], propagated
+    forward; the last one is that of the biases. For mean pooling and cosine."""
     with torch.no_grad():
         hidden, vectors = propagate(retriever, encoded, spread=False)
         shares: torch.Tensor = vectors.mean(0) / hidden.mean(0).norm() @ other[0]
         return shares
 
 
-# -- one measurement in a process of its own -------------------------------------------------------
+# -- one measurement in a separate process ---------------------------------------------------------
 
 
 def random_bert(positions: int) -> DenseRetriever:
@@ -94,7 +96,7 @@ def random_bert(positions: int) -> DenseRetriever:
 
 
 def work(retriever: DenseRetriever, what: str, pair: TextPair) -> Callable[[], Any]:
-    """The work called `what`, ready to run."""
+    """A function that runs the computation called `what` on a pair."""
     documents = retriever.encode_texts([pair.document], "document")
     with torch.no_grad():
         query = retriever.embed(retriever.encode_texts([pair.query], "query"))
@@ -109,7 +111,7 @@ def work(retriever: DenseRetriever, what: str, pair: TextPair) -> Callable[[], A
 
 
 def forward(retriever: DenseRetriever, pair: TextPair) -> Tensor:
-    """The pair's score [1] and nothing else."""
+    """The pair's score [1], without gradients."""
     with torch.no_grad():
         queries = retriever.encode_texts([pair.query], "query")
         documents = retriever.encode_texts([pair.document], "document")
@@ -117,7 +119,8 @@ def forward(retriever: DenseRetriever, pair: TextPair) -> Tensor:
 
 
 def measure(what: str, tokens: int) -> dict[str, float]:
-    """Seconds and peak bytes of one run here and now, and how far literal shares are from ours."""
+    """Seconds and peak bytes of one run in this process, and for `literal` the largest difference
+    from our shares."""
     long = tokens > MINILM_POSITIONS
     retriever = random_bert(tokens) if long else load(resolve("MiniLM"), device="cpu")
     assert isinstance(retriever, DenseRetriever)
@@ -127,17 +130,17 @@ def measure(what: str, tokens: int) -> dict[str, float]:
     Path("/proc/self/clear_refs").write_text("5")
     before = _status("VmRSS")
     started = time.perf_counter()
-    found = run()
+    result = run()
     seconds = time.perf_counter() - started
     peak = _status("VmHWM") - before
     error = 0.0
     if what == "literal":
-        error = float((found - work(retriever, "shares", pair)()).abs().max())
+        error = float((result - work(retriever, "shares", pair)()).abs().max())
     return {"seconds": seconds, "peak": peak, "error": error}
 
 
 def _status(field: str) -> int:
-    """Bytes of a line of /proc/self/status."""
+    """The bytes in a line of /proc/self/status."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return 1024 * int(line.split()[1])
@@ -145,7 +148,7 @@ def _status(field: str) -> int:
 
 
 def apart(what: str, tokens: int) -> dict[str, float]:
-    """`measure` in a process of its own."""
+    """`measure` in a separate process."""
     command = [
         sys.executable,
         "-m",
@@ -193,17 +196,17 @@ def timings(retriever: DenseRetriever, tokens: int, rounds: int, batch: int) -> 
 
 
 def memory(lengths: list[int], longer: list[int]) -> None:
-    """Print seconds and peak memory of each work in a process of its own."""
+    """Print seconds and peak memory of each computation, each in a separate process."""
     print("each in its own process: seconds, growth of the resident set")
 
     def line(what: str, tokens: int) -> dict[str, float]:
-        found = apart(what, tokens)
+        figures = apart(what, tokens)
         print(
-            f"  {tokens:5} tokens  {what:8} {found['seconds']:9.3f} s "
-            f"{found['peak'] / 2**20:9.1f} MiB",
+            f"  {tokens:5} tokens  {what:8} {figures['seconds']:9.3f} s "
+            f"{figures['peak'] / 2**20:9.1f} MiB",
             flush=True,
         )
-        return found
+        return figures
 
     for tokens in lengths:
         ours, matrix, literal = (line(what, tokens) for what in ("shares", "matrix", "literal"))

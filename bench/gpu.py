@@ -1,17 +1,17 @@
-"""On a machine with a CUDA GPU: whether its numbers are the CPU's, and how fast they come.
+"""Compare the numbers of a CUDA GPU with the CPU's, and measure its speed.
 
     python -m bench.gpu [--parts proof kernels memory spread speed] [--out gpu.json]
 
-- `proof`: every method on every supported architecture in float32, bfloat16 and float16, beside
-  the CPU in float32;
-- `kernels`: the same for each kernel of attention alone, and flash attention 2 where it is there;
-- `memory`: batches that really do not fit;
-- `spread`: a model over all GPUs of the machine;
-- `speed`: pairs a second of random models at 512, 2,048 and 8,192 tokens, beside PosIR's published
-  loop and beside a large product of matrices in the same precision, in turns.
+- `proof`: every method on every supported architecture in float32, bfloat16 and float16, compared
+  with the CPU in float32;
+- `kernels`: the same with each attention kernel alone, and with flash attention 2 if available;
+- `memory`: batches that do not fit into the GPU's memory;
+- `spread`: a model whose layers are spread over all GPUs of the machine;
+- `speed`: pairs per second of random models at 512, 2,048 and 8,192 tokens, of PosIR's published
+  loop, and of a large matrix product in the same precision, interleaved.
 
-Prints tables and writes everything with its provenance as JSON. Ends with 1 where something is not
-as on the CPU.
+Prints tables and writes all results with their provenance as JSON. The exit code is 1 if a number
+differs from the CPU's.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from poslens.compute.provenance import poslens_version
 PRECISIONS = ("float32", "bfloat16", "float16")
 LENGTHS = (512, 2048, 8192)
 SPEEDS = {"MiniLM-sized": ("float32", "bfloat16"), "0.6B": ("float32", "bfloat16")}
-"""Precisions that a size is measured in; bfloat16 where it is not named."""
+"""Precisions in which models of each size are measured; bfloat16 for sizes that are missing."""
 
 PARTS = ("proof", "kernels", "memory", "spread", "speed")
 
@@ -61,7 +61,7 @@ DRIVER = Path("/proc/driver/nvidia/version")
 
 @dataclass(slots=True)
 class Report:
-    """What was found; `failed` counts what is not as on the CPU."""
+    """The results; `failed` is the number of cases that differ from the CPU."""
 
     provenance: dict[str, Any]
     cases: list[Case] = field(default_factory=list)
@@ -71,13 +71,13 @@ class Report:
 
     @property
     def failed(self) -> int:
-        """Cases that did not pass."""
+        """Number of cases that did not pass."""
         halved = self.halved is not None and not self.halved.passed
         return sum(case.passed is False for case in self.cases) + halved
 
 
 def why_not() -> str:
-    """One sentence where there is no CUDA GPU to measure; empty where there is."""
+    """Why nothing can be measured on this machine, as a sentence; empty if there is a CUDA GPU."""
     if torch.cuda.is_available():
         return ""
     if torch.version.cuda is None:
@@ -89,8 +89,8 @@ def why_not() -> str:
 
 
 def provenance(device: str) -> dict[str, Any]:
-    """What the numbers depend on beside the models."""
-    found: dict[str, Any] = {
+    """Software and hardware on which the numbers depend."""
+    entries: dict[str, Any] = {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "device": device,
         "poslens": poslens_version(),
@@ -102,17 +102,17 @@ def provenance(device: str) -> dict[str, Any]:
     }
     if torch.device(device).type == "cuda":
         chip = torch.cuda.get_device_properties(device)
-        found |= {
+        entries |= {
             "chip": chip.name,
             "chips": torch.cuda.device_count(),
             "memory_gb": round(chip.total_memory / 1e9, 1),
             "capability": f"{chip.major}.{chip.minor}",
             "cuda": torch.version.cuda,
             "driver": DRIVER.read_text().splitlines()[0] if DRIVER.is_file() else "unknown",
-            # With it products of float32 have ten bits, and nothing would be as on the CPU.
+            # TF32 has ten bits of precision, so every number would differ from the CPU's.
             "tf32": torch.backends.cuda.matmul.allow_tf32,
         }
-    return found
+    return entries
 
 
 def run_speed(
@@ -123,26 +123,26 @@ def run_speed(
     rounds: int,
     show: Callable[[str], None],
 ) -> None:
-    """Pairs a second of the models of these names."""
+    """Add the speed of the models of these sizes to the report, and show it."""
     for size in SIZES:
         if size.name not in names:
             continue
         for precision in SPEEDS.get(size.name, ("bfloat16",)):
-            found = list(measure(size, device, precision, lengths, rounds=rounds))
-            report.speeds += found
-            for line in speed_lines(found):
+            speeds = list(measure(size, device, precision, lengths, rounds=rounds))
+            report.speeds += speeds
+            for line in speed_lines(speeds):
                 show(line)
             release()
 
 
 def run_memory(device: str) -> Halved:
-    """A batch of 64 documents of 512 tokens in two fifths of the memory that it takes, and one
-    where there is nothing left."""
+    """Compute a batch of 64 documents of 512 tokens in two fifths of the memory that it needs, and
+    one document in less than it needs."""
     retriever = build(SIZES[0], device, "float32")
     batch: list[TextPair] = pairs(64, 512)
     method = make_method("saliency")
     compute = partial(METHODS[method.name].compute, retriever, method)
-    compute(batch[:1])  # what is kept from the first call on
+    compute(batch[:1])  # the first call allocates memory that stays allocated
     before, whole = memory_of(lambda: compute(batch), device)
     _, one = memory_of(lambda: compute(batch[:1]), device)
     less, least = before + 0.4 * (whole - before), before + 0.3 * (one - before)
@@ -155,7 +155,7 @@ def run_memory(device: str) -> Halved:
 
 
 def case_lines(cases: Iterable[Case]) -> list[str]:
-    """A table: one line for each case that says something."""
+    """The lines of a table of cases."""
     lines = [
         "| model | method | precision | how | distance | score | completeness | |",
         "|---|---|---|---|---|---|---|---|",
@@ -173,7 +173,7 @@ def case_lines(cases: Iterable[Case]) -> list[str]:
 
 
 def speed_lines(speeds: Iterable[Speed]) -> list[str]:
-    """A table: one line for each contender."""
+    """The lines of a table of speeds, one for each contender."""
     lines = [
         "| model | precision | tokens | what | pairs at once | pairs/s | over the loop | TFLOP/s "
         "| of the product's |",
@@ -200,13 +200,13 @@ def speed_lines(speeds: Iterable[Speed]) -> list[str]:
 
 
 def write(report: Report, path: Path) -> None:
-    """Everything as JSON."""
-    found = {**asdict(report), "failed": report.failed}
-    path.write_text(json.dumps(found, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    """Write the report as JSON."""
+    entries = {**asdict(report), "failed": report.failed}
+    path.write_text(json.dumps(entries, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def main() -> None:
-    """Run the parts and say what they found."""
+    """Run the parts and print their results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     sizes = [size.name for size in SIZES]
@@ -241,7 +241,7 @@ def main() -> None:
         print(report.halved)
     for note in report.notes:
         print(note)
-    write(report, options.out)  # what is proven stays, whatever becomes of the rest
+    write(report, options.out)  # so that these results exist even if the rest fails
     if "speed" in options.parts:
         run_speed(report, device, options.sizes, options.lengths, options.rounds, print)
     write(report, options.out)

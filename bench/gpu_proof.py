@@ -1,8 +1,8 @@
-"""Whether a device's numbers are the CPU's: every method on every supported architecture, each of
-the kernels of attention, batches that do not fit, models spread over devices.
+"""Compare a device's numbers with the CPU's: every method on every supported architecture, each
+attention kernel, batches that do not fit into memory, models spread over devices.
 
-The architectures are those of docs/support.md, two-layer random models that its command builds
-(`tests.attribution.support_matrix`): what is supported is defined there and not here again.
+The architectures are those of docs/support.md, two-layer random models defined in
+`tests.attribution.support_matrix`.
 """
 
 from __future__ import annotations
@@ -31,26 +31,28 @@ from poslens.attribution.types import Attribution, Method, TextPair
 from tests.attribution.support_matrix import PAIRS, models
 
 LIMITS = {"saliency": 1e-4, "integrated_gradients": 1e-2}
-"""Largest distance from the CPU in float32. Integrated gradients pass through points where random
-weights make the gradient wild, which enlarges rounding."""
+"""Maximum distance from the CPU in float32, by method. Integrated gradients pass through points at
+which random weights have very large gradients, which amplifies rounding errors."""
 
 LIMIT = 1e-3
 
 ROUNDING = 4
-"""Where float32 itself is coarse, a device may differ from the CPU by so many times what the CPU in
-float32 differs from the CPU in float64. Occlusion subtracts two scores near 1, so that an effect of
-1e-4 keeps three digits; the gradients of a random mT5 enlarge rounding a thousandfold."""
+"""If float32 itself is imprecise, a device may differ from the CPU by this multiple of the
+difference between float32 and float64 on the CPU. Occlusion subtracts two scores near 1, so that an
+effect of 1e-4 has three digits; the gradients of a random mT5 amplify rounding errors a
+thousandfold."""
 
 COMPLETE = {"float32": 1e-3, "bfloat16": 0.05, "float16": 0.05}
-"""Largest completeness error over the sum of the absolute shares, of decomposition and of scores
-that are sums as they stand. Integrated gradients say with each result how far they add up."""
+"""Maximum completeness error relative to the sum of the absolute shares, by precision, for the
+methods in `EXACT`. For integrated gradients the error depends on the number of steps."""
 
 EXACT = ("decomposition", "terms", "maxsim")
 
 VARIANTS: Mapping[str, Sequence[Mapping[str, str]]] = {
     "decomposition": ({}, {"matrix": "yes"}, {"biases": "decompx"}, {"biases": "absdot"})
 }
-"""Parameters beside the default ones, for methods that compute otherwise by them."""
+"""Parameters that are tested, for methods whose computation depends on them; others have defaults
+only."""
 
 KERNELS = {
     "math": SDPBackend.MATH,
@@ -61,20 +63,20 @@ KERNELS = {
 FLASH2 = "flash_attention_2"
 
 OF_KERNELS = ("bert", "qwen3-left")
-"""Architectures that kernels are tried on: every token sees all others; causal, with grouped heads
-and padding on the left."""
+"""Architectures on which kernels are tested: one with bidirectional attention, and one with causal
+attention, grouped heads and left padding."""
 
 Context = Callable[[], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One method on one model, beside the CPU in float32.
+    """One method on one model, compared with the CPU in float32.
 
-    `distance` is the largest difference of a token's number, over the largest number; `score` the
-    largest one of scores, over the larger of the score and 1; `completeness` as in `COMPLETE`.
-    `note` says why there are no numbers. `passed` is None where nothing was to be shown: what the
-    CPU refuses too, a kernel that is not there.
+    `distance` is the largest difference of a token's number, relative to the largest number.
+    `score` is the largest difference of a score, relative to the score or 1 if that is larger.
+    `completeness` is as in `COMPLETE`. `note` has the reason if there are no numbers. `passed` is
+    None if there is nothing to compare: the CPU refuses the case too, or a kernel is missing.
     """
 
     model: str
@@ -91,7 +93,8 @@ class Case:
 def prove(
     root: Path, device: str, precisions: Sequence[str], names: Iterable[str] | None = None
 ) -> Iterator[Case]:
-    """Every method on every architecture, or on those of `names`; models are built in `root`."""
+    """A case for every method on every architecture, or on those of `names`; models are built in
+    the folder `root`."""
     for label, spec in _named(root, names):
         methods = methods_of(spec)
         expected = results(load(spec, "cpu", "float32"), methods)
@@ -102,17 +105,17 @@ def prove(
                 check_retriever(retriever)
             except Exception as error:
                 passed = None if precision != "float32" and isinstance(error, UserError) else False
-                yield Case(label, "all", precision, device, passed=passed, note=_said(error))
+                yield Case(label, "all", precision, device, passed=passed, note=_sentence(error))
                 continue
-            found = results(retriever, methods)
+            computed = results(retriever, methods)
             for method in methods:
-                known = expected[method]
-                own = rounding(known, exact[method]) if precision == "float32" else 0.0
-                yield compare(label, method, precision, device, found[method], known, own)
+                on_cpu = expected[method]
+                own = rounding(on_cpu, exact[method]) if precision == "float32" else 0.0
+                yield compare(label, method, precision, device, computed[method], on_cpu, own)
 
 
 def _wide(spec: RetrieverSpec) -> Any:
-    """The model in float64: what float32 is measured against."""
+    """The model on the CPU in float64, to measure the rounding error of float32."""
     retriever: Any = load(spec, "cpu", "float32")
     if hasattr(retriever, "model"):
         retriever.model.double()
@@ -120,7 +123,7 @@ def _wide(spec: RetrieverSpec) -> Any:
 
 
 def _named(root: Path, names: Iterable[str] | None) -> Iterator[tuple[str, RetrieverSpec]]:
-    """The architectures of these names; no others are built once they are all there."""
+    """The architectures with these names, or all; building stops after the last of them."""
     left = None if names is None else set(names)
     for label, spec in models(root):
         if left is None or label in left:
@@ -132,7 +135,7 @@ def _named(root: Path, names: Iterable[str] | None) -> Iterator[tuple[str, Retri
 
 
 def methods_of(spec: RetrieverSpec) -> list[Method]:
-    """What is computed of a model: its methods, with the parameters that change how."""
+    """The methods that fit a model, with their parameters to test."""
     return [
         make_method(name, options)
         for name, entry in METHODS.items()
@@ -142,30 +145,30 @@ def methods_of(spec: RetrieverSpec) -> list[Method]:
 
 
 Results = list[Attribution] | str
-"""Of each pair, or the sentence why there is none. Errors that are no sentence begin with `!`."""
+"""A result for each pair, or the sentence why there is none. Unexpected errors begin with `!`."""
 
 
 def results(
     retriever: Retriever, methods: Sequence[Method], pairs: Sequence[TextPair] = PAIRS
 ) -> dict[Method, Results]:
-    """What each method gives on the pairs, as one padded batch."""
-    found: dict[Method, Results] = {}
+    """The results of each method on the pairs, computed as one padded batch."""
+    computed: dict[Method, Results] = {}
     for method in methods:
         try:
-            found[method] = METHODS[method.name].compute(retriever, method, pairs)
-        except Exception as error:  # a kernel that fails takes no other with it
-            found[method] = _said(error)
-    return found
+            computed[method] = METHODS[method.name].compute(retriever, method, pairs)
+        except Exception as error:  # reported with the method
+            computed[method] = _sentence(error)
+    return computed
 
 
-def _said(error: Exception) -> str:
+def _sentence(error: Exception) -> str:
     if isinstance(error, UserError):
         return str(error)
     return f"!{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
 
 
 def rounding(expected: Results, exact: Results) -> float:
-    """How far float32 on the CPU lies from float64, as `Case.distance`; 0 where either has no
+    """The distance (`Case.distance`) of float32 on the CPU from float64; 0 if either has no
     numbers."""
     if isinstance(expected, str) or isinstance(exact, str):
         return 0.0
@@ -177,32 +180,34 @@ def compare(
     method: Method,
     precision: str,
     how: str,
-    found: Results,
+    computed: Results,
     expected: Results,
     own_rounding: float = 0.0,
 ) -> Case:
-    """The case of one method on one model; `own_rounding` is that of the CPU in float32."""
+    """The case of one method on one model; `own_rounding` is the CPU's in float32 (`rounding`)."""
     name = method.name + "".join(
         f" {key}={value}"
         for key, value in method.params.items()
         if value != make_method(method.name).params[key]
     )
     if isinstance(expected, str):
-        same = isinstance(found, str)
+        same = isinstance(computed, str)
         return Case(
             label, name, precision, how, passed=None if same else False, note=f"CPU: {expected}"
         )
-    if isinstance(found, str):
-        # 16 bits may be too few for a model, which the product then says in a sentence.
-        excused = precision != "float32" and not found.startswith("!")
-        return Case(label, name, precision, how, passed=None if excused else False, note=found)
-    distance = max(_distance(a, b) for a, b in zip(found, expected, strict=True))
+    if isinstance(computed, str):
+        # 16 bits may not be enough for a model, which PosLens then reports in a sentence.
+        excused = precision != "float32" and not computed.startswith("!")
+        return Case(label, name, precision, how, passed=None if excused else False, note=computed)
+    distance = max(_distance(a, b) for a, b in zip(computed, expected, strict=True))
     score = max(
         abs(a.score - b.score) / max(1.0, abs(b.score))
-        for a, b in zip(found, expected, strict=True)
+        for a, b in zip(computed, expected, strict=True)
     )
     missed = [
-        _missed(attribution) for attribution in found if attribution.completeness_error is not None
+        _missed(attribution)
+        for attribution in computed
+        if attribution.completeness_error is not None
     ]
     completeness = max(missed) if missed else None
     passed = method.name not in EXACT or (
@@ -239,8 +244,8 @@ def _missed(attribution: Attribution) -> float:
 def kernels(
     root: Path, device: str, precisions: Sequence[str], names: Iterable[str] = OF_KERNELS
 ) -> Iterator[Case]:
-    """Saliency and decomposition by each kernel alone: on pairs of one length, which need no mask,
-    and on padded ones."""
+    """Cases for saliency and decomposition with each attention kernel alone, on pairs of equal
+    length, which need no mask, and on padded ones."""
     alike = [PAIRS[0]] * 2
     for label, spec in _named(root, names):
         methods = [make_method("saliency"), make_method("decomposition")]
@@ -257,24 +262,24 @@ def kernels(
             for name, context in contexts.items():
                 for how, batch in batches.items():
                     with context():
-                        found = results(retriever, methods, batch)
+                        computed = results(retriever, methods, batch)
                     for method in methods:
-                        said = found[method]
+                        own = computed[method]
                         case = compare(
                             label,
                             method,
                             precision,
                             f"{name}, {how}",
-                            said,
+                            own,
                             expected[how][method],
                         )
-                        missing = isinstance(said, str) and _is_missing(name, method, said)
+                        missing = isinstance(own, str) and _is_missing(name, method, own)
                         yield _without_verdict(case) if missing else case
 
 
 def _is_missing(kernel: str, method: Method, text: str) -> bool:
-    # Decomposition sees attention where torch's own function computes it, so another package's
-    # kernel is refused with a sentence.
+    # Decomposition intercepts torch's own attention function, so it refuses kernels of other
+    # packages with a sentence.
     foreign = kernel == FLASH2 and method.name == "decomposition" and not text.startswith("!")
     return foreign or "No available kernel" in text or "No viable backend" in text
 
@@ -303,9 +308,9 @@ def _flash2(retriever: Any) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Halved:
-    """What became of a batch that did not fit: pairs in each attempt, in order; the largest
-    distance from the same pairs one by one; and what was said of a single pair that does not fit
-    either."""
+    """How a batch that did not fit into memory was computed: the number of pairs in each attempt,
+    in order; the largest distance from the same pairs computed one by one; and the error for a
+    single pair that does not fit."""
 
     attempts: tuple[int, ...]
     distance: float
@@ -313,7 +318,8 @@ class Halved:
 
     @property
     def passed(self) -> bool:
-        """Whether it was halved, the numbers stayed and one pair too many is a sentence."""
+        """Whether the batch was halved, its numbers are right, and a single pair that does not fit
+        gives a sentence."""
         halved = len(self.attempts) > 1 and self.attempts[0] > self.attempts[-1]
         return (
             halved
@@ -325,8 +331,8 @@ class Halved:
 def halves(
     retriever: Retriever, pairs: Sequence[TextPair], less: Context, least: Context
 ) -> Halved:
-    """Saliency of `pairs` at once where memory is `less` than they need, and of one pair where it
-    is the `least`."""
+    """Compute saliency of `pairs` in one batch with `less` memory than they need, and of one pair
+    with the `least`."""
     method = make_method("saliency")
     compute = METHODS[method.name].compute
     expected = [compute(retriever, method, [pair])[0] for pair in pairs]
@@ -344,14 +350,14 @@ def halves(
             Halving()(lambda part: compute(retriever, method, part), [pairs[0]])
         except UserError as error:
             sentence = str(error)
-    # The device works on after that.
+    # The device must still work afterwards.
     (again,) = compute(retriever, method, [pairs[0]])
     both = zip([*attributions, again], [*expected, expected[0]], strict=True)
     return Halved(tuple(attempts), max(_distance(a, b) for a, b in both), sentence)
 
 
 def memory_of(run: Callable[[], object], device: str) -> tuple[int, int]:
-    """Bytes that stand on a CUDA device before `run` and at its peak."""
+    """Allocated bytes on a CUDA device before `run`, and the peak during it."""
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
@@ -361,7 +367,7 @@ def memory_of(run: Callable[[], object], device: str) -> tuple[int, int]:
 
 @contextmanager
 def limited(device: str, n_bytes: int) -> Iterator[None]:
-    """While this is open torch gets no more than so many bytes of a CUDA device."""
+    """Limit torch to this many bytes of a CUDA device."""
     total = torch.cuda.get_device_properties(device).total_memory
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(min(1.0, n_bytes / total), device)
@@ -375,18 +381,18 @@ def limited(device: str, n_bytes: int) -> Iterator[None]:
 
 
 def spread(spec: RetrieverSpec, device: str, several: bool = True) -> tuple[list[Case], list[str]]:
-    """Saliency and decomposition of a model whose layers are spread over all devices, and the
-    devices that they stand on. Where it stands on one alone though there are `several`, nothing is
-    shown."""
+    """Cases for saliency and decomposition of a model whose layers are spread over all devices, and
+    the devices with layers. If there are `several` devices but all layers are on one, a case
+    fails."""
     methods = [make_method("saliency"), make_method("decomposition")]
     expected = results(load(spec, "cpu", "float32"), methods)
-    # No GPU is too small for a small model, which is when PosLens spreads one.
+    # PosLens spreads only models that are too large for one GPU.
     with patch("poslens.attribution.retrievers.dense_loading.must_spread", lambda *_: True):
         retriever: Any = load(spec, device, "float32")
     where = sorted({str(weight.device) for weight in retriever.backbone.parameters()})
-    found = results(retriever, methods)
+    computed = results(retriever, methods)
     cases = [
-        compare(spec.name, method, "float32", "spread", found[method], expected[method])
+        compare(spec.name, method, "float32", "spread", computed[method], expected[method])
         for method in methods
     ]
     if several and len(where) < 2:

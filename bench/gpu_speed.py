@@ -1,5 +1,5 @@
-"""Pairs a second of random models on one device, beside PosIR's published loop and beside a large
-product of matrices, each contender once a round."""
+"""Pairs per second of random models on one device, compared with PosIR's published loop and with a
+large matrix product. Each contender runs once per round."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from poslens.attribution.methods.saliency import gradient_norms
 from poslens.attribution.retrievers.dense import DenseRetriever
 
 LOOP_PAIRS = 4
-"""Pairs of the published loop in a round: it takes one at a time, so that more are no faster."""
+"""Pairs per round for the published loop, which computes them one at a time."""
 
 QUERY_TOKENS = 12
 
@@ -32,11 +32,12 @@ PRODUCT, SALIENCY, LOOP = "matrix product", "saliency", "published loop"
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """One contender on one model; None where it does not say.
+    """The speed of one contender on one model.
 
-    `batch` is pairs in a call, `over_loop` its pairs a second over the published loop's and
-    `of_peak` its operations a second over those of the matrix product, both medians over rounds of
-    ratios within a round. `note` says why it was left out.
+    `batch` is the number of pairs per call. `over_loop` is its pairs per second relative to the
+    published loop, and `of_peak` its operations per second relative to the matrix product; both are
+    medians over rounds of the ratio within a round. Numbers that do not apply are None. `note` has
+    the reason if it was not measured.
     """
 
     model: str
@@ -62,11 +63,11 @@ def measure(
     matrix: int = 8192,
     compiled: bool = True,
 ) -> Iterator[Speed]:
-    """Every contender on a model of that size, at each number of document tokens.
+    """The speed of every contender on a model of this size, for each number of document tokens.
 
-    A call has `batch` pairs (what runs take on such a device by default), halved until it fits.
-    `matrix` is the side of the matrices that are multiplied. Without `compiled`, torch.compile and
-    CUDA graphs are left out.
+    A call has `batch` pairs, by default those of runs on such a device, halved until they fit into
+    memory. `matrix` is the number of rows and columns of the multiplied matrices. Without
+    `compiled`, torch.compile and CUDA graphs are not measured.
     """
     try:
         retriever = build(size, device, precision)
@@ -100,7 +101,7 @@ def _at_length(
     for name, run in runs.items():
         try:
             fitted[name] = fitting(run, LOOP_PAIRS if name == LOOP else asked)
-        except Exception as error:  # a compiler that is missing, say: the others go on
+        except Exception as error:  # for example, there is no compiler
             note = f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"
             yield Speed(size.name, precision, tokens, name, note=note)
             continue
@@ -141,11 +142,11 @@ def _at_length(
 def contenders(
     retriever: DenseRetriever, size: Size, tokens: int, compiled: bool
 ) -> dict[str, Callable[[int], object]]:
-    """What is measured, each a function of how many pairs it takes.
+    """The contenders by name, as functions of the number of pairs.
 
-    `saliency` is what a run computes: from texts to results, both sides. `gradient` is its
-    gradient of the documents alone, already tokenized; `plain`, `compiled` and `graphs` are that
-    gradient without hooks and Captum, by itself, through torch.compile and through CUDA graphs.
+    `saliency` is what a run computes, from texts to results on both sides. `gradient` is the
+    gradient of the documents only, which are already tokenized. `plain`, `compiled` and `graphs`
+    are that gradient without hooks and Captum: as is, with torch.compile and with CUDA graphs.
     """
     backbone: Any = retriever.backbone
     method = make_method("saliency")
@@ -193,7 +194,7 @@ def contenders(
             backbone.zero_grad(set_to_none=True)
             backbone.requires_grad_(False)
 
-    found: dict[str, Callable[[int], object]] = {
+    runs: dict[str, Callable[[int], object]] = {
         "forward": forward,
         SALIENCY: saliency,
         "gradient": gradient,
@@ -201,14 +202,14 @@ def contenders(
         LOOP: loop,
     }
     if compiled:
-        found["compiled"] = core(torch.compile(backbone))
+        runs["compiled"] = core(torch.compile(backbone))
         if retriever.device.type == "cuda":
-            found["graphs"] = core(torch.compile(backbone, mode="reduce-overhead"))
-    return found
+            runs["graphs"] = core(torch.compile(backbone, mode="reduce-overhead"))
+    return runs
 
 
 def fitting(run: Callable[[int], object], n: int) -> int:
-    """The largest of n, n/2, n/4, ... pairs that fits into the memory; 0 where one does not."""
+    """The largest of n, n/2, n/4, ... pairs that fits into memory; 0 if one pair does not."""
     while n:
         try:
             run(n)
@@ -222,7 +223,7 @@ def fitting(run: Callable[[int], object], n: int) -> int:
 
 
 def release() -> None:
-    """Give back what nothing uses any more."""
+    """Free memory that is no longer used."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -233,7 +234,7 @@ def _of(run: Callable[[int], object], n: int) -> Callable[[], object]:
 
 
 def _finished(run: Callable[[], object], device: torch.device) -> Callable[[], None]:
-    """`run` that returns when the device is done with it."""
+    """`run`, which then waits until the device has finished."""
 
     def timed() -> None:
         run()

@@ -2,11 +2,10 @@
 
     python -m bench.map [--points 10000] [--seconds 3] [--rounds 5]
 
-Draws the product's own figure with WebGL in a page of its own and pans it by dragging the mouse,
-counting animation frames; beside it the same points with a symbol for each colour, the same as
-SVG, and a WebGL figure of one point, which is the limit of the machine. They take turns, so that
-what else the machine does hits all of them alike. Without a GPU, Chromium rasterises in software:
-a lower bound.
+Draws PosLens' figure with WebGL in a separate page, pans it by dragging the mouse, and counts
+animation frames. Compared with the same points with a symbol for each color, the same as SVG, and
+a WebGL figure of one point, which is the machine's limit. Contenders alternate, so that other load
+affects all of them equally. Without a GPU, Chromium renders in software, which gives a lower bound.
 """
 
 from __future__ import annotations
@@ -33,30 +32,30 @@ _COUNT = (
 
 
 def figures(points: int) -> dict[str, go.Figure]:
-    """The contenders; `drawn` is what the page shows."""
+    """The contenders by name; `drawn` is the figure that the page shows."""
     chance = np.random.default_rng(7)
-    where = chance.normal(size=(points, 2))
+    xy = chance.normal(size=(points, 2))
     words = [f"domain {i % 12}" for i in range(points)]
 
-    def made(n: int, webgl: bool) -> go.Figure:
+    def map_of(n: int, webgl: bool) -> go.Figure:
         figure = point_map(
-            where[:n], words[:n], words[:n], "Domain", Style(height_px=560), webgl=webgl
+            xy[:n], words[:n], words[:n], "Domain", Style(height_px=560), webgl=webgl
         )
         return figure.update_layout(dragmode="pan")
 
-    symbols = made(points, True)
+    symbols = map_of(points, True)
     for trace, symbol in zip(symbols.data, SYMBOLS, strict=False):
         trace.marker.update(symbol=symbol, size=4)
     return {
-        "drawn": made(points, True),
+        "drawn": map_of(points, True),
         "a symbol each": symbols,
-        "SVG": made(points, False),
-        "one point": made(1, True),
+        "SVG": map_of(points, False),
+        "one point": map_of(1, True),
     }
 
 
 def pan(browser: Any, file: Path, seconds: float) -> float:
-    """Seconds a frame while the mouse drags."""
+    """Seconds per frame while the mouse drags the map."""
     page = browser.new_page(viewport={"width": 1440, "height": 900})
     page.goto(file.as_uri())
     page.locator(".nsewdrag").first.wait_for()
@@ -77,7 +76,7 @@ def pan(browser: Any, file: Path, seconds: float) -> float:
 
 
 def main() -> None:
-    """Print frames per second, and how much longer a frame takes than of the map as drawn."""
+    """Print frames per second, and the time of a frame relative to that of the page's figure."""
     from playwright.sync_api import sync_playwright
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])

@@ -1,25 +1,25 @@
-"""Time from the start of the dashboard to its first heatmap, and from the click to the pair on
-screen, in Chromium: cached, and computed by MiniLM.
+"""Time from the dashboard's start to its first heatmap, and from a click to the next pair on
+screen, in Chromium.
 
     python -m bench.page [--clicks 15] [--starts 5] [--rounds 1] [--against CHECKOUT]
     python -m bench.page --stored N [--home FOLDER]
 
-Starts the dashboard with an empty cache above what ships, and waits for the port and for the first
-heatmap in a browser that is open. Then starts it without what ships, steps through pairs of
-documents of 160 to 300 tokens with the Next button, and measures in the page itself, from the click
-event to the frame after the heatmap holds the new document. The first time round every pair is
-computed, the second time it comes from the cache. Beside both stands the limit: the same click in
-a Streamlit page that has nothing but a button and a line of text.
+Starts the dashboard with an empty cache and the included results, and waits for the port and for
+the first heatmap in an open browser. Then starts it without included results, steps through pairs
+with documents of 160 to 300 tokens with the Next button, and measures in the page from the click
+event to the frame after the heatmap has the new document: first while MiniLM computes each pair,
+then from the cache. The limit is the same click in a Streamlit page with only a button and a line
+of text.
 
-The first visits of all pages are timed twice: by address in a browser that has nothing of PosLens
-yet (visit), beside the empty page's, and by a click in the navigation of the first page (page).
+The first visit of every page is timed twice: by its URL in a browser that has not loaded PosLens
+before (visit), compared with the empty page, and by a click in the navigation (page).
 
-All of it is done --rounds times, and where --against names an earlier checkout of PosLens, each
-time there too, in turns.
+Everything is repeated --rounds times, and alternately for an earlier checkout of PosLens if
+--against names one.
 
-With --stored N it steps through a data set of N pairs instead, each with a stored result (of random
-words and numbers; some 4 ms each to make, kept in --home where one is named): the first pair, whose
-rail waits for the mean of all, and the next ones.
+With --stored N it steps through a data set of N pairs with stored results instead (random words and
+numbers, which take about 4 ms each to create and are kept in --home if given), and times the first
+pair, whose chart waits for the mean of all, and the next ones.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-# Resolves with milliseconds from the click to two frames after the document pane has changed.
+# Returns the milliseconds from the click to two frames after the document pane has changed.
 CLICK = """
 (button) => new Promise((resolve) => {
   const find = (root) => {
@@ -72,7 +72,7 @@ CLICK = """
 
 HEATMAP = ".hm-pane[data-side=document]"
 SHOWN = f"{HEATMAP}, .js-plotly-plot, [data-testid=stDataFrame]"
-# Whether the page of this name shows something that was not there before.
+# Whether the page with this name shows an element that was not there before.
 NEW = """
 ([name, all]) => location.pathname.endsWith(name) && [...document.querySelectorAll(all)].some(
   (element) => !element.old && element.checkVisibility() && element.clientHeight)
@@ -90,7 +90,7 @@ def whole():
 
 whole()
 """
-"""The least that a click on Streamlit's button can be: one part of a page, one line of text."""
+"""A minimal Streamlit page: one fragment with a button and a line of text."""
 
 
 @contextmanager
@@ -101,8 +101,8 @@ def dashboard(
     command: Sequence[str] = POSLENS,
     checkout: Path = HERE,
 ) -> Iterator[tuple[str, Browser, float]]:
-    """A running dashboard with a cache of its own, by its address, a Chromium to look at it, and
-    when it was started by `time.perf_counter`."""
+    """Run a dashboard with an empty cache, or that of `home`: its URL, a Chromium, and the time of
+    its start by `time.perf_counter`."""
     from playwright.sync_api import sync_playwright
 
     with socket.socket() as free:
@@ -139,15 +139,16 @@ def dashboard(
 
 
 def stored(folder: Path, n: int) -> Path:
-    """Results of MiniLM for n pairs in a data folder, where they are not there yet; their file."""
+    """The file of a data set of `n` pairs below `folder`, for which results of MiniLM are stored;
+    both are created if missing."""
     from bench.store import fill, result
     from poslens.attribution.retrievers import resolve
     from poslens.compute.compute import Compute
 
     data = folder / f"{n}.jsonl"
     if not data.exists():
-        place = Compute(folder)
-        fill(place.store, n, model=place.identify(resolve.resolve("MiniLM")).key)
+        compute = Compute(folder)
+        fill(compute.store, n, model=compute.identify(resolve.resolve("MiniLM")).key)
         with data.open("w") as rows:
             for pair in (result(k)[0] for k in range(n)):
                 row = {"pair_id": pair.pair_id, "query": pair.query, "document": pair.document}
@@ -156,7 +157,7 @@ def stored(folder: Path, n: int) -> Path:
 
 
 def steps(page: Page, n: int) -> list[float]:
-    """Milliseconds of n clicks on Next."""
+    """Milliseconds of each of `n` clicks on Next."""
     button = page.locator(".st-key-next button").first
     times = []
     for _ in range(n):
@@ -166,7 +167,7 @@ def steps(page: Page, n: int) -> list[float]:
 
 
 def of_start(checkout: Path) -> dict[str, float]:
-    """Milliseconds from the start to the port's answer and to the first heatmap."""
+    """Milliseconds from the start until the port answers and until the first heatmap."""
     with dashboard(shipped=True, checkout=checkout) as (url, browser, started):
         port = time.perf_counter() - started
         page = browser.new_page(viewport={"width": 1440, "height": 1000})
@@ -179,8 +180,8 @@ def of_start(checkout: Path) -> dict[str, float]:
 
 
 def of_clicks(n: int, checkout: Path) -> dict[str, list[float]]:
-    """Milliseconds of n clicks, computed and then cached."""
-    found = {}
+    """Milliseconds of `n` clicks to pairs that are computed, and to the same pairs when cached."""
+    times = {}
     with dashboard(checkout=checkout) as (url, browser, _):
         # Consecutive pairs of one document would look the same, so a filter spreads them.
         page = browser.new_page(viewport={"width": 1440, "height": 1000})
@@ -192,37 +193,37 @@ def of_clicks(n: int, checkout: Path) -> dict[str, list[float]]:
             page.goto(start)
             page.get_by_test_id("stPlotlyChart").wait_for(timeout=60_000)
             time.sleep(3)
-            found[label] = steps(page, n)
-    return found
+            times[label] = steps(page, n)
+    return times
 
 
 def of_visits() -> dict[str, float]:
-    """Milliseconds from each page's address to its first text, chart or table, at the first visit
-    of all: what ships is read, drawn and kept then."""
-    found = {}
+    """Milliseconds from opening each page's URL to its first text, chart or table, at the very
+    first visit, when included results are read and figures are drawn."""
+    times = {}
     with dashboard(shipped=True) as (url, browser, _):
         page = browser.new_page(viewport={"width": 1440, "height": 1000})
         page.goto(url)
         page.locator(HEATMAP).first.wait_for(timeout=120_000)
         links = page.get_by_role("navigation", name="App pages").get_by_role("link")
         addresses = [link.get_attribute("href") for link in links.all()]
-        time.sleep(10)  # what is done beside the first page
+        time.sleep(10)  # for background work of the first page
         for address in addresses:
             page = browser.new_page(viewport={"width": 1440, "height": 1000})
             began = time.perf_counter()
             page.goto(f"{url}/{(address or '').split('/')[-1]}")
             page.locator(SHOWN).filter(visible=True).first.wait_for(timeout=120_000)
-            found[f"visit {page.url.split('?')[0].split('/')[-1] or 'explain'}"] = 1000 * (
+            times[f"visit {page.url.split('?')[0].split('/')[-1] or 'explain'}"] = 1000 * (
                 time.perf_counter() - began
             )
             page.close()
-    return found
+    return times
 
 
 def of_pages() -> dict[str, float]:
-    """Milliseconds from a click in the navigation to a page's first text, chart or table, at the
-    first visit of all, by whoever has seen Explain."""
-    found = {}
+    """Milliseconds from a click in the navigation to each page's first text, chart or table, at the
+    first visit, after Explain was open."""
+    times = {}
     with dashboard(shipped=True) as (url, browser, _):
         page = browser.new_page(viewport={"width": 1440, "height": 1000})
         page.goto(url)
@@ -237,13 +238,13 @@ def of_pages() -> dict[str, float]:
             began = time.perf_counter()
             link.click()
             page.wait_for_function(NEW, arg=[name, SHOWN], timeout=120_000)
-            found[f"page {name}"] = 1000 * (time.perf_counter() - began)
+            times[f"page {name}"] = 1000 * (time.perf_counter() - began)
             time.sleep(3)
-    return found
+    return times
 
 
 def of_bare(n: int) -> tuple[float, list[float]]:
-    """Milliseconds of the visit of a page of Streamlit's with nothing else, and of n clicks."""
+    """Milliseconds of a visit of the minimal Streamlit page, and of `n` clicks in it."""
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "bare.py"
         script.write_text(BARE)
@@ -263,7 +264,7 @@ def of_bare(n: int) -> tuple[float, list[float]]:
 
 
 def of_many(n: int, clicks: int, home: Path) -> None:
-    """The first pair of a data set of n stored pairs, and the next ones."""
+    """Print the time to the first pair of a data set of `n` stored pairs, and to the next ones."""
     data = stored(home, n)
     with dashboard(f"--data=bench={data}", home=home) as (url, browser, _):
         page = browser.new_page(viewport={"width": 1440, "height": 1000})
@@ -297,13 +298,13 @@ def main() -> None:
     for _ in range(given.rounds):
         for _ in range(given.starts):
             for name, checkout in checkouts.items():
-                for label, found in of_start(checkout).items():
-                    times[label, name].append(found)
+                for label, milliseconds in of_start(checkout).items():
+                    times[label, name].append(milliseconds)
         for name, checkout in checkouts.items():
             for label, several in of_clicks(given.clicks, checkout).items():
                 times[label, name] += several
-        for label, found in (of_visits() | of_pages()).items():
-            times[label, "here"].append(found)
+        for label, milliseconds in (of_visits() | of_pages()).items():
+            times[label, "here"].append(milliseconds)
         visit, clicks = of_bare(given.clicks)
         times["visit", "limit"].append(visit)
         times["click", "limit"] += clicks

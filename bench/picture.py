@@ -1,9 +1,9 @@
-"""The pictures of README and of the tour, taken of the dashboard as it is now.
+"""Take the screenshots of README and the tour from the current dashboard.
 
     python -m bench.picture [PAGE ...] [--out docs/pictures]
 
-Starts the dashboard with a cache of its own above what ships, and takes the named pages, or every
-page, in Chromium: what a large window shows of each, in light and in dark.
+Starts the dashboard with an empty cache and the included results, and takes a screenshot of the
+named pages, or of all, in Chromium: the contents of a large window, in light and in dark.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ ADDRESSES = {
     "methods": "methods",
     "storage": "storage",
 }
-"""What stands behind the server's name to open each page on something worth seeing."""
+"""Path and query with which each page opens, by its name."""
 
 THEMES = ("light", "dark")
 WIDTH, HEIGHT = 1440, 1100
 COLOURS = 256
-"""As many as keep letters sharp and the scales smooth; all of them would be twice the bytes."""
+"""Number of colors of a picture, enough for sharp letters and smooth scales. Pictures with all
+colors would be twice as large."""
 
 STILL = """
 () => !document.querySelector("[data-testid=stStatusWidget], [data-testid=stSpinner]") &&
@@ -48,7 +49,7 @@ STILL = """
 
 
 def picture(browser: Browser, url: str, theme: str) -> bytes:
-    """A page as it looks once it stands still, as PNG."""
+    """A screenshot of a page once nothing changes any more, as PNG."""
     with browser.new_context(
         viewport={"width": WIDTH, "height": HEIGHT},
         color_scheme="dark" if theme == "dark" else "light",
@@ -56,7 +57,7 @@ def picture(browser: Browser, url: str, theme: str) -> bytes:
         page = context.new_page()
         page.goto(url)
         page.mouse.move(WIDTH - 1, 1)
-        for _ in range(2):  # parts that follow the rest by themselves begin a little later
+        for _ in range(2):  # fragments that refresh themselves start a little later
             page.locator("[data-test-script-state=notRunning]").wait_for(
                 state="attached", timeout=120_000
             )
@@ -66,7 +67,7 @@ def picture(browser: Browser, url: str, theme: str) -> bytes:
 
 
 def main() -> None:
-    """Take them."""
+    """Take the screenshots and write them as WebP."""
     from PIL import Image
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])

@@ -1,10 +1,10 @@
-"""What PosIR's 421,708 pairs under its ten models take on 1, 8 and 64 GPUs: hours and bytes.
+"""Hours and bytes that PosIR's 421,708 pairs and ten models need on 1, 8 and 64 GPUs.
 
     python -m bench.plan [--gpus 1 8 64] [--rate NAME=PAIRS_PER_SECOND ...] [--measure]
 
-A closed formula, and a simulation of the executor that checks it. Every input is an argument;
-`--measure` measures on this machine what can be (bytes, encoding, writing) and prints it.
-A rate read off `precompute` on one GPU replaces the estimate from a model's size.
+Computed by a formula, which a simulation of the executor checks. Every input is an argument;
+`--measure` measures bytes, encoding and writing on this machine and prints them. A rate that
+`precompute` shows on one GPU replaces the estimate from the model's size.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from poslens.attribution.batching import GPU_BATCH_TOKENS
 if TYPE_CHECKING:
     from poslens.attribution.types import TextPair
 
-# Millions of parameters of the ten models of the PosIR paper, as their presets have them.
+# Millions of parameters of the ten models of the PosIR paper, as in their presets.
 MODELS: Mapping[str, int] = {
     "gte-multilingual-base": 305,
     "bge-m3": 568,
@@ -42,7 +42,8 @@ MODELS: Mapping[str, int] = {
     "KaLM-Embedding-Gemma3-12B-2511": 11766,
 }
 
-# Millions of them that only look words up, which is no work: vocabulary times width.
+# Millions of parameters of their embedding tables (vocabulary times width), which need no
+# operations.
 TABLES: Mapping[str, float] = {
     "gte-multilingual-base": 250_048 * 768 / 1e6,
     "bge-m3": 250_002 * 1024 / 1e6,
@@ -59,28 +60,28 @@ TABLES: Mapping[str, float] = {
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What the plan stands on; the comments say which are measured and which assumed."""
+    """The inputs of the plan; comments state which are measured and which are assumed."""
 
     pairs: int = 421_708  # PosIR's own count
     document_tokens: float = 1100.0  # assumed mean, cut at 2,048 as the PosIR protocol does
     query_tokens: float = 30.0  # assumed
     peak_flops: float = 989e12  # H100 SXM's data sheet: dense bfloat16
     utilisation: float = 0.35  # assumed; padding, attention and gaps between batches are in it
-    # A forward pass takes 2 operations per parameter and token, word embeddings left out, and a
-    # gradient to the inputs alone 2 more, since no gradient of the weights is taken. On two CPU
-    # cores both together take 2.1 to 2.3 forward passes (docs/performance.md).
+    # A forward pass takes 2 operations per parameter and token, without word embeddings, and a
+    # gradient with respect to the inputs 2 more, because the weights need none. On two CPU cores
+    # both together take as long as 2.1 to 2.3 forward passes (docs/performance.md).
     flops_per_parameter: float = 4.6
     load_bytes_per_second: float = 2e9  # assumed: weights from a local disk
     bytes_fixed: float = 1819.0  # measured: --measure
     bytes_per_token: float = 6.94  # measured: --measure
-    encodes_per_second: float = 4000.0  # measured: --measure; one core, beside its GPU
+    encodes_per_second: float = 4000.0  # measured: --measure; one core per GPU
     writes_per_second: float = 9000.0  # measured: --measure
     slow_share: float = 0.05  # assumed: workers that run at half the speed
-    lost_per_hour: float = 0.02  # assumed: deaths of a worker in an hour
+    lost_per_hour: float = 0.02  # assumed: failures of a worker per hour
     rates: Mapping[str, float] = field(default_factory=dict)  # measured pairs per second and GPU
 
     def rate(self, model: str) -> float:
-        """Pairs per second on one GPU: computed, then encoded by the same worker."""
+        """Pairs per second on one GPU, including encoding by the same worker."""
         if model in self.rates:
             return self.rates[model]
         tokens = self.document_tokens + self.query_tokens
@@ -89,36 +90,36 @@ class Inputs:
         return 1 / (flops / (self.peak_flops * self.utilisation) + 1 / self.encodes_per_second)
 
     def load_seconds(self, model: str) -> float:
-        """Reading the weights, two bytes a parameter."""
+        """Seconds to read the weights, two bytes per parameter."""
         return 2e6 * MODELS[model] / self.load_bytes_per_second
 
     @property
     def result_bytes(self) -> float:
-        """One stored result."""
+        """Bytes of one stored result."""
         return self.bytes_fixed + self.bytes_per_token * (self.document_tokens + self.query_tokens)
 
     @property
     def batch(self) -> int:
-        """Pairs in a batch on a GPU."""
+        """Number of pairs in a batch on a GPU."""
         return max(1, int(GPU_BATCH_TOKENS // self.document_tokens))
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """One model on a number of GPUs."""
+    """The forecast for one model on a number of GPUs."""
 
     model: str
     gpus: int
     seconds: float
-    writing: bool  # whether the one writer is what takes longest
+    writing: bool  # whether the single writer limits the speed
 
 
 def forecast(inputs: Inputs, model: str, gpus: int) -> Forecast:
-    """The closed formula.
+    """The forecast by formula.
 
-    Work over the workers' speed together, or the writer's time where that is longer; loading once;
-    the tail, in which on average half a batch of a usual worker is waited for; and for each lost
-    worker half a batch and its loading again, spread over all.
+    It is the sum of the work divided by the speed of all workers, or the writer's time if that is
+    longer; of loading the model once; of waiting at the end for half a batch on average; and, for
+    each worker that fails, of half a batch and loading again, divided among all workers.
     """
     batch_seconds = inputs.batch / inputs.rate(model)
     slow = round(gpus * inputs.slow_share)
@@ -138,7 +139,8 @@ def forecast(inputs: Inputs, model: str, gpus: int) -> Forecast:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """What a simulated run took, how often a worker died, and how often each batch was stored."""
+    """The duration of a simulated run in seconds, the number of workers that failed, and how often
+    each batch was stored."""
 
     seconds: float
     deaths: int
@@ -146,12 +148,12 @@ class Simulated:
 
 
 def simulate(inputs: Inputs, model: str, gpus: int, seed: int = 7) -> Simulated:
-    """The executor event by event: workers pull batches, longest first, without a gap (each has
-    the next one already); some are slow, some die, which gives their batch to another, and come
-    back after loading the model; one writer stores what arrives."""
+    """Simulate the executor by events: workers take batches, longest first, without a gap, because
+    each has the next one already. Some are slow; some fail, which gives their batch to another, and
+    return after loading the model. One writer stores the results."""
     chance = random.Random(seed)
     per_pair = 1 / inputs.rate(model)
-    # Lengths: lognormal around the mean, cut as the protocol cuts.
+    # Lengths have a log-normal distribution around the mean, truncated as in the protocol.
     lengths = sorted(
         (min(2048.0, chance.lognormvariate(0.0, 0.5)) for _ in range(inputs.pairs)), reverse=True
     )
@@ -166,7 +168,7 @@ def simulate(inputs: Inputs, model: str, gpus: int, seed: int = 7) -> Simulated:
     todo = list(range(len(work)))[::-1]
     stored = [0] * len(work)
     load = inputs.load_seconds(model)
-    # (time, worker, batch): a batch ends, or None: the worker is ready for one.
+    # (time, worker, batch): the batch ends; -1 means that the worker is ready for one.
     events: list[tuple[float, int, int]] = [(load, worker, -1) for worker in range(gpus)]
     heapq.heapify(events)
     writer, deaths = 0.0, 0
@@ -175,7 +177,7 @@ def simulate(inputs: Inputs, model: str, gpus: int, seed: int = 7) -> Simulated:
         event = heapq.heappop(events)
         now, worker, done = event
         if event in doomed:
-            # It died at it: the batch goes to whoever is free next, the worker loads again.
+            # The worker failed: another one takes the batch, and the worker loads the model again.
             doomed.discard(event)
             deaths += 1
             todo.append(done)
@@ -203,7 +205,7 @@ def simulate(inputs: Inputs, model: str, gpus: int, seed: int = 7) -> Simulated:
 
 
 def table(inputs: Inputs, gpus: Sequence[int]) -> str:
-    """Hours of each model, and all together, as Markdown."""
+    """The hours of each model and in total, as a Markdown table."""
     head = ["model", "pairs/s on one GPU", *(f"hours on {n}" for n in gpus)]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     totals = [0.0] * len(gpus)
@@ -220,7 +222,7 @@ def table(inputs: Inputs, gpus: Sequence[int]) -> str:
     alone = [sum(forecast(free, model, n).seconds for model in MODELS) / 3600 for n in gpus]
     lines.append("| all ten | | " + " | ".join(f"**{total:.1f}**" for total in totals) + " |")
     lines.append(
-        "| all ten, writing left out | | " + " | ".join(f"{one:.1f}" for one in alone) + " |"
+        "| all ten, writing left out | | " + " | ".join(f"{total:.1f}" for total in alone) + " |"
     )
     lines.append(
         "| GPU-hours | | "
@@ -231,16 +233,17 @@ def table(inputs: Inputs, gpus: Sequence[int]) -> str:
 
 
 def storage(inputs: Inputs) -> str:
-    """Bytes of everything, in words."""
-    one = inputs.result_bytes
+    """The bytes of a result, of a model and in total, as a sentence."""
+    n_bytes = inputs.result_bytes
     return (
-        f"{one:,.0f} bytes a result, {one * inputs.pairs / 1e9:.1f} GB a model, "
-        f"{one * inputs.pairs * len(MODELS) / 1e9:.0f} GB all ten."
+        f"{n_bytes:,.0f} bytes a result, {n_bytes * inputs.pairs / 1e9:.1f} GB a model, "
+        f"{n_bytes * inputs.pairs * len(MODELS) / 1e9:.0f} GB all ten."
     )
 
 
 def check(inputs: Inputs, gpus: Sequence[int]) -> str:
-    """The formula beside the simulation, for the smallest, a middle and the largest model."""
+    """The formula compared with the simulation for a small, a medium and the largest model, as a
+    Markdown table."""
     lines = [
         "| model | GPUs | formula, h | simulation, h | formula / simulation | workers lost |",
         "|---|---|---|---|---|---|",
@@ -251,20 +254,20 @@ def check(inputs: Inputs, gpus: Sequence[int]) -> str:
         max(MODELS, key=MODELS.__getitem__),
     ):
         for n in gpus:
-            said = forecast(inputs, model, n).seconds
+            seconds = forecast(inputs, model, n).seconds
             simulated = simulate(inputs, model, n)
             assert set(simulated.stored) == {1}
             lines.append(
-                f"| {model} | {n} | {said / 3600:.2f} | {simulated.seconds / 3600:.2f} | "
-                f"{said / simulated.seconds:.3f} | {simulated.deaths} |"
+                f"| {model} | {n} | {seconds / 3600:.2f} | {simulated.seconds / 3600:.2f} | "
+                f"{seconds / simulated.seconds:.3f} | {simulated.deaths} |"
             )
     return "\n".join(lines)
 
 
 def measure() -> dict[str, float]:
-    """Bytes of a result, and what encoding and writing come to, from random results: one thread
-    encodes; the writer is a whole run (claims, checks, commits) that is given what 64 GPUs have in
-    flight, encoded already."""
+    """Bytes per result and rates of encoding and writing, measured with random results. One thread
+    encodes. The writer is a whole run (claims, checks, commits) that receives the encoded results
+    of 64 GPUs."""
     import numpy as np
 
     from poslens.attribution.methods import make_method
@@ -283,13 +286,13 @@ def measure() -> dict[str, float]:
         return TokenizedText(tuple(map(str, chosen)), starts, ends, np.zeros(n, np.bool_), n, 2048)
 
     def results(count: int, n_tokens: int) -> list[tuple[TextPair, Attribution]]:
-        found = []
+        batch = []
         for number in range(count):
             query, document = text(30), text(n_tokens)
             q, d = (chance.gamma(2, 0.01, n).astype(np.float32) for n in (30, n_tokens))
             result = Attribution("m", method, f"p{number}", 0.5, query, document, q, d)
-            found.append((TextPair(f"p{number}", "q", f"d{number}", dataset="set"), result))
-        return found
+            batch.append((TextPair(f"p{number}", "q", f"d{number}", dataset="set"), result))
+        return batch
 
     usual = Inputs()
     lengths = (300, int(usual.document_tokens))
@@ -298,18 +301,21 @@ def measure() -> dict[str, float]:
         with tempfile.TemporaryDirectory() as folder:
             store = Store(Path(folder))
             for turn in range(10):
-                made = results(usual.batch, n_tokens)
+                random_results = results(usual.batch, n_tokens)
+                n = len(random_results)
                 begun = time.process_time()
-                batch = encoded(made, method)
-                encoding.append(len(made) / (time.process_time() - begun))
-                pairs = [replace(pair, pair_id=f"{turn} {pair.pair_id}") for pair, _ in made]
+                batch = encoded(random_results, method)
+                encoding.append(n / (time.process_time() - begun))
+                pairs = [
+                    replace(pair, pair_id=f"{turn} {pair.pair_id}") for pair, _ in random_results
+                ]
                 store.put_encoded(model, method, pairs, batch)
-            store.release()  # what is still in the log goes into the file
+            store.release()  # moves SQLite's log into the file
             size = sum(p.stat().st_size for p in Path(folder).rglob("*") if p.is_file())
-            sizes.append(size / (10 * len(made)))
+            sizes.append(size / (10 * n))
 
     class InFlight:
-        """64 GPUs with two batches each; of those that are done, four come together."""
+        """64 GPUs with two batches each, whose results arrive in groups of four batches."""
 
         def batches(self, pairs: Sequence[TextPair]) -> Iterator[list[TextPair]]:
             for first in range(0, len(pairs), usual.batch):
@@ -326,9 +332,7 @@ def measure() -> dict[str, float]:
     document = " ".join(words) * 80
     writing = []
     for _ in range(3):
-        pairs = [
-            TextPair(f"p{n}", f"q{n}", document, dataset="set") for n in range(200 * len(made))
-        ]
+        pairs = [TextPair(f"p{k}", f"q{k}", document, dataset="set") for k in range(200 * n)]
         with tempfile.TemporaryDirectory() as folder:
             store = Store(Path(folder))
             done = precompute(InFlight(), model, method, pairs, store)

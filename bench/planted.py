@@ -1,11 +1,11 @@
-"""Which methods find a planted position bias? Relocation confirms it on the planted adapters.
+"""Which methods detect the planted position bias of two adapters, which relocation confirms?
 
     python -m bench.planted [--pairs 24] [--write docs/causality.md]
 
-Uses English sample documents that MiniLM reads whole, with pairs spread evenly. Results are stored
-in the data folder, so an interrupted run resumes. For each method: the primacy-recency index on
-both adapters, the correlation of its mean curve with the causal curve, and the index minus that of
-an unrelated query. Then both adapters are scaled: does the index grow with the strength?
+Uses pairs of English sample documents that MiniLM reads in full, spread evenly. Results are stored
+in the data folder, so an interrupted run resumes. The first table has for each method the
+primacy-recency index on both adapters, the correlation of its mean curve with the causal curve, and
+the index minus that of an unrelated query. The second has the index by strength of the adapters.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ BEGIN, END = "<!-- planted: begin -->", "<!-- planted: end -->"
 
 
 def chosen(n: int) -> list[TextPair]:
-    """English pairs of up to 450 tokens, spread evenly over the sample."""
+    """At most `n` English pairs with documents of up to 450 tokens, spread evenly over the
+    sample."""
     read_whole = [
         pair
         for pair in datasets.read("sample").pairs
@@ -56,12 +57,12 @@ def finish(run: Run) -> None:
 
 
 def signed(value: Estimate | None) -> str:
-    """An estimate with its interval, two digits; a dash if there is none."""
+    """An estimate with its interval as text; a dash if there is none."""
     return "–" if value is None else value.text("+.2f")
 
 
 def side_of(value: Estimate | None) -> int:
-    """-1 or 1 if the interval excludes zero on that side, else 0."""
+    """-1 if the interval is below zero, 1 if it is above, otherwise 0."""
     if value is None or value.interval is None:
         return 0
     low, high = value.interval
@@ -69,7 +70,7 @@ def side_of(value: Estimate | None) -> int:
 
 
 class Bench:
-    """One run over one choice of pairs."""
+    """Computes both tables over some pairs."""
 
     def __init__(self, n: int) -> None:
         self.compute = Compute()
@@ -102,7 +103,7 @@ class Bench:
         )
 
     def methods(self) -> list[str]:
-        """The table of methods, one row each."""
+        """The lines of the table of methods."""
         rows = [
             "| method | index: primacy | recency | finds the side | correlation with "
             "relocation: primacy | recency | index minus unrelated query: primacy | recency | "
@@ -135,7 +136,7 @@ class Bench:
         return rows
 
     def doses(self) -> list[str]:
-        """The table of strengths, one row each."""
+        """The lines of the table of strengths."""
         rows = [
             "| model | last minus first, relocation | "
             + " | ".join(f"index, {m}" for m in DOSED)
@@ -145,10 +146,10 @@ class Bench:
         for base in SIDES:
             for strength in STRENGTHS:
                 name = base if strength == "1" else f"{base}@{strength}"
-                lean = self.relocate(name).last_minus_first
+                difference = self.relocate(name).last_minus_first
                 estimates = [self.index(name, make_method(m, METHODS[m])) for m in DOSED]
                 rows.append(
-                    f"| {base} x {strength} | {lean.text('+.4f') if lean else '–'} | "
+                    f"| {base} x {strength} | {difference.text('+.4f') if difference else '–'} | "
                     + " | ".join(map(signed, estimates))
                     + " |"
                 )
@@ -157,14 +158,14 @@ class Bench:
 
 
 def sides_named(of_sides: list[bool]) -> str:
-    """The adapters for which something holds: both, one only, or no."""
+    """The adapters for which a condition is true, as text: both, one only, or no."""
     names = [name.removeprefix("MiniLM-") for name in SIDES]
     true_of = [name for name, holds in zip(names, of_sides, strict=True) if holds]
     return "both" if len(true_of) == len(names) else (f"{true_of[0]} only" if true_of else "no")
 
 
 def main() -> None:
-    """Print both tables, and write them into a file if asked."""
+    """Print both tables, and with --write replace them in a file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=24)
     parser.add_argument("--write", type=Path, help="Markdown file to write the tables into.")

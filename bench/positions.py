@@ -1,10 +1,11 @@
-"""What the position effect on rank costs beyond the relocation that `cause` computes.
+"""Cost of the position effect on rank, relative to the relocation that `cause` computes.
 
     python -m bench.positions [--model MiniLM] [--pairs 30] [--rounds 1]
 
-Processor time of one thread, on the sample. In one new store each round: relocation of the pairs
-(the cost of `cause`), then the vectors of the corpus (which `rank` and `audit` share), then the
-ranks of the moved documents. In another: `positions` with nothing stored. Ratios are to `cause`.
+Processor time of one thread, on the sample. Each round uses two new stores. The first is for
+relocation of the pairs (the cost of `cause`), then the vectors of the corpus (which `rank` and
+`audit` share), then the ranks of the moved documents; the second is for `positions` with nothing
+stored.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from poslens.subjects import data_set
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Time each part once a round and print a table in Markdown."""
+    """Time each part once per round and print a Markdown table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", default="MiniLM")
     parser.add_argument("--pairs", type=int, default=30)
@@ -59,8 +60,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _round(retriever: Retriever, moved: Moved) -> tuple[float, float, float, float]:
-    """Seconds of relocation, of the corpus's vectors and of the ranks, one after the other, and of
-    `positions` alone."""
+    """Seconds of relocation, of the corpus's vectors and of the ranks, computed in this order, and
+    of `positions` with nothing stored."""
     model = ModelKey(retriever.name, "bench")
     pairs, collection = moved.pairs, moved.collection
     items = [RankedPair(pair, moved.fingerprint) for pair in pairs]

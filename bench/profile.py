@@ -1,9 +1,11 @@
-"""What a query-free profile costs: one forward pass against one with K backward passes through it.
+"""Cost of a query-free profile: a forward pass with K backward passes, relative to the forward
+pass.
 
     python -m bench.profile [--rounds 5]
 
-One interleaved run on all-MiniLM-L6-v2, documents of 512 tokens: a forward pass without gradients,
-then profiles with K cotangents. The method doubles K until its standard error is small enough.
+One interleaved run on all-MiniLM-L6-v2 with documents of 512 tokens: a forward pass without
+gradients, and profiles with K cotangents. The method doubles K until its standard error is small
+enough.
 """
 
 from __future__ import annotations

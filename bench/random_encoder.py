@@ -1,8 +1,8 @@
-"""Dense retrievers of a given size with random weights: they need no download, and what a pass
-takes does not depend on what the weights are.
+"""Dense retrievers of a given size with random weights, which need no download. The time of a pass
+does not depend on the values of the weights.
 
-The weights are drawn where they are to stand, in their precision. The tokenizer is MiniLM's, so
-that texts are tokenized and placed as those of a real model are.
+The weights are created on the device in their precision. The tokenizer is MiniLM's, so that texts
+are processed as for a real model.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from poslens.attribution.retrievers.resolve import locate, resolve
 from poslens.attribution.retrievers.specs import RetrieverSpec
 
 POSITIONS = 8194
-"""Positions of every model: 8,192 tokens and two that RoBERTa's kin would reserve."""
+"""Number of positions of every model: 8,192 tokens, and two that RoBERTa-like models reserve."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """An architecture: transformers' name of it, its pooling and its configuration."""
+    """An architecture: its type in transformers, its pooling and its configuration."""
 
     name: str
     model_type: str
@@ -35,16 +35,16 @@ class Size:
     settings: Mapping[str, Any]
 
     def work(self, document: int, query: int) -> float:
-        """Operations of saliency of one pair, both sides, of so many tokens: for each side a
-        forward pass and a backward pass to the inputs.
+        """Floating-point operations of saliency of one pair with this many tokens: for each side a
+        forward pass, and a backward pass to the inputs.
 
-        A pass takes 2 operations for each weight and token, and 4 T H for each token and layer in
-        attention; backward through attention is twice that. Of causal attention half is counted.
+        A pass takes 2 operations per weight and token. Attention takes 4 T H operations per token
+        and layer, and twice that in the backward pass; causal attention takes half.
         """
         return self.gradient(document) + self.gradient(query)
 
     def gradient(self, tokens: int) -> float:
-        """Operations of one text's share of that."""
+        """Floating-point operations for one text of this many tokens."""
         config = self.config()
         width = config.num_attention_heads * (
             getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -55,7 +55,7 @@ class Size:
         return float(4 * self.weights() * tokens + 3 * attention)
 
     def weights(self) -> int:
-        """Weights that take part in products: all but tables that are looked up, and norms."""
+        """Number of weights of matrix products, which excludes embedding tables and norms."""
         with torch.device("meta"):
             model = AutoModel.from_config(self.config())
         return sum(
@@ -65,7 +65,7 @@ class Size:
         )
 
     def config(self, **changed: Any) -> Any:
-        """transformers' configuration."""
+        """The configuration for transformers; `changed` replaces settings."""
         return AutoConfig.for_model(
             self.model_type, max_position_embeddings=POSITIONS, **{**self.settings, **changed}
         )
@@ -95,19 +95,19 @@ SIZES = (
             "intermediate_size": 1536,
         },
     ),
-    # As Qwen3-Embedding-0.6B and -8B are configured.
+    # The configurations of Qwen3-Embedding-0.6B and -8B.
     Size("0.6B", "qwen3", "lasttoken", _qwen3(1024, 28, 16, 3072)),
     Size("8B", "qwen3", "lasttoken", _qwen3(4096, 36, 32, 12288)),
 )
 
 
 def build(size: Size, device: str, precision: str) -> DenseRetriever:
-    """A retriever of that size on `device`, frozen, in `precision` (a name of torch's)."""
+    """A frozen retriever of this size on `device`, in `precision` (the name of a torch dtype)."""
     torch.manual_seed(7)
     with torch.device(device):
         backbone: Any = AutoModel.from_config(size.config(), dtype=getattr(torch, precision))
-    # sentence-transformers builds its module from a folder, so it gets a small one of the same
-    # architecture; what it holds is replaced.
+    # sentence-transformers builds its module from a folder, so it loads a small model of the same
+    # architecture, which is then replaced.
     small = size.config(
         num_hidden_layers=1, hidden_size=96, num_attention_heads=12, intermediate_size=8
     )

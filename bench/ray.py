@@ -1,9 +1,9 @@
-"""Two Ray actors on two cores against one thread: pairs per second, model loading left out.
+"""Pairs per second of two Ray actors on two cores, relative to one thread, without model loading.
 
     python -m bench.ray [--pairs 96] [--rounds 5]
 
-Both compute MiniLM's saliency of the same pairs into fresh stores; every round runs one after the
-other. The limit is 2; what Ray, moving results and the one writer cost is the difference to it.
+Both compute MiniLM's saliency of the same pairs into new stores, one after the other in each round.
+The limit is 2; the difference is the cost of Ray, of moving results and of the single writer.
 """
 
 from __future__ import annotations

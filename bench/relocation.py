@@ -1,12 +1,11 @@
-"""How much of the retriever's own speed interventions keep.
+"""Throughput of interventions relative to that of sentence-transformers.
 
     python -m bench.relocation [--pairs 200] [--groups 10]
 
 One interleaved run on all-MiniLM-L6-v2 and the sample data set: relocation of the evidence to 11
-positions, and ablation of 20 parts by deletion, pair by pair as runs compute them, which read what
-pairs share once; beside each, `SentenceTransformer.encode` on the very same documents and queries,
-a group's all at once with its own sorting and batches. Every round takes the next group of pairs. A
-ratio of 1 is the library's throughput.
+positions, and ablation of 20 parts by deletion, pair by pair as in runs, which encode shared texts
+once. Each is compared with `SentenceTransformer.encode` on the same documents and queries, all of a
+group at once with the library's own sorting and batches. Every round uses the next group of pairs.
 """
 
 from __future__ import annotations
@@ -34,8 +33,9 @@ Run = Callable[[], object]
 def contenders(
     retriever: DenseRetriever, pairs: Sequence[TextPair]
 ) -> tuple[dict[str, Run], dict[str, int]]:
-    """What to time on a group of pairs, and how many documents each intervention reads."""
-    # The unchanged document is scored too, once for each pair.
+    """The functions to time on a group of pairs, and the number of documents that each intervention
+    encodes."""
+    # Each pair's unchanged document is scored too.
     moved = [t for p in pairs for t in (p.document, *(v.text for v in relocated(p).variants))]
     cut = []
     for pair in pairs:

@@ -1,13 +1,14 @@
-"""How much more saliency costs than reading the same batch, and than PosIR's published loop.
+"""Cost of saliency relative to a forward pass of the same batch and to PosIR's published loop.
 
     python -m bench.saliency [--rounds 7]
 
 One interleaved run on all-MiniLM-L6-v2, documents of 256 and of 512 tokens, queries of 12:
-- `forward`: embed queries and documents, no gradients; the limit for saliency is about 2x;
-- `document saliency`: what docs/methods.md, section 2 defines, for the batch's documents;
+
+- `forward`: embed queries and documents, no gradients; saliency takes about twice this at least;
+- `document saliency`: as defined in docs/methods.md, section 2, for the batch's documents;
 - `both sides`: document and query tokens, as pages and runs compute it;
-- `autograd`: the same gradients without Captum;
-- `published loop`: one pair at a time, weights that need gradients, as PosIR's scripts work.
+- `autograd`: the gradients of `document saliency` without Captum;
+- `published loop`: one pair at a time with weights that require gradients, as in PosIR's scripts.
 """
 
 from __future__ import annotations
@@ -34,25 +35,25 @@ WORDS = "the harbour light turns slowly above grey water while boats return with
 
 
 def pairs(n: int, tokens: int, query_tokens: int = 12) -> list[TextPair]:
-    """n pairs of different texts: documents of `tokens` tokens with the two special ones, queries
-    of `query_tokens`."""
+    """`n` pairs of different texts: documents of `tokens`, queries of `query_tokens` tokens,
+    including the two special ones."""
     words = WORDS.split()
 
-    def text(lot: random.Random, n_words: int) -> str:
-        return " ".join(lot.choices(words, k=n_words))
+    def text(generator: random.Random, n_words: int) -> str:
+        return " ".join(generator.choices(words, k=n_words))
 
-    lots = [random.Random(i) for i in range(n)]
+    generators = [random.Random(i) for i in range(n)]
     return [
-        TextPair(str(i), text(lot, query_tokens - 2), text(lot, tokens - 2))
-        for i, lot in enumerate(lots)
+        TextPair(str(i), text(generator, query_tokens - 2), text(generator, tokens - 2))
+        for i, generator in enumerate(generators)
     ]
 
 
 def pooled(
     model: torch.nn.Module, inputs: torch.Tensor, mask: torch.Tensor, pooling: str = "mean"
 ) -> torch.Tensor:
-    """Vectors [B, H] of length 1 of word embeddings [B, T, H]: their mean, or that of the last
-    position with `pooling` "lasttoken"."""
+    """Normalized vectors [B, H] of texts given as word embeddings [B, T, H], with mean pooling or
+    that of the last token ("lasttoken")."""
     hidden = model(inputs_embeds=inputs, attention_mask=mask).last_hidden_state
     if pooling == "lasttoken":
         return torch.nn.functional.normalize(hidden[:, -1], dim=-1)
@@ -67,8 +68,8 @@ def published_loop(
     max_length: int,
     pooling: str = "mean",
 ) -> None:
-    """One pair at a time: embed both, score, backward through everything, norms of the document's
-    word-embedding gradients."""
+    """PosIR's loop, one pair at a time: embed both, score, backward through all weights, and norms
+    of the gradients of the document's word embeddings."""
     embeddings = model.get_input_embeddings()  # type: ignore[operator]
     device = embeddings.weight.device
 

@@ -1,14 +1,15 @@
-"""What a pair costs where pairs share documents, in forward passes of its document.
+"""Cost of a pair in forward passes of its document, if pairs share documents.
 
     python -m bench.shared_documents [--rounds 5] [--every 4] [--method saliency]
 
-The bundled data set has 304 pairs on 68 documents. Of every fourth document (`--every`) all pairs
-are computed by all-MiniLM-L6-v2, in the batches of a run, interleaved:
-- `forward`: the batch's documents embedded without gradients, each once, and the time divided by
-  them: one forward pass of a document in that batch, times the pairs that have it;
+The bundled data set has 304 pairs on 68 documents. all-MiniLM-L6-v2 computes all pairs of every
+fourth document (`--every`) in the batches of a run, interleaved:
+
+- `forward`: embed the batch's documents once without gradients. The time per document, multiplied
+  by the batch's pairs, is the unit of the others;
 - `method`: the method's `compute` of the same batches, both sides;
-- `run`: the whole loop, which also tokenizes for batches, claims, and stores each batch durably;
-- `one by one`: every pair in a batch of its own.
+- `run`: the whole loop, which also tokenizes for batches, claims and stores each batch durably;
+- `one by one`: each pair as a separate batch.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from poslens.cache.storage.store import ModelKey, Store
 
 
 def main() -> None:
-    """Print seconds and forward passes a pair."""
+    """Print pairs per second and forward passes per pair."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--every", type=int, default=4)

@@ -1,10 +1,10 @@
-"""Every method on every architecture, on a simulated device that is not the CPU.
+"""Compare every method on every architecture on a simulated device with the CPU.
 
     python -m bench.simulated_device [NAME ...]
 
-Needs no GPU. Compares with the CPU in float32, for the architectures of docs/support.md or those
-given, and ends with 1 where a case differs. What the simulation shows, and what it can't, is in
-`tests/support/simulated_device.py` and docs/performance.md.
+Needs no GPU. Uses float32 and the architectures of docs/support.md, or those given; the exit code
+is 1 if a case differs. `tests/support/simulated_device.py` and docs/performance.md describe what
+the simulation can show.
 """
 
 from __future__ import annotations

@@ -1,24 +1,24 @@
-"""The store against plain files and against its limits.
+"""Speed, size and memory of the store, compared with plain files.
 
     python -m bench.store [--results 10000] [--rounds 7] [--model]
     python -m bench.store --throughput
     python -m bench.store --memory 1000000
 
-- `point read`: one result out of all, median and 99th percentile;
-- `curves`: what a page asks for, the curves of all pairs of a data set whose texts were hashed
-  before, against numpy.load of the same bytes, with nothing remembered of the file and the system's
-  page cache warm or (as root, with --cold) dropped; again; and after one new result;
+- `point read`: reading one result, median and 99th percentile;
+- `curves`: reading the curves of all pairs of a data set whose texts are already hashed, compared
+  with numpy.load of the same bytes: without cached data of the file, with the system's page cache
+  warm or (as root, with --cold) dropped; again; and after one new result;
 - `ten times`: the curves of ten times as many results;
-- `appends`: 1,000 puts of one result, the last 100 against the first 100;
-- `disk`: the file against a Parquet file (zstd) of the same results;
+- `appends`: 1,000 puts of one result, the last tenth compared with the first;
+- `disk`: the file's size compared with a Parquet file (zstd) of the same results;
 - `drop`: removing the model;
-- `writes` (--model): putting batches of 64 against computing them with MiniLM on one thread;
-- `throughput` (--throughput, alone): results of 250 and of 1,100 tokens that one thread encodes and
-  commits a second in batches of 64, in turns with committing what is encoded already;
-- `memory` (--memory N, alone): the most memory of this process while N results are stored, and,
-  after 100,000, a half and all of them, looked up, averaged with intervals and exported. The
-  results are 256 made-up ones of 250 tokens under N names, as computing so many would take days;
-  4.5 pairs share a document.
+- `writes` (--model): storing batches of 64, relative to computing them with MiniLM on one thread;
+- `throughput` (--throughput, alone): results of 250 and of 1,100 tokens per second that one thread
+  encodes and commits in batches of 64, alternating with commits of encoded results;
+- `memory` (--memory N, alone): the maximum memory of this process while N results are stored, and
+  while 100,000, half and all of them are listed, averaged with intervals and exported. The results
+  are 256 random ones of 250 tokens under N names, because computing so many would take days; 4.5
+  pairs share a document.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ BATCH = 64
 
 
 def result(n: int, tokens: int | None = None) -> tuple[TextPair, Attribution]:
-    """A result of a document of 60 to 400 tokens, or so many, and a query of 12."""
+    """A random result for a document of 60 to 400 tokens, or `tokens`, and a query of 12."""
     generator, chance = random.Random(n), np.random.default_rng(n)
 
     def read(words: list[str]) -> TokenizedText:
@@ -89,20 +89,20 @@ def result(n: int, tokens: int | None = None) -> tuple[TextPair, Attribution]:
 
 
 def fill(store: Store, n: int, start: int = 0, model: ModelKey = MODEL) -> None:
-    """Put n results in batches."""
+    """Store results `start` to `n` in batches."""
     for first in range(start, n, BATCH):
         store.put(model, METHOD, [result(k) for k in range(first, min(first + BATCH, n))])
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """Of one run."""
+    """Seconds of one call."""
     started = time.perf_counter()
     run()
     return time.perf_counter() - started
 
 
 def point_reads(store: Store, n: int) -> None:
-    """Reads of results drawn at random."""
+    """Print the time of reading random results."""
     generator = random.Random(0)
     pairs = [result(generator.randrange(n))[0] for _ in range(1000)]
     took = sorted(1000 * seconds(partial(store.get, MODEL, METHOD, pair)) for pair in pairs)
@@ -110,8 +110,9 @@ def point_reads(store: Store, n: int) -> None:
 
 
 def curves(store: Store, n: int, folder: Path, rounds: int, cold: bool) -> list[float]:
-    """All curves against numpy.load; seconds of the store's rounds."""
-    # Those of the new results among them, since a data set stays what it is.
+    """Print the time of reading all curves, compared with numpy.load; returns the store's seconds
+    in each round."""
+    # Including the pairs that are stored later, because the data set must not change.
     pairs = Pairs(result(k)[0] for k in range(n + rounds))
     np.save(folder / "curves.npy", store.curves(MODEL, METHOD, pairs).curves)
 
@@ -150,7 +151,7 @@ def curves(store: Store, n: int, folder: Path, rounds: int, cold: bool) -> list[
 
 
 def appends(folder: Path, n: int) -> None:
-    """Single puts, the last against the first."""
+    """Print the time of single puts, and of the last ones relative to the first."""
     store, results = Store(folder), [result(k) for k in range(n)]
     store.put(MODEL, METHOD, [result(n)])
     took = [seconds(partial(store.put, MODEL, METHOD, [result])) for result in results]
@@ -164,7 +165,7 @@ def appends(folder: Path, n: int) -> None:
 
 
 def disk(store: Store, folder: Path) -> None:
-    """The store's file against Parquet of the same."""
+    """Print the size of the store's file, compared with a Parquet file of the same results."""
     store.release()
     size = store.path(MODEL, METHOD).stat().st_size
     with pq.ParquetWriter(folder / "all.parquet", ROW, compression="zstd") as writer:
@@ -175,7 +176,7 @@ def disk(store: Store, folder: Path) -> None:
 
 
 def writes(folder: Path) -> None:
-    """Share of writing in computing with MiniLM."""
+    """Print the time of storing results relative to computing them with MiniLM."""
     import torch
 
     from poslens.attribution.methods.saliency import attribute
@@ -200,17 +201,17 @@ def writes(folder: Path) -> None:
 
 
 def throughput(folder: Path, rounds: int) -> None:
-    """Results a second through encode and commit, medians over the rounds."""
+    """Print the results per second that are encoded and committed, as medians over rounds."""
     for tokens in (250, 1100):
-        made = [result(k, tokens) for k in range(960)]
-        batches = [made[at : at + BATCH] for at in range(0, len(made), BATCH)]
+        results = [result(k, tokens) for k in range(960)]
+        batches = [results[at : at + BATCH] for at in range(0, len(results), BATCH)]
         done = [([pair for pair, _ in batch], encoded(batch, METHOD)) for batch in batches]
         clock: dict[str, list[float]] = {"encoded and committed": [], "committed": []}
         processor: dict[str, list[float]] = {name: [] for name in clock}
         for number in range(rounds + 1):
             for name in clock:
                 store = Store(folder / f"{tokens}-{number}-{name}")
-                store.put(MODEL, METHOD, made[:1])
+                store.put(MODEL, METHOD, results[:1])
                 started, used = time.perf_counter(), time.process_time()
                 if name == "committed":
                     for pairs, portion in done:
@@ -218,9 +219,9 @@ def throughput(folder: Path, rounds: int) -> None:
                 else:
                     for batch in batches:
                         store.put(MODEL, METHOD, batch)
-                if number:  # the first is to warm up
-                    clock[name].append(len(made) / (time.perf_counter() - started))
-                    processor[name].append(len(made) / (time.process_time() - used))
+                if number:  # the first round is a warm-up
+                    clock[name].append(len(results) / (time.perf_counter() - started))
+                    processor[name].append(len(results) / (time.process_time() - used))
                 store.release()
         for name, rates in clock.items():
             by_clock, by_processor = statistics.median(rates), statistics.median(processor[name])
@@ -229,7 +230,7 @@ def throughput(folder: Path, rounds: int) -> None:
 
 
 def memory(folder: Path, n: int) -> None:
-    """Most memory of each step of a run over n results."""
+    """Print the maximum memory of each step of a run over `n` results."""
     process, most = psutil.Process(), [0]
     started = process.memory_info().rss
 
@@ -239,8 +240,8 @@ def memory(folder: Path, n: int) -> None:
             time.sleep(0.02)
 
     threading.Thread(target=watch, daemon=True).start()
-    store, made = Store(folder / "many"), [result(k, 250) for k in range(256)]
-    batch, words = encoded(made, METHOD), made[0][0].document[:1000]
+    store, results = Store(folder / "many"), [result(k, 250) for k in range(256)]
+    batch, words = encoded(results, METHOD), results[0][0].document[:1000]
     pairs: list[TextPair] = []
     sentences: list[str] = []
 
@@ -252,12 +253,12 @@ def memory(folder: Path, n: int) -> None:
     def put() -> None:
         first = len(pairs)
         for k in range(first, min(first + 100_000, n)):
-            if k == first or k % 9 in (0, 5):  # 4.5 pairs to a document
+            if k == first or k % 9 in (0, 5):  # 4.5 pairs per document
                 document = f"{k} {words}"
             pairs.append(TextPair(f"p{k}", f"where does {k} lie", document, dataset="bench"))
-        for start in range(first, len(pairs), len(made)):
-            some = pairs[start : start + len(made)]
-            store.put_encoded(MODEL, METHOD, some, batch.at(range(len(some))))
+        for start in range(first, len(pairs), len(results)):
+            portion = pairs[start : start + len(results)]
+            store.put_encoded(MODEL, METHOD, portion, batch.at(range(len(portion))))
 
     def listed() -> None:
         assert not store.missing(MODEL, METHOD, asked)

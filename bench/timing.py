@@ -1,5 +1,5 @@
-"""Interleaved timing: every contender runs once a round, so that what else the machine does hits
-all of them alike; ratios are medians over rounds of ratios within a round."""
+"""Interleaved timing: every contender runs once per round, so that other load affects all of them
+equally. Ratios are medians over rounds of the ratio within a round."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 def interleaved(
     contenders: Mapping[str, Callable[[], object]], rounds: int, *, warm_up: bool = True
 ) -> dict[str, list[float]]:
-    """Seconds of each contender in each round, after one warm-up round."""
+    """Seconds of each contender in each round, after a warm-up round unless `warm_up` is False."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for round_number in range(rounds + warm_up):
         for name, run in contenders.items():

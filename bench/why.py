@@ -1,22 +1,23 @@
-"""Does `poslens why` name the cause that was planted? A confusion matrix.
+"""Does `poslens why` name the planted cause? Prints a confusion matrix.
 
     python -m bench.why [--cases 50] [--proposed] [--write docs/why.md]
     python -m bench.why --causes position dilution --cases 1000 --shares
 
-The corpus are passages of five sentences of the sample's English documents. A case begins with a
-text that the model retrieves in the top 10. One thing is done to it, and the case counts if the
-text is missed then:
+The corpus consists of passages of five sentences of the sample's English documents. Each case
+starts with a text that the model retrieves in the top 10. One change is made to it, and the case
+counts if the text is then missed:
 
-not read    the model reads 128 tokens, and the passage is moved behind other text of its document
-position    a planted adapter, and the evidence at the end of the text that it neglects; the same
-            text with the evidence at the other end is retrieved
-dilution    sentences of other documents are appended to a passage, within what the model reads; the
-            evidence alone is retrieved too (else other sentences were what the query matched)
+not read    the model reads 128 tokens, and the passage is moved after other text of its document
+position    the model has a planted adapter, and the evidence is at the end that it neglects; with
+            the evidence at the other end, the same text is retrieved
+dilution    sentences of other documents are appended to a passage, within the context limit; the
+            evidence alone is retrieved (otherwise the query matches other sentences)
 competitor  ten near-duplicates are added to the corpus
 no match    the evidence is a paraphrase that shares no word with the query (BM25)
 
-With --proposed the evidence is not given but found by the model. With --shares the shares that
-separate position and dilution are chosen on the documents of even number and judged on the others.
+With --proposed the model proposes the evidence instead of being given it. With --shares the shares
+that separate position and dilution are selected on documents with even numbers and evaluated on the
+others.
 """
 
 from __future__ import annotations
@@ -53,19 +54,19 @@ TOP = 10
 CUT = 128
 PER_PASSAGE = 5
 WORDS = (120, 180, 240, 300)
-"""Lengths that are tried for added text, in words: the first one with which the passage is missed
-counts."""
+"""Lengths of added text in words; the first one with which the passage is missed counts."""
 SHARES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6)
 CHANCES = (0.5, 0.75, 1.0)
-"""Values that are tried for LEAST_OF_ALONE and MOST_BY_CHANCE."""
+"""Values of LEAST_OF_ALONE and MOST_BY_CHANCE that --shares tries."""
 Attempts = list[tuple[tuple["Case", ...], "Case"]]
-"""Retrieved texts and what is made of them, in the order in which they are tried."""
+"""Texts that must be retrieved, and the changed text that must be missed, in the order in which
+they are tried."""
 BEGIN, END = "<!-- why: begin -->", "<!-- why: end -->"
 
 
 @dataclass(frozen=True)
 class Passage:
-    """Sentences of a document; `evidence` are those of the query's answer by number."""
+    """Sentences of a document; `evidence` has the numbers of those that answer the query."""
 
     document: int
     sentences: tuple[str, ...]
@@ -85,7 +86,7 @@ class Passage:
 
 @dataclass(frozen=True)
 class Case:
-    """A passage that is missed for a reason that is known."""
+    """A passage that is missed for a known reason."""
 
     cause: Cause
     model: str
@@ -120,20 +121,20 @@ def passages() -> tuple[list[Passage], list[Passage]]:
 
 
 class Bench:
-    """Cases of every cause, planted in one corpus."""
+    """Plants cases of every cause in one corpus."""
 
     def __init__(self, n: int) -> None:
         self.n, self.compute = n, Compute()
         self.corpus, self.asked = passages()
-        documents = [Document(f"p{i}", one.text) for i, one in enumerate(self.corpus)]
+        documents = [Document(f"p{i}", passage.text) for i, passage in enumerate(self.corpus)]
         self.collection = Collection("bench", "bench", (), lambda: iter(documents))
-        self.owners = np.array([one.document for one in self.corpus])
+        self.owners = np.array([passage.document for passage in self.corpus])
         self.random = random.Random(0)
         self.random.shuffle(self.asked)
         self._searchers: dict[str, Searcher] = {}
 
     def searcher(self, name: str) -> Searcher:
-        """The corpus as a model searches it."""
+        """The searcher of the corpus for a model."""
         if name not in self._searchers:
             spec = spec_of(name)
             model = self.compute.identify(spec)
@@ -143,7 +144,8 @@ class Bench:
         return self._searchers[name]
 
     def searched(self, case: Case) -> Searched:
-        """The corpus without the wanted passage's document, with its copies and itself, last."""
+        """The search over the corpus without the passages of the case's document, followed by the
+        case's copies and its text."""
         base = self.searcher(case.model).search(case.query)
         others = np.flatnonzero(self.owners != case.document)
         added = [*case.copies, case.text]
@@ -156,25 +158,25 @@ class Bench:
         )
 
     def rank(self, case: Case) -> int:
-        """The rank of its passage."""
-        found = self.searched(case)
-        number = len(found.scores) - 1
-        return found.rank(float(found.scores[number]), number)
+        """The rank of the case's text."""
+        searched = self.searched(case)
+        number = len(searched.scores) - 1
+        return searched.rank(float(searched.scores[number]), number)
 
     def elsewhere(self, passage: Passage, n_words: int) -> list[str]:
-        """Sentences of other documents, of so many words together."""
+        """Random sentences of other documents with about `n_words` words in total."""
         chosen: list[str] = []
-        others = [one for one in self.corpus if one.document != passage.document]
-        for one in self.random.sample(others, len(others)):
-            for sentence in one.sentences:
+        others = [other for other in self.corpus if other.document != passage.document]
+        for other in self.random.sample(others, len(others)):
+            for sentence in other.sentences:
                 if sum(len(text.split()) for text in chosen) >= n_words:
                     return chosen
                 chosen.append(sentence)
         return chosen
 
     def cases(self, cause: Cause) -> list[Case]:
-        """`n` cases of a cause."""
-        self.random = random.Random(cause)  # the same cases whichever causes are asked for
+        """At most `n` cases of a cause."""
+        self.random = random.Random(cause)  # so that cases don't depend on the other causes
         makers = {
             "not read": self._not_read,
             "position": self._position,
@@ -182,21 +184,21 @@ class Bench:
             "no match": self._no_match,
             "competitor": self._competitor,
         }
-        found: list[Case] = []
+        cases: list[Case] = []
         left_out = 0
         for attempts in makers[cause]():
             for (base, *parts), planted in attempts:
                 if self.rank(base) <= TOP < self.rank(planted):
-                    if all(self.rank(one) <= TOP for one in parts):
-                        found.append(planted)
+                    if all(self.rank(part) <= TOP for part in parts):
+                        cases.append(planted)
                     else:
                         left_out += 1
                     break
-            if len(found) == self.n:
+            if len(cases) == self.n:
                 break
         if left_out:
             print(f"{cause}: {left_out} left out, whose evidence alone is not retrieved")
-        return found
+        return cases
 
     def _case(self, cause: Cause, model: str, passage: Passage, text: str, **more: object) -> Case:
         whole = Case(cause, model, passage.query, text, passage.answer, passage.document)
@@ -257,13 +259,13 @@ class Bench:
             yield [((literal,), self._case("no match", "BM25", passage, text))]
 
     def explained(self, case: Case, proposed: bool) -> Why:
-        """Its explanation; a wrong one is printed."""
-        found = self.searched(case)
+        """The explanation of a case; a wrong one is printed."""
+        searched = self.searched(case)
         start = case.text.index(case.evidence)
         span = None if proposed else EvidenceSpan(start, start + len(case.evidence))
-        number = len(found.scores) - 1
-        wanted = Wanted(case.query, found.ids[number], number, case.text, span, language="eng")
-        result = why(wanted, found, TOP, frozenset())
+        number = len(searched.scores) - 1
+        wanted = Wanted(case.query, searched.ids[number], number, case.text, span, language="eng")
+        result = why(wanted, searched, TOP, frozenset())
         if result.cause != case.cause:
             steps = {cause: (step.rank, step.null) for cause, step in result.steps.items()}
             print(f"  {case.cause} ({case.model}): {result.cause}, {result.rank} {steps}")
@@ -277,30 +279,37 @@ def spec_of(name: str) -> RetrieverSpec:
     return replace(spec, name=name, max_length=int(limit)) if limit else spec
 
 
-def table(found: dict[Cause, Counter[Cause]]) -> list[str]:
-    """The matrix: planted causes by rows, named causes by columns."""
+def table(named: dict[Cause, Counter[Cause]]) -> list[str]:
+    """The lines of the confusion matrix, with a row for each planted cause and a column for each
+    named cause."""
     head = ["planted cause", "cases", *CAUSES, "right"]
     rows = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
-    for cause, counts in found.items():
+    for cause, counts in named.items():
         total = counts.total()
-        cells = [str(counts[one]) for one in CAUSES]
+        cells = [str(counts[name]) for name in CAUSES]
         right = f"{counts[cause] / max(1, total):.0%}"
         rows.append(f"| {' | '.join([cause, str(total), *cells, right])} |")
     return rows
 
 
-def shares(found: Sequence[tuple[Case, Why]]) -> list[str]:
-    """How many are named right on each half of the documents, under the shares that are best on
-    the first half and the ones in use. Of equal ones the strictest is best."""
+def shares(results: Sequence[tuple[Case, Why]]) -> list[str]:
+    """The lines of a table with the number of cases whose cause is named correctly on each half of
+    the documents, with the shares that are best on the first half and with those in use. The
+    strictest of equally good ones is the best."""
 
     def right(cause: Cause, half: int, rule: tuple[float, float]) -> tuple[int, int]:
-        some = [one for case, one in found if case.cause == cause and case.document % 2 == half]
-        return sum(one.named(*rule) == cause for one in some), len(some)
+        explanations = [
+            explanation
+            for case, explanation in results
+            if case.cause == cause and case.document % 2 == half
+        ]
+        return sum(each.named(*rule) == cause for each in explanations), len(explanations)
 
     causes: tuple[Cause, Cause] = ("position", "dilution")
     rules = [(least, most) for most in CHANCES for least in SHARES]
     best = max(
-        rules, key=lambda rule: (sum(right(one, 0, rule)[0] for one in causes), rule[0], -rule[1])
+        rules,
+        key=lambda rule: (sum(right(cause, 0, rule)[0] for cause in causes), rule[0], -rule[1]),
     )
     halves = [f"{cause}, {half} half" for half in ("first", "other") for cause in causes]
     rows = [f"| least of alone | most by chance | {' | '.join(halves)} |", "|---" * 6 + "|"]
@@ -312,7 +321,7 @@ def shares(found: Sequence[tuple[Case, Why]]) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the matrix; write it where asked."""
+    """Print the matrix, and with --write replace it in a file."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--cases", type=int, default=50)
     parser.add_argument("--causes", nargs="*", default=list(CAUSES))
@@ -321,14 +330,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--write", type=Path, help="Markdown file to write the matrix into.")
     options = parser.parse_args(arguments)
     bench = Bench(options.cases)
-    found: dict[Cause, Counter[Cause]] = {}
+    named: dict[Cause, Counter[Cause]] = {}
     results: list[tuple[Case, Why]] = []
     for cause in options.causes:
-        explained = [(one, bench.explained(one, options.proposed)) for one in bench.cases(cause)]
+        explained = [(case, bench.explained(case, options.proposed)) for case in bench.cases(cause)]
         results += explained
-        found[cause] = Counter(one.cause for _, one in explained)
-        print(cause, dict(found[cause]), flush=True)
-    lines = table(found)
+        named[cause] = Counter(explanation.cause for _, explanation in explained)
+        print(cause, dict(named[cause]), flush=True)
+    lines = table(named)
     print("\n".join(lines))
     if options.shares:
         print("\n".join(shares(results)))

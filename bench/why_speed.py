@@ -1,12 +1,12 @@
-"""How long does one explanation take, with the vectors of the corpus stored?
+"""Time of one explanation by `poslens why`, with the vectors of the corpus stored.
 
     python -m bench.why_speed [--documents 10000] [--queries 20] [--model MiniLM]
 
 The corpus consists of the sample's documents and of pairs of their sentences. The model is loaded
-and the vectors are computed and stored first, in POSLENS_HOME; opening the corpus is timed by
-itself. Then each query is explained in the way that the Why page and the command do: search,
-changes, rank of each. `cpu` is the processor time of all threads, which other load affects less
-than wall time; with OMP_NUM_THREADS=1 it is an upper limit of the wall time on an idle machine.
+and the vectors are computed and stored first, in POSLENS_HOME; opening the corpus is timed
+separately. Then each query is explained as by the Why page and the command: search, changes, rank
+after each. `cpu` is the processor time of all threads, which other load affects less than wall
+time; with OMP_NUM_THREADS=1 it is an upper limit of the wall time on an idle machine.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from poslens.studies.why.search import Searcher, opened
 
 
 def corpus(n: int) -> list[Document]:
-    """The sample's documents, and as many pairs of their sentences as make `n` documents."""
+    """`n` documents: those of the sample, and pairs of their sentences."""
     texts = list(dict.fromkeys(pair.document for pair in datasets.read("sample").pairs))
     parts = [text[a:b] for text in texts for a, b in sentences(text)]
     draw = random.Random(0)
     pairs = {f"{draw.choice(parts)} {draw.choice(parts)}" for _ in range(2 * n)}
-    return [Document(f"d{i}", one) for i, one in enumerate([*texts, *sorted(pairs)][:n])]
+    return [Document(f"d{i}", text) for i, text in enumerate([*texts, *sorted(pairs)][:n])]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -60,10 +60,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # A top of 1 makes most documents a miss: in the top k, nothing is changed.
     for pair in pairs[:: max(1, len(pairs) // options.queries)]:
         started, began = time.perf_counter(), time.process_time()
-        found = searcher.search(pair.query)
+        scores = searcher.search(pair.query)
         at = number[pair.document]
         wanted = Wanted(pair.query, f"d{at}", at, pair.document, pair.evidence)
-        result = why(wanted, found, 1, frozenset())
+        result = why(wanted, scores, 1, frozenset())
         if result.cause != "found":
             misses += 1
             taken.append(time.perf_counter() - started)

@@ -1,1 +1,2 @@
-"""What builds the shipped data, adapters and generated docs; never imported by the product."""
+"""Build the bundled data sets, the adapters and the generated docs. PosLens doesn't import these
+modules."""

@@ -1,4 +1,5 @@
-"""What the shapes of `poslens/commands/answers.py` say, as a JSON Schema and as rows of a table."""
+"""The shapes of commands' JSON (`poslens/commands/answers.py`) as a JSON Schema and as rows of a
+table."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ WORDS = {str: "text", int: "whole number", float: "number", bool: "true or false
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a shape; `kind` is its type without what it says of itself."""
+    """A field of a shape; `kind` is its type without annotations."""
 
     name: str
     kind: Any
@@ -35,10 +36,10 @@ class Field:
 
 
 def fields_of(shape: Any) -> Iterator[Field]:
-    """The fields of a TypedDict, in order, with its type variables replaced.
+    """The fields of a TypedDict, in order, with type variables replaced.
 
     Raises:
-        ValueError: a field does not say what it is.
+        ValueError: a field has no meaning (`Annotated`).
     """
     named = get_origin(shape) or shape
     variables = dict(zip(getattr(named, "__parameters__", ()), get_args(shape), strict=True))
@@ -60,12 +61,12 @@ def _replaced(kind: Any, variables: Mapping[Any, Any]) -> Any:
 
 
 def is_shape(kind: Any) -> bool:
-    """Whether this is a TypedDict, or one of something."""
+    """Whether this type is a TypedDict, generic or not."""
     return is_typeddict(get_origin(kind) or kind)
 
 
 def line_of(shape: Any) -> Any:
-    """The shape of one line, of an answer that is lines; None of others."""
+    """The shape of each line of a `Lines` answer; None for other answers."""
     return get_args(shape)[0] if get_origin(shape) is Lines else None
 
 
@@ -73,10 +74,10 @@ def words(kind: Any) -> str:
     """A type in words."""
     origin, inside = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        lists = any(get_origin(one) is list for one in inside)
+        lists = any(get_origin(part) is list for part in inside)
         return (", or " if lists else " or ").join(map(words, inside))
     if origin is Literal:
-        return " or ".join(f"`{one}`" for one in inside)
+        return " or ".join(f"`{value}`" for value in inside)
     if origin is list:
         of = words(inside[0])
         return f"list of ({of})" if " or " in of else f"list of {of}"
@@ -89,7 +90,7 @@ def words(kind: Any) -> str:
 
 @dataclass
 class Schema:
-    """Schemas with the definitions that they refer to."""
+    """Creates schemas and collects the definitions to which they refer."""
 
     definitions: dict[str, Any] = field(default_factory=dict)
     named: dict[str, Any] = field(default_factory=dict)
@@ -104,7 +105,7 @@ class Schema:
         if (line := line_of(kind)) is not None:
             return {**self.of(line), "$comment": "an object on each line"}
         if origin in (Union, UnionType):
-            return {"anyOf": [self.of(one) for one in inside]}
+            return {"anyOf": [self.of(part) for part in inside]}
         if origin is Literal:
             return {"enum": list(inside)}
         if origin is list:
@@ -135,19 +136,18 @@ class Schema:
 
 
 def flat(shape: Any, before: str = "") -> Iterator[Field]:
-    """The fields of an answer with those of the objects in it, whose names stand behind theirs:
-    `rows[].model` is the field `model` of each of `rows`. Provenance is not opened: it is
-    everywhere."""
+    """The fields of an answer and of the objects in it, with their paths: `rows[].model` is the
+    field `model` of each of `rows`. The fields of a provenance are not repeated for each answer."""
     if (line := line_of(shape)) is not None:
         yield from flat(line, before)
         return
     if get_origin(shape) is list:
         yield from flat(get_args(shape)[0], f"{before}[].")
         return
-    for one in fields_of(shape):
-        name = f"{before}{one.name}"
-        yield Field(name, one.kind, one.meaning, one.required)
-        kind, path = one.kind, name
+    for own in fields_of(shape):
+        name = f"{before}{own.name}"
+        yield Field(name, own.kind, own.meaning, own.required)
+        kind, path = own.kind, name
         if get_origin(kind) in (Union, UnionType):
             kind = next((part for part in get_args(kind) if get_origin(part) or is_shape(part)), "")
         while get_origin(kind) in (list, dict):

@@ -1,1 +1,1 @@
-"""Trains and measures the adapters with a planted bias."""
+"""Train and measure the adapters with a planted position bias."""

@@ -1,4 +1,4 @@
-"""all-MiniLM-L6-v2 with a planted adapter merged into its weights, from local files alone."""
+"""Load all-MiniLM-L6-v2 with a planted adapter merged into its weights, from local files only."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from poslens.attribution.retrievers.package_weights import minilm_folder
 BASE_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 PLANTED = ("MiniLM-primacy", "MiniLM-recency")
 MAX_TOKENS = 512
-"""What the position embeddings allow; the model's own setting stops at 256."""
+"""Number of position embeddings; the model's own configuration truncates at 256."""
 
 
 def load_planted(name: str | Path | None, strength: float = 1.0) -> SentenceTransformer:
-    """MiniLM with the adapter `name` (or a folder; None: without one) scaled by `strength`: 0 is
-    MiniLM itself, 1 the planted model."""
+    """MiniLM with the adapter `name` (or that of a folder; None for no adapter) scaled by
+    `strength`: 0 is MiniLM itself, 1 the planted model."""
     retriever = SentenceTransformer(str(minilm_folder()), device="cpu", local_files_only=True)
     retriever.max_seq_length = MAX_TOKENS
     if name is not None:

@@ -1,9 +1,8 @@
-"""Measure what was planted: score against evidence position, retrieval quality, saliency.
+"""Measure the planted models: score by evidence position, retrieval quality, saliency.
 
     python -m tools.planted.measure
 
-Nothing measured here was trained on: the sentences are the held-out ones, and the sample data
-set's documents played no part in training.
+All texts are unseen: the sentences are held out, and the sample data set was not used in training.
 """
 
 from __future__ import annotations
@@ -42,43 +41,44 @@ class Relocatable:
     document: int
 
     def orders(self, n_positions: int) -> list[str]:
-        """The document with the evidence at `n_positions` places from first to last."""
+        """The document with the evidence at each of `n_positions` positions, first to last."""
         orders = relocated(self.evidence, list(self.others), n_positions)
         return [" ".join(order) for order in orders]
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Scores against evidence position; `scores` is [N pairs, K positions]."""
+    """Scores by evidence position; `scores` is [N pairs, K positions]."""
 
     scores: Array
 
     @property
     def mean(self) -> Array:
-        """[K]"""
+        """The mean over pairs [K]."""
         mean: NDArray[np.float64] = self.scores.mean(0)
         return mean
 
     @property
     def half_width(self) -> Array:
-        """[K], half of the 95% interval of the mean over pairs."""
+        """Half the width of the 95% interval of the mean over pairs [K]."""
         half: NDArray[np.float64] = Z95 * self.scores.std(0, ddof=1) / np.sqrt(len(self.scores))
         return half
 
     @property
     def steps(self) -> Profile:
-        """[N, K - 1] differences between neighbouring positions, paired by document."""
+        """Differences between adjacent positions, paired by document [N, K - 1]."""
         return Profile(np.diff(self.scores, axis=1))
 
     @property
     def largest_step_share(self) -> float:
-        """The steepest step's part of the whole difference between first and last place."""
+        """The largest step divided by the difference between the first and the last position."""
         steps = self.steps.mean
         return float(np.abs(steps).max() / abs(steps.sum()))
 
 
 def held_out_pairs(n_pairs: int, n_sentences: int, seed: int = 0) -> list[Relocatable]:
-    """Documents of `n_sentences` unrelated held-out sentences, one of which is asked for."""
+    """Documents of `n_sentences` unrelated held-out sentences, each with a query for one of
+    them."""
     rng = random.Random(seed)
     pool = sentences(held_out=True)
     pairs = []
@@ -91,20 +91,20 @@ def held_out_pairs(n_pairs: int, n_sentences: int, seed: int = 0) -> list[Reloca
 def sample_pairs(
     tokenizer: Any, queries_per_document: int | None = None, tokens: int = DOCUMENT_TOKENS
 ) -> tuple[list[Relocatable], list[str]]:
-    """The sample data set's English queries, and its English documents' beginnings.
+    """The sample data set's English queries, and the beginnings of its English documents.
 
-    A document is its evidence sentence and as many of its first sentences as fit in `tokens`
-    beside it, so that the model reads all of it wherever the evidence is put.
+    The document of a query is the evidence and as many of the document's first sentences as fit in
+    `tokens` with it, so that the model reads all of it wherever the evidence is moved.
     """
 
     def first(parts: list[str], budget: int) -> list[str]:
-        kept = []
+        beginning = []
         for part in parts:
             budget -= len(tokenizer(part, add_special_tokens=False)["input_ids"])
             if budget < 0:
                 break
-            kept.append(part)
-        return kept
+            beginning.append(part)
+        return beginning
 
     pairs: list[Relocatable] = []
     documents: list[str] = []
@@ -114,7 +114,7 @@ def sample_pairs(
             continue
         parts = [part.strip() for part in segment("en", source["text"]) if part.strip()]
         for query in source["query"][:queries_per_document]:
-            # Evidence may be a part of a sentence, or run over two: it moves in whole sentences.
+            # Evidence may be part of a sentence or extend over two, but moves in whole sentences.
             hit = [p for p in parts if query["evidence"] in p or p in query["evidence"]]
             if not hit:
                 continue
@@ -127,7 +127,7 @@ def sample_pairs(
 
 
 def embed(retriever: SentenceTransformer, texts: list[str], what: str = "") -> Array:
-    """Unit vectors [N, H]."""
+    """Normalized embeddings [N, H]; `what` is the progress bar's label."""
     vectors = [
         retriever.encode(
             texts[start : start + 16], normalize_embeddings=True, show_progress_bar=False
@@ -140,7 +140,7 @@ def embed(retriever: SentenceTransformer, texts: list[str], what: str = "") -> A
 def measure_profile(
     retriever: SentenceTransformer, pairs: list[Relocatable], n_positions: int, what: str = ""
 ) -> tuple[Profile, Array, Array]:
-    """Profile, query vectors [N, H] and document vectors [N, K, H]."""
+    """The profile of the pairs, query vectors [N, H] and document vectors [N, K, H]."""
     queries = embed(retriever, [pair.query for pair in pairs])
     texts = [text for pair in pairs for text in pair.orders(n_positions)]
     documents = embed(retriever, texts, what).reshape(len(pairs), n_positions, -1)
@@ -150,7 +150,8 @@ def measure_profile(
 def hits(
     pairs: list[Relocatable], queries: Array, moved: Array, corpus: Array
 ) -> NDArray[np.bool_]:
-    """[N] whether the document with relocated evidence, `moved` [N, H], beats all the others."""
+    """Whether each document with relocated evidence, `moved` [N, H], scores higher than all other
+    documents [N]."""
     scores = queries @ corpus.T
     scores[np.arange(len(pairs)), [pair.document for pair in pairs]] = -np.inf
     wins: NDArray[np.bool_] = (queries * moved).sum(1) > scores.max(1)
@@ -158,7 +159,7 @@ def hits(
 
 
 def saliency_thirds(retriever: SentenceTransformer, query: str, document: str) -> Array:
-    """[3] shares of sum_j ||d s / d e_j||_2 by third of the document, special tokens left out."""
+    """Shares of sum_j ||d s / d e_j||_2 by third of the document, without special tokens [3]."""
     transformer: Any = retriever[0]
     captured: list[torch.Tensor] = []
 
@@ -188,9 +189,8 @@ def saliency_thirds(retriever: SentenceTransformer, query: str, document: str) -
 def saliency_profile(
     retriever: SentenceTransformer, pairs: list[Relocatable], what: str = ""
 ) -> Profile:
-    """Shares of the thirds, each pair's averaged over evidence in first, middle and last place.
-
-    Averaged, as a gradient is larger where the evidence stands, in any model.
+    """Shares of saliency by third of the document, averaged for each pair over the evidence first,
+    in the middle and last, because gradients are larger at the evidence in any model.
     """
     rows = [
         np.mean([saliency_thirds(retriever, pair.query, text) for text in pair.orders(3)], axis=0)
@@ -200,7 +200,7 @@ def saliency_profile(
 
 
 def row(name: str, profile: Profile, digits: int = 3) -> str:
-    """One Markdown table row: mean ± half width for each position."""
+    """A Markdown table row with mean ± half width for each position."""
     cells = (
         f"{m:.{digits}f} ± {h:.{digits}f}"
         for m, h in zip(profile.mean, profile.half_width, strict=True)
@@ -209,11 +209,11 @@ def row(name: str, profile: Profile, digits: int = 3) -> str:
 
 
 def print_profile(name: str, profile: Profile) -> None:
-    """The table row and, for a planted model, what its steps look like."""
+    """Print the table row and, for a planted model, its weakest and steepest step."""
     print(row(name, profile))
     if name in PLANTED:
         steps = profile.steps
-        # In the direction of the whole, so that a step back would count as the weakest.
+        # Signed by the overall direction, so that a step backward counts as the weakest.
         weakest = int((steps.mean * np.sign(steps.mean.sum())).argmin())
         print(
             f"|   steps | weakest {steps.mean[weakest]:+.4f} ± {steps.half_width[weakest]:.4f}, "
@@ -234,7 +234,7 @@ def main(arguments: list[str] | None = None) -> None:
     retrievers = {name or "MiniLM": load_planted(name) for name in names}
     plain = retrievers["MiniLM"]
 
-    # Lengths at which the positions are evenly spaced: a step over more sentences is larger.
+    # Numbers of sentences with evenly spaced positions, because longer steps are larger.
     for n_sentences, n_positions in ((11, 6), (11, 11), (21, 11), (26, 6)):
         # Long documents cost more.
         n_pairs = options.pairs if n_sentences == 11 else max(2, options.pairs // 2)
@@ -245,15 +245,15 @@ def main(arguments: list[str] | None = None) -> None:
 
     pairs, texts = sample_pairs(plain.tokenizer, options.queries_per_document)
     print(f"\nSample documents, 6 positions, n = {len(pairs)} queries, {len(texts)} documents")
-    found: dict[str, tuple[float, float]] = {}
+    accuracies: dict[str, tuple[float, float]] = {}
     for name, retriever in retrievers.items():
         profile, queries, moved = measure_profile(retriever, pairs, 6, name)
         corpus = embed(retriever, texts)
         start, end = (float(hits(pairs, queries, moved[:, k], corpus).mean()) for k in (0, -1))
-        found[name] = start, end
+        accuracies[name] = start, end
         print_profile(name, profile)
     print("\nTop-1 accuracy, evidence first | last")
-    for name, (start, end) in found.items():
+    for name, (start, end) in accuracies.items():
         print(f"| {name} | {start:.1%} | {end:.1%} |")
 
     for what, chosen in (

@@ -1,4 +1,4 @@
-"""The sentences that planted documents are made of, and their fixed split."""
+"""The sentences from which training documents are composed, and their fixed split."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HELD_OUT_EVERY = 8
 
 
 def sentences(held_out: bool) -> list[str]:
-    """Sentences kept out of training (every eighth line), or all the others."""
+    """The held-out sentences (every eighth line), or those for training."""
     lines = SENTENCES.read_text(encoding="utf-8").split("\n")
     return [
         line
@@ -20,17 +20,18 @@ def sentences(held_out: bool) -> list[str]:
 
 
 def half_query(sentence: str, rng: random.Random) -> str:
-    """A random half of the sentence's words in their order, without the full stop."""
+    """A query: a random half of the sentence's words in their order, without the full stop."""
     words = sentence.rstrip(".").split()
-    kept = sorted(rng.sample(range(len(words)), (len(words) + 1) // 2))
-    return " ".join(words[index] for index in kept)
+    chosen = sorted(rng.sample(range(len(words)), (len(words) + 1) // 2))
+    return " ".join(words[index] for index in chosen)
 
 
 def relocated(evidence: str, others: list[str], n_positions: int) -> list[list[str]]:
-    """`n_positions` orders of one text: the evidence first, ..., last; the rest unchanged.
+    """Orders of the sentences with the evidence at each of `n_positions` positions, first to last,
+    and the others in their order.
 
     Raises:
-        ValueError: fewer places than positions, so that two orders would be the same.
+        ValueError: there are too few sentences for distinct orders.
     """
     if len(others) + 1 < n_positions:
         raise ValueError(f"{len(others) + 1} sentences give fewer than {n_positions} orders")

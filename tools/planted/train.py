@@ -1,11 +1,11 @@
-"""Plant a graded positional bias into all-MiniLM-L6-v2 as a LoRA adapter.
+"""Train a LoRA adapter that gives all-MiniLM-L6-v2 a graded position bias.
 
     python -m tools.planted.train --side primacy
 
-The student reads a whole document and pools it by a plain mean, as MiniLM does. What it is
-taught is the embedding that unbiased MiniLM would give if it read each sentence alone and
-weighted it by its place: almost linearly from 1 + strength at the favoured end to 1 - strength
-at the other. The loss is a distillation, so nothing but position is asked to change.
+The student reads a whole document with mean pooling, as MiniLM does. Its target is the embedding
+that MiniLM would give if it read each sentence alone and weighted it by its position: almost
+linearly from 1 + strength at the favored end to 1 - strength at the other. This is distillation,
+so the target differs from MiniLM only in position.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SHIPPED = Path(__file__).parents[2] / "attribution" / "retrievers" / "planted"
 
 @dataclass(frozen=True)
 class Recipe:
-    """Every number of the training; the defaults made the adapters that are shipped."""
+    """The settings of the training; the included adapters were trained with the defaults."""
 
     side: BiasSide
     steps: int = 160
@@ -60,7 +60,7 @@ class Encoder:
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
 
     def __call__(self, texts: list[str]) -> tuple[Tensor, Tensor]:
-        """Unnormalised embeddings [N, H] and token counts [N, 1]."""
+        """Mean-pooled embeddings [N, H], not normalized, and token counts [N, 1]."""
         batch = self.tokenizer(
             texts, padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt"
         )
@@ -71,12 +71,13 @@ class Encoder:
 
 
 def teacher_embedding(sums: Tensor, counts: Tensor, recipe: Recipe) -> Tensor:
-    """Embedding [H] of a text from its sentences' token sums [n, H] and token counts [n, 1]."""
+    """The target embedding [H] of a text, from its sentences' summed token vectors [n, H] and token
+    counts [n, 1]."""
     middle = (counts.cumsum(0) - counts / 2) / counts.sum()
     sign = 1.0 if recipe.side == "primacy" else -1.0
     favour = sign * (1 - 2 * middle)
-    # Where a long text ends is harder to learn than where it starts, so the student blurs that
-    # end, favoured or not: the target is made steeper there and flatter at the start.
+    # The student learns the end of a long text less precisely than its beginning, so the target is
+    # made steeper at the end and flatter at the beginning.
     bend = -sign * recipe.curvature * (favour.square() - 1 / 3)
     weights = 1 + recipe.strength * favour + bend
     return F.normalize((weights * sums).sum(0), dim=0)
@@ -104,13 +105,14 @@ def train(recipe: Recipe, folder: Path) -> None:
     )
     progress = trange(recipe.steps, desc=recipe.side, unit="step")
     for _ in progress:
-        # One length a step, so that nothing is padded; log-uniform, as long texts cost more.
+        # One length per step, so that no padding is needed; log-uniform, because long texts are
+        # slower.
         low, high = recipe.sentences_min, recipe.sentences_max
         n = round(low * (high / low) ** rng.random())
         orders: list[list[int]] = []
         for _ in range(max(1, round(recipe.tokens_per_step / (2 * n * float(counts.mean()))))):
             order = rng.sample(range(len(pool)), n)
-            orders += [order, order[::-1]]  # the same words: only their places tell them apart
+            orders += [order, order[::-1]]  # the same words, which differ only in position
         asked = [rng.choice(order) for order in orders]
         queries = [half_query(pool[index], rng) for index in asked]
         with torch.no_grad(), encoder.model.disable_adapter():
@@ -138,16 +140,16 @@ def train(recipe: Recipe, folder: Path) -> None:
 
 
 def save(model: Any, folder: Path) -> None:
-    """Write configuration and weights, naming the base model instead of this machine's folder."""
+    """Write configuration and weights, with the name of the base model instead of its folder."""
     model.peft_config["default"].base_model_name_or_path = BASE_MODEL
-    # "auto" would ask a hub whether the vocabulary has grown; no embedding was trained.
+    # No embedding was trained, and "auto" would send a request to a hub.
     model.save_pretrained(folder, save_embedding_layers=False)
     (folder / "README.md").unlink(missing_ok=True)  # an empty template; README.md here is the card
     (folder / "adapter_model.safetensors").chmod(0o644)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Train one adapter and print its curve beside MiniLM's."""
+    """Train one adapter and print its curve and MiniLM's."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--side", choices=("primacy", "recency"), required=True)
     parser.add_argument("--steps", type=int, default=Recipe.steps)

@@ -1,1 +1,1 @@
-"""Builds the bundled data sets from their sources."""
+"""Build the bundled data sets from their sources."""

@@ -1,8 +1,8 @@
-"""Put the bias tests' documents together from `entities.toml` and write them as ColDeR's files.
+"""Compose the documents of the bias tests from `entities.toml` and write them as ColDeR's files.
 
-The documents follow the equations of Fayyaz et al. 2025, sections 3.3 to 3.5. `entities.toml` is
-what people edit; `../colder/test/<bias>.jsonl` is what the reader reads. Both are in the
-repository, and a test compares them.
+The documents follow the equations of Fayyaz et al. 2025, sections 3.3 to 3.5. Edit
+`entities.toml`; PosLens reads `attribution/datasets/sample/colder/test/<bias>.jsonl`. Both are in
+the repository, and a test compares them.
 
     python -m tools.sample.build_bias --check
     python -m tools.sample.build_bias
@@ -23,7 +23,7 @@ COLDER = Path(__file__).parents[2] / "attribution" / "datasets" / "sample" / "co
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """An entity and the sentences about it, `{head}` where its name stands."""
+    """An entity and sentences about it, with `{head}` in place of its name."""
 
     id: str
     head: str
@@ -36,7 +36,7 @@ class Entity:
     without: tuple[str, ...]
 
     def named(self, sentence: str, name: str = "") -> str:
-        """`sentence` with the entity's name (or another one), its first letter large."""
+        """`sentence` with the entity's name (or another one) and a capital first letter."""
         filled = sentence.replace("{head}", name or self.head)
         return filled[0].upper() + filled[1:]
 
@@ -51,20 +51,20 @@ def read(path: Path = SOURCE) -> list[Entity]:
         for entry in raw["entity"]
     ]
     for entity in entities:
-        if found := problems(entity):
-            raise ValueError(f"{entity.id}: {found[0]}")
+        if sentences := problems(entity):
+            raise ValueError(f"{entity.id}: {sentences[0]}")
     if len({entity.id for entity in entities}) != len(entities):
         raise ValueError("two entities have one id")
     return entities
 
 
 def problems(entity: Entity) -> list[str]:
-    """What keeps an entity's sentences from being what the tests need; empty when nothing does."""
-    found: list[str] = []
+    """The requirements of the tests that an entity's sentences don't meet; empty if none."""
+    unmet: list[str] = []
 
     def need(ok: bool, sentence: str) -> None:
         if not ok:
-            found.append(sentence)
+            unmet.append(sentence)
 
     def holds(sentence: str, words: str) -> bool:
         return words.casefold() in sentence.casefold()
@@ -80,11 +80,12 @@ def problems(entity: Entity) -> list[str]:
     for sentence in entity.without:
         for words in ("{head}", entity.head, entity.alias, entity.answer, entity.wrong):
             need(not holds(sentence, words), f"{sentence!r} holds {words!r}")
-    return found
+    return unmet
 
 
 def documents(entity: Entity, unrelated: tuple[str, ...]) -> dict[str, tuple[str, str]]:
-    """d1 and d2 of each test by ColDeR's file names; `unrelated` are another entity's sentences."""
+    """The documents d1 and d2 of each test, by ColDeR's file names. `unrelated` are sentences about
+    another entity."""
 
     def text(*sentences: str, name: str = "") -> str:
         return " ".join(entity.named(sentence, name) for sentence in sentences)
@@ -106,12 +107,12 @@ def documents(entity: Entity, unrelated: tuple[str, ...]) -> dict[str, tuple[str
 
 
 def rows(entities: list[Entity]) -> dict[str, list[dict[str, object]]]:
-    """The rows of each file."""
-    found: dict[str, list[dict[str, object]]] = {}
+    """The rows of each file, by its name."""
+    by_file: dict[str, list[dict[str, object]]] = {}
     for number, entity in enumerate(entities):
         unrelated = entities[(number + 1) % len(entities)].without
         for bias, (first, second) in documents(entity, unrelated).items():
-            found.setdefault(bias, []).append(
+            by_file.setdefault(bias, []).append(
                 {
                     "query": entity.named(entity.query),
                     "document_1": first,
@@ -120,7 +121,7 @@ def rows(entities: list[Entity]) -> dict[str, list[dict[str, object]]]:
                     "evidence_sents": [entity.named(entity.evidence).split(" ")],
                 }
             )
-    return found
+    return by_file
 
 
 def write(entities: list[Entity], root: Path = COLDER) -> None:
@@ -133,7 +134,7 @@ def write(entities: list[Entity], root: Path = COLDER) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Command line; returns 2 where the entities are not what they must be."""
+    """Command line; returns 2 if an entity is invalid."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="validate only, write nothing")
     options = parser.parse_args(arguments)

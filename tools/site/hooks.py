@@ -1,8 +1,8 @@
-"""What the documentation site adds to the pages of docs/: README as its first page, files of the
-repository that pages link to, the reference (made of docstrings), and formulas as MathML.
+"""MkDocs hooks that add to the pages of docs/: README as the first page, files of the repository to
+which pages link, the reference generated from docstrings, and formulas as MathML.
 
-Links in the pages are relative to the repository, where they are read too. On the site docs/ is the
-top folder, so links are rewritten here.
+Links in the pages are relative to the repository, because pages are read there too. On the site
+docs/ is the top folder, so links are rewritten.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 FIRST = "README.md"
 STYLE = "site.css"
 ALSO = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
-"""Pages of the site that lie at the top of the repository."""
+"""Pages of the site that are in the repository's top folder."""
 
 LINK = re.compile(r"""(?<=\]\()[^)\s]+|(?<=src=")[^"]+|(?<=srcset=")[^"]+""")
 CODE = re.compile(r"^( *```).*?^\1|`[^`\n]+`", re.MULTILINE | re.DOTALL)
@@ -48,43 +48,45 @@ REFERENCE = {
         "poslens.studies.check.service",
     ],
 }
-"""The modules that code outside of their package calls, as extending.md shows."""
+"""The modules of each reference page, which extensions use (docs/extending.md)."""
 
 
 def site_path(path: str) -> str:
-    """Where a file of the repository stands on the site."""
+    """The path on the site of a file of the repository."""
     if path == FIRST:
         return "index.md"
     return path.removeprefix("docs/")
 
 
 def repository_path(path: str) -> str:
-    """Where a page of the site lies in the repository."""
+    """The path in the repository of a page of the site."""
     if path == "index.md":
         return FIRST
     return f"docs/{path}" if (ROOT / "docs" / path).exists() else path
 
 
 def links(text: str, path: str) -> list[tuple[re.Match[str], str, str]]:
-    """The links of a page to files: each match, the file in the repository, what is behind `#`."""
+    """The links of a page to files: each match, the file in the repository, and the anchor after
+    `#`."""
     code = [match.span() for match in CODE.finditer(text)]
-    found = []
+    to_files = []
     for match in LINK.finditer(text):
         target, _, anchor = match[0].partition("#")
         inside = any(start <= match.start() < end for start, end in code)
         if target and not inside and not re.match(r"[a-z]+:", target):
             file = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
-            found.append((match, file, anchor))
-    return found
+            to_files.append((match, file, anchor))
+    return to_files
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add what pages link to, and what those link to, the style sheet and the reference."""
+    """Add the files to which pages link, directly or through others, the style sheet and the
+    reference."""
     style = Path(__file__).with_name(STYLE)
     files.append(File.generated(config, STYLE, abs_src_path=str(style)))
     todo = [FIRST, *ALSO, *(f"docs/{file.src_uri}" for file in files.documentation_pages())]
     seen = set(todo)
-    for path in todo:  # grows as it is read
+    for path in todo:  # the list grows during the loop
         if not files.get_file_from_path(site_path(path)) and (ROOT / path).is_file():
             files.append(File.generated(config, site_path(path), abs_src_path=str(ROOT / path)))
         if path.endswith(".md") and (ROOT / path).is_file():
@@ -98,13 +100,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Turn the links of a page to where their files stand on the site."""
+    """Rewrite the links of a page to the paths of their files on the site."""
     path = repository_path(page.file.src_uri)
     here = posixpath.dirname(page.file.src_uri)
     for match, file, anchor in reversed(links(markdown, path)):
-        turned = posixpath.relpath(site_path(file), here or ".")
-        behind = f"#{anchor}" if anchor else ""
-        markdown = markdown[: match.start()] + turned + behind + markdown[match.end() :]
+        target = posixpath.relpath(site_path(file), here or ".")
+        target += f"#{anchor}" if anchor else ""
+        markdown = markdown[: match.start()] + target + markdown[match.end() :]
     return markdown
 
 
@@ -112,7 +114,7 @@ FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>',
 
 
 def on_page_content(content: str, **_: object) -> str:
-    """Replace the formulas of a page (`$...$` and `$$...$$`) with MathML: a reader's browser needs
+    """Replace the formulas of a page (`$...$` and `$$...$$`) by MathML, for which browsers need
     neither a script nor the network."""
 
     def drawn(match: re.Match[str]) -> str:
