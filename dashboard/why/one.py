@@ -162,7 +162,7 @@ def _stored(
 
 
 def _document(ranked: QueryRanking, wanted: Sequence[str], top: int) -> str:
-    """The id of the selected document of the ranking; at first, the wanted one with the worst
+    """The id of the selected document of the ranking; at first, the target document with the worst
     rank."""
     frame = pd.DataFrame(
         [

@@ -1,4 +1,4 @@
-"""The ranking of one query, from which a wanted document is selected."""
+"""The ranking of one query, from which a target document is selected."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class RankedDocument:
 
 @dataclass(frozen=True)
 class QueryRanking:
-    """The first documents of a ranking and the wanted ones below them, out of `total` documents.
-    Wanted documents that are not found are missing."""
+    """The first documents of a ranking of `total` documents, and the target documents below them.
+    Target documents that are not found are missing."""
 
     documents: tuple[RankedDocument, ...]
     total: int
@@ -121,7 +121,7 @@ def ranking(
 
 def known_ranking(compute: Compute, asked: Misses, query: Query, n: int) -> QueryRanking | None:
     """The ranking of a query of the data set from stored results: the first `n` documents from the
-    results of the Ranking page, and wanted documents below them from their explanations. None if
+    results of the Ranking page, and target documents below them from their explanations. None if
     one of these is not stored.
 
     Raises:

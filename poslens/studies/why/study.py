@@ -73,7 +73,7 @@ PART = StudyPart(
 
 
 class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
-    """Changes each wanted document that is not in the top k in one way at a time, and ranks it
+    """Changes each target document that is not in the top k in one way at a time, and ranks it
     again."""
 
     name = "why"
@@ -192,7 +192,7 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
 
     def job(self, compute: Compute, subject: Misses) -> Job:
         """A job that computes the missing explanations; progress counts pairs of a query and a
-        wanted document.
+        target document.
 
         Raises:
             UserError: the model's files are not on this machine.

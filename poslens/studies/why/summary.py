@@ -81,7 +81,7 @@ class WhySummary:
 
     @cached_property
     def misses(self) -> list[tuple[WhyItem, Why]]:
-        """Wanted documents that are not in the top k, worst rank first."""
+        """Target documents that are not in the top k, worst rank first."""
         misses = [
             (item, self.explained[name])
             for name, item in self.items.items()
@@ -91,7 +91,7 @@ class WhySummary:
 
     @cached_property
     def missed(self) -> Estimate | None:
-        """Share of wanted documents that are not in the top k."""
+        """Share of target documents that are not in the top k."""
         rows = [explanation.cause != "found" for explanation in self.explained.values()]
         return _share(rows, [item.document_id for item in self.items.values()])
 
@@ -112,7 +112,7 @@ class WhySummary:
         return [name for name in self.items if name in self.base.explained]
 
     def difference(self, cause: Cause | None) -> Estimate | None:
-        """Share of wanted documents missed for this cause (None means any) minus that of the other
+        """Share of target documents missed for this cause (None means any) minus that of the other
         model, over the same queries and documents."""
         if self.base is None or not self.both:
             return None
