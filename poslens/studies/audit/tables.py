@@ -47,7 +47,7 @@ class AuditRow:
         shown=False,
     )
     recovered: Estimate | None = column(
-        "Share of unretrieved sentences in the model's first index minus that in this one, over "
+        "Drop in the share of unretrieved sentences from the model's first index to this one, over "
         "the same sentences; null for the first.",
         form="+.3f",
     )

@@ -51,7 +51,8 @@ class SettingRow:
         "Share of sentences that don't retrieve their own document in the top k, 0 to 1."
     )
     cut: Estimate | None = column(
-        "Share of evidence that no chunk holds whole, 0 to 1; null without evidence.",
+        "Share of evidence that is not whole in the read part of any chunk, 0 to 1; null without "
+        "evidence.",
         title="cut evidence",
     )
     reciprocal_rank: Estimate | None = column(
