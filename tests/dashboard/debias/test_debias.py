@@ -132,8 +132,8 @@ def planted(found: DebiasResult, *scores: np.ndarray) -> DebiasResult:
         )
         for point, values in zip(found.points, scores, strict=True)
     ]
-    placed = [query for query in found.setup.queries if query.evidence is not None]
-    return debiasing._made(ranked, (), placed, found.setup)
+    queries = [query for query in found.setup.queries if query.evidence is not None]
+    return debiasing._evaluated(ranked, (), queries, found.setup)
 
 
 def ringed(found: DebiasResult) -> bool:
