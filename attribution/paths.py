@@ -63,3 +63,14 @@ def open_regular(path: str | Path) -> BufferedReader:
         os.close(descriptor)
         raise IrregularFileError(errno.EINVAL, "not a regular file", str(path))
     return os.fdopen(descriptor, "rb")
+
+
+def sync_folder(folder: str | Path) -> None:
+    """Flush a folder's entries to disk, where the system can open folders."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

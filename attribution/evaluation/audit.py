@@ -62,31 +62,30 @@ def frequent_words(documents: Iterable[Document]) -> Frequent:
     counts: dict[str | None, Counter[str]] = {}
     for document in documents:
         counts.setdefault(document.language, Counter()).update(_plain_words(document.text))
-    found: dict[str | None, frozenset[str]] = {}
+    frequent: dict[str | None, frozenset[str]] = {}
     for language, counted in counts.items():
-        total, seen, kept = counted.total(), 0, set()
+        total, seen, most = counted.total(), 0, set()
         # Ties in alphabetical order, so that the order of documents does not matter.
         for word, n in sorted(counted.items(), key=lambda item: (-item[1], item[0])):
             if seen >= _FREQUENT * total:
                 break
-            kept.add(word)
+            most.add(word)
             seen += n
-        found[language] = frozenset(kept)
-    return found
+        frequent[language] = frozenset(most)
+    return frequent
 
 
 def question(sentence: str, frequent: frozenset[str]) -> str:
     """The sentence without frequent words and punctuation; empty where nothing is left."""
-    kept: list[str] = []
+    parts: list[str] = []
     end = 0
     for a, b in words(sentence):
         if not any(map(str.isalnum, sentence[a:b])) or sentence[a:b].casefold() in frequent:
             continue
         # Scripts without spaces keep their characters together.
-        kept.append(" " if kept and a > end else "")
-        kept.append(sentence[a:b])
+        parts += [" " if parts and a > end else "", sentence[a:b]]
         end = b
-    return "".join(kept)
+    return "".join(parts)
 
 
 def _plain_words(text: str) -> list[str]:
@@ -124,15 +123,15 @@ def shuffled(document: Document) -> str:
 
 def _order(document: Document) -> tuple[str, list[int], list[int]]:
     """The shuffled text, the number of the sentence at each position, and where each begins."""
-    found = pieces(document.text, document.language)
+    text = pieces(document.text, document.language)
     generator = np.random.default_rng([SEED, zlib.crc32(document.text.encode("utf-8", "replace"))])
-    order = generator.permutation(len(found.sentences)).tolist()
+    order = generator.permutation(len(text.sentences)).tolist()
     at, starts = 0, []
     for position, number in enumerate(order):
-        at += len(found.gaps[position])
+        at += len(text.gaps[position])
         starts.append(at)
-        at += len(found.sentences[number])
-    return found.joined(order), order, starts
+        at += len(text.sentences[number])
+    return text.joined(order), order, starts
 
 
 def document_queries(document: Document, frequent: Frequent) -> DocumentQueries:
@@ -153,14 +152,10 @@ def document_queries(document: Document, frequent: Frequent) -> DocumentQueries:
     ]
     if not rows:
         raise UserError("The document has no sentence of three words or more.")
-    return DocumentQueries(
-        tuple(sentence for sentence, _, _ in rows),
-        tuple(question(sentence, left_out) for sentence, _, _ in rows),
-        tuple(span for _, span, _ in rows),
-        text,
-        tuple(start for _, _, start in rows),
-        len(_plain_words(document.text)),
-    )
+    texts, characters, places = zip(*rows, strict=True)
+    questions = tuple(question(sentence, left_out) for sentence in texts)
+    n_words = len(_plain_words(document.text))
+    return DocumentQueries(texts, questions, characters, text, places, n_words)
 
 
 # -- ranks -----------------------------------------------------------------------------------------
@@ -203,8 +198,7 @@ class SentenceRanks:
     def share(self, order: Order, query_form: QueryForm, top: int) -> float | None:
         """Share of its unretrieved sentences, 0 to 1; None if every query is empty."""
         unretrieved = self.unretrieved(order, query_form, top)
-        asked = np.isfinite(unretrieved)
-        return float(unretrieved[asked].mean()) if asked.any() else None
+        return None if np.isnan(unretrieved).all() else float(np.nanmean(unretrieved))
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +216,10 @@ class UnretrievedCurve:
 
 
 def require_top(top: int, n_documents: int) -> None:
-    """
+    """Refuse a top k that is below 1 or includes every document of the corpus.
+
     Raises:
-        UserError: it is below 1, or includes every document of the corpus.
+        UserError: it does.
     """
     if top < 1:
         raise UserError(f"The top has at least 1 document, not {top}.")
@@ -254,17 +249,16 @@ def unretrieved_curve(
         row[N_BINS:] = np.bincount(at[asked], minlength=N_BINS)
     low, high = intervals(rows, None, ratios) or (None, None)
     share = ratios(rows.sum(0)[None])[0]
-    return UnretrievedCurve(
-        order, share, low, high, rows[:, N_BINS:].sum(0).astype(int), len(documents)
-    )
+    n = rows[:, N_BINS:].sum(0).astype(int)
+    return UnretrievedCurve(order, share, low, high, n, len(documents))
 
 
 def ratios(means: Values) -> Values:
     """The first half of the columns over the second; NaN where that is 0."""
     half = means.shape[1] // 2
     over, under = means[:, :half], means[:, half:]
-    found = np.divide(over, under, out=np.full(over.shape, np.nan), where=under > 0)
-    return np.asarray(found, dtype=np.float64)
+    ratio = np.divide(over, under, out=np.full(over.shape, np.nan), where=under > 0)
+    return np.asarray(ratio, dtype=np.float64)
 
 
 def share(means: Values) -> Values:
@@ -297,10 +291,8 @@ def unretrieved_share(
     *,
     read: bool | None = None,
 ) -> Estimate | None:
-    """Share of unretrieved sentences. `read` is as in `share_row`. None if there are no
-    sentences."""
-    rows = [share_row(document, order, query_form, top, read=read) for document in documents]
-    return _share(rows)
+    """Share of unretrieved sentences; None without sentences. `read` is as in `share_row`."""
+    return _share([share_row(each, order, query_form, top, read=read) for each in documents])
 
 
 def thirds_row(document: SentenceRanks, order: Order, query_form: QueryForm, top: int) -> Values:
@@ -340,9 +332,8 @@ def recovered(
     for document in before:
         if (other := others.get(document.document_id)) is None or other.spans != document.spans:
             continue
-        less = document.unretrieved("original", query_form, top) - other.unretrieved(
-            "original", query_form, top
-        )
+        old, new = (each.unretrieved("original", query_form, top) for each in (document, other))
+        less = old - new
         asked = np.isfinite(less)
         rows.append(np.array([less[asked].sum(), asked.sum()], dtype=np.float64))
     return _share(rows)
@@ -373,47 +364,36 @@ def groups(
     for document in documents:
         by_language.setdefault(document.language or "unknown", []).append(document)
         by_length.setdefault(sum(document.n_words >= n for n in LENGTHS[1:]), []).append(document)
-    ordered = sorted(by_language.items(), key=lambda item: (-len(item[1]), item[0]))
-    result = [_group("language", name, rank_lists, query_form, top) for name, rank_lists in ordered]
-    for at, ones in sorted(by_length.items()):
-        last = at + 1 == len(LENGTHS)
-        name = (
-            f"{LENGTHS[at]:,} words or more"
-            if last
-            else f"{LENGTHS[at]:,} to {LENGTHS[at + 1] - 1:,} words"
+    names = [
+        f"{n:,} words or more" if n == LENGTHS[-1] else f"{n:,} to {after - 1:,} words"
+        for n, after in zip(LENGTHS, (*LENGTHS[1:], 0), strict=True)
+    ]
+    languages = sorted(by_language.items(), key=lambda item: (-len(item[1]), item[0]))
+    ordered: list[tuple[Literal["language", "length"], str, list[SentenceRanks]]] = [
+        *(("language", name, some) for name, some in languages),
+        *(("length", names[at], some) for at, some in sorted(by_length.items())),
+    ]
+    return [
+        DocumentGroup(
+            by,
+            name,
+            len(some),
+            sum(int(np.isfinite(d.unretrieved("original", query_form, top)).sum()) for d in some),
+            unretrieved_share(some, "original", query_form, top),
+            unretrieved_share(some, "random", query_form, top),
         )
-        result.append(_group("length", name, ones, query_form, top))
-    return result
-
-
-def _group(
-    by: Literal["language", "length"],
-    name: str,
-    documents: Sequence[SentenceRanks],
-    query_form: QueryForm,
-    top: int,
-) -> DocumentGroup:
-    return DocumentGroup(
-        by,
-        name,
-        len(documents),
-        sum(
-            int(np.isfinite(document.unretrieved("original", query_form, top)).sum())
-            for document in documents
-        ),
-        unretrieved_share(documents, "original", query_form, top),
-        unretrieved_share(documents, "random", query_form, top),
-    )
+        for by, name, some in ordered
+    ]
 
 
 def worst(
     documents: Sequence[SentenceRanks], query_form: QueryForm, top: int
 ) -> list[tuple[SentenceRanks, int, int]]:
     """Documents with unretrieved sentences, how many of how many, in descending order."""
-    rows = []
-    for document in documents:
-        unretrieved = document.unretrieved("original", query_form, top)
-        n = int(np.nansum(unretrieved))
-        if n:
-            rows.append((document, n, int(np.isfinite(unretrieved).sum())))
-    return sorted(rows, key=lambda row: (-row[1], -row[1] / row[2], row[0].document_id))
+    rows = [
+        (document, int(np.nansum(unretrieved)), int(np.isfinite(unretrieved).sum()))
+        for document in documents
+        for unretrieved in [document.unretrieved("original", query_form, top)]
+    ]
+    missed = (row for row in rows if row[1])
+    return sorted(missed, key=lambda row: (-row[1], -row[1] / row[2], row[0].document_id))

@@ -91,7 +91,7 @@ def control(collection: Collection) -> Collection:
     )
 
 
-def sentence_queries(collection: Collection, n: int, seed: int = SEED) -> Collection:
+def sentence_queries(collection: Collection, n: int) -> Collection:
     """The same corpus with `n` of its sentences as queries, drawn at random; each is judged to be
     answered by its own document. Sentences of fewer than MIN_WORDS words are left out.
 
@@ -100,7 +100,7 @@ def sentence_queries(collection: Collection, n: int, seed: int = SEED) -> Collec
     """
 
     def lot(query: Query) -> bytes:
-        return hashlib.sha256(f"{seed}\0{query.query_id}".encode("utf-8", "replace")).digest()
+        return hashlib.sha256(f"{SEED}\0{query.query_id}".encode("utf-8", "replace")).digest()
 
     every = (query for document in collection.documents() for query in _sentences(document))
     drawn = heapq.nsmallest(n, every, key=lot)

@@ -63,7 +63,7 @@ class PositionRanks:
             raise ValueError("no ranks")
 
 
-def null_pair(pair: TextPair, seed: int = SEED) -> TextPair:
+def null_pair(pair: TextPair) -> TextPair:
     """The pair with a random other sentence of its document marked instead of its evidence, of
     similar length where there is one: moving that sentence should not change the rank.
 
@@ -84,9 +84,9 @@ def null_pair(pair: TextPair, seed: int = SEED) -> TextPair:
         return max(own / length, length / own)
 
     similar = [other for other in others if ratio(other) <= _SIMILAR] or [min(others, key=ratio)]
-    generator = np.random.default_rng([seed, zlib.crc32(pair.pair_id.encode("utf-8", "replace"))])
+    generator = np.random.default_rng([SEED, zlib.crc32(pair.pair_id.encode("utf-8", "replace"))])
     chosen = similar[int(generator.integers(len(similar)))]
-    return replace(pair, pair_id=f"{pair.pair_id}#{_NULL}-{seed}", evidence=EvidenceSpan(*chosen))
+    return replace(pair, pair_id=f"{pair.pair_id}#{_NULL}-{SEED}", evidence=EvidenceSpan(*chosen))
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,8 @@ def redistribute(weights: Tensor, real: Tensor, rows: Rows, calibration: Calibra
     # A block whose weights are all 0 gets no share, because scaling leaves it at 0.
     factor = share / torch.where(sums > 0, sums, 1.0)
     changed = weights * (factor @ member.transpose(-1, -2)) + values
-    changed = changed / _or_one(changed.sum(-1, keepdim=True))
+    total = changed.sum(-1, keepdim=True)
+    changed = changed / torch.where(total > 0, total, 1.0)
     mixed = strength * changed + (1 - strength) * weights
     short = (count < block)[:, None, None, None]
     return torch.where(short | (weights.sum(-1, keepdim=True) == 0), weights, mixed)
@@ -109,20 +110,16 @@ def _left(weights: Tensor, real: Tensor, rows: Rows, blocks: Tensor) -> tuple[Te
     nothing = torch.zeros_like(weights)
     if rows == "mean":
         return weights.sum(-1, keepdim=True), nothing
-    first = _at_row(_row_of(real, "first"), real.shape[1])[:, None, None]
+    first = _is_token(real, "first")[:, None, None]
     values = torch.where(first, weights, nothing)
     target = 1 - values.sum(-1, keepdim=True)
     if rows == "last":
-        last = _at_row(_row_of(real, "last"), real.shape[1])[:, None, None]
+        last = _is_token(real, "last")[:, None, None]
         own = (1 / (blocks + 2)).to(weights.dtype)[:, None, None, None]
         values = values + torch.where(last, own, nothing)
         # A first token with nearly all weight may leave less than the last token's share.
         target = (target - own).clamp_min(0)
     return target, values
-
-
-def _or_one(total: Tensor) -> Tensor:
-    return torch.where(total > 0, total, 1.0)
 
 
 def _row_of(real: Tensor, rows: Rows) -> Tensor:
@@ -137,14 +134,17 @@ def _at_row(at: Tensor, length: int) -> Tensor:
     return torch.arange(length, device=at.device) == at[:, None]
 
 
+def _is_token(real: Tensor, which: Rows) -> Tensor:
+    """True for the first or the last token of each text [B, S]."""
+    return _at_row(_row_of(real, which), real.shape[1])
+
+
 def _apart(real: Tensor, rows: Rows) -> Tensor:
     """True for the excluded tokens [B, S]."""
     if rows == "mean":
         return torch.zeros_like(real)
-    apart = _at_row(_row_of(real, "first"), real.shape[1])
-    if rows == "last":
-        apart = apart | _at_row(_row_of(real, "last"), real.shape[1])
-    return apart
+    first = _is_token(real, "first")
+    return first | _is_token(real, "last") if rows == "last" else first
 
 
 def _take(values: Tensor, at: Tensor) -> Tensor:
@@ -159,8 +159,7 @@ def _take(values: Tensor, at: Tensor) -> Tensor:
 
 @dataclass(slots=True)
 class Calibrator:
-    """The calibration attached to a transformer: its settings, the calibrated rows, and the
-    layers."""
+    """The calibration attached to a transformer: its settings, calibrated rows and layers."""
 
     calibration: Calibration
     rows: Rows
@@ -202,13 +201,17 @@ def attach(module: Any, calibration: Calibration, rows: Rows, name: str) -> Cali
     backbone = module.model
     if calibrator_of(backbone) is not None:
         raise UserError(f"{name} is already calibrated: remove the suffix of its name.")
+    unreachable = UserError(
+        f"{name} computes its attention by itself, not through transformers' attention interface, "
+        "so it cannot be calibrated: choose another model."
+    )
     calibrator = Calibrator(calibration, rows)
     before = backbone.config._attn_implementation
     try:
         _register()
         backbone.set_attn_implementation(NAME)
     except (ValueError, ImportError, AttributeError) as error:
-        raise _unreachable(name) from error
+        raise unreachable from error
 
     # sentence-transformers calls a method of the transformer instead of the transformer itself, so
     # hooks on the transformer would not run.
@@ -227,9 +230,11 @@ def attach(module: Any, calibration: Calibration, rows: Rows, name: str) -> Cali
         module.register_forward_hook(end, always_call=True),
     ]
     try:
-        _run(module)
+        ids = torch.zeros((1, 2), dtype=torch.long, device=backbone.device)
+        with torch.no_grad():  # counts the layers
+            module({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
         if calibrator.n_layers == 0:
-            raise _unreachable(name)
+            raise unreachable
         calibrator.first = calibration.first_of(calibrator.n_layers, name)
     except BaseException:
         for hook in hooks:
@@ -239,20 +244,6 @@ def attach(module: Any, calibration: Calibration, rows: Rows, name: str) -> Cali
     # Not registered as a module attribute, so that saving and moving the model ignore it.
     object.__setattr__(backbone, _ATTACHED, calibrator)
     return calibrator
-
-
-def _unreachable(name: str) -> UserError:
-    return UserError(
-        f"{name} computes its attention by itself, not through transformers' attention interface, "
-        "so it cannot be calibrated: choose another model."
-    )
-
-
-def _run(module: Any) -> None:
-    """Run one pass of two tokens, which counts the layers."""
-    ids = torch.zeros((1, 2), dtype=torch.long, device=module.model.device)
-    with torch.no_grad():
-        module({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
 
 
 def _attention(
@@ -272,13 +263,10 @@ def _attention(
     layer, run.layer = run.layer, run.layer + 1
     calibrator = run.calibrator
     length = key.shape[2]
-    if calibrator.n_layers == 0 or not calibrator.applies(layer):
+    applies = calibrator.n_layers > 0 and calibrator.applies(layer)
+    if not applies or length < calibrator.calibration.block:
         return output, None
-    if length < calibrator.calibration.block:
-        return output, None
-    real = run.real
-    if real is None:
-        real = torch.ones((len(key), length), dtype=torch.bool, device=key.device)
+    real = torch.ones((len(key), length), dtype=torch.bool) if run.real is None else run.real
     real = real.to(key.device)
     causal = rest.pop("is_causal", None)
     causal = getattr(module, "is_causal", True) if causal is None else causal

@@ -137,13 +137,7 @@ class CrossEncoderRetriever(EmbeddingHooks):
             for side, start, stop in (("query", begin, split), ("document", split, end)):
                 text = pair.query if side == "query" else pair.document
                 tokens = tuple(place(names[i], sides[i], side, text) for i in range(start, stop))
-                read = sum(not token.is_special for token in tokens)
-                if read == 0:
-                    raise UserError(
-                        f"The {side} has no token that {self.name} reads as text: type a word, or "
-                        "shorten the other text."
-                    )
-                full = read
+                full = self._require_text(side, tokens)
                 if end - begin >= self.max_length:
                     full += self._unread(text, max(t.end for t in tokens))
                 encoded[side].append((TokenizedText.of(tokens, full, self.max_length), start))  # type: ignore[index]
@@ -201,13 +195,7 @@ class CrossEncoderRetriever(EmbeddingHooks):
     def _template_end(self, rendered: str, start: int, ids: list[int]) -> int:
         """Number of tokens at the end of `ids` that belong to the template after character
         `start`."""
-        whole = self.model.tokenizer(
-            rendered,
-            add_special_tokens=False,
-            truncation=False,
-            return_offsets_mapping=True,
-            verbose=False,
-        )
+        whole = self._placed_tokens(rendered)
         behind = [
             token
             for token, (a, _) in zip(whole["input_ids"], whole["offset_mapping"], strict=True)
@@ -236,14 +224,30 @@ class CrossEncoderRetriever(EmbeddingHooks):
 
     def _unread(self, text: str, read_until: int) -> int:
         """Number of tokens of a text that begin at or after `read_until`."""
-        offsets = self.model.tokenizer(
+        return sum(start >= read_until for start, _ in self._placed_tokens(text)["offset_mapping"])
+
+    def _placed_tokens(self, text: str, special: bool = False) -> Any:
+        """All tokens of a text with their characters, optionally with special tokens."""
+        return self.model.tokenizer(
             text,
-            add_special_tokens=False,
+            add_special_tokens=special,
             truncation=False,
             return_offsets_mapping=True,
             verbose=False,
-        )["offset_mapping"]
-        return sum(start >= read_until for start, _ in offsets)
+        )
+
+    def _require_text(self, side: str, tokens: Sequence[Token]) -> int:
+        """The number of text tokens of one side.
+
+        Raises:
+            UserError: there are none.
+        """
+        if n := sum(not token.is_special for token in tokens):
+            return n
+        raise UserError(
+            f"The {side} has no token that {self.name} reads as text: type a word, or shorten the "
+            "other text."
+        )
 
     def embed(self, encoded: Encoded) -> Tensor:
         """The scores [B], with gradients if the caller enables them."""

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,19 +22,27 @@ from poslens.attribution.errors import Unavailable, UserError
 from poslens.attribution.retrievers.base import LibraryCheck
 from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.retrievers.endpoint_address import address_of
-from poslens.attribution.retrievers.endpoint_client import (
-    TOLERANCE,
-    EndpointClient,
-    Scores,
-    VectorSource,
-    client_of,
-)
+from poslens.attribution.retrievers.endpoint_client import TOLERANCE, EndpointClient, client_of
 from poslens.attribution.retrievers.family import Capability, Family, register
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.text import MAX_CHARACTERS, words
-from poslens.attribution.types import Side, TextPair, Token, TokenizedText
+from poslens.attribution.types import Array, Side, TextPair, Token, TokenizedText
 
 NOTHING_LEFT = "."
+
+
+class VectorSource(Protocol):
+    """A client that returns vectors."""
+
+    def vectors(self, texts: Sequence[str]) -> Array:
+        """Vectors [n, H] of texts, in their order."""
+
+
+class Scores(Protocol):
+    """A client that returns scores."""
+
+    def scores(self, query: str, documents: Sequence[str]) -> Array:
+        """Scores [n] of documents for a query, in their order."""
 
 
 class _Endpoint:

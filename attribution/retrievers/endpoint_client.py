@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
-from typing import Any, Protocol
+from typing import Any
 
 import httpx2
 import numpy as np
@@ -47,20 +47,6 @@ TOLERANCE = 0.02
 server that computes in 16 bits answers as differently as that in batches of other sizes."""
 _CHECK_EVERY = 20
 """Requests without the probe between two looks at whether it is still the same model."""
-
-
-class VectorSource(Protocol):
-    """A client that returns vectors."""
-
-    def vectors(self, texts: Sequence[str]) -> Array:
-        """Vectors [n, H] of texts, in their order."""
-
-
-class Scores(Protocol):
-    """A client that returns scores."""
-
-    def scores(self, query: str, documents: Sequence[str]) -> Array:
-        """Scores [n] of documents for a query, in their order."""
 
 
 def far(values: Array, array: Array) -> bool:
@@ -227,7 +213,8 @@ class EndpointClient:
         for attempt in range(ATTEMPTS):
             self._sleep(wait_s)
             self._wait_for_turn()
-            wait_s = _backoff(attempt)
+            longest = min(_FIRST_WAIT_S * float(2**attempt), _LAST_WAIT_S)
+            wait_s = longest * random.uniform(0.75, 1.25)
             try:
                 return self._in_time(body, bound)
             except _Again as again:
@@ -360,11 +347,6 @@ class _Again(Exception):
     def __init__(self, what: str, after: float | None) -> None:
         super().__init__(what)
         self.after = after
-
-
-def _backoff(attempt: int) -> float:
-    """Seconds before the next attempt: doubled each time, with jitter."""
-    return min(_FIRST_WAIT_S * float(2**attempt), _LAST_WAIT_S) * random.uniform(0.75, 1.25)
 
 
 def _retry_after(text: str) -> float | None:

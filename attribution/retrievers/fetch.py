@@ -18,6 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from poslens.attribution.errors import UserError
+from poslens.attribution.paths import sync_folder
 from poslens.attribution.retrievers import e5_small, hub, smollm2, splade_tiny
 from poslens.attribution.retrievers.hub import OnProgress, Size
 from poslens.attribution.retrievers.resolve import installed, locate, resolve
@@ -179,7 +180,7 @@ def _build(name: str, recipe: Recipe, folder: Path, on_progress: OnProgress) -> 
             # Incomplete, so unusable: moved away and deleted with the temporary folder.
             folder.replace(work / "incomplete")
         path.replace(folder)
-        _flush_folder(folder.parent)
+        sync_folder(folder.parent)
 
 
 def _flush(folder: Path) -> None:
@@ -190,18 +191,8 @@ def _flush(folder: Path) -> None:
             with path.open("r+b") as file:
                 os.fsync(file.fileno())
         else:
-            _flush_folder(path)
-    _flush_folder(folder)
-
-
-def _flush_folder(folder: Path) -> None:
-    if os.name == "nt":  # Windows cannot open folders
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            sync_folder(path)
+    sync_folder(folder)
 
 
 def _require_space(models: Path, name: str, recipe: Recipe) -> None:

@@ -129,11 +129,7 @@ class Seq2SeqRetriever(CrossEncoderRetriever):
             for part, start, stop in (("query", 0, split), ("document", split, len(ids))):
                 text = pair.query if part == "query" else pair.document
                 tokens = tuple(place(names[i], sides[i], part, text) for i in range(start, stop))
-                if all(token.is_special for token in tokens):
-                    raise UserError(
-                        f"The {part} has no token that {self.name} reads as text: type a word, or "
-                        "shorten the other text."
-                    )
+                self._require_text(part, tokens)
                 side: Side = "query" if part == "query" else "document"
                 token_lists[side].append(TokenizedText.of(tokens, full[side], self.max_length))
         longest = max(map(len, rows))
@@ -155,9 +151,7 @@ class Seq2SeqRetriever(CrossEncoderRetriever):
         query = len(_BEFORE)
         document = query + len(pair.query) + len(_BETWEEN)
         end = document + len(pair.document)
-        whole = self.model.tokenizer(
-            prompted(pair), return_offsets_mapping=True, truncation=False, verbose=False
-        )
+        whole = self._placed_tokens(prompted(pair), special=True)
         sides: list[tuple[str, int, int] | None] = []
         for a, z in whole["offset_mapping"]:
             side = None

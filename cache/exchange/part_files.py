@@ -14,7 +14,7 @@ import io
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -25,8 +25,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import fs
 
-from poslens.attribution.errors import Stopped, UserError
+from poslens.attribution.errors import UserError
 from poslens.attribution.isolated import Reader
+from poslens.attribution.paths import sync_folder
 from poslens.attribution.types import Attribution, Method, TextPair
 from poslens.cache.exchange.incoming import LIMITS, require_readable, require_whole
 from poslens.cache.exchange.parquet_file import RowSource, SealedWriter, opened
@@ -76,10 +77,10 @@ class PartFolder:
         """Sorted names of the parts; only those below the folder `below` if given."""
         selector = fs.FileSelector(self._at(below), allow_not_found=True, recursive=True)
         with _explained(self.name):
-            found = [info.path for info in self._fs.get_file_info(selector) if info.is_file]
+            paths = [info.path for info in self._fs.get_file_info(selector) if info.is_file]
         root = PurePosixPath(self._root)
-        names = [str(PurePosixPath(path).relative_to(root)) for path in found]
-        return sorted(n for n in names if n.endswith(_SUFFIX) and not _hidden(n))
+        names = [str(PurePosixPath(path).relative_to(root)) for path in paths]
+        return sorted(n for n in names if n.endswith(_SUFFIX) and "/." not in f"/{n}")
 
     def read(self, name: str) -> bytes | None:
         """The contents of a file; None if it doesn't exist."""
@@ -113,7 +114,7 @@ class PartFolder:
                     part.replace(target)
             finally:
                 part.unlink(missing_ok=True)
-            _sync(target.parent)
+            sync_folder(target.parent)
 
 
 def _linked(part: Path, target: Path) -> bool:
@@ -127,30 +128,15 @@ def _linked(part: Path, target: Path) -> bool:
     return True
 
 
-def _hidden(name: str) -> bool:
-    return any(piece.startswith(".") for piece in name.split("/"))
-
-
-def _sync(folder: Path) -> None:
-    """Sync a folder's entries to disk, where the system supports it."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 @contextmanager
 def _explained(name: str) -> Iterator[None]:
     """Turn disk and network errors into a UserError of one sentence."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:
-        said = getattr(error, "strerror", None) or "no answer"
+        reason = getattr(error, "strerror", None) or "no answer"
         raise UserError(
-            f"The folder of parts {name} cannot be used ({said}): check that it is there, its "
+            f"The folder of parts {name} cannot be used ({reason}): check that it is there, its "
             "rights and its space."
         ) from error
 
@@ -237,8 +223,8 @@ class PartWriter:
             for name in self.place.parts(folder_of(model, method)):
                 for key, result in self._keys(name, reader).items():
                     stored[key] = result or stored.get(key, False)
-        known = {key for key, result in stored.items() if result or not retry}
-        return [p for p in pairs if (p.dataset, p.pair_id, text_fingerprint(p)) not in known]
+        published = {key for key, result in stored.items() if result or not retry}
+        return [p for p in pairs if (p.dataset, p.pair_id, text_fingerprint(p)) not in published]
 
     def _keys(self, name: str, reader: Reader) -> dict[Key, bool]:
         """The pairs that a part contains, and whether each has a result. A damaged part contains
@@ -307,30 +293,23 @@ class Ingested:
 
 
 def ingest(
-    store: Store,
-    place: PartFolder,
-    *,
-    report: Report = lambda done, total: None,
-    should_stop: Callable[[], bool] = lambda: False,
+    store: Store, place: PartFolder, *, report: Report = lambda done, total: None
 ) -> Ingested:
     """Add the parts that the store has not ingested, each in one transaction together with its
     name, so that this can be interrupted and repeated at any time. Writes the manifest.
 
     Raises:
         UserError: the folder can't be read, or the store can't be written.
-        Stopped: cancelled by `should_stop`; parts added before remain.
     """
     names = place.parts()
     manifest = read_manifest(place)
-    known: dict[str, set[str]] = {}
+    in_store: dict[str, set[str]] = {}
     taken, problems, new = Taken(), [], 0
     with Reader(LIMITS) as reader:
         for done, name in enumerate(names):
-            if should_stop():
-                raise Stopped("Stopped as asked; what was added stays.")
             report(done, len(names))
             where = name.rpartition("/")[0]
-            if where in known and name in known[where] and name in manifest:
+            if where in in_store and name in in_store[where] and name in manifest:
                 continue
             data = place.read(name) or b""
             try:
@@ -346,9 +325,9 @@ def ingest(
                 "model": model.name,
                 "method": method.core,
             }
-            if where not in known:
-                known[where] = ingested(store, model, method)
-            if name in known[where]:
+            if where not in in_store:
+                in_store[where] = ingested(store, model, method)
+            if name in in_store[where]:
                 continue
             taken += take(store, part.source, part.rows, name, fits=part.fits)
             new += 1

@@ -32,7 +32,6 @@ from poslens.cache.storage.store import Store
 
 Report = Callable[[int, int], None]
 _ROWS = 4000
-_STOPPED = "Stopped as asked; what was added stays."
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +55,10 @@ class Taken:
 
     def sentence(self) -> str:
         """The counts as a sentence."""
-        known = self.rows - self.added - self.conflicts - self.rejected
+        duplicates = self.rows - self.added - self.conflicts - self.rejected
         text = f"{self.added:,} of {self.rows:,} rows are new and were added"
-        if known:
-            text += f", {known:,} were there already"
+        if duplicates:
+            text += f", {duplicates:,} were there already"
         if self.conflicts:
             text += (
                 f", {self.conflicts:,} were left out: the cache holds another text under the same "
@@ -167,7 +166,7 @@ def take_stream(
     with opened(stream, name) as sealed:
         for source, rows in sealed.batches():
             if should_stop():
-                raise Stopped(_STOPPED)
+                raise Stopped("Stopped as asked; what was added stays.")
             require_whole(rows, name)
             some = None if fits is None else fits[taken.rows : taken.rows + rows.num_rows]
             taken += take(store, source, rows, fits=some)
@@ -192,11 +191,7 @@ def import_file(store: Store, path: Path, **options: Callable[..., None]) -> Tak
 
 
 def merge(
-    store: Store,
-    other: Store,
-    *,
-    report: Report = lambda done, total: None,
-    should_stop: Callable[[], bool] = lambda: False,
+    store: Store, other: Store, *, report: Report = lambda done, total: None
 ) -> tuple[Taken, list[str]]:
     """Add what `store` lacks of another cache, which is not changed. Also returns an error message
     for each file that can't be read.
@@ -204,7 +199,6 @@ def merge(
     Raises:
         UserError: the other folder is not a cache or is the same one, or the store can't be
             written.
-        Stopped: cancelled by `should_stop`; rows added before remain.
     """
     if store.root.resolve() == other.root.resolve():
         raise UserError("That is this cache itself: name another one.")
@@ -218,8 +212,6 @@ def merge(
         if file.problem:
             continue
         for source, rows in rows_of(other, file):
-            if should_stop():
-                raise Stopped(_STOPPED)
             own = pc.equal(rows.column("kind"), ATTRIBUTION)
             require_whole(rows.filter(own), file.path.name)
             taken += take(store, source, rows, fits=_fitting(source, rows))

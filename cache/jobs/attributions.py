@@ -36,6 +36,15 @@ class Computed:
     results: EncodedResults
     failures: list[tuple[TextPair, str]]
 
+    @classmethod
+    def merged(cls, parts: Sequence[Computed]) -> Computed:
+        """The outcomes of several batches."""
+        return cls(
+            [pair for part in parts for pair in part.pairs],
+            joined([part.results for part in parts]),
+            [failure for part in parts for failure in part.failures],
+        )
+
 
 def computed(outcomes: Sequence[Outcome], method: Method) -> Computed:
     """The outcomes of `method`, encoded where they were computed. A result larger than the store's
@@ -47,12 +56,7 @@ def computed(outcomes: Sequence[Outcome], method: Method) -> Computed:
     except UserError as too_large:
         if len(done) == 1:
             return Computed([], encoded([], method), [*failures, (done[0][0], str(too_large))])
-    parts = [computed([outcome], method) for outcome in outcomes]
-    return Computed(
-        [pair for part in parts for pair in part.pairs],
-        joined([part.results for part in parts]),
-        [failure for part in parts for failure in part.failures],
-    )
+    return Computed.merged([computed([outcome], method) for outcome in outcomes])
 
 
 class Executor(Protocol):
@@ -161,13 +165,13 @@ def shard(pairs: Sequence[TextPair], number: int, of: int) -> list[TextPair]:
     """
     if not 1 <= number <= of:
         raise UserError(f"There is no shard {number} of {of}: count from 1 to {of}.")
-    known: dict[str, int] = {}
+    number_of: dict[str, int] = {}
 
     def of_document(text: str) -> int:
-        if text not in known:
+        if text not in number_of:
             digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-            known[text] = int.from_bytes(digest[:8], "big") % of
-        return known[text]
+            number_of[text] = int.from_bytes(digest[:8], "big") % of
+        return number_of[text]
 
     return [pair for pair in pairs if of_document(pair.document) == number - 1]
 

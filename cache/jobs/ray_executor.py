@@ -30,7 +30,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, TextPair
 from poslens.cache.jobs.attributions import Computed, computed
 from poslens.cache.keys import used_model
-from poslens.cache.storage.encoded import EncodedResults, encoded, joined
+from poslens.cache.storage.encoded import EncodedResults, encoded
 
 IN_FLIGHT = 2  # batches per worker: one being computed, one queued
 LOADS = 3  # consecutive failed model loads per worker before giving up
@@ -94,10 +94,10 @@ class _Worker:
         batch = [row.pair(texts) for row in rows]
         outcomes = attribute_batch(self._loaded(), self._method, batch, self._halving)
         done = [n for n, outcome in enumerate(outcomes) if outcome.attribution is not None]
-        found = computed(outcomes, self._method)
+        encoded_batch = computed(outcomes, self._method)
         rest = [n for n in range(len(rows)) if n not in set(done)]
-        reasons = [reason for _, reason in found.failures]
-        return _Answer(done, found.results, list(zip(rest, reasons, strict=True)))
+        reasons = [reason for _, reason in encoded_batch.failures]
+        return _Answer(done, encoded_batch.results, list(zip(rest, reasons, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +194,8 @@ class RayExecutor:
         import ray
 
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
-        settings: dict[str, Any] = {"address": self._address}
-        if self._address is None:
-            settings = {
-                "address": "local",
-                "include_dashboard": False,
-                "num_cpus": self._n or cores,
-            }
+        local = {"address": "local", "include_dashboard": False, "num_cpus": self._n or cores}
+        settings: dict[str, Any] = {"address": self._address} if self._address else local
         try:
             ray.init(**settings, log_to_driver=False, logging_level=logging.ERROR)
         except (ConnectionError, ValueError, RuntimeError) as error:
@@ -218,8 +213,7 @@ class RayExecutor:
     def __exit__(self, *_: object) -> None:
         import ray
 
-        self._workers = []
-        self._texts = None
+        self._workers, self._texts = [], None
         ray.shutdown()
 
     def batches(self, pairs: Sequence[TextPair]) -> Iterator[list[TextPair]]:
@@ -237,10 +231,6 @@ class RayExecutor:
         self._texts = ray.put(pa.array(data, pa.large_binary()))
         loaded = self._loaded
         return pair_batches(pairs, loaded.device, loaded.max_length, jointly=loaded.jointly)
-
-    def _row(self, pair: TextPair) -> _Row:
-        bare = {name: getattr(pair, name) for name in _BARE}
-        return _Row(self._number[pair.query], self._number[pair.document], bare)
 
     def compute(self, batches: Iterator[list[TextPair]]) -> Iterator[Computed]:
         """Yield outcomes as workers finish, all that are ready at a time, which reduces the number
@@ -260,18 +250,14 @@ class RayExecutor:
             ray.wait(waited, num_returns=1)
             # Outcomes that are ready together are stored together.
             ended, _ = ray.wait(waited, num_returns=len(waited), timeout=0)
-            found: list[Computed] = []
+            outcomes: list[Computed] = []
             for ready in ended:
                 if ready in work.loading:
                     self._welcome(work, ready)
-                elif (answer := self._collect(work, ready)) is not None:
-                    found.append(answer)
-            if found:
-                yield Computed(
-                    [pair for computed in found for pair in computed.pairs],
-                    joined([computed.results for computed in found]),
-                    [failure for computed in found for failure in computed.failures],
-                )
+                elif (outcome := self._collect(work, ready)) is not None:
+                    outcomes.append(outcome)
+            if outcomes:
+                yield Computed.merged(outcomes)
 
     def _give(self, work: _Work, batches: Iterator[list[TextPair]]) -> None:
         """Give a batch to each free worker, as long as there are batches."""
@@ -283,7 +269,14 @@ class RayExecutor:
             else:
                 return
             worker = work.free.popleft()
-            rows = [self._row(pair) for pair in batch.pairs]
+            rows = [
+                _Row(
+                    self._number[pair.query],
+                    self._number[pair.document],
+                    {name: getattr(pair, name) for name in _BARE},
+                )
+                for pair in batch.pairs
+            ]
             work.running[worker.compute.remote(self._texts, rows)] = (worker, batch)
 
     def _welcome(self, work: _Work, ready: Any) -> None:
@@ -321,7 +314,7 @@ class RayExecutor:
         another."""
         worker, batch = work.running.pop(ready)
         try:
-            found = _computed(batch.pairs, _result(ready))
+            answer: _Answer = _result(ready)
         except _lost():
             # Ray restarts it, possibly on another machine; until its model is loaded, other workers
             # continue.
@@ -334,14 +327,17 @@ class RayExecutor:
             elif len(batch.pairs) > 1:
                 work.again += [_Batch([pair]) for pair in batch.pairs]
             else:
-                why = f"{ATTEMPTS} workers died computing this pair: it may take more "
-                failure = (batch.pairs[0], why + "memory than they have.")
-                return Computed([], encoded([], self._method), [failure])
+                why = f"{ATTEMPTS} workers died computing this pair: it may need too much memory."
+                return Computed([], encoded([], self._method), [(batch.pairs[0], why)])
             return None
         work.lost = 0
         if worker not in work.loading.values():
             work.free.append(worker)
-        return found
+        return Computed(
+            [batch.pairs[place] for place in answer.done],
+            answer.results,
+            [(batch.pairs[place], reason) for place, reason in answer.failed],
+        )
 
     def _start(self) -> None:
         import ray
@@ -375,14 +371,6 @@ class RayExecutor:
 
 
 _BARE = tuple(name for name in TextPair.__dataclass_fields__ if name not in ("query", "document"))
-
-
-def _computed(pairs: list[TextPair], answer: _Answer) -> Computed:
-    return Computed(
-        [pairs[place] for place in answer.done],
-        answer.results,
-        [(pairs[place], reason) for place, reason in answer.failed],
-    )
 
 
 def _result(reference: Any) -> Any:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from poslens.attribution.curves.projection import Layout, project
 from poslens.attribution.errors import Stopped, Unavailable
@@ -120,7 +122,7 @@ def embed(
 
     options.on_progress(progress())
     try:
-        for batch, made in read_texts(
+        for batch, vectors in read_texts(
             retriever,
             todo,
             side,
@@ -128,7 +130,7 @@ def embed(
             device_slot=options.device_slot,
             cached=cached,
         ):
-            store.put(model, side, zip(batch, made.float().cpu().numpy(), strict=True))
+            store.put(model, side, zip(batch, vectors.float().cpu().numpy(), strict=True))
             computed += len(batch)
             options.on_progress(progress())
     except Unavailable:
@@ -172,6 +174,23 @@ def embedded(
             raise Stopped("Stopped before all texts were embedded; vectors are kept.")
         arrays |= store.select(model, side, missing, retriever.width)
     return arrays, len(missing)
+
+
+def stored_vectors(
+    retriever: Pooled,
+    model: ModelKey,
+    store: EmbeddingStore,
+    options: RunOptions,
+    on_texts: OnTexts = lambda stored, computed: None,
+    cached: Known | None = None,
+) -> Callable[[Sequence[str], Side], Tensor]:
+    """A function that returns the vectors [n, H] of texts, as `embedded` stores them."""
+
+    def vectorise(texts: Sequence[str], side: Side) -> Tensor:
+        arrays, _ = embedded(retriever, model, side, texts, store, options, on_texts, cached)
+        return torch.from_numpy(np.stack([arrays[text] for text in texts]))
+
+    return vectorise
 
 
 def map_key(layout: Layout, vectors: Array) -> str:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import numpy as np
 import torch
 
 from poslens.attribution.errors import UserError
@@ -32,7 +31,7 @@ from poslens.attribution.retrievers.scoring import Known, score_texts, size
 from poslens.attribution.types import Array, Method, TextPair, as_array
 from poslens.cache.jobs.items import compute_missing
 from poslens.cache.jobs.loop import Progress, RunOptions
-from poslens.cache.kinds.embeddings import EmbeddingStore, embedded
+from poslens.cache.kinds.embeddings import EmbeddingStore, stored_vectors
 from poslens.cache.lru_cache import LRUCache
 from poslens.cache.storage.results import Key, Results, pair_key
 from poslens.cache.storage.schema import Owner, Schema
@@ -53,17 +52,9 @@ def _owned(owner: Owner) -> dict[str, Any]:
     return {"model": owner.model.name, "pair_id": owner.item}
 
 
-def _of_ablation(owner: Owner) -> dict[str, Any]:
-    return {**_owned(owner), "by": owner.method.params["by"]}
-
-
 def _of_displacement(owner: Owner) -> dict[str, Any]:
     way, tokens = owner.method.params["by"], _lengths(owner.method)
     return {**_owned(owner), "way": way, "tokens": tuple(tokens)}
-
-
-def _of_edits(owner: Owner) -> dict[str, Any]:
-    return {**_owned(owner), "by": owner.method.name}
 
 
 def _lengths(method: Method) -> list[int]:
@@ -71,10 +62,12 @@ def _lengths(method: Method) -> list[int]:
 
 
 _SEGMENTS = Schema(SegmentCurve, given=_owned)
-_EDITS = Schema(EditCurves, given=_of_edits)
+_EDITS = Schema(EditCurves, given=lambda owner: {**_owned(owner), "by": owner.method.name})
 SCHEMAS: dict[str, Schema[Any]] = {
     "relocation": Schema(Relocation, given=_owned),
-    "ablation": Schema(Ablation, given=_of_ablation),
+    "ablation": Schema(
+        Ablation, given=lambda owner: {**_owned(owner), "by": owner.method.params["by"]}
+    ),
     "displacement": Schema(Displacement, given=_of_displacement),
     "segments": _SEGMENTS,
     "thirds": _SEGMENTS,
@@ -229,8 +222,7 @@ def score_others(
         with options.device_slot():
             return score_texts(retriever, texts, should_stop=options.should_stop)
     pooled = cast(Pooled, retriever)
-    arrays, _ = embedded(pooled, model, "document", documents, EmbeddingStore(root), options)
-    vectors = torch.from_numpy(np.stack([arrays[text] for text in documents]))
+    vectors = stored_vectors(pooled, model, EmbeddingStore(root), options)(documents, "document")
     with options.device_slot(), retriever.lock, torch.no_grad():
         query = pooled.embed(pooled.encode_plain([pair.query], "query")).float()
         scores = pooled.similarities(query, vectors.to(query.device))[0]

@@ -17,7 +17,6 @@ from typing import Annotated, Any, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from poslens.attribution.datasets.corpus import Collection, Query
 from poslens.attribution.errors import Stopped, Unavailable
@@ -37,11 +36,11 @@ from poslens.attribution.interventions.relocation import evidence_read, require_
 from poslens.attribution.retrievers.base import Joint, Pooled, Retriever, separate
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.lexical import LexicalRetriever
-from poslens.attribution.types import Method, Side
+from poslens.attribution.types import Method
 from poslens.cache.jobs.items import compute_missing
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.keys import file_digest
-from poslens.cache.kinds.embeddings import EmbeddingStore, OnTexts, embedded
+from poslens.cache.kinds.embeddings import EmbeddingStore, stored_vectors
 from poslens.cache.storage.results import Key, Results, itself
 from poslens.cache.storage.schema import Packed, Schema
 from poslens.cache.storage.store import ModelKey
@@ -160,8 +159,8 @@ class RankingStore:
     def evidence_read(self, model: ModelKey) -> dict[str, float]:
         """The stored shares of the evidence that a model read, by query id."""
         items = [self._evidence(query) for query in self._placed]
-        found = self._reads.select(model, EVIDENCE_READ, items).results
-        return {query_id: evidence.share for query_id, evidence in found.items()}
+        shares = self._reads.select(model, EVIDENCE_READ, items).results
+        return {query_id: evidence.share for query_id, evidence in shares.items()}
 
     def evidence_missing(self, model: ModelKey) -> bool:
         """Whether a query with evidence lacks its share of evidence read."""
@@ -230,10 +229,10 @@ class RankingStore:
 
     def search_of(self, model: ModelKey, method: Method) -> TopK | None:
         """The state of a stopped search; None if there is none for this exact collection."""
-        found = self._searches.get(model, method, self._whole)
-        if found is None or found.keys.shape != (len(self.collection.queries), DEPTH):
+        state = self._searches.get(model, method, self._whole)
+        if state is None or state.keys.shape != (len(self.collection.queries), DEPTH):
             return None
-        best = found.top()
+        best = state.top()
         for row in range(len(self.collection.queries)):
             places, scores = best.found(row)
             # Only documents already searched, and only finite scores: the file may have been
@@ -293,7 +292,7 @@ class RankingStore:
         way = family_of(retriever.spec).search
         if way == "index":
             lexical = cast(LexicalRetriever, retriever)
-            found = search_lexical(
+            top = search_lexical(
                 self.collection,
                 lexical.k1,
                 lexical.b,
@@ -302,12 +301,12 @@ class RankingStore:
                 should_stop=options.should_stop,
                 on_text=texts_read.count,
             )
-            if found is None:
+            if top is None:
                 return texts_read.progress(stopped=True)
-            best = found
+            best = top
         else:
             dense = cast(Pooled, separate(retriever))
-            vectorise = self._vectors(dense, model, options, texts_read.add)
+            vectorise = stored_vectors(dense, model, self.embeddings, options, texts_read.add)
             try:
                 score = scorer(
                     dense,
@@ -337,17 +336,6 @@ class RankingStore:
         self._rankings.put(model, method, list(zip(items, ranked, strict=True)))
         texts_read.reach(n_queries + total)
         return texts_read.progress()
-
-    def _vectors(
-        self, retriever: Pooled, model: ModelKey, options: RunOptions, on_texts: OnTexts
-    ) -> Callable[[Sequence[str], Side], Tensor]:
-        """A function that returns a dense model's vectors [n, H], computed once and stored."""
-
-        def vectorise(texts: Sequence[str], side: Side) -> Tensor:
-            arrays, _ = embedded(retriever, model, side, texts, self.embeddings, options, on_texts)
-            return torch.from_numpy(np.stack([arrays[text] for text in texts]))
-
-        return vectorise
 
     def rerank(
         self,

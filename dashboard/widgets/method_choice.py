@@ -71,27 +71,25 @@ def method(
     return make_method(name, {**options, **(POSIR_CURVE if posir else {})})
 
 
-def methods(
-    models: Sequence[str], usual: Sequence[str], label: str = "Methods", key: str = "methods"
-) -> list[str]:
+def methods(models: Sequence[str], usual: Sequence[str]) -> list[str]:
     """Choose several of the methods that fit all of `models`; the default is those in `usual`."""
     unfit = unfit_methods(models)
     fitting = [name for name in METHODS if name not in unfit]
     usual = [name for name in usual if name in fitting]
-    asked = url_state.get_all(key, usual)
+    asked = url_state.get_all("methods", usual)
     usable = [name for name in asked if name in fitting]
     names = st.multiselect(
-        plain(label),
+        "Methods",
         fitting,
         default=usable if usable or not asked else usual,
-        key=key,
+        key="methods",
         format_func=title,
         help=plain(
             "Integrated gradients and occlusion take seconds to minutes per pair on a CPU. "
             + identifiers(fitting)
         ),
     )
-    url_state.put_all(key, names, usual)
+    url_state.put_all("methods", names, usual)
     return list(names)
 
 

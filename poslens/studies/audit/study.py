@@ -205,11 +205,7 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
         return DataSet(dataset, datasets.corpus_of(dataset).title, ())
 
     def corpus(self, data: DataSet, settings: Settings) -> AuditCorpus:
-        """The whole corpus of the data set, or a sample of it.
-
-        Raises:
-            UserError: its files cannot be read, or the sample is too small.
-        """
+        """The whole corpus of the data set, or a sample of it."""
         whole, notes = corpus(data), []
         collection = sample(whole, settings.documents, settings.seed)
         if collection.drawn:
@@ -223,7 +219,6 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
         return AuditCorpus(collection, tuple(notes))
 
     def notes(self, data: DataSet, corpus: AuditCorpus) -> list[str]:
-        """The sample, and rows that are not documents."""
         return list(corpus.notes)
 
     def subjects(
@@ -244,12 +239,7 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
 
     def job(self, compute: Compute, subject: AuditIndex) -> Job:
         """Rank the sentences of documents that have no result, until the interval is as narrow as
-        asked for; progress counts documents of the current stage.
-
-        Raises:
-            UserError: the model's files are not here, it has no index, or the top includes every
-                document.
-        """
+        asked for; progress counts documents of the current stage."""
         require_family(subject.spec, subject.chunks)
         model = compute.identify(subject.spec)
         collection = subject.collection
@@ -330,12 +320,7 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
     def summarize(
         self, compute: Compute, subject: AuditIndex, earlier: Sequence[AuditSummary] = ()
     ) -> AuditSummary | None:
-        """The ranks of an index, counted; None while documents are missing.
-
-        Raises:
-            UserError: the model's files are not here, it has no index, or no document could be
-                searched for.
-        """
+        """The ranks of an index, counted; None while documents are missing."""
         require_family(subject.spec, subject.chunks)
         model = compute.identify(subject.spec)
         store = store_of(compute, subject.collection)
@@ -363,12 +348,9 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
         return summary_of(store, model, subject, stored, earlier)
 
     def measured(self, summary: AuditSummary) -> MeasuredModel:
-        """Unretrieved sentences by document."""
         return summary.measured
 
     def verdict(self, summary: AuditSummary) -> str:
-        """Share of unretrieved sentences, whether position alone changes it, what is recovered, and
-        where the model truncates."""
         share, control = summary.shares["original"], summary.shares["random"]
         if share is None or control is None:
             return f"{summary.name}: no sentence was searched for."
@@ -390,7 +372,6 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
         return " ".join([*sentences, limit]).rstrip()
 
     def provenance(self, summary: AuditSummary) -> Provenance:
-        """Everything needed to run the audit again."""
         index = summary.index
         return of_model(
             summary.model,
