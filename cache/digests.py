@@ -36,23 +36,23 @@ class Digests:
 
     def get(self, key: Key) -> str | None:
         """The cached digest, or None if there is none or the file has changed since."""
-        found = self._read().get(key[0])
-        return found[4] if found and tuple(found[:4]) == key[1:] else None
+        entry = self._read().get(key[0])
+        return entry[4] if entry and tuple(entry[:4]) == key[1:] else None
 
     def put(self, key: Key, digest: str) -> None:
         """Store a digest. The JSON file is replaced atomically; if two processes write at the same
         time, one digest is lost and its model file is read again."""
         with _guard, suppress(OSError):
-            known = self._read()
-            known.pop(key[0], None)
-            known[key[0]] = [*key[1:], digest]
-            while len(known) > _MAX:
-                del known[next(iter(known))]
+            entries = self._read()
+            entries.pop(key[0], None)
+            entries[key[0]] = [*key[1:], digest]
+            while len(entries) > _MAX:
+                del entries[next(iter(entries))]
             self.place.parent.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(dir=self.place.parent, prefix=self.place.name)
             try:
                 with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                    json.dump(known, stream)
+                    json.dump(entries, stream)
                     stream.flush()
                     os.fsync(stream.fileno())
                 Path(name).replace(self.place)
@@ -62,12 +62,12 @@ class Digests:
 
     def _read(self) -> dict[str, list[Any]]:
         try:
-            known = json.loads(self.place.read_text(encoding="utf-8"))
+            entries = json.loads(self.place.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
-        if not isinstance(known, dict):
+        if not isinstance(entries, dict):
             return {}
-        return {path: entry for path, entry in known.items() if _is_entry(entry)}
+        return {path: entry for path, entry in entries.items() if _is_entry(entry)}
 
 
 def _is_entry(entry: object) -> bool:

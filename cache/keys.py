@@ -34,8 +34,8 @@ def file_digest(path: Path) -> str:
     the file is large."""
     key = key_of(path)
     with _lock:
-        if found := _digests.get(key):
-            return found
+        if stored := _digests.get(key):
+            return stored
     large = key[1] >= _WORTH_KEEPING
     digests = Digests(data_folder() / "cache" / "digests.json")
     digest = digests.get(key) if large else None
@@ -86,13 +86,13 @@ def text_fingerprint(pair: TextPair) -> str:
     # Strings cache their own (keyed, 64-bit) hash, so looking up the same pair again is cheap, and
     # this cache keeps no texts.
     key = (hash(pair.query), hash(pair.document))
-    found = _texts.get(key)
-    if found is None:
-        found = _digest(pair)[:8].hex()
+    fingerprint = _texts.get(key)
+    if fingerprint is None:
+        fingerprint = _digest(pair)[:8].hex()
         if len(_texts) >= _MAX_TEXTS:
             _texts.clear()
-        _texts[key] = found
-    return found
+        _texts[key] = fingerprint
+    return fingerprint
 
 
 def _digest(pair: TextPair) -> bytes:

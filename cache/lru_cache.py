@@ -54,8 +54,8 @@ class LRUCache(Generic[V]):
     def get(self, key: Hashable, make: Callable[[], V]) -> V:
         """The cached value of `key`, computed by `make` if missing (twice if two threads ask at
         once)."""
-        found = self.find(key)
-        return self.keep(key, make()) if found is None else found
+        value = self.find(key)
+        return self.keep(key, make()) if value is None else value
 
     def clear(self) -> None:
         """Remove all values."""
@@ -94,16 +94,16 @@ class StampedCache(Generic[V]):
     def get(self, key: Hashable, stamp: object, make: Callable[[], V]) -> V:
         """The value of `key`; `stamp` identifies the current state of the data it is computed
         from."""
-        known = self._kept.find(key)
-        if known is None or (known.stamp != stamp and self._clock() >= known.holds_until):
+        stamped = self._kept.find(key)
+        if stamped is None or (stamped.stamp != stamp and self._clock() >= stamped.holds_until):
             began = self._clock()
             value = make()
             now = self._clock()
             took = now - began
-            known = self._kept.keep(
+            stamped = self._kept.keep(
                 key, _Made(value, stamp, now + WAIT * took if took >= SLOW_S else now)
             )
-        return known.value
+        return stamped.value
 
 
 def forget_made() -> None:

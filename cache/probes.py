@@ -55,8 +55,8 @@ def _looked_up(place: Path, name: str, source: str, values: Array) -> str:
 
 
 def _remembered(place: Path, name: str, source: str, values: Array) -> str:
-    known = _read(place)
-    models = known.get(source, [])
+    probes = _read(place)
+    models = probes.get(source, [])
     for weights, vector in models:
         if not far(values, vector):
             return weights
@@ -67,10 +67,10 @@ def _remembered(place: Path, name: str, source: str, values: Array) -> str:
             "address, so its results are computed again.",
             name,
         )
-    known[source] = [*models, (weights, values)][-_MAX_MODELS:]
+    probes[source] = [*models, (weights, values)][-_MAX_MODELS:]
     packed = {
-        one: [{"weights": weights, "probe": [float(x) for x in v]} for weights, v in rows]
-        for one, rows in known.items()
+        where: [{"weights": weights, "probe": [float(x) for x in v]} for weights, v in rows]
+        for where, rows in probes.items()
     }
     with replacing(place) as file:
         file.write(json.dumps(packed).encode())
@@ -87,14 +87,14 @@ def _read(place: Path) -> dict[str, list[tuple[str, Array]]]:
     try:
         if place.stat().st_size > _MAX_BYTES:
             return {}
-        said = json.loads(place.read_bytes())
+        content = json.loads(place.read_bytes())
     except (OSError, ValueError, RecursionError):
         return {}
-    if not isinstance(said, dict):
+    if not isinstance(content, dict):
         return {}
     return {
-        source: [one for row in rows if (one := _row(row)) is not None]
-        for source, rows in said.items()
+        source: [probe for row in rows if (probe := _row(row)) is not None]
+        for source, rows in content.items()
         if isinstance(rows, list)
     }
 

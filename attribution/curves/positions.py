@@ -140,12 +140,12 @@ def _places(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats, Floats]:
     """Where the points of a curve are among n tokens: the indices of the left and right neighbors,
     their distance, and the point's distance from the left one."""
-    wanted = np.linspace(0, 1, bins if how == "point" else bins + 1)
+    points = np.linspace(0, 1, bins if how == "point" else bins + 1)
     values = np.linspace(0, 1, n) if how == "point" else np.arange(n + 1) / n
-    left = np.searchsorted(values, wanted, "right") - 1
+    left = np.searchsorted(values, points, "right") - 1
     right = np.minimum(left + 1, len(values) - 1)
     width = values[right] - values[left]
-    return left, right, np.where(width == 0, 1.0, width), wanted - values[left]
+    return left, right, np.where(width == 0, 1.0, width), points - values[left]
 
 
 CURVE_VERSION = 1

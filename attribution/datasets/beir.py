@@ -195,11 +195,11 @@ def _read_folder(
     part, shown = "/".join(inner), "/".join((*inner, ""))
     files = [File(f"{shown}{file.relative_to(folder)}", file) for file in qrels]
     judged = [row for file in files for row in judgement_rows(file, _qrels(file))]
-    wanted = [row for row in judged if isinstance(row, JudgementRow)]
-    queries = _texts(folder, "queries", shown, {row.query for row in wanted})
+    relevant = [row for row in judged if isinstance(row, JudgementRow)]
+    queries = _texts(folder, "queries", shown, {row.query for row in relevant})
     # Judgments whose query is missing need no document.
     documents = _texts(
-        folder, "corpus", shown, {row.document for row in wanted if row.query in queries.by_id}
+        folder, "corpus", shown, {row.document for row in relevant if row.query in queries.by_id}
     )
     language, domain = languages.of_folder(_names(folder))
 
@@ -244,8 +244,8 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _texts(folder: Path, stem: str, shown: str, wanted: set[str]) -> RowsById[str]:
-    """The `wanted` texts of a folder's queries or corpus."""
+def _texts(folder: Path, stem: str, shown: str, ids: set[str]) -> RowsById[str]:
+    """The texts of a folder's queries or corpus with these ids."""
     files = [File(f"{shown}{p.relative_to(folder)}", p) for p in table_files(folder, stem)]
     if not files:
         raise UserError(
@@ -259,22 +259,17 @@ def _texts(folder: Path, stem: str, shown: str, wanted: set[str]) -> RowsById[st
 
     table: RowsById[str] = RowsById(what)
     for file in files:
-        table.add(file, _rows(file, wanted), ID, read, wanted)
+        table.add(file, _rows(file, ids), ID, read, ids)
     return table
 
 
-def _rows(file: File, wanted: set[str] | None) -> Iterator[Row]:
-    """The rows of texts; for lines of JSON only those in `wanted`, unless all are."""
+def _rows(file: File, ids: set[str] | None) -> Iterator[Row]:
+    """The rows of texts; for lines of JSON only those in `ids`, unless all are."""
     if suffix(file.name) == ".parquet":
         yield from _require_beir(file, rows(file, (ID, TEXT, TITLE, _SPAN)))
         return
     for number, line in json_lines(file):
-        if (
-            wanted is not None
-            and line
-            and (plain := _PLAIN_ID.match(line))
-            and plain[1] not in wanted
-        ):
+        if ids is not None and line and (plain := _PLAIN_ID.match(line)) and plain[1] not in ids:
             continue
         yield json_row(number, line)
 

@@ -302,14 +302,14 @@ class Collection:
 
     def texts(self, keys: Iterable[str]) -> dict[str, str]:
         """The texts of documents, from one pass over the corpus that ends at the last of them."""
-        wanted = set(keys)
+        requested = set(keys)
         texts: dict[str, str] = {}
-        if not wanted:
+        if not requested:
             return texts
         for document in self.documents():
-            if document.key in wanted:
+            if document.key in requested:
                 texts[document.key] = document.text
-                if len(texts) == len(wanted):
+                if len(texts) == len(requested):
                     break
         return texts
 

@@ -168,13 +168,13 @@ def has_columns(file: File, columns: Sequence[Column[Any]]) -> bool:
     return all(present & {*column.names} for column in columns)
 
 
-def files_below(path: Path, wanted: Callable[[str], bool]) -> list[File]:
-    """The file at `path`, or a folder's files with the `wanted` names; if it has none, those of its
-    subfolders, in which the hub stores a data set's splits."""
+def files_below(path: Path, accepts: Callable[[str], bool]) -> list[File]:
+    """The file at `path`, or a folder's files whose names `accepts` accepts; if it has none, those
+    of its subfolders, in which the hub stores a data set's splits."""
     if path.is_file():
-        return [File(path.name, path)] if wanted(path.name) else []
+        return [File(path.name, path)] if accepts(path.name) else []
     for pattern in ("*", "*/*"):
-        listed = [p for p in sorted(path.glob(pattern)) if wanted(p.name) and p.is_file()]
+        listed = [p for p in sorted(path.glob(pattern)) if accepts(p.name) and p.is_file()]
         if listed:
             return [File(p.relative_to(path).as_posix(), p) for p in listed]
     return []

@@ -36,14 +36,14 @@ class RowsById(Generic[T]):
         rows: Iterable[Row],
         key: Column[str],
         read: Callable[[Row], T],
-        wanted: Container[str] | None = None,
+        ids: Container[str] | None = None,
     ) -> None:
-        """Add the rows of a file with an id in `wanted`, or all rows; `key` has the ids."""
+        """Add the rows of a file with an id in `ids`, or all rows; `key` has the ids."""
         for row in rows:
             name = ""
             try:
                 name = row[key]
-                if wanted is not None and name not in wanted:
+                if ids is not None and name not in ids:
                     continue
                 value = read(row)
                 if self.by_id.setdefault(name, value) != value:

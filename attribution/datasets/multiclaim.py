@@ -160,13 +160,13 @@ def _texts(
     columns: Sequence[Column[Any]],
 ) -> RowsById[_Text]:
     """The texts of a file that rows of the mapping name in the column `key`."""
-    wanted = set()
+    ids = set()
     for row in mapping:
         with suppress(UserError):
-            wanted.add(row[key])
+            ids.add(row[key])
     table: RowsById[_Text] = RowsById(what)
     file = File(path.name, path)
-    table.add(file, csv_rows(file, (key, *columns)), key, read, wanted)
+    table.add(file, csv_rows(file, (key, *columns)), key, read, ids)
     return table
 
 

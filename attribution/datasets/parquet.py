@@ -43,16 +43,16 @@ def rows(file: File, columns: Sequence[Column[Any]], limit: int | None) -> Itera
     Raises:
         UserError: a required column is missing or there twice, or the file is damaged or too large.
     """
-    needed, wanted = required_names(columns), names_of(columns)
+    needed, selected = required_names(columns), names_of(columns)
     if limit is None:
-        require_readable([(file, wanted)])
-        yield from _rows_in_process(file, needed, wanted, None)
+        require_readable([(file, selected)])
+        yield from _rows_in_process(file, needed, selected, None)
         return
     with open_bytes(file, limit) as stream:
         data = stream.read()
     answer = isolated.call(
         uploaded_rows,
-        [file.name, needed, wanted, limit],
+        [file.name, needed, selected, limit],
         data,
         damaged=_damaged(file.name),
         limits=isolated.Limits(answer=2 * limit + MEGABYTE),
@@ -62,7 +62,7 @@ def rows(file: File, columns: Sequence[Column[Any]], limit: int | None) -> Itera
 
 
 def uploaded_rows(
-    data: bytes, name: str, needed: list[list[str]], wanted: list[str], limit: int
+    data: bytes, name: str, needed: list[list[str]], selected: list[str], limit: int
 ) -> Iterator[bytes]:
     """Rows of an uploaded Parquet file as lines of JSON; what its child does.
 
@@ -70,7 +70,7 @@ def uploaded_rows(
         UserError: as `rows`.
     """
     left = 2 * limit
-    for row in _rows_in_process(File(name, data), needed, wanted, limit):
+    for row in _rows_in_process(File(name, data), needed, selected, limit):
         line = json.dumps([row.number, row.cells, row.problem], ensure_ascii=False)
         encoded = line.encode("utf-8", "surrogatepass") + b"\n"
         left -= len(encoded)
@@ -133,10 +133,10 @@ def require_readable(files: Sequence[tuple[File, Sequence[str]]]) -> None:
         UserError: the child did not survive one of them.
     """
     with isolated.Reader(isolated.Limits(memory=_MAX_MEMORY, seconds=None)) as reader:
-        for file, wanted in files:
+        for file, selected in files:
             if not isinstance(file.content, Path):
                 continue
-            place, asked = file.content.resolve(), frozenset(wanted)
+            place, asked = file.content.resolve(), frozenset(selected)
             if _SHIPPED in place.parents:
                 continue
             state = _state(place)
@@ -144,7 +144,7 @@ def require_readable(files: Sequence[tuple[File, Sequence[str]]]) -> None:
                 continue
             reader.call(
                 decoded,
-                [file.name, str(place), list(wanted)],
+                [file.name, str(place), list(selected)],
                 damaged=f"{_damaged(file.name).removesuffix('.')}, in row groups of less than "
                 f"{_MAX_MEMORY >> 30} GB.",
             )
@@ -154,7 +154,7 @@ def require_readable(files: Sequence[tuple[File, Sequence[str]]]) -> None:
                 _survived.add((state, asked))
 
 
-def decoded(data: bytes, name: str, path: str, wanted: list[str]) -> Iterator[bytes]:
+def decoded(data: bytes, name: str, path: str, selected: list[str]) -> Iterator[bytes]:
     """Decode a file's columns to the end and answer nothing; what the child of `require_readable`
     does. Errors other than the end of the process are left to who reads the file.
 
@@ -163,7 +163,7 @@ def decoded(data: bytes, name: str, path: str, wanted: list[str]) -> Iterator[by
     """
     largest = 0
     with suppress(UserError), _translate_errors(name):
-        for _columns_read, batch in _batches(File(name, Path(path)), (), wanted, None):
+        for _columns_read, batch in _batches(File(name, Path(path)), (), selected, None):
             largest = max(largest, batch.nbytes)
     if largest > _MAX_BATCH:
         raise UserError(f"{name} has rows of more than {_MAX_BATCH >> 28} MB each: shorten them.")
@@ -171,7 +171,7 @@ def decoded(data: bytes, name: str, path: str, wanted: list[str]) -> Iterator[by
 
 
 def _rows_in_process(
-    file: File, needed: Sequence[Sequence[str]], wanted: Sequence[str], limit: int | None
+    file: File, needed: Sequence[Sequence[str]], selected: Sequence[str], limit: int | None
 ) -> Iterator[Row]:
     """Rows of a Parquet file that may be trusted not to end the process.
 
@@ -181,7 +181,7 @@ def _rows_in_process(
     number = 0
     # A damaged file may show itself as late as in a cell.
     with _translate_errors(file.name):
-        for columns, batch in _batches(file, needed, wanted, limit):
+        for columns, batch in _batches(file, needed, selected, limit):
             for index in range(batch.num_rows):
                 number += 1
                 try:
@@ -225,10 +225,10 @@ def _translate_errors(name: str) -> Iterator[None]:
 
 
 def _batches(
-    file: File, needed: Sequence[Sequence[str]], wanted: Sequence[str], limit: int | None
+    file: File, needed: Sequence[Sequence[str]], selected: Sequence[str], limit: int | None
 ) -> Iterator[tuple[dict[str, str | None], pa.RecordBatch]]:
-    """Batches of 256 rows, and the column in them of each name of `wanted` that the file has; None
-    for one of another type than texts, numbers and spans, which is not read."""
+    """Batches of 256 rows, and their column for each name in `selected` that the file has; None for
+    a type other than texts, numbers and spans, which is not read."""
     with file.open() as raw:
         if raw.read(2) == b"\x1f\x8b":
             with open_bytes(file, limit) as stream:
@@ -238,7 +238,7 @@ def _batches(
         by_name = dict(zip(checked_columns(file, schema.names, needed), schema.names, strict=True))
         columns: dict[str, str | None] = {
             name: by_name[name] if _is_read(schema.field(by_name[name]).type, limit) else None
-            for name in wanted
+            for name in selected
             if name in by_name
         }
         read = [column for column in columns.values() if column is not None]

@@ -72,11 +72,11 @@ def _judged(named: dict[str, Path], name: str) -> Iterator[Judgement | Rejection
     pairs = _file(named[PAIRS])
     rows = csv_rows(pairs, (*PAIR_IDS, SCORE), "\t")
     judged = list(judgement_rows(pairs, rows, PAIR_IDS))
-    wanted = [row for row in judged if isinstance(row, JudgementRow)]
+    relevant = [row for row in judged if isinstance(row, JudgementRow)]
     questions, passages = RowsById[str]("question"), RowsById[str]("passage")
     for table, file, ids in (
-        (questions, _file(named[QUESTIONS]), {row.query for row in wanted}),
-        (passages, _file(named[PASSAGES]), {row.document for row in wanted}),
+        (questions, _file(named[QUESTIONS]), {row.query for row in relevant}),
+        (passages, _file(named[PASSAGES]), {row.document for row in relevant}),
     ):
         table.add(file, json_rows(file), ID, _text, ids)
 

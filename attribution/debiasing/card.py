@@ -38,7 +38,7 @@ def model_card(
             "and changes are paired.\n\n| measure | before | after | change |\n|---|---|---|---|\n"
             f"{rows}"
         )
-    limits = "\n".join(f"- {one}" for one in LIMITS)
+    limits = "\n".join(f"- {limit}" for limit in LIMITS)
     return f"""---
 {license}library_name: sentence-transformers
 tags: [sentence-transformers, sentence-similarity, feature-extraction, position-bias]

@@ -204,7 +204,7 @@ class Training:
         targets = torch.stack([self._teacher.target(text) for text in texts])
         query_targets = self._teacher.queries(queries)
         drawn = sorted({sentence for text in texts for sentence in text})
-        present = torch.stack([self._teacher.reading(one).vector for one in drawn])
+        present = torch.stack([self._teacher.reading(part).vector for part in drawn])
         retriever = self._retriever
         return losses(
             retriever.embed(
@@ -247,7 +247,7 @@ class Training:
             drawn = [pool[i].text for i in rng.sample(group, min(n, len(group)))]
             text = within(self._teacher, drawn, self._limit)
             texts += [text, text[::-1]]  # the same words: only their positions differ
-            tokens += 2 * sum(self._teacher.reading(one).tokens for one in text)
+            tokens += 2 * sum(self._teacher.reading(part).tokens for part in text)
         return texts, [half_query(rng.choice(text), rng) for text in texts]
 
     def _resumed(self) -> tuple[list[ValidationCheck], int, int, float]:

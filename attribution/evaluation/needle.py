@@ -268,7 +268,9 @@ class NeedleGrid:
             return None
         return estimate((late.mean(1) - early.mean(1))[:, None], resampled="needles")
 
-    def _rows(self, wanted: Callable[[int, float], bool]) -> np.ndarray | None:
+    def _rows(self, includes: Callable[[int, float], bool]) -> np.ndarray | None:
         """Which needles were retrieved in the selected cells [needles, cells]."""
-        rows = [cell.found for (length, depth), cell in self.cells.items() if wanted(length, depth)]
+        rows = [
+            cell.found for (length, depth), cell in self.cells.items() if includes(length, depth)
+        ]
         return np.array(rows, dtype=np.float64).T if rows else None

@@ -134,15 +134,15 @@ def excerpt(pair: TextPair) -> TextPair:
     span, spans = pair.evidence, sentences(pair.document, pair.language)
     assert span is not None
     room = len(pair.document) * EXCERPT_TOKENS / _tokens(pair)
-    found: list[tuple[float, int, int]] = []
+    candidates: list[tuple[float, int, int]] = []
     for first, (start, _) in enumerate(spans):
         ends = [end for _, end in spans[first:] if end - start <= room]
         if ends and start <= span.start and span.end <= ends[-1]:
             middle = (span.start + span.end) / 2 - start
-            found.append((abs(middle / (ends[-1] - start) - position(pair)), start, ends[-1]))
-    if not found:
+            candidates.append((abs(middle / (ends[-1] - start) - position(pair)), start, ends[-1]))
+    if not candidates:
         return pair
-    _, start, end = min(found)
+    _, start, end = min(candidates)
     return replace(
         pair,
         pair_id=f"{pair.pair_id}#excerpt",

@@ -70,8 +70,8 @@ def measure(
     values = {name: np.zeros(len(queries)) for name in measures}
     if run:
         names = {repr(ir_measures.parse_measure(m)): name for name, m in measures.items()}
-        wanted = [ir_measures.parse_measure(m) for m in measures.values()]
-        for metric in ir_measures.iter_calc(wanted, qrels, run):
+        parsed = [ir_measures.parse_measure(m) for m in measures.values()]
+        for metric in ir_measures.iter_calc(parsed, qrels, run):
             values[names[repr(metric.measure)]][rows[metric.query_id]] = metric.value
     return {name: as_array(array, (len(queries),), "a measure") for name, array in values.items()}
 

@@ -75,7 +75,7 @@ def setting_recommendation(
     which a loss beyond the margin is not ruled out."""
     measured = [(name, *each) for name, each in measures.items()]
     better, worse, undecided = _sorted(
-        [(name, wanted, each) for name, wanted, each in measured if each is not None]
+        [(name, direction, each) for name, direction, each in measured if each is not None]
     )
     if worse:
         words = f"{_listed(worse)}{f', although {_listed(better)}' if better else ''}"
@@ -83,8 +83,9 @@ def setting_recommendation(
     if better:
         open_losses = [
             name
-            for name, wanted, each in measured
-            if each is not None and not each.rules_out("lower" if wanted == "higher" else "higher")
+            for name, direction, each in measured
+            if each is not None
+            and not each.rules_out("lower" if direction == "higher" else "higher")
         ]
         doubt = f"; a loss in {_listed(open_losses)} is not ruled out"
         words = f"{_listed(better)}{doubt if open_losses else ''}"
@@ -104,12 +105,12 @@ Measured = tuple[str, Wanted, Comparison]
 def _sorted(measured: Sequence[Measured]) -> tuple[list[str], list[str], list[Comparison]]:
     """What is better and what is worse, in words, and what is undecided."""
     better, worse, undecided = list[str](), list[str](), list[Comparison]()
-    for name, wanted, each in measured:
+    for name, direction, each in measured:
         verdict = each.verdict
         if verdict == "too few documents":
             undecided.append(each)
         elif verdict != "equivalent":
-            (better if verdict == wanted else worse).append(f"{name} is {verdict}")
+            (better if verdict == direction else worse).append(f"{name} is {verdict}")
     return better, worse, undecided
 
 

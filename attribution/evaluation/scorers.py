@@ -148,11 +148,11 @@ class Dense:
     def __call__(self, rows: Sequence[int], documents: Sequence[str]) -> Tensor:
         """Similarities."""
         scores = torch.full((len(rows), len(documents)), float("-inf"))
-        known, vectors = self._vectors(documents, "document")
+        readable_rows, vectors = self._vectors(documents, "document")
         asked = torch.as_tensor(rows)
-        if known and self._queries.shape[1]:
+        if readable_rows and self._queries.shape[1]:
             similarity = self._retriever.similarities(self._queries[asked], vectors)
-            scores[:, known] = similarity.float()
+            scores[:, readable_rows] = similarity.float()
             scores[~self._known[asked]] = float("-inf")
         return scores
 
@@ -171,14 +171,14 @@ class Sparse:
     def __call__(self, rows: Sequence[int], documents: Sequence[str]) -> Tensor:
         """Dot products."""
         scores = torch.full((len(rows), len(documents)), float("-inf"))
-        known = [at for at, row in enumerate(rows) if row in self._queries]
-        if not known:
+        readable_rows = [at for at, row in enumerate(rows) if row in self._queries]
+        if not readable_rows:
             return scores
-        asked = torch.stack([self._queries[rows[at]] for at in known])
+        asked = torch.stack([self._queries[rows[at]] for at in readable_rows])
         for numbers, weights in self._read(documents, "document"):
             products = torch.sparse.mm(asked, weights.float().cpu().T)
             products[products <= 0] = float("-inf")
-            scores[torch.tensor(known)[:, None], torch.tensor(numbers)] = products
+            scores[torch.tensor(readable_rows)[:, None], torch.tensor(numbers)] = products
         return scores
 
 
@@ -196,14 +196,14 @@ class LateInteraction:
     def __call__(self, rows: Sequence[int], documents: Sequence[str]) -> Tensor:
         """MaxSim."""
         scores = torch.full((len(rows), len(documents)), float("-inf"))
-        known = [at for at, row in enumerate(rows) if row in self._queries]
+        readable_rows = [at for at, row in enumerate(rows) if row in self._queries]
         for numbers, read in self._read(documents, "document"):
             for at, number in enumerate(numbers):
                 vectors = Vectors(read.tokens[at : at + 1], read.mask[at : at + 1])
                 if not bool(vectors.mask.any()):
                     continue
-                for start in range(0, len(known), _QUERIES_AT_ONCE):
-                    some = known[start : start + _QUERIES_AT_ONCE]
+                for start in range(0, len(readable_rows), _QUERIES_AT_ONCE):
+                    some = readable_rows[start : start + _QUERIES_AT_ONCE]
                     asked = self._padded([rows[i] for i in some])
                     values = self._retriever.similarity(asked, vectors)
                     scores[some, number] = values.float().cpu()

@@ -138,11 +138,11 @@ def placed(run: TrecRun, collection: Collection) -> PlacedRun:
             f"{run.name} has no query of {collection.title}: its first is {theirs[:80]!r}, the "
             f"data set's is {ours[:80]!r}."
         )
-    wanted = {document for results in asked.values() for _, document in results}
+    listed = {document for results in asked.values() for _, document in results}
     languages = {
         document.key: document.language
         for document in collection.documents()
-        if document.key in wanted
+        if document.key in listed
     }
     rankings, n_lost = [], 0
     for query in collection.row_of:

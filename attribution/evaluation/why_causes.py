@@ -108,13 +108,13 @@ class Why:
     @property
     def steps(self) -> dict[Cause, Step]:
         """The steps that were possible, by the cause that each tests, in the order of testing."""
-        made: dict[Cause, Step | None] = {
+        by_cause: dict[Cause, Step | None] = {
             "competitor": self.without,
             "not read": self.read,
             "position": self.moved,
             "dilution": self.alone,
         }
-        return {cause: step for cause, step in made.items() if step is not None}
+        return {cause: step for cause, step in by_cause.items() if step is not None}
 
     @property
     def cause(self) -> Cause:

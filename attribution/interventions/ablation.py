@@ -109,8 +109,8 @@ def parts_of(
     `borders`, by default the beginnings of words. Fewer parts if there are fewer borders."""
     starts = [start for start, _ in words(document)] if borders is None else list(borders)
     starts = [start for start in starts if start < until]
-    wanted = [until * b / bins for b in range(1, bins)]
-    edges = {starts[int(np.argmin(np.abs(np.array(starts) - at)))] for at in wanted}
+    targets = [until * b / bins for b in range(1, bins)]
+    edges = {starts[int(np.argmin(np.abs(np.array(starts) - at)))] for at in targets}
     inner = sorted(edges - {starts[0], 0})
     return tuple(pairwise([0, *inner, until]))
 

@@ -29,27 +29,27 @@ def attribute(retriever: Additive, method: Method, pairs: Sequence[TextPair]) ->
     documents, read = distinct([pair.document for pair in pairs])
     exact: list[ExactScore] = []
     with retriever.lock:
-        for found in retriever.exact(queries, documents, list(zip(asked, read, strict=True))):
+        for exact_score in retriever.exact(queries, documents, list(zip(asked, read, strict=True))):
             checkpoint()
-            exact.append(found)
+            exact.append(exact_score)
     seconds = clock.each(len(pairs))
     results = []
-    for pair, found in zip(pairs, exact, strict=True):
-        matrix = found.matrix.astype("float64")
-        shown = found.similarities if method.params.get("matrix") == "similarities" else None
+    for pair, exact_score in zip(pairs, exact, strict=True):
+        matrix = exact_score.matrix.astype("float64")
+        shown = exact_score.similarities if method.params.get("matrix") == "similarities" else None
         results.append(
             build(
                 retriever,
                 method,
                 pair,
-                score=found.score,
-                query=found.query,
-                document=found.document,
+                score=exact_score.score,
+                query=exact_score.query,
+                document=exact_score.document,
                 query_scores=matrix.sum(1),
                 document_scores=matrix.sum(0),
-                matrix=found.matrix if shown is None else shown,
+                matrix=exact_score.matrix if shown is None else shown,
                 bias_share=0.0,
-                completeness_error=found.score - float(matrix.sum()),
+                completeness_error=exact_score.score - float(matrix.sum()),
                 seconds=seconds,
             )
         )

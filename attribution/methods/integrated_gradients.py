@@ -101,8 +101,8 @@ def _texts(retriever: Embedded, pairs: Sequence[TextPair], side: Side) -> list[_
     if reads_jointly(retriever):
         both = [retriever.encode_pairs([pair]) for pair in pairs]
         return [read(query if side == "query" else document) for query, document in both]
-    known, places = distinct([getattr(pair, side) for pair in pairs])
-    texts = [read(separate(retriever).encode_texts([text], side)) for text in known]
+    unique, places = distinct([getattr(pair, side) for pair in pairs])
+    texts = [read(separate(retriever).encode_texts([text], side)) for text in unique]
     return [texts[place] for place in places]
 
 
@@ -134,11 +134,11 @@ def _integrated(
         # Captum makes P copies of each point of the path: one forward pass serves all of them.
         points = inputs[0].detach()[::n_pairs].requires_grad_()
         with torch.enable_grad():
-            made = text.way.embed(points)
+            representation = text.way.embed(points)
             each: list[Tensor] = []
             for constant in constants:
                 checkpoint()
-                scores = compare(retriever, made, constant, side)
+                scores = compare(retriever, representation, constant, side)
                 each += torch.autograd.grad(scores.sum(), points, retain_graph=True)
         return (torch.stack(each, 1).flatten(0, 1),)
 

@@ -75,24 +75,24 @@ def attribute(retriever: Pooled, method: Method, pairs: Sequence[TextPair]) -> l
         documents, read = distinct([pair.document for pair in pairs])
         query_paths = [_path(retriever, text, "query") for text in queries]
         paths = [_path(retriever, text, "document") for text in documents]
-        found: dict[int, tuple[Tensor, Tensor, Tensor | None]] = {}
+        parts: dict[int, tuple[Tensor, Tensor, Tensor | None]] = {}
         if method.params["matrix"] == "yes":
             vectors = [_token_vectors(retriever, path, numbers) for path in query_paths]
             for number, rows in _shared(
                 retriever, paths, read, [vectors[at] for at in asked], numbers
             ):
-                found[number] = rows.sum(1), rows.sum(0), rows
+                parts[number] = rows.sum(1), rows.sum(0), rows
         else:
             wholes = [query_paths[at].difference[None] for at in asked]
             of_documents = dict(_shared(retriever, paths, read, wholes, numbers))
             wholes = [paths[at].difference[None] for at in read]
             of_queries = dict(_shared(retriever, query_paths, asked, wholes, numbers))
-            found = {n: (of_queries[n][0], of_documents[n][0], None) for n in of_queries}
+            parts = {n: (of_queries[n][0], of_documents[n][0], None) for n in of_queries}
     seconds = clock.each(len(pairs))
     results = []
     for number, pair in enumerate(pairs):
         query, document = query_paths[asked[number]], paths[read[number]]
-        of_query, of_document, matrix = found[number]
+        of_query, of_document, matrix = parts[number]
         bias = _dot(query.whole, document.empty) + _dot(query.empty, document.difference)
         score = _dot(query.whole, document.whole)
         results.append(
@@ -183,7 +183,7 @@ def _token_vectors(retriever: Pooled, path: _Path, numbers: Sequence[int]) -> Te
 
 def _rows(retriever: Pooled, path: _Path, vectors: Tensor, numbers: Sequence[int]) -> Tensor:
     """Products of `vectors` [K, H] with each token's vector of one document [K, T]."""
-    wanted = vectors @ path.difference.to(vectors.dtype)
+    exact = vectors @ path.difference.to(vectors.dtype)
     rows = torch.zeros(len(vectors), path.delta.shape[0])
     used = vectors.any(-1).nonzero()[:, 0].tolist()
     for n_steps in numbers:
@@ -194,7 +194,7 @@ def _rows(retriever: Pooled, path: _Path, vectors: Tensor, numbers: Sequence[int
                 share = (outputs @ vectors[number].to(outputs.dtype) * weight).sum()
                 (gradient,) = torch.autograd.grad(share, points, retain_graph=True)
                 rows[number] += torch.einsum("ste,te->t", gradient, path.delta)
-        if (wanted - rows.sum(1)).abs().sum() <= DELTA * wanted.abs().sum():
+        if (exact - rows.sum(1)).abs().sum() <= DELTA * exact.abs().sum():
             break
     return rows
 

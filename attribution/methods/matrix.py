@@ -72,7 +72,7 @@ def share_matrices(
     Scores come from the texts' whole vectors, so `Shares.error` is the completeness error.
     """
     asked, asked_at = distinct([pair.query for pair in pairs])
-    known, known_at = distinct([pair.document for pair in pairs])
+    unique, known_at = distinct([pair.document for pair in pairs])
 
     def read(text: str, side: Side) -> Read:
         encoded = retriever.encode_texts([text], side)
@@ -86,9 +86,9 @@ def share_matrices(
     documents: list[Read] = []
     rows: dict[int, Tensor] = {}
     columns: dict[int, Tensor] = {}
-    steps = Steps(len(known) + sum(len(vectors[at]) for at in asked_at))
+    steps = Steps(len(unique) + sum(len(vectors[at]) for at in asked_at))
     steps.done(0)
-    for place, text in enumerate(known):
+    for place, text in enumerate(unique):
         document = read(text, "document")
         steps.done(1)
         mine = [pair for pair, at in enumerate(known_at) if at == place]

@@ -92,9 +92,9 @@ def encode_once(retriever: Separate, texts: Sequence[str], side: Side) -> tuple[
     Raises:
         UserError: a text has no text tokens.
     """
-    known, places = distinct(texts)
-    encoded = retriever.encode_texts(known, side)
-    if len(known) == len(texts):
+    unique, places = distinct(texts)
+    encoded = retriever.encode_texts(unique, side)
+    if len(unique) == len(texts):
         return encoded, one_round(len(texts))
     longest = max(len(text) for text in encoded.texts)
     least = batch_tokens(retriever.device.type) // SHORTEST

@@ -37,12 +37,12 @@ class Kept:
     made: list[Representation] = field(default_factory=list)
     room: int = KEPT_BYTES
 
-    def add(self, made: Representation) -> None:
+    def add(self, representation: Representation) -> None:
         """Store the output of the next call. After the first one that does not fit, nothing more is
         stored, because outputs are looked up by index."""
-        self.room -= size(made)
+        self.room -= size(representation)
         if self.room >= 0:
-            self.made.append(made)
+            self.made.append(representation)
 
 
 @dataclass(frozen=True, slots=True)

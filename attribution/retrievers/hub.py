@@ -97,13 +97,13 @@ def size_of(spec: RetrieverSpec) -> Size:
         except Exception as error:
             raise _unreachable(repository, error) from error
         sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
-        wanted = list(filter_repo_objects(sizes, allow_patterns=patterns))
-        if len(wanted) > MAX_FILES:
+        files = list(filter_repo_objects(sizes, allow_patterns=patterns))
+        if len(files) > MAX_FILES:
             raise UserError(
-                f"{repository} has {len(wanted):,} files to fetch, more than a model has: give "
+                f"{repository} has {len(files):,} files to fetch, more than a model has: give "
                 "another."
             )
-        total += sum(sizes[name] for name in wanted)
+        total += sum(sizes[name] for name in files)
     return Size(spec.base, total, _free_bytes(Path(HF_HUB_CACHE)))
 
 

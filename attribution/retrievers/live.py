@@ -69,8 +69,8 @@ def _unchanged(model: SentenceTransformer) -> Iterator[None]:
         finally:
             for module, training in modes:
                 module.training = training
-            for parameter, wanted in gradients:
-                parameter.requires_grad_(wanted)
+            for parameter, needs_gradient in gradients:
+                parameter.requires_grad_(needs_gradient)
 
 
 def _fast_tokenizers(model: nn.Module) -> list[Any]:

@@ -168,8 +168,8 @@ def _require_module(kind: str, place: str, contents: Contents) -> None:
     config = contents.config(str(PurePosixPath(place, "config.json")))
     if last == "Dense":
         tensors = [t for path in contents.weights_in(place) for t in header(path).values()]
-        wanted = [config.get("out_features"), config.get("in_features")]
-        if wanted not in [tensor["shape"] for tensor in tensors]:
+        sizes = [config.get("out_features"), config.get("in_features")]
+        if sizes not in [tensor["shape"] for tensor in tensors]:
             raise DamagedFolder(
                 f"has a dense layer in {place or 'its folder'} whose weights are not of the size "
                 "that its config.json says: restore both files."

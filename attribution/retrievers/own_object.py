@@ -150,7 +150,7 @@ def _encoded(name: str, model: Any, texts: Sequence[str], width: int | None = No
             f"{name}'s encode gives {type(given).__name__}, which is no array of numbers: let it "
             "give one vector of one length for each text."
         ) from error
-    wanted = f"[{len(texts)}, {width or 'dimensions'}]"
+    expected = f"[{len(texts)}, {width or 'dimensions'}]"
     shape = f"[{', '.join(map(str, values.shape))}]"
     if (
         values.ndim != 2
@@ -159,7 +159,7 @@ def _encoded(name: str, model: Any, texts: Sequence[str], width: int | None = No
     ):
         raise Unavailable(
             f"{name}'s encode gives an array of shape {shape} for {len(texts)} "
-            f"text{'' if len(texts) == 1 else 's'}: let it give one of shape {wanted}."
+            f"text{'' if len(texts) == 1 else 's'}: let it give one of shape {expected}."
         )
     if not values.shape[1]:
         raise Unavailable(f"{name}'s encode gives vectors without a number: shape {shape}.")

@@ -75,16 +75,16 @@ def score_texts(
         UserError: a text has no text tokens, a document does not fit into memory, or a score is not
             finite.
     """
-    wanted: dict[Text, list[int]] = defaultdict(list)
+    numbers_of: dict[Text, list[int]] = defaultdict(list)
     for number, pair in enumerate(pairs):
-        wanted[pair].append(number)
+        numbers_of[pair].append(number)
     if reads_jointly(retriever):
-        scored = _joint(retriever, list(wanted), should_stop)
+        scored = _joint(retriever, list(numbers_of), should_stop)
     else:
-        scored = _separate(separate(retriever), list(wanted), should_stop, cached)
+        scored = _separate(separate(retriever), list(numbers_of), should_stop, cached)
     scores: NDArray[np.float64] = np.empty(len(pairs))
     for pair, value in scored:
-        scores[wanted[pair]] = value
+        scores[numbers_of[pair]] = value
     return as_array(scores, (len(pairs),), "a score")
 
 

@@ -150,7 +150,7 @@ def _is_attribution(row: dict[str, Any], decoded: bool) -> bool:
 def _is_variant(text: str) -> bool:
     """Whether `text` contains curve parameters as JSON."""
     try:
-        found = json.loads(text) if len(text) <= _MAX_NAME else None
+        parameters = json.loads(text) if len(text) <= _MAX_NAME else None
     except (ValueError, RecursionError):
         return False
-    return are_plain(found)
+    return are_plain(parameters)

@@ -134,8 +134,8 @@ class SealedWriter:
         """Add rows (schema ROW) of one source as a row group."""
         if not rows.num_rows:
             return
-        said = (source.model.name, source.model.fingerprint, source.method.core)
-        columns = [pa.repeat(pa.scalar(value), rows.num_rows) for value in said]
+        described = (source.model.name, source.model.fingerprint, source.method.core)
+        columns = [pa.repeat(pa.scalar(value), rows.num_rows) for value in described]
         table = pa.Table.from_arrays([*columns, *rows.columns], schema=self._writer.schema)
         # Row groups are read whole, and matrices would make them large.
         size = max(1, rows.num_rows * _GROUP // max(rows.nbytes, 1))
@@ -193,8 +193,8 @@ class Sealed:
         seen = 0
         for number in range(self._file.num_row_groups):
             with _explained(self._name):
-                said = self._file.metadata.row_group(number)
-                if said.num_rows > _MAX_ROWS or said.total_byte_size > self._limit:
+                group = self._file.metadata.row_group(number)
+                if group.num_rows > _MAX_ROWS or group.total_byte_size > self._limit:
                     raise _damaged(self._name)
                 table = _of_today(self._file.read_row_group(number))
                 if table.nbytes > self._limit:
@@ -234,17 +234,19 @@ def opened(stream: BinaryIO, name: str) -> Iterator[Sealed]:
         seal, says = json.loads(metadata[_SEAL]), metadata[_SAYS]
         if hashlib.sha256(says).hexdigest() != seal["says"]:
             raise _damaged(name)
-        said = json.loads(says)
-        if said["format"] > FORMAT:
+        header = json.loads(says)
+        if header["format"] > FORMAT:
             raise UserError(f"{name} was written by a newer PosLens: update this one to read it.")
-        if not file.schema_arrow.remove_metadata().equals(_FORMER if said["format"] == 1 else FILE):
+        if not file.schema_arrow.remove_metadata().equals(
+            _FORMER if header["format"] == 1 else FILE
+        ):
             raise foreign
         size = stream.seek(0, 2)
         stream.seek(size - 8)
         footer = int.from_bytes(stream.read(4), "little")
         if seal["bytes"] + footer + 8 != size or seal["sha256"] != _digest(stream, seal["bytes"]):
             raise _damaged(name)
-        sealed = Sealed(file, said, seal["rows"], size, name)
+        sealed = Sealed(file, header, seal["rows"], size, name)
     yield sealed
 
 
@@ -285,14 +287,14 @@ def _source(answer: dict[str, Any]) -> RowSource:
     return RowSource(ModelKey(model, fingerprint, about), method)
 
 
-def are_plain(found: object, *, nested: bool = False) -> bool:
+def are_plain(values: object, *, nested: bool = False) -> bool:
     """Whether these are a few named values, each a string, a finite number, a Boolean or null; with
     `nested`, values may also be such objects, one level deep."""
-    if not isinstance(found, dict) or len(found) > _MAX_VALUES:
+    if not isinstance(values, dict) or len(values) > _MAX_VALUES:
         return False
     return all(
         _is_plain(name) and (_is_plain(value) or (nested and are_plain(value)))
-        for name, value in found.items()
+        for name, value in values.items()
     )
 
 

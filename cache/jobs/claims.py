@@ -139,17 +139,17 @@ class Claims:
 def at_work(folder: Path) -> int:
     """The number of running jobs, of this process and others, with claims in `folder`; writes
     nothing."""
-    found = 0
+    active = 0
     for path in folder.glob("*.alive"):
         lock = FileLock(path, blocking=False)
         try:
             lock.acquire()
             lock.release()
         except Timeout:
-            found += 1
+            active += 1
         except OSError:
             continue
-    return found
+    return active
 
 
 @contextmanager

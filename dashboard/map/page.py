@@ -52,10 +52,8 @@ with st.sidebar:
                 list(OF),
                 key="of",
                 bind="query-params",
-                help=(
-                    "Documents or queries by their embeddings, or pairs by the shape of their "
-                    "position curves."
-                ),
+                help="Documents or queries by their embeddings, or pairs by the shape of their "
+                "position curves.",
             )
             or "documents"
         )

@@ -77,8 +77,8 @@ def readable(value: bytes) -> str:
 
 
 def _header(scope: Scope, name: str) -> list[str]:
-    wanted = name.lower().encode("latin-1")
-    return [readable(value) for key, value in scope["headers"] if key == wanted]
+    key_of_name = name.lower().encode("latin-1")
+    return [readable(value) for key, value in scope["headers"] if key == key_of_name]
 
 
 def _has_logged_in(scope: Scope) -> bool:

@@ -29,10 +29,8 @@ def run(
     host: Annotated[
         str,
         typer.Option(
-            help=(
-                "Address to listen on; addresses other than this machine's loopback need "
-                "--login, --trusted-proxy or --no-login."
-            )
+            help="Address to listen on; addresses other than this machine's loopback need "
+            "--login, --trusted-proxy or --no-login."
         ),
     ] = LOOPBACK,
     base_url_path: Annotated[
@@ -42,21 +40,17 @@ def run(
         list[str] | None,
         typer.Option(
             "--allowed-host",
-            help=(
-                "NAME or *.NAME that browsers may use for this server; repeatable. This "
-                "machine's own names are always allowed."
-            ),
+            help="NAME or *.NAME that browsers may use for this server; repeatable. This "
+            "machine's own names are always allowed.",
         ),
     ] = None,
     login: Annotated[
         bool | None,
         typer.Option(
             "--login/--no-login",
-            help=(
-                "--login: people log in with OpenID Connect, configured by environment "
-                "variables or a file (docs/servers.md). --no-login: everyone who can reach the "
-                "server may use it."
-            ),
+            help="--login: people log in with OpenID Connect, configured by environment "
+            "variables or a file (docs/servers.md). --no-login: everyone who can reach the "
+            "server may use it.",
             show_default=False,
         ),
     ] = None,
@@ -64,10 +58,8 @@ def run(
         list[str] | None,
         typer.Option(
             "--trusted-proxy",
-            help=(
-                "ADDRESS or network of a proxy that handles logins; only its requests are "
-                "answered, and it names the user; repeatable."
-            ),
+            help="ADDRESS or network of a proxy that handles logins; only its requests are "
+            "answered, and it names the user; repeatable.",
         ),
     ] = None,
     user_header: Annotated[
@@ -88,9 +80,7 @@ def run(
             "--dataset",
             "--corpus",
             autocompletion=dataset_names,
-            help=(
-                "Name or path of the data set that pages open with; by default, the first --data."
-            ),
+            help="Name or path of the data set that pages open with; by default, the first --data.",
         ),
     ] = None,
     data: Data = None,
@@ -105,20 +95,16 @@ def run(
         list[str] | None,
         typer.Option(
             "--run",
-            help=(
-                "NAME=FILE of rankings from another program, in TREC format, to compare on the "
-                "Ranking page; repeatable."
-            ),
+            help="NAME=FILE of rankings from another program, in TREC format, to compare on the "
+            "Ranking page; repeatable.",
         ),
     ] = None,
     allow_code: Annotated[
         list[str] | None,
         typer.Option(
             "--allow-code",
-            help=(
-                "NAME of a model that may run code from its repository on this machine; review "
-                "that code first; repeatable."
-            ),
+            help="NAME of a model that may run code from its repository on this machine; review "
+            "that code first; repeatable.",
         ),
     ] = None,
 ) -> None:

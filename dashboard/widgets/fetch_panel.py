@@ -55,9 +55,8 @@ def _offer(spec: RetrieverSpec) -> None:
         "Check the size",
         key=f"fetch.size.{spec.base}",
         width="stretch",
-        help=(
-            "Asks the Hugging Face hub or the Python package index for the size. Downloads nothing."
-        ),
+        help="Asks the Hugging Face hub or the Python package index for the size. Downloads "
+        "nothing.",
     ):
         try:
             with st.spinner("Checking"):

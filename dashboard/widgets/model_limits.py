@@ -42,10 +42,8 @@ def model_limits(names: Sequence[str], choose: Callable[[list[str]], None], key:
             key=f"{key}.configured.{configured}",
             on_click=choose,
             args=(as_configured,),
-            help=(
-                "Use the configured limit, as sentence-transformers does. PosLens stores these "
-                "results separately from those at the context limit."
-            ),
+            help="Use the configured limit, as sentence-transformers does. PosLens stores these "
+            "results separately from those at the context limit.",
         )
 
 

@@ -148,12 +148,16 @@ def section(
                 label = f"{spec.name}, {CONTROLS[kind]}"
                 run_board([run], f"{key}.null.", f".{spec.name}", label=label)
             try:
-                found = interventions.controlled(compute, spec, method, kind, pairs, among)
+                controlled_curve = interventions.controlled(
+                    compute, spec, method, kind, pairs, among
+                )
             except UserError:
                 continue
-            shown.append((spec.name, found))
+            shown.append((spec.name, controlled_curve))
             model = compute.identify(spec)
-            provenance.append(of_controlled(model, method, pairs[0].dataset, found, words))
+            provenance.append(
+                of_controlled(model, method, pairs[0].dataset, controlled_curve, words)
+            )
     if not shown:
         st.info("Compute the curves and their controls: no pair has both yet.")
         return
@@ -167,16 +171,16 @@ def section(
         f"{key}.null.figure",
         f"Curves minus their null control ({CONTROLS[kind]})",
     )
-    for name, found in shown:
-        st.markdown(panels.plain(f"{name}: {found.sentence}"))
+    for name, controlled_curve in shown:
+        st.markdown(panels.plain(f"{name}: {controlled_curve.sentence}"))
     for spec in specs if kind in QUERY_CONTROLS else ():
         with panels.guarded():
             agreed = interventions.query_controls_agree(compute, spec, method, pairs, among)
             if agreed is not None:
-                one, other = (CONTROLS[each] for each in QUERY_CONTROLS)
+                first, other = (CONTROLS[each] for each in QUERY_CONTROLS)
                 st.caption(
                     panels.plain(
-                        f"{spec.name}: the mean curves of {one} and {other} correlate with "
+                        f"{spec.name}: the mean curves of {first} and {other} correlate with "
                         f"{agreed.text('.2f')} over {agreed.n:,} pairs."
                     )
                 )

@@ -295,8 +295,8 @@ def downloads(
                 return document[1](fmt)
             origin = (sources or {}).get(chosen, provenance)
             if chosen in numbers:
-                made = numbers[chosen]
-                table = made() if callable(made) else made
+                source = numbers[chosen]
+                table = source() if callable(source) else source
                 files = table_files(table, target, fmt, origin)  # type: ignore[arg-type]
                 return zipped(files) if len(files) > 1 else files[target]
             if chosen == "Heatmap" and view is not None:

@@ -48,11 +48,9 @@ def readable_pairs(
         "Exclude pairs with truncated evidence",
         key="readable",
         bind="query-params",
-        help=(
-            "Excludes pairs whose evidence is partly or fully past a selected model's context "
-            f"limit, and pairs whose document has more than {coverage.MAX_UNKNOWN:.0%} unknown "
-            "tokens."
-        ),
+        help="Excludes pairs whose evidence is partly or fully past a selected model's context "
+        f"limit, and pairs whose document has more than {coverage.MAX_UNKNOWN:.0%} unknown "
+        "tokens.",
     )
     pairs = pairs if isinstance(pairs, tuple) else tuple(pairs)
     if not only or not pairs:

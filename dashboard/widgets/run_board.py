@@ -120,18 +120,18 @@ def run_strip(active: Callable[[], Sequence[Run]], *, other_page: bool) -> None:
     """One line, with a Stop button, for each active run that the page doesn't show itself; nothing
     if there is none. It is drawn before the page, which may take long: until the page has drawn its
     boards, those of its previous run count, unless it is an `other_page`."""
-    known: set[Run] = set() if other_page else st.session_state.get(_ON_BOARDS, set())
+    on_page: set[Run] = set() if other_page else st.session_state.get(_ON_BOARDS, set())
     st.session_state[_ON_BOARDS] = set()
     drawn = False
 
     @fragment(run_every=STRIP_S if active() else None)
     def lines() -> None:
-        nonlocal drawn, known
+        nonlocal drawn, on_page
         at_work = active()
         if drawn and not at_work:
             st.rerun()
-        runs = [run for run in at_work if run not in known]
-        known = st.session_state[_ON_BOARDS]
+        runs = [run for run in at_work if run not in on_page]
+        on_page = st.session_state[_ON_BOARDS]
         drawn = bool(runs)
         for number, run in enumerate(runs):
             with st.container(horizontal=True, vertical_alignment="center", gap="small"):

@@ -83,8 +83,8 @@ def _take_from_address() -> None:
 
 def _put_into_address(asked: bool) -> None:
     """Add the shown texts to the address if the user wants that, and remove any others."""
-    wanted = asked and st.session_state.get(_IN_LINK)
-    query, document, evidence = _shown() if wanted else Texts()
+    in_link = asked and st.session_state.get(_IN_LINK)
+    query, document, evidence = _shown() if in_link else Texts()
     url_state.put_texts(q=query, d=document, e=evidence)
 
 

@@ -59,10 +59,8 @@ Readable = Annotated[
     bool,
     typer.Option(
         "--readable",
-        help=(
-            "Exclude pairs whose evidence is past the model's context limit, and pairs with "
-            "more than 10% unknown tokens."
-        ),
+        help="Exclude pairs whose evidence is past the model's context limit, and pairs with "
+        "more than 10% unknown tokens.",
     ),
 ]
 _DATASET_HELP = (
@@ -116,11 +114,9 @@ Data = Annotated[
         "--data",
         callback=_data,
         is_eager=True,  # before --dataset, which may choose one of these
-        help=(
-            "NAME=PATH of a data set (a folder or file in a format of docs/data.md), or "
-            "NAME=hf:ORGANIZATION/NAME, NAME=ir_datasets:ID or NAME=mteb:TASK; repeatable. A "
-            "single one is the default of --dataset."
-        ),
+        help="NAME=PATH of a data set (a folder or file in a format of docs/data.md), or "
+        "NAME=hf:ORGANIZATION/NAME, NAME=ir_datasets:ID or NAME=mteb:TASK; repeatable. A "
+        "single one is the default of --dataset.",
     ),
 ]
 
@@ -144,15 +140,13 @@ Endpoints = Annotated[
     typer.Option(
         "--endpoint",
         callback=_endpoints,
-        help=(
-            "NAME=URL of an embedding or rerank endpoint, which becomes a model of this name; "
-            "its key is in POSLENS_KEY_NAME (docs/endpoints.md); repeatable."
-        ),
+        help="NAME=URL of an embedding or rerank endpoint, which becomes a model of this name; "
+        "its key is in POSLENS_KEY_NAME (docs/endpoints.md); repeatable.",
     ),
 ]
 Options = Annotated[
     list[str] | None,
-    typer.Option("--option", help=("NAME=VALUE of a method parameter; see `methods`.")),
+    typer.Option("--option", help="NAME=VALUE of a method parameter; see `methods`."),
 ]
 
 

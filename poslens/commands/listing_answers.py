@@ -16,7 +16,7 @@ class ModelEntry(TypedDict):
     family: Annotated[str, "Family of the model, such as dense."]
     hub_id: Annotated[str | None, "Hugging Face id; null if it has none."]
     pooling: Annotated[
-        str | None, ("Pooling of tokens into a vector; null for families without pooling.")
+        str | None, "Pooling of tokens into a vector; null for families without pooling."
     ]
     max_length: Annotated[int | None, "Context limit in tokens; null if unlimited."]
     configured_max_length: Annotated[
