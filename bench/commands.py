@@ -2,7 +2,7 @@
 
     python -m bench.commands [--rounds 3] [--before FOLDER]
 
-With `--before`, commands of that checkout take turns with those of this one.
+With `--before`, runs alternate between that checkout and this one.
 """
 
 from __future__ import annotations

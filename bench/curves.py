@@ -2,11 +2,11 @@
 
     python -m bench.curves --pairs 42000 [--rounds 5] [--home FOLDER] [--against CHECKOUT]
 
-Stores a result of MiniLM for each pair (made up; 0.2 ms each, and kept in --home where that is
-given; 421,000 need 3 GB), then starts a new process for each round, in turns with the one of an
-earlier checkout where --against names it. Each process reads the data set and asks for what
-Explain's and Curves' pages ask for; printed are the best of the clock and of the processor's time,
-and the most memory of the process.
+Stores a synthetic result of MiniLM for each pair (0.2 ms each; 421,000 need 3 GB), in --home if
+given, so that later runs reuse them. Then starts a new process for each round, alternating with an
+earlier checkout if --against names one. Each process opens the data set and computes what the
+pages Explain and Curves show. Prints the minimum wall-clock and CPU time of each step, and of the
+processes' peak memory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BATCH = 4096
 TEMPLATES = 256
 DIGITS = 7
 PAIRS_PER_DOCUMENT = 4.5
-"""As in PosIR."""
+"""The ratio in PosIR."""
 
 PROCESS = """
 import json, resource, sys, time
@@ -69,8 +69,8 @@ print(json.dumps({"rows": rows, "memory": memory, "n": summary.curve.n}))
 
 
 def made_up(n: int) -> Iterator[tuple[TextPair, Attribution]]:
-    """n pairs with a result each: the texts are distinct, except that pairs share documents, and
-    the scores repeat."""
+    """n pairs, each with a result. Texts are distinct, except that pairs share documents; scores
+    repeat."""
     templates = [_numbered(*result(k, 250)) for k in range(TEMPLATES)]
     for k in range(n):
         document = int(k / PAIRS_PER_DOCUMENT)
@@ -87,7 +87,8 @@ def made_up(n: int) -> Iterator[tuple[TextPair, Attribution]]:
 
 
 def _numbered(pair: TextPair, stored: Attribution) -> tuple[TextPair, Attribution]:
-    """A template: its document lacks the first word, for which a number of DIGITS is put in."""
+    """A template: the document without its first word, with offsets that leave room for a number of
+    DIGITS digits in its place."""
     first = stored.document.texts[0]
     shift = DIGITS - len(first)
     starts = np.maximum(stored.document.starts + shift, 0)
@@ -96,29 +97,29 @@ def _numbered(pair: TextPair, stored: Attribution) -> tuple[TextPair, Attributio
 
 
 def fill(home: Path, n: int) -> Path:
-    """Results of MiniLM for n pairs in a data folder, unless they are there; the file of the
+    """Store results of MiniLM for n pairs in a data folder, if it has none; returns the file of the
     pairs."""
     data = home / f"{n}.jsonl"
     if data.exists():
         return data
     home.mkdir(parents=True, exist_ok=True)
-    place = Compute(home)
-    model = place.identify(resolve("MiniLM")).key
+    compute = Compute(home)
+    model = compute.identify(resolve("MiniLM")).key
     unfinished = data.with_suffix(".part")
     results = made_up(n)
     with unfinished.open("w") as rows:
-        while some := list(islice(results, BATCH)):
-            named = [(replace(pair, dataset="bench"), stored) for pair, stored in some]
-            place.store.put(model, METHOD, named)
+        while batch := list(islice(results, BATCH)):
+            named = [(replace(pair, dataset="bench"), stored) for pair, stored in batch]
+            compute.store.put(model, METHOD, named)
             for pair, _ in named:
                 row = {"pair_id": pair.pair_id, "query": pair.query, "document": pair.document}
                 rows.write(json.dumps(row | {"language": pair.language}) + "\n")
-    place.store.release()
+    compute.store.release()
     return unfinished.rename(data)
 
 
 def measured(home: Path, data: Path, checkout: Path) -> dict[str, tuple[float, float]]:
-    """Seconds by the clock and of the processor for each step of a new process, and its memory."""
+    """Wall-clock and CPU seconds of each step of a new process, and its peak memory (twice)."""
     command = [sys.executable, "-c", PROCESS, str(home), str(data)]
     done = subprocess.run(
         command,
@@ -134,7 +135,7 @@ def measured(home: Path, data: Path, checkout: Path) -> dict[str, tuple[float, f
 
 
 def main() -> None:
-    """Print the best of each step."""
+    """Print the minimum of each step over the rounds."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=42_000)
     parser.add_argument("--rounds", type=int, default=5)
@@ -150,9 +151,9 @@ def main() -> None:
             for name, checkout in checkouts.items():
                 for step, took in measured(home, data, checkout).items():
                     rounds[step, name].append(took)
-    for (step, name), every in rounds.items():
-        clock, processor = (min(column) for column in zip(*every, strict=True))
-        print(f"{step:26}{name:6} clock {clock:9.3f}  processor {processor:9.3f}  n={len(every)}")
+    for (step, name), times in rounds.items():
+        clock, processor = (min(column) for column in zip(*times, strict=True))
+        print(f"{step:26}{name:6} clock {clock:9.3f}  processor {processor:9.3f}  n={len(times)}")
 
 
 if __name__ == "__main__":

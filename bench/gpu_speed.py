@@ -119,12 +119,12 @@ def _at_length(
     work = size.work(tokens, QUERY_TOKENS)
     product = [2 * matrix**3 / second for second in seconds[PRODUCT]]
     yield Speed(size.name, precision, tokens, PRODUCT, teraflops=statistics.median(product) / 1e12)
-    loop = [one / LOOP_PAIRS for one in seconds.get(LOOP, [])]
+    loop = [second / LOOP_PAIRS for second in seconds.get(LOOP, [])]
     for name in timed:
         if name == PRODUCT:
             continue
-        each = [second / fitted[name] for second in seconds[name]]
-        operations = [work / one for one in each]
+        per_pair = [second / fitted[name] for second in seconds[name]]
+        operations = [work / second for second in per_pair]
         whole = name in (SALIENCY, LOOP)
         yield Speed(
             size.name,
@@ -132,9 +132,9 @@ def _at_length(
             tokens,
             name,
             fitted[name],
-            1 / statistics.median(each),
+            1 / statistics.median(per_pair),
             statistics.median(operations) / 1e12 if whole else None,
-            ratio(loop, each) if loop else None,
+            ratio(loop, per_pair) if loop else None,
             ratio(operations, product) if whole else None,
         )
 

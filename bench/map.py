@@ -71,8 +71,8 @@ def pan(browser: Any, file: Path, seconds: float) -> float:
     frames = page.evaluate("window.frames_")
     elapsed = time.perf_counter() - started
     page.close()
-    each: float = elapsed / max(frames, 1)
-    return each
+    per_frame: float = elapsed / max(frames, 1)
+    return per_frame
 
 
 def main() -> None:

@@ -39,14 +39,14 @@ def main() -> None:
     texts = [pair.document for pair in pairs(options.batch, TOKENS)]
     encoded = retriever.encode_texts(texts, "document")
     width = retriever.model.get_embedding_dimension() or 0
-    lot = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
 
     def forward() -> None:
         with torch.no_grad():
             retriever.embed(encoded)
 
     def profiling(k: int) -> Callable[[], None]:
-        cotangents = torch.randn(k, width, generator=lot)
+        cotangents = torch.randn(k, width, generator=generator)
         return lambda: profile(retriever, encoded, cotangents) and None
 
     work = {"forward": forward, **{f"profile, K = {k}": profiling(k) for k in COTANGENTS}}

@@ -79,9 +79,9 @@ def main() -> None:
         "one by one": alone,
     }
     seconds = interleaved(contenders, options.rounds)
-    each = [len(batch) / len({pair.document for pair in batch}) for batch in batches]
+    ratios = [len(batch) / len({pair.document for pair in batch}) for batch in batches]
     forwards = [
-        sum(seconds[f"forward {n}"][turn] * times for n, times in enumerate(each))
+        sum(seconds[f"forward {n}"][turn] * times for n, times in enumerate(ratios))
         for turn in range(options.rounds)
     ]
     print(

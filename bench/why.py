@@ -206,46 +206,49 @@ class Bench:
 
     def _not_read(self) -> Iterator[Attempts]:
         model = f"MiniLM:{CUT}"
-        for one in self.asked:
-            own = [p for p in self.corpus if p.document == one.document and p.text != one.text]
-            for some in (own[:3], own[3:6]):
-                before = " ".join(p.text for p in some)
+        for passage in self.asked:
+            own = [
+                p for p in self.corpus if p.document == passage.document and p.text != passage.text
+            ]
+            for siblings in (own[:3], own[3:6]):
+                before = " ".join(p.text for p in siblings)
                 if len(before.split()) > CUT:
-                    planted = self._case("not read", model, one, f"{before} {one.text}")
-                    yield [((self._case("not read", model, one, one.text),), planted)]
+                    planted = self._case("not read", model, passage, f"{before} {passage.text}")
+                    yield [((self._case("not read", model, passage, passage.text),), planted)]
 
     def _position(self) -> Iterator[Attempts]:
-        for number, one in enumerate(self.asked):
+        for number, passage in enumerate(self.asked):
             model = ("MiniLM-primacy", "MiniLM-recency")[number % 2]
             attempts: Attempts = []
             for n_words in WORDS:
-                other = " ".join(self.elsewhere(one, n_words))
-                first, last = f"{one.answer} {other}", f"{other} {one.answer}"
+                other = " ".join(self.elsewhere(passage, n_words))
+                first, last = f"{passage.answer} {other}", f"{other} {passage.answer}"
                 good, bad = (first, last) if model.endswith("primacy") else (last, first)
-                base = self._case("position", model, one, good)
-                attempts.append(((base,), self._case("position", model, one, bad)))
+                base = self._case("position", model, passage, good)
+                attempts.append(((base,), self._case("position", model, passage, bad)))
             yield attempts
 
     def _dilution(self) -> Iterator[Attempts]:
-        for number, one in enumerate(self.asked):
+        for number, passage in enumerate(self.asked):
             model = ("MiniLM", "BM25")[number % 4 == 3]
             bases = tuple(
-                self._case("dilution", model, one, text) for text in (one.text, one.answer)
+                self._case("dilution", model, passage, text)
+                for text in (passage.text, passage.answer)
             )
-            texts = [" ".join([one.text, *self.elsewhere(one, n)]) for n in WORDS]
-            yield [(bases, self._case("dilution", model, one, text)) for text in texts]
+            texts = [" ".join([passage.text, *self.elsewhere(passage, n)]) for n in WORDS]
+            yield [(bases, self._case("dilution", model, passage, text)) for text in texts]
 
     def _competitor(self) -> Iterator[Attempts]:
-        for number, one in enumerate(self.asked):
+        for number, passage in enumerate(self.asked):
             model = ("MiniLM", "BM25")[number % 2]
-            rest = [i for i in range(len(one.sentences)) if i not in one.evidence]
+            rest = [i for i in range(len(passage.sentences)) if i not in passage.evidence]
             dropped = [*combinations(rest, 1), *combinations(rest, 2), *combinations(rest, 3)]
             copies = tuple(
-                " ".join(text for i, text in enumerate(one.sentences) if i not in out)
+                " ".join(text for i, text in enumerate(passage.sentences) if i not in out)
                 for out in dropped
             )[:TOP]
-            planted = self._case("competitor", model, one, one.text, copies=copies)
-            yield [((self._case("competitor", model, one, one.text),), planted)]
+            planted = self._case("competitor", model, passage, passage.text, copies=copies)
+            yield [((self._case("competitor", model, passage, passage.text),), planted)]
 
     def _no_match(self) -> Iterator[Attempts]:
         file = Path(__file__).with_name("paraphrases.tsv")

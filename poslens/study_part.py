@@ -119,7 +119,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class PartAnswer:
-    """What stored results answer: see `Part`. `limits`, if given, replaces the question's."""
+    """The answer from stored results: see `Part`. `limits`, if given, replaces the question's."""
 
     finding: str
     numbers: Sequence[Number]
@@ -142,7 +142,8 @@ class PartQuestion:
     needs_queries: bool = False
 
     def part(self, scope: Scope) -> Part:
-        """The part as far as its results are stored."""
+        """The part, answered if enough results are stored; otherwise with the reason in `absent`
+        and the jobs that compute them."""
         empty = Part(self.key, self.title, self.limits, self.unit)
         try:
             if self.needs_queries and not scope.has_queries:
@@ -157,7 +158,9 @@ class PartQuestion:
             empty,
             limits=answer.limits or self.limits,
             finding=answer.finding,
-            numbers=tuple(replace(each, unit=each.unit or self.unit) for each in answer.numbers),
+            numbers=tuple(
+                replace(number, unit=number.unit or self.unit) for number in answer.numbers
+            ),
             draw=answer.draw,
             provenance=answer.provenance,
             jobs=tuple(jobs),
@@ -169,7 +172,8 @@ class PartQuestion:
 
 @dataclass(frozen=True)
 class Measure(Generic[Summary]):
-    """A number of a study's summary: see `Number`. `estimate` is None where it is not defined."""
+    """A number of a study's summary: see `Number`. `estimate` returns None if the number is not
+    defined for a summary."""
 
     key: str
     name: str

@@ -72,7 +72,11 @@ def section(measure: str, models: Sequence[str], data: DataSet) -> None:
         return
 
     def jobs() -> list[Job]:
-        return [_job(spec, what, chosen, data) for spec in specs for what in MEASURES[measure]]
+        return [
+            _job(spec, intervention, chosen, data)
+            for spec in specs
+            for intervention in MEASURES[measure]
+        ]
 
     ticking = any_active(jobs())
 
@@ -96,9 +100,11 @@ def section(measure: str, models: Sequence[str], data: DataSet) -> None:
     board()
 
 
-def _job(spec: RetrieverSpec, what: Method, chosen: Sequence[TextPair], data: DataSet) -> Job:
+def _job(
+    spec: RetrieverSpec, intervention: Method, chosen: Sequence[TextPair], data: DataSet
+) -> Job:
     scope = f"{data.name}: documents"
-    return interventions.job(service_for(data.name), spec, what, chosen, scope)
+    return interventions.job(service_for(data.name), spec, intervention, chosen, scope)
 
 
 def _selection(chosen: Sequence[TextPair], data: DataSet) -> str:
@@ -113,9 +119,9 @@ def _segments(
     compute = service_for(data.name)
     results: list[DataSetCause] = []
     for spec in specs:
-        for what in MEASURES[measure]:
-            stored = interventions.stored(compute, spec, what, chosen)
-            job = _job(spec, what, chosen, data)
+        for intervention in MEASURES[measure]:
+            stored = interventions.stored(compute, spec, intervention, chosen)
+            job = _job(spec, intervention, chosen, data)
             failed_items([(job, stored.failed)], "corpus.", unit="document")
             n = len(stored.results)
             if not n:
@@ -125,7 +131,7 @@ def _segments(
                 continue
             results.append(
                 interventions.data_set_cause(
-                    compute, spec, what, chosen, data.name, _selection(chosen, data)
+                    compute, spec, intervention, chosen, data.name, _selection(chosen, data)
                 )
             )
     if not results:
@@ -154,19 +160,19 @@ def _segments(
 
 
 def _edits(
-    specs: Sequence[RetrieverSpec], what: Method, chosen: Sequence[TextPair], data: DataSet
+    specs: Sequence[RetrieverSpec], intervention: Method, chosen: Sequence[TextPair], data: DataSet
 ) -> None:
     """Mean cosine similarities by amount of text inserted or removed, one line for each model and
     position."""
     compute = service_for(data.name)
     results: list[MeanEdits] = []
     for spec in specs:
-        job = _job(spec, what, chosen, data)
-        failed = interventions.stored(compute, spec, what, chosen).failed
+        job = _job(spec, intervention, chosen, data)
+        failed = interventions.stored(compute, spec, intervention, chosen).failed
         failed_items([(job, failed)], "corpus.", unit="document")
         try:
             results.append(
-                mean_edits(compute, spec, what, chosen, data.name, _selection(chosen, data))
+                mean_edits(compute, spec, intervention, chosen, data.name, _selection(chosen, data))
             )
         except UserError as reason:
             st.caption(panels.plain(str(reason)))
@@ -177,7 +183,7 @@ def _edits(
     def draw(style: Style) -> go.Figure:
         return edit_means(results, style, provenance)
 
-    panels.show(draw(panels.screen_style(height_px=340)), f"corpus.{what.name}", COSINE)
+    panels.show(draw(panels.screen_style(height_px=340)), f"corpus.{intervention.name}", COSINE)
     for edits in results:
         more = [f"{edits.n_shortened} shortened to the context limit"] if edits.n_shortened else []
         more += [f"{edits.n_failed} failed"] if edits.n_failed else []
@@ -185,9 +191,9 @@ def _edits(
         st.caption(panels.plain(f"{'; '.join(facts)}."))
     panels.caption(provenance)
     panels.downloads(
-        f"corpus.{what.name}",
-        [data.name, what.name],
+        f"corpus.{intervention.name}",
+        [data.name, intervention.name],
         provenance,
-        figures={what.name.capitalize(): draw},
+        figures={intervention.name.capitalize(): draw},
         frame=edits_frame(results),
     )

@@ -78,15 +78,16 @@ def _curves(choice: MovablePairs) -> None:
     results: list[DataSetCause] = []
     figures: dict[str, panels.Draw] = {}
     columns = panels.side_by_side("cause.set")
-    for column, (label, what) in zip(columns, choice.interventions.items(), strict=True):
-        own = _results(choice, what)
+    for column, (label, intervention) in zip(columns, choice.interventions.items(), strict=True):
+        own = _results(choice, intervention)
         if not own:
             continue
         figures[label] = partial(causal_curves, own)
         with column:
             st.markdown(f"**{panels.plain(label.capitalize())}**")
             style = panels.screen_style(width_px=panels.BESIDE_PX, height_px=340)
-            panels.show(figures[label](style), f"cause.set.{what.name}", QUANTITIES[what.name])
+            title = QUANTITIES[intervention.name]
+            panels.show(figures[label](style), f"cause.set.{intervention.name}", title)
         results += own
     if not results:
         return
@@ -115,12 +116,12 @@ def _curves(choice: MovablePairs) -> None:
     )
 
 
-def _results(choice: MovablePairs, what: Method) -> list[DataSetCause]:
+def _results(choice: MovablePairs, intervention: Method) -> list[DataSetCause]:
     """Stored results of an intervention, for each model that has enough of them."""
     results = []
     for spec in choice.specs:
-        stored = interventions.stored(choice.compute, spec, what, choice.pairs)
-        job = interventions.job(choice.compute, spec, what, choice.pairs, choice.scope)
+        stored = interventions.stored(choice.compute, spec, intervention, choice.pairs)
+        job = interventions.job(choice.compute, spec, intervention, choice.pairs, choice.scope)
         failed_items([(job, stored.failed)], "cause.")
         if not stored.results:
             continue
@@ -130,7 +131,7 @@ def _results(choice: MovablePairs, what: Method) -> list[DataSetCause]:
         else:
             results.append(
                 interventions.data_set_cause(
-                    choice.compute, spec, what, choice.pairs, choice.data.name, choice.words
+                    choice.compute, spec, intervention, choice.pairs, choice.data.name, choice.words
                 )
             )
     return results

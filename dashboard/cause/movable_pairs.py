@@ -43,9 +43,9 @@ class MovablePairs:
     def jobs(self) -> list[Job]:
         """A job for each intervention and model."""
         return [
-            interventions.job(self.compute, spec, what, self.pairs, self.scope)
+            interventions.job(self.compute, spec, intervention, self.pairs, self.scope)
             for spec in self.specs
-            for what in self.interventions.values()
+            for intervention in self.interventions.values()
         ]
 
 

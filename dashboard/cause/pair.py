@@ -111,18 +111,18 @@ class CausePair:
             sending.propose_sentences(compute, spec, explain, [self.pair], scope)
         return False
 
-    def intervened(self, name: str, what: Method) -> Any:
+    def intervened(self, name: str, intervention: Method) -> Any:
         """The result of an intervention on this pair with one model; waits in the device queue.
 
         Raises:
             UserError: it can't be computed.
         """
-        return wait(interventions.ask(self.compute, self.pair, self.spec(name), what))
+        return wait(interventions.ask(self.compute, self.pair, self.spec(name), intervention))
 
-    def provenance(self, name: str, what: Method, result: Intervention) -> Provenance:
+    def provenance(self, name: str, intervention: Method, result: Intervention) -> Provenance:
         """The provenance of an intervention on this pair."""
         model = self.compute.identify(self.spec(name))
-        return of_intervention(model, self.pair, what, result)
+        return of_intervention(model, self.pair, intervention, result)
 
 
 def _relocated(subject: CausePair) -> dict[str, Relocation]:
@@ -420,12 +420,12 @@ def _displaced(subject: CausePair) -> None:
         with panels.guarded():
             may = subject.may_send(name, "moving the text", displacement_method("prefix"))
         for way in ("prefix", "positions") if may else ():
-            what = displacement_method(way)
+            displacement = displacement_method(way)
             try:
                 with st.spinner(f"Moving the text under {panels.plain(name)}"):
                     label = f"{name}, {'neutral prefix' if way == 'prefix' else 'shifted ids'}"
-                    shifted[label] = subject.intervened(name, what)
-                provenance.append(subject.provenance(name, what, shifted[label]))
+                    shifted[label] = subject.intervened(name, displacement)
+                provenance.append(subject.provenance(name, displacement, shifted[label]))
             except UserError as reason:
                 st.caption(panels.plain(str(reason)))
     if not shifted:

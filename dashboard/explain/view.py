@@ -157,14 +157,14 @@ def _draw(subject: ExplainedSubject, key: str, comparing: bool) -> None:
 
 
 def _let_the_text_be_drawn() -> None:
-    known = "charts.known"  # session key: this browser tab has loaded Plotly
-    until = time.monotonic() + (PAUSE_S if known in st.session_state else FIRST_PAUSE_S)
+    loaded = "charts.known"  # session key: this browser tab has loaded Plotly
+    until = time.monotonic() + (PAUSE_S if loaded in st.session_state else FIRST_PAUSE_S)
     while time.monotonic() < until:
         time.sleep(0.05)
         # Reading the session state ends the script if the user has clicked in the meantime, so that
         # Streamlit handles the click immediately.
-        st.session_state.get(known)
-    st.session_state[known] = True
+        st.session_state.get(loaded)
+    st.session_state[loaded] = True
 
 
 def _tools(subject: ExplainedSubject) -> str:

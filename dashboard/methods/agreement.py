@@ -65,17 +65,17 @@ def _table(choice: MovablePairs, methods: Mapping[str, Method]) -> None:
     provenance: list[Provenance] = []
     for spec in choice.specs:
         model = choice.compute.identify(spec)
-        for label, what in choice.interventions.items():
+        for label, intervention in choice.interventions.items():
             for method in methods.values():
                 try:
                     agreement = interventions.agreement_of(
-                        choice.compute, spec, method, what, choice.pairs
+                        choice.compute, spec, method, intervention, choice.pairs
                     )
                 except UserError:  # no stored results
                     continue
                 rows.append((label, agreement))
                 provenance.append(
-                    of_agreement(model, what, choice.data.name, agreement, choice.words)
+                    of_agreement(model, intervention, choice.data.name, agreement, choice.words)
                 )
     if not rows:
         return

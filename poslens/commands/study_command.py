@@ -65,8 +65,8 @@ def _signature(study: Study[Any, Any, Any], tables: type[StrEnum]) -> inspect.Si
         parameter("model", Annotated[list[str] | None, models], None),
         parameter("dataset", Dataset, study.dataset),
         *(
-            parameter(name, _option(name, one), _default(one))
-            for name, one in study.parameters.items()
+            parameter(name, _option(name, declared), _default(declared))
+            for name, declared in study.parameters.items()
         ),
         parameter("table", Annotated[tables, typer.Option(help=f"{names}.")], next(iter(tables))),
     ]

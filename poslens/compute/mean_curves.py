@@ -24,8 +24,8 @@ MEAN_VERSION = 1
 numbers."""
 
 
-class _Place(NamedTuple):
-    """What a mean is cached under; `key` covers the averaged pairs, `state` the results."""
+class _CacheKey(NamedTuple):
+    """The key of a cached mean: `key` covers the averaged pairs, `state` the stored results."""
 
     model: ModelKey
     method: Method
@@ -35,7 +35,7 @@ class _Place(NamedTuple):
 
 
 class MeanCurves:
-    """The means of one store's curves."""
+    """Mean curves of the results in one store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -45,16 +45,17 @@ class MeanCurves:
     def of(
         self, model: ModelKey, method: Method, pairs: Sequence[TextPair], dataset: str
     ) -> tuple[str, CurveSummary]:
-        """The mean of what is stored of `pairs`, with a text that identifies what was averaged.
+        """The mean over the stored results of `pairs`, after a text that identifies the pairs and
+        the results averaged.
 
         Raises:
-            UserError: nothing is stored of them.
+            UserError: none of them has a stored result.
         """
         place = self._place(model, method, pairs, dataset)
         summary = self._find(place)
         if summary is None:
-            # The state is older than the results, if any were added since: the mean is then stored
-            # for a state that never returns.
+            # If results are added after the state was read, the mean is stored under a state that
+            # never recurs, so it is never wrong.
             summary = self._known.keep(place, self._averaged(model, method, pairs, dataset))
             if len(pairs) >= MANY:
                 self._store.put_mean(model, method, place.key, place.state, summary)
@@ -63,8 +64,8 @@ class MeanCurves:
     def recent(
         self, model: ModelKey, method: Method, pairs: Sequence[TextPair], dataset: str
     ) -> CurveSummary | None:
-        """As `of`, but None if nothing is stored; a mean that takes seconds may be some results
-        behind while a run adds them."""
+        """The mean as in `of`; None if no result is stored. While a run adds results, a mean that
+        takes seconds to compute may lack the latest."""
         place = self._place(model, method, pairs, dataset)
 
         def averaged() -> CurveSummary | None:
@@ -77,7 +78,7 @@ class MeanCurves:
     def n_attempted(self, model: ModelKey, method: Method, pairs: Sequence[TextPair]) -> int:
         """The number of `pairs` that have a result, or a stored reason why they have none."""
         if len(pairs) >= MANY and len(columns_of(pairs).once) == len(pairs):
-            # Counting reads the summary of every result, which a mean has done before.
+            # Counting reads the summary of every result; a stored mean already has the counts.
             mean = self._find(self._place(model, method, pairs, pairs[0].dataset))
             if mean is not None:
                 return mean.curve.n + mean.curve.n_failed
@@ -85,15 +86,15 @@ class MeanCurves:
 
     def _place(
         self, model: ModelKey, method: Method, pairs: Sequence[TextPair], dataset: str
-    ) -> _Place:
+    ) -> _CacheKey:
         about = (MEAN_VERSION, poslens_version(), repr(method), pairs_digest(pairs))
         key = hashlib.blake2b(repr(about).encode("utf-8", "replace"), digest_size=16).hexdigest()
-        return _Place(model, method, dataset, key, self._store.state(model, method))
+        return _CacheKey(model, method, dataset, key, self._store.state(model, method))
 
-    def _find(self, place: _Place) -> CurveSummary | None:
-        """The mean, if it was computed in this state of the results, by this process or earlier."""
-        if (known := self._known.find(place)) is not None:
-            return known
+    def _find(self, place: _CacheKey) -> CurveSummary | None:
+        """The mean, if this or an earlier process computed it in this state of the results."""
+        if (cached := self._known.find(place)) is not None:
+            return cached
         stored = self._store.mean(place.model, place.method, place.key, place.state, place.dataset)
         return None if stored is None else self._known.keep(place, stored)
 

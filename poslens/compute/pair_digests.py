@@ -1,6 +1,6 @@
-"""Digests of pairs that are the same in every process, for what is computed from them and stored.
+"""Digests of pairs that are the same in every process: keys of stored results computed from them.
 
-Those of a registered data set are identified by the digests of its files, which are cached: hashing
+Pairs of a registered data set are identified by the digests of its files, which are cached: hashing
 the texts of 421,000 pairs takes longer than reading their mean curve.
 """
 
@@ -46,8 +46,8 @@ def _of_texts(columns: PairColumns) -> str:
 
 
 def _of_files(pairs: Sequence[TextPair]) -> str:
-    """The digest of pairs of one registered data set; empty if they are of none, or few, or if its
-    files are no longer those that were read."""
+    """The digest of pairs of one registered data set; empty for few pairs, for pairs of no
+    registered data set, and if its files have changed since they were read."""
     name = pairs[0].dataset if len(pairs) >= MANY else ""
     if name not in datasets.names():
         return ""
@@ -72,8 +72,8 @@ def _of_files(pairs: Sequence[TextPair]) -> str:
 
 @cache
 def _readers() -> str:
-    """A digest of the code that reads data sets: another version may read other pairs."""
+    """A digest of the code that reads data sets, since another version may read other pairs."""
     folder = Path(datasets.__file__).parent
-    places = (*folder.iterdir(), folder.parent / "text.py")
-    code = [path.read_bytes() for path in sorted(places) if path.is_file()]
+    files = (*folder.iterdir(), folder.parent / "text.py")
+    code = [path.read_bytes() for path in sorted(files) if path.is_file()]
     return hashlib.blake2b(b"\0".join(code), digest_size=16).hexdigest()

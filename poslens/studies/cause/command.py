@@ -95,7 +95,9 @@ def cause(
     if intervention not in ("relocation", "ablation"):
         names = ", ".join(("relocation", "ablation", *of_documents))
         raise UserError(f"There is no intervention {intervention[:40]!r}: choose one of {names}.")
-    what = relocation_method() if intervention == "relocation" else ablation_method(by or "delete")  # type: ignore[arg-type]
+    intervention_method = (
+        relocation_method() if intervention == "relocation" else ablation_method(by or "delete")  # type: ignore[arg-type]
+    )
     judged = [make_method(name) for name in against or []]
     spec = resolve(model)
     data, chosen_pairs = pairs_of(dataset, False)
@@ -120,10 +122,15 @@ def cause(
 
     compute = service()
 
-    watched(what.name, interventions.job(compute, spec, what, chosen, data.name))
+    watched(
+        intervention_method.name,
+        interventions.job(compute, spec, intervention_method, chosen, data.name),
+    )
     for method in judged:
         watched(method.name, compute.attribution_job(spec, method, chosen, data.name))
-    result = interventions.data_set_cause(compute, spec, what, chosen, data.name, words)
+    result = interventions.data_set_cause(
+        compute, spec, intervention_method, chosen, data.name, words
+    )
     if figure is not None:
         figure.draw(causal_curves([result], figure.style), [result.provenance()])
     if format is TextFormat.csv:
@@ -133,7 +140,7 @@ def cause(
         return
     agreements: list[AgreementEntry] = []
     for method in judged:
-        agreed = interventions.agreement_of(compute, spec, method, what, chosen)
+        agreed = interventions.agreement_of(compute, spec, method, intervention_method, chosen)
         agreements.append(
             {
                 "method": repr(method),
@@ -147,7 +154,7 @@ def cause(
     curve = result.summary.curve
     answer: Cause = {
         "model": spec.name,
-        "intervention": repr(what),
+        "intervention": repr(intervention_method),
         "n": curve.n,
         "documents": curve.n_documents,
         "failed": curve.n_failed,
@@ -165,7 +172,7 @@ def cause(
 
 
 def _of_documents(
-    what: Method,
+    intervention: Method,
     model: str,
     dataset: str,
     limit: int,
@@ -196,16 +203,20 @@ def _of_documents(
     from poslens.studies.cause.tables import causal_curve_frame
 
     compute = service()
-    watched(what.name, interventions.job(compute, spec, what, chosen, data.name), "document")
-    if what.name in EDITS:
-        edits = mean_edits(compute, spec, what, chosen, data.name, words)
+    watched(
+        intervention.name,
+        interventions.job(compute, spec, intervention, chosen, data.name),
+        "document",
+    )
+    if intervention.name in EDITS:
+        edits = mean_edits(compute, spec, intervention, chosen, data.name, words)
         if figure is not None:
             provenance = edits.provenance()
             figure.draw(edit_means([edits], figure.style, [provenance]), [provenance])
         frame, provenance = edits_frame([edits]), edits.provenance()
         answer: EditMeans | SegmentCurveAnswer = {
             "model": spec.name,
-            "intervention": repr(what),
+            "intervention": repr(intervention),
             "n": edits.n,
             "failed": edits.n_failed,
             "shortened": edits.n_shortened,
@@ -218,14 +229,14 @@ def _of_documents(
             "provenance": source(provenance),
         }
     else:
-        curves = interventions.data_set_cause(compute, spec, what, chosen, data.name, words)
+        curves = interventions.data_set_cause(compute, spec, intervention, chosen, data.name, words)
         if figure is not None:
             figure.draw(causal_curves([curves], figure.style), [curves.provenance()])
         frame, provenance = causal_curve_frame([curves]), curves.provenance()
         curve = curves.summary.curve
         answer = {
             "model": spec.name,
-            "intervention": repr(what),
+            "intervention": repr(intervention),
             "n": curve.n,
             "failed": curve.n_failed,
             "last_minus_first": _interval(curves.last_minus_first),

@@ -25,7 +25,7 @@ SEGMENTS_IN = {"order": segments_method("segments"), "random order": segments_me
 
 
 def _relocation(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
-    """The score by position of the evidence."""
+    """The score by the position to which the evidence is moved."""
     compute, spec, moved = scope.compute, scope.spec, scope.moved
     if len(moved) < 2:
         raise UserError("Fewer than two pairs of this data set have evidence that can be moved.")
@@ -76,16 +76,17 @@ def _segments(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
     compute, spec, documents = scope.compute, scope.spec, scope.documents
     require_vector(spec)
     jobs = [
-        interventions.job(compute, spec, how, documents, scope.name) for how in SEGMENTS_IN.values()
+        interventions.job(compute, spec, method, documents, scope.name)
+        for method in SEGMENTS_IN.values()
     ]
     if any(too_few(spec.name, job.n_done(), len(documents)) for job in jobs):
         return jobs, None
     selection = scope.selection(documents, len(documents_of(scope.data.pairs)))
     causes = {
         order: interventions.data_set_cause(
-            compute, spec, how, documents, scope.data.name, selection
+            compute, spec, method, documents, scope.data.name, selection
         )
-        for order, how in SEGMENTS_IN.items()
+        for order, method in SEGMENTS_IN.items()
     }
     provenance = tuple(cause.provenance() for cause in causes.values())
     curves = [

@@ -62,10 +62,10 @@ def _attribution(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
         methods.append((PROFILE, scope.of_each, len(documents_of(scope.data.pairs))))
     if not methods:
         raise UserError(NO_QUERIES)
-    jobs = [compute.attribution_job(spec, how, pairs, scope.name) for how, pairs, _ in methods]
+    jobs = [compute.attribution_job(spec, each, pairs, scope.name) for each, pairs, _ in methods]
     curves = [
-        compute.curve(spec, how, pairs, scope.data.name, scope.selection(pairs, n_all))
-        for (how, pairs, n_all), job in zip(methods, jobs, strict=True)
+        compute.curve(spec, each, pairs, scope.data.name, scope.selection(pairs, n_all))
+        for (each, pairs, n_all), job in zip(methods, jobs, strict=True)
         if job.n_done() and not too_few(spec.name, job.n_done(), job.total)
     ]
     if not curves:
@@ -112,8 +112,8 @@ def index_sentence(what: str, index: Estimate | None) -> str:
 
 
 def _null_control(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
-    """The same curve minus that of an unrelated query, and its correlation with the query-free
-    profile."""
+    """The attribution curve minus that of an unrelated query, and the correlation of the unrelated
+    query's curve with the query-free profile."""
     compute, spec, method = scope.compute, scope.spec, curve_method(scope.spec)
     kind, everything = QUERY_CONTROLS[0], scope.data.pairs
     nulls = interventions.controls(kind, scope.pairs, everything)

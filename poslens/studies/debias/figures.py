@@ -46,9 +46,10 @@ def front(
     plain, *others = result.points
     families: dict[tuple[int, str], list[Point]] = {}
     for setting in others:
-        how = setting.spec.calibration
-        assert how is not None  # only the first point is plain
-        families.setdefault((how.block, str(how.layers or HALF)), []).append(setting)
+        calibration = setting.spec.calibration
+        assert calibration is not None  # only the first point is plain
+        key = (calibration.block, str(calibration.layers or HALF))
+        families.setdefault(key, []).append(setting)
     for index, ((block, depth), points) in enumerate(families.items()):
         look = style.line(index)
         line = sorted(points, key=lambda point: point.strength)

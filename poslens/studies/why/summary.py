@@ -141,16 +141,16 @@ def rank_words(rank: int) -> str:
     return "not found" if rank == NOT_FOUND else f"{rank:,}"
 
 
-def change_words(cause: Cause, one: Why) -> str:
+def change_words(cause: Cause, why: Why) -> str:
     """A change to this document as a phrase, which follows a rank."""
     if cause == "position":
-        return f"with the evidence moved to {one.best_position or 0:.0%} of the document"
+        return f"with the evidence moved to {why.best_position or 0:.0%} of the document"
     if cause == "competitor":
         parts = [
             f"{n:,} {words}"
             for n, words in (
-                (one.duplicates_above, "near-duplicates"),
-                (one.relevant_above, "other relevant documents"),
+                (why.duplicates_above, "near-duplicates"),
+                (why.relevant_above, "other relevant documents"),
             )
             if n
         ]
@@ -158,28 +158,28 @@ def change_words(cause: Cause, one: Why) -> str:
     return {"not read": "if the model read all of it", "dilution": "as the evidence alone"}[cause]
 
 
-def sentence(one: Why) -> str:
+def sentence(why: Why) -> str:
     """The verdict about one document: ranks, the null's rank and the cause."""
-    rank, top = rank_words(one.rank), one.top
-    head = f"{one.document_id} is at rank {rank} of {one.n_documents:,}"
-    if one.rank == NOT_FOUND:
-        head = f"{one.document_id} is not found"
-    if one.cause == "found":
+    rank, top = rank_words(why.rank), why.top
+    head = f"{why.document_id} is at rank {rank} of {why.n_documents:,}"
+    if why.rank == NOT_FOUND:
+        head = f"{why.document_id} is not found"
+    if why.cause == "found":
         return f"{head}, in the top {top:,}."
-    steps = one.steps
-    if one.cause in steps:
-        step = steps[one.cause]
-        null = "" if step.null is None else f" ({NULLS[one.cause]}: {rank_words(step.null)})"
+    steps = why.steps
+    if why.cause in steps:
+        step = steps[why.cause]
+        null = "" if step.null is None else f" ({NULLS[why.cause]}: {rank_words(step.null)})"
         return (
             f"{head}. Rank {rank} → {rank_words(step.rank)} "
-            f"{change_words(one.cause, one)}{null}. Cause: {one.cause}."
+            f"{change_words(why.cause, why)}{null}. Cause: {why.cause}."
         )
-    shared = f"{len(one.shared_words)} of {one.n_query_words} query words"
+    shared = f"{len(why.shared_words)} of {why.n_query_words} query words"
     if steps:
         best = min(steps, key=lambda cause: steps[cause].rank)
         tried = (
             f"No change brings it into the top {top:,} by itself (best: rank "
-            f"{rank_words(steps[best].rank)} {change_words(best, one)})"
+            f"{rank_words(steps[best].rank)} {change_words(best, why)})"
         )
     else:
         tried = "The document is one sentence, so nothing in it can be moved or left out"
