@@ -241,7 +241,9 @@ class _Reader:
 def _shards(index: Any) -> list[str]:
     """Names of the weight files in an index; they must be in the same folder."""
     shards = index.get("weight_map") if isinstance(index, dict) else None
-    names = set(shards.values()) if isinstance(shards, dict) and _texts(shards.values()) else set()
+    names = (
+        set(shards.values()) if isinstance(shards, dict) and all_texts(shards.values()) else set()
+    )
     if not names or not all(re.fullmatch(r"[\w][\w.-]*\.safetensors", name) for name in names):
         raise DamagedFolder(
             "has an index of weights (model.safetensors.index.json) that names files other than "
@@ -250,7 +252,8 @@ def _shards(index: Any) -> list[str]:
     return sorted(names)
 
 
-def _texts(values: Any) -> bool:
+def all_texts(values: Any) -> bool:
+    """Whether all values are texts."""
     return all(isinstance(value, str) for value in values)
 
 

@@ -22,7 +22,7 @@ from poslens.attribution.retrievers.allowed_names import (
     is_activation,
     is_module,
 )
-from poslens.attribution.retrievers.model_folder import Contents
+from poslens.attribution.retrievers.model_folder import Contents, all_texts
 from poslens.attribution.retrievers.safe_files import DamagedFolder, header
 
 MOST = (
@@ -216,7 +216,7 @@ def _require_whole(place: str, key: str, value: object, most: int) -> None:
 
 
 def _require_settings(contents: Contents, code: bool) -> None:
-    folders = [place for kind, place in contents.modules if _is_transformer(kind)]
+    folders = [place for kind, place in contents.modules if kind.rpartition(".")[2] in TRANSFORMERS]
     if not contents.modules:
         folders = [""]
     for place, config in contents.configs.items():
@@ -232,7 +232,7 @@ def _require_settings(contents: Contents, code: bool) -> None:
         place = str(PurePosixPath(folder, "config.json"))
         config = contents.config(place)
         kinds = config.get("architectures")
-        if kinds is not None and not (isinstance(kinds, list) and _all_texts(kinds)):
+        if kinds is not None and not (isinstance(kinds, list) and all_texts(kinds)):
             raise DamagedFolder(f"has architectures in {place} that are no list of names: {_MEND}")
         kind = config.get("model_type")
         if kind is not None and not isinstance(kind, str):
@@ -245,14 +245,6 @@ def _require_settings(contents: Contents, code: bool) -> None:
 
 
 _MEND = "correct it."
-
-
-def _is_transformer(kind: str) -> bool:
-    return kind.rpartition(".")[2] in TRANSFORMERS
-
-
-def _all_texts(values: Any) -> bool:
-    return all(isinstance(value, str) for value in values)
 
 
 def _require_type(
@@ -279,14 +271,8 @@ def _require_reading(place: str, config: dict[str, Any], code: bool) -> None:
     for key in ("max_seq_length", "query_length", "document_length"):
         if config.get(key) is not None:
             _require_whole(place, key, config[key], 1 << 26)
-    for key in (
-        "model_args",
-        "tokenizer_args",
-        "config_args",
-        "model_kwargs",
-        "processor_kwargs",
-        "config_kwargs",
-    ):
+    arguments = "model_args tokenizer_args config_args model_kwargs processor_kwargs config_kwargs"
+    for key in arguments.split():
         given = config.get(key, {})
         if not isinstance(given, dict):
             raise DamagedFolder(f"has {key} in {place} that are no settings: {_MEND}")

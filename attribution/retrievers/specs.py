@@ -211,13 +211,11 @@ NOWHERE = ModelFiles(Path(os.devnull))
 def presets() -> Mapping[str, RetrieverSpec]:
     """The presets of `presets.toml` by name, in order."""
     raw = tomllib.loads((Path(__file__).parent / "presets.toml").read_text(encoding="utf-8"))
-    return MappingProxyType(
-        {name: RetrieverSpec(name=name, **_tuples(entry)) for name, entry in raw.items()}
-    )
-
-
-def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: tuple(v) if isinstance(v, list) else v for key, v in entry.items()}
+    fields: dict[str, dict[str, Any]] = {
+        name: {key: tuple(v) if isinstance(v, list) else v for key, v in entry.items()}
+        for name, entry in raw.items()
+    }
+    return MappingProxyType({name: RetrieverSpec(name=name, **own) for name, own in fields.items()})
 
 
 def contents_of(name: str, folder: Path) -> Contents:
@@ -233,15 +231,17 @@ def contents_of(name: str, folder: Path) -> Contents:
 
 
 POOLINGS: Mapping[str, str] = MappingProxyType(
-    {
-        "cls": "cls",
-        "mean": "mean",
-        "weightedmean": "weightedmean",
-        "last": "lasttoken",
-        "max": "max",
-    }
+    {name: name for name in ("cls", "mean", "weightedmean")} | {"last": "lasttoken", "max": "max"}
 )
 """Poolings that can follow a model's name after @, with sentence-transformers' names for them."""
+
+
+def _variant(
+    spec: RetrieverSpec, suffix: str, words: str, note: str = "", **changes: Any
+) -> RetrieverSpec:
+    """`spec` with changes that its name, its title and its note state."""
+    name, title = f"{spec.name}{suffix}", f"{spec.title}, {words}"
+    return replace(spec, name=name, title=title, note=f"{spec.note} {note}".strip(), **changes)
 
 
 def with_strength(spec: RetrieverSpec, strength: float) -> RetrieverSpec:
@@ -258,12 +258,8 @@ def with_strength(spec: RetrieverSpec, strength: float) -> RetrieverSpec:
     scale = rounded(strength)
     if scale == 1:
         return spec
-    return replace(
-        spec,
-        name=f"{spec.name}@{decimals(scale)}",
-        title=f"{spec.title}, scaled by {decimals(scale)}",
-        strength=scale,
-    )
+    number = decimals(scale)
+    return _variant(spec, f"@{number}", f"scaled by {number}", strength=scale)
 
 
 def with_pooling(spec: RetrieverSpec, pooling: str) -> RetrieverSpec:
@@ -282,13 +278,8 @@ def with_pooling(spec: RetrieverSpec, pooling: str) -> RetrieverSpec:
         raise UserError(f"{spec.name} has no pooling to replace: leave out @{short}.")
     if POOLINGS[short] == spec.pooling:
         return spec
-    return replace(
-        spec,
-        name=f"{spec.name}@{short}",
-        title=f"{spec.title}, {short} pooling",
-        pooling=POOLINGS[short],
-        note=f"{spec.note} Pooling changed from the model's own: {short}.".strip(),
-    )
+    note = f"Pooling changed from the model's own: {short}."
+    return _variant(spec, f"@{short}", f"{short} pooling", note, pooling=POOLINGS[short])
 
 
 CONFIGURED = "configured"
@@ -308,12 +299,9 @@ def with_configured_limit(spec: RetrieverSpec, limit: int | None) -> RetrieverSp
         )
     if spec.max_length in (None, limit):
         return spec
-    return replace(
-        spec,
-        name=f"{spec.name}@{CONFIGURED}",
-        title=f"{spec.title}, truncated at {limit:,} tokens",
-        max_length=limit,
-        note=f"{spec.note} Truncated at {limit:,} tokens, as configured.".strip(),
+    note = f"Truncated at {limit:,} tokens, as configured."
+    return _variant(
+        spec, f"@{CONFIGURED}", f"truncated at {limit:,} tokens", note, max_length=limit
     )
 
 
@@ -331,13 +319,9 @@ def with_calibration(spec: RetrieverSpec, calibration: Calibration) -> Retriever
         )
     if spec.calibration is not None:
         raise UserError(f"{spec.name} is calibrated already: leave out the second {suffix}.")
-    return replace(
-        spec,
-        name=spec.name + suffix,
-        title=f"{spec.title}, attention calibrated ({calibration.words})",
-        calibration=calibration,
-        note=f"{spec.note} Attention calibrated: {calibration.words}.".strip(),
-    )
+    words = calibration.words
+    note = f"Attention calibrated: {words}."
+    return _variant(spec, suffix, f"attention calibrated ({words})", note, calibration=calibration)
 
 
 CODE_SETTING = "POSLENS_ALLOW_CODE"
