@@ -81,78 +81,78 @@ class Searched:
     def best(self, n: int) -> list[int]:
         """Indices of the first `n` documents, best first."""
         order = np.lexsort((np.arange(len(self.scores)), -self.scores))
-        return [int(one) for one in order[:n] if self.found(int(one))]
+        return [int(number) for number in order[:n] if self.found(int(number))]
 
     def above(self, number: int, most: int) -> list[int]:
         """Indices of the documents ranked above this one, best first."""
         rank = self.rank(float(self.scores[number]), number)
-        return [one for one in self.best(min(most, rank - 1) + 1) if one != number][:most]
+        return [other for other in self.best(min(most, rank - 1) + 1) if other != number][:most]
 
 
-def why(wanted: Wanted, searched: Searched, top: int, relevant: frozenset[str]) -> Why:
+def why(target: Wanted, searched: Searched, top: int, relevant: frozenset[str]) -> Why:
     """Explain the rank of a target document; `relevant` are the ids of all relevant ones.
 
     Raises:
         UserError: a text cannot be scored.
     """
-    number = wanted.number
+    number = target.number
     score = float(searched.scores[number])
     rank = searched.rank(score, number)
-    known = wanted.evidence
+    evidence = target.evidence
     basis = {
-        "document_id": wanted.document_id,
+        "document_id": target.document_id,
         "top": top,
         "n_documents": len(searched.scores),
         "rank": rank,
         "score": score if np.isfinite(score) else None,
     }
     if rank <= top:
-        start, end = (known.start, known.end) if known else (0, 0)
+        start, end = (evidence.start, evidence.end) if evidence else (0, 0)
         return Why(
             **basis,  # type: ignore[arg-type]
-            source=wanted.source if known else "proposed",
+            source=target.source if evidence else "proposed",
             start=start,
             end=end,
-            position=(start + end) / 2 / len(wanted.text),
+            position=(start + end) / 2 / len(target.text),
             evidence_read=0.0,
         )
-    ladder = _Ladder(wanted, searched)
+    ladder = _Ladder(target, searched)
     span = ladder.evidence
     moved, best = ladder.moved()
-    above = list(_above(wanted, searched, ladder.passage, relevant))
-    asked, found = set(terms_of(wanted.query)), set(terms_of(ladder.passage))
+    above = list(_above(target, searched, ladder.passage, relevant))
+    asked, in_passage = set(terms_of(target.query)), set(terms_of(ladder.passage))
     return Why(
         **basis,  # type: ignore[arg-type]
-        source=wanted.source if known else "proposed",
+        source=target.source if evidence else "proposed",
         start=span.start,
         end=span.end,
-        position=(span.start + span.end) / 2 / len(wanted.text),
+        position=(span.start + span.end) / 2 / len(target.text),
         evidence_read=ladder.read_share,
         read=ladder.read(),
         moved=moved,
         alone=ladder.alone(),
         without=_without(rank, len(searched.scores), above),
         best_position=best,
-        n_words=len(wanted.text.split()),
+        n_words=len(target.text.split()),
         n_query_words=len(asked),
-        shared_words=tuple(sorted(asked & found)),
+        shared_words=tuple(sorted(asked & in_passage)),
         above=tuple(above[:LISTED]),
-        relevant_above=sum(one.relevant for one in above),
-        duplicates_above=sum(one.duplicate for one in above),
-        shorter_above=sum(one.n_words < len(wanted.text.split()) for one in above),
+        relevant_above=sum(document.relevant for document in above),
+        duplicates_above=sum(document.duplicate for document in above),
+        shorter_above=sum(document.n_words < len(target.text.split()) for document in above),
     )
 
 
 class _Ladder:
-    """The changes to one document. All texts of a change are scored together, and no text twice: a
-    sentence that is put back where it was makes the same document as another one."""
+    """The changes to one document. All texts of a change are scored together, each distinct text
+    once: different changes can give the same text."""
 
-    def __init__(self, wanted: Wanted, searched: Searched) -> None:
-        self._wanted, self._searched = wanted, searched
-        text = wanted.text
-        self._scored = {text: float(searched.scores[wanted.number])}
-        self._spans = sentences(text, wanted.language) or ((0, len(text)),)
-        self.evidence = wanted.evidence or self._proposed()
+    def __init__(self, target: Wanted, searched: Searched) -> None:
+        self._target, self._searched = target, searched
+        text = target.text
+        self._scored = {text: float(searched.scores[target.number])}
+        self._spans = sentences(text, target.language) or ((0, len(text)),)
+        self.evidence = target.evidence or self._proposed()
         self._touched = [
             i
             for i, (a, b) in enumerate(self._spans)
@@ -166,7 +166,7 @@ class _Ladder:
     def _proposed(self) -> EvidenceSpan:
         """The sentence with the highest score on its own."""
         spans = self._spans[:MOST_SENTENCES]
-        scores = self._scores([self._wanted.text[a:b] for a, b in spans])
+        scores = self._scores([self._target.text[a:b] for a, b in spans])
         return EvidenceSpan(*spans[int(np.argmax(scores))])
 
     def _scores(self, texts: Sequence[str]) -> list[float]:
@@ -177,9 +177,9 @@ class _Ladder:
 
     def _step(self, score: float, null: float | None) -> Step:
         """The step to this score, with its null."""
-        rank, number = self._searched.rank, self._wanted.number
-        known = None if null is None else rank(null, number)
-        return Step(rank(score, number), known, _finite(score), _finite(null))
+        rank, number = self._searched.rank, self._target.number
+        null_rank = None if null is None else rank(null, number)
+        return Step(rank(score, number), null_rank, _finite(score), _finite(null))
 
     def _others(self) -> list[tuple[int, int]]:
         """Sentences outside the evidence, in order of similarity in length."""
@@ -192,7 +192,7 @@ class _Ladder:
         where the evidence is read anyway."""
         if self.read_share >= 1:
             return None
-        text, span = self._wanted.text, self.evidence
+        text, span = self._target.text, self.evidence
         windows = list(_windows(text, self._searched.tokens))
         scores = self._scores([text[a:b] for a, b in windows])
         lacking = [
@@ -222,23 +222,26 @@ class _Ladder:
     def _variants(self, span: EvidenceSpan) -> list[Variant]:
         """The document with this passage at each position where the model reads it whole."""
         near = self._whole.truncated or len(self._whole) > 0.75 * self._whole.max_length
-        found = []
-        for one in relocated(self._pair(span), N_POSITIONS).variants:
-            if not near or evidence_read(self._searched.tokens(one.text), one.evidence) >= 1:
-                found.append(one)
-        return found
+        variants = []
+        for variant in relocated(self._pair(span), N_POSITIONS).variants:
+            if (
+                not near
+                or evidence_read(self._searched.tokens(variant.text), variant.evidence) >= 1
+            ):
+                variants.append(variant)
+        return variants
 
     def _pair(self, span: EvidenceSpan) -> TextPair:
-        wanted = self._wanted
+        target = self._target
         return TextPair(
-            "wanted", wanted.query, wanted.text, evidence=span, language=wanted.language
+            "wanted", target.query, target.text, evidence=span, language=target.language
         )
 
     def alone(self) -> Step | None:
         """The evidence as a document of its own. Null: other sentences."""
         if len(self._touched) == len(self._spans):
             return None
-        text = self._wanted.text
+        text = self._target.text
         score, *nulls = self._scores([self.passage, *(text[a:b] for a, b in self._others())])
         return self._step(score, median_low(nulls) if nulls else None)
 
@@ -248,8 +251,8 @@ def _finite(score: float | None) -> float | None:
 
 
 def _windows(text: str, tokens: Callable[[str], TokenizedText]) -> Iterator[tuple[int, int]]:
-    """Characters [start, end) of windows as long as the model reads; each begins with the last
-    quarter of the one before, and the last one is moved back so that it is as long as they are."""
+    """Characters [start, end) of windows as long as the model reads; each overlaps the
+    previous one by a quarter, and the last begins early enough to be as long as the others."""
     starts = [match.start() for match in re.finditer(r"\S+", text)]
     size, start = 0, 0
     while True:
@@ -266,10 +269,10 @@ def _windows(text: str, tokens: Callable[[str], TokenizedText]) -> Iterator[tupl
 
 
 def _above(
-    wanted: Wanted, searched: Searched, passage: str, relevant: frozenset[str]
+    target: Wanted, searched: Searched, passage: str, relevant: frozenset[str]
 ) -> Iterator[Above]:
-    numbers = searched.above(wanted.number, MOST_ABOVE)
-    mine, evidence = _shingles(wanted.text), _shingles(passage)
+    numbers = searched.above(target.number, MOST_ABOVE)
+    mine, evidence = _shingles(target.text), _shingles(passage)
     for rank, (number, text) in enumerate(
         zip(numbers, searched.texts(numbers), strict=True), start=1
     ):
@@ -282,15 +285,15 @@ def _above(
 
 def _shingles(text: str) -> frozenset[tuple[str, ...]]:
     """The word 4-grams of a text; its words where there are fewer than four."""
-    found = terms_of(text)
-    n = min(_SHINGLE, len(found)) or 1
-    return frozenset(found[i : i + n] for i in range(len(found) - n + 1))
+    words = terms_of(text)
+    n = min(_SHINGLE, len(words)) or 1
+    return frozenset(words[i : i + n] for i in range(len(words) - n + 1))
 
 
 def _without(rank: int, n_documents: int, above: Sequence[Above]) -> Step | None:
     """The rank without competitors. Null: as many other documents taken out at random, the expected
     rank."""
-    n = sum(one.relevant or one.duplicate for one in above)
+    n = sum(document.relevant or document.duplicate for document in above)
     if not n or rank == NOT_FOUND:
         return None
     expected = rank - n * (rank - 1) / max(1, n_documents - 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import compress, islice
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -122,9 +122,9 @@ class IndexBuilder:
                 if number == len(same):
                     new[number] = text, title
                 same.append(number)
-            for number, made in zip(new, self._made(list(new.values())), strict=True):
-                chunks += made
-                columns += [number] * len(made)
+            for number, parts in zip(new, self._chunked(list(new.values())), strict=True):
+                chunks += parts
+                columns += [number] * len(parts)
             # Blocks read from the store would make the estimate too optimistic.
             if not self._from_store:
                 computed, seconds = computed + len(block), seconds + time.perf_counter() - started
@@ -149,7 +149,7 @@ class IndexBuilder:
                 for document in block
             ]
 
-    def _made(self, block: Sequence[tuple[str, str]]) -> list[list[Any]]:
+    def _chunked(self, block: Sequence[tuple[str, str]]) -> list[list[Any]]:
         """The entries of each text in the index: vectors [H], or words."""
         if self._chunks.kind == "late":
             return [list(values) for values in self._late([text for text, _ in block])]
@@ -160,9 +160,9 @@ class IndexBuilder:
             for text, title in block
         ]
         if isinstance(self._retriever, LexicalRetriever):
-            return [[self._retriever.terms_of(part) for part in one] for one in parts]
-        arrays = self._vectors(list(dict.fromkeys(part for one in parts for part in one)))
-        return [[arrays[part] for part in one if part in arrays] for one in parts]
+            return [[self._retriever.terms_of(part) for part in texts] for texts in parts]
+        arrays = self._vectors(list(dict.fromkeys(part for texts in parts for part in texts)))
+        return [[arrays[part] for part in texts if part in arrays] for texts in parts]
 
     def _vectors(self, texts: list[str]) -> dict[str, Tensor]:
         vectors, computed = readable_vectors(
@@ -194,7 +194,7 @@ class IndexBuilder:
         todo = [text for text in texts if digest_of[text] not in arrays]
         if todo:
             ok = readable(retriever, todo, "document")
-            todo = [text for text, known in zip(todo, ok, strict=True) if known]
+            todo = list(compress(todo, ok))
         stop, device_slot = self._options.should_stop, self._options.device_slot
         for part, columns in in_batches(retriever, read, todo, estimated_tokens, stop, device_slot):
             self._from_store = False

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import islice
+from itertools import compress, islice
 from typing import Any, cast
 
 from torch import Tensor
@@ -110,12 +110,12 @@ class Queries:
         Raises:
             Stopped: the run was stopped.
         """
-        self._of_document = {key: self._made(self._reading.take(key)) for key in keys}
+        self._of_document = {key: self._queries_of(self._reading.take(key)) for key in keys}
         texts = [
             text
-            for _, made in self._of_document.values()
-            if isinstance(made, DocumentQueries)
-            for text in (*made.sentences, *made.questions)
+            for _, queries in self._of_document.values()
+            if isinstance(queries, DocumentQueries)
+            for text in (*queries.sentences, *queries.questions)
             if text
         ]
         try:
@@ -132,16 +132,16 @@ class Queries:
         Raises:
             UserError: the document has no query that can be searched for.
         """
-        document, made = self._of_document[key]
-        if isinstance(made, UserError):
-            raise made
-        texts = [text for text in (*made.sentences, *made.questions) if text]
+        document, queries = self._of_document[key]
+        if isinstance(queries, UserError):
+            raise queries
+        texts = [text for text in (*queries.sentences, *queries.questions) if text]
         vectors = self._vectors or self._encoded(texts, nullcontext)
         if not any(text in vectors for text in texts):
             raise UserError(f"{self._retriever.name} reads no token of the document's sentences.")
-        return document, made, vectors
+        return document, queries, vectors
 
-    def _made(self, document: Document) -> tuple[Document, DocumentQueries | UserError]:
+    def _queries_of(self, document: Document) -> tuple[Document, DocumentQueries | UserError]:
         try:
             return document, document_queries(document, self._frequent)
         except UserError as reason:
@@ -159,8 +159,7 @@ class Queries:
             ok = readable(retriever, texts, "query")
             if all(ok):
                 raise
-        some = [text for text, known in zip(texts, ok, strict=True) if known]
-        return self._embedded(retriever, some, device_slot)
+        return self._embedded(retriever, list(compress(texts, ok)), device_slot)
 
     def _embedded(
         self, retriever: Pooled, texts: Sequence[str], device_slot: DeviceSlot
@@ -169,8 +168,8 @@ class Queries:
         read = read_texts(retriever, texts, "query", should_stop=stop, device_slot=device_slot)
         return {
             text: vector
-            for batch, made in read
-            for text, vector in zip(batch, cast(Tensor, made).float().cpu(), strict=True)
+            for batch, output in read
+            for text, vector in zip(batch, cast(Tensor, output).float().cpu(), strict=True)
         }
 
 
@@ -191,9 +190,9 @@ class Reading:
         """
         if key not in self._ahead:
             first = self._number_of[key]
-            wanted = set(self._keys[first : first + READ_AHEAD])
-            documents = (one for one in self._collection.documents() if one.key in wanted)
-            self._ahead = {one.key: one for one in islice(documents, len(wanted))}
+            keys = set(self._keys[first : first + READ_AHEAD])
+            documents = (read for read in self._collection.documents() if read.key in keys)
+            self._ahead = {read.key: read for read in islice(documents, len(keys))}
         if key not in self._ahead:
             raise UserError(
                 f"The corpus has no document {key[:80]} any more: start the audit again."

@@ -242,8 +242,8 @@ def _read(
         return shares
     starts = ([a for a, _ in queries.spans], queries.shuffled_starts)
     with retriever.lock:
-        for row, (one, begins) in enumerate(zip((text, queries.shuffled), starts, strict=True)):
-            tokens = retriever.encode_texts([one], "document").texts[0]
+        for row, (order, begins) in enumerate(zip((text, queries.shuffled), starts, strict=True)):
+            tokens = retriever.encode_texts([order], "document").texts[0]
             if tokens.truncated:
                 left = tokens.read_until - np.array(begins, dtype=np.float64)
                 shares[row] = np.clip(left / lengths, 0, 1)

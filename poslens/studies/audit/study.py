@@ -250,7 +250,7 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
         def n_stored() -> int:
             return n_all - store.missing(model.key, subject.chunks)
 
-        # Documents that need not be searched for are not wanted.
+        # Once the interval is narrow enough, documents without a result do not count.
         total = n_stored() if reached(store, model, subject) else n_all
 
         def n_done() -> int:
@@ -275,12 +275,9 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
                 on_stage=stage,
             )
 
+        drawn_from = f"{collection.name} {collection.drawn}".rstrip()
         return compute.job(
-            run_key(
-                model,
-                audit_method(subject.chunks),
-                f"{collection.name} {collection.drawn}".rstrip(),
-            ),
+            run_key(model, audit_method(subject.chunks), drawn_from),
             subject.name,
             total,
             work,
@@ -339,7 +336,7 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
         self, compute: Compute, subject: AuditIndex, earlier: Sequence[AuditSummary] = ()
     ) -> AuditSummary | None:
         """The ranks of the documents that were searched for, a random sample of the corpus; None
-        for fewer than have an interval."""
+        while they are too few for an interval."""
         model = compute.identify(subject.spec)
         store = store_of(compute, subject.collection)
         stored = store.select(model.key, subject.chunks)

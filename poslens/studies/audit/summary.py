@@ -157,12 +157,12 @@ class AuditSummary:
 
     @property
     def n_truncated(self) -> int:
-        """Documents of which the model does not read every sentence."""
+        """Documents with a sentence that the model does not read whole."""
         return sum(bool((document.read[0] < 1).any()) for document in self.documents)
 
 
 def corpus(data: DataSet) -> Collection:
-    """The documents of a data set: its whole corpus if it is known by name.
+    """The documents of a data set: its whole corpus if PosLens has it by name.
 
     Raises:
         UserError: its files cannot be read.
@@ -187,7 +187,7 @@ _stores: LRUCache[AuditStore] = LRUCache(8)
 
 
 def store_of(compute: Compute, collection: Collection) -> AuditStore:
-    """The store of a corpus, made once: its fingerprint and keys take a pass over the corpus."""
+    """The store of a corpus, opened once: its fingerprint and keys take a pass over the corpus."""
     key = (str(compute.root), collection.digest)
     return _stores.get(key, lambda: AuditStore(compute.root, collection))
 
@@ -220,8 +220,8 @@ def summary_of(
     base = next(
         (summary for summary in earlier if summary.index.spec.base == subject.spec.base), None
     )
-    known = any(summary.index.spec.name == subject.spec.name for summary in earlier)
-    truncations = () if known else tuple(store.truncations(model.key))
+    same_model = any(summary.index.spec.name == subject.spec.name for summary in earlier)
+    truncations = () if same_model else tuple(store.truncations(model.key))
     results = tuple(stored.results.values())
     missing = len(store.keys) - len(results) - len(stored.failed)
 
