@@ -183,7 +183,7 @@ def _counts(generator: np.random.Generator, n_resamples: int, n: int) -> Values:
 
 @lru_cache(maxsize=8)
 def _kept_counts(n: int, n_resamples: int, seed: int) -> Values:
-    """Counts for this seed; they depend on nothing else. Read-only."""
+    """Counts that depend only on the arguments. Read-only."""
     counts = _counts(np.random.default_rng(seed), n_resamples, n)
     counts.flags.writeable = False
     return counts

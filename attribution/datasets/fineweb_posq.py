@@ -76,7 +76,7 @@ def _judgement(row: Row, dataset: str, prefix: str, passages: Passages) -> Judge
 
 
 def _files(path: Path) -> list[File]:
-    """The files at a path, all of which have the columns; none where one has not."""
+    """The files at a path if all of them have the columns, else none."""
     files = files_below(path, lambda name: bool(tables.suffix(name)))
     return files if all(has_columns(file, COLUMNS) for file in files) else []
 

@@ -1,5 +1,5 @@
 """Judgments in BEIR's columns (query-id, corpus-id, score), their pairs of texts, and collections
-made of them."""
+of them."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ ENGLISH: Version = "english"
 
 FILES = POSTS, CLAIMS, MAPPING = "posts.csv", "fact_checks.csv", "fact_check_post_mapping.csv"
 
-# One cell holds one post: far more is no cell of this data set, and parsing it costs memory.
+# A cell contains one post. A much longer one is not from this data set and would need much memory.
 _MAX_CELL = 1_000_000
 
 

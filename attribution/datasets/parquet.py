@@ -37,8 +37,8 @@ _VIEWS = (pa.string_view(), pa.binary_view())
 
 
 def rows(file: File, columns: Sequence[Column[Any]], limit: int | None) -> Iterator[Row]:
-    """The rows of a Parquet file, of which `columns` are read; an upload, which has a `limit` of
-    unpacked bytes, in a child.
+    """The given columns of each row of a Parquet file. An upload has a `limit` of unpacked bytes
+    and is read in a child process.
 
     Raises:
         UserError: a required column is missing or there twice, or the file is damaged or too large.

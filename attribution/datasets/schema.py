@@ -192,7 +192,7 @@ def names_of(columns: Iterable[Column[Any]]) -> list[str]:
 
 
 def required_names(columns: Iterable[Column[Any]]) -> list[tuple[str, ...]]:
-    """The names of each required column, of which a table needs one."""
+    """The alternative names of each required column: a table needs one of them."""
     return [column.names for column in columns if column.required]
 
 

@@ -113,8 +113,8 @@ def encoding_of(head: bytes) -> str:
         return "utf-32"
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "utf-16"
-    # Without a mark: a data file begins with ASCII (a column's name or a brace), of which UTF-16
-    # shows every other byte as zero.
+    # Without a byte order mark: a data file begins with ASCII (a column's name or a brace), and in
+    # UTF-16 every other byte of ASCII is zero.
     if len(head) == 4 and not any(head[1::2]) and all(head[::2]):
         return "utf-16-le"
     if len(head) == 4 and not any(head[::2]) and all(head[1::2]):

@@ -50,7 +50,7 @@ _DOCUMENTS = {
     "RERANKER": ("reranker.output_documents", "reranker.input_documents", "retrieval.documents"),
 }
 _HIDDEN = "__REDACTED__"
-"""What stands for texts that whoever traced has hidden."""
+"""Replaces texts that were hidden when the trace was recorded."""
 
 _HEAD = 1 << 20
 _TOLD_BY = re.compile(r'"resourceSpans"\s*:|"(?:attributes\.)?openinference(?:\.span\.kind)?"')
@@ -204,7 +204,7 @@ def _values(file: File) -> Iterator[Any]:
 
 
 def _spans_of(value: Any) -> Iterator[Mapping[str, Any]]:
-    """The spans of what was exported at once: a span, a list, or OpenTelemetry's own nesting."""
+    """The spans of one export: a span, a list of spans, or OpenTelemetry's nested form."""
     todo: list[tuple[Any, Mapping[str, Any]]] = [(value, {})]
     while todo:
         item, about = todo.pop()

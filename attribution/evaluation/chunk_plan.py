@@ -24,9 +24,9 @@ from poslens.attribution.evaluation.recommendation import MARGIN, Wanted
 from poslens.attribution.types import Method
 
 TIMED = 16
-"""Documents whose encoding is timed."""
+"""Number of documents that are encoded to measure the time per document."""
 UNKNOWN = -1
-"""Of evidence whose chunks are not known."""
+"""In place of a number of chunks: it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +157,8 @@ class ChunkMeasure:
     def change(
         self, before: Tried, after: Tried, documents: Sequence[str], top: int
     ) -> Comparison | None:
-        """The share after minus before, over the documents of which both count the same; None where
-        they have nothing to count."""
+        """The share after minus before, over the documents for which both have the same count; None
+        if there is nothing to count."""
         rows = []
         for key in documents:
             old, n = self.count(before.documents[key], top)
@@ -231,7 +231,7 @@ def loss(tried: Tried, documents: Sequence[str], top: int) -> float:
 
 def choose(tried: Sequence[Tried], top: int) -> SettingChoice | None:
     """Choose the setting with the fewest vectors among those whose loss on half of the documents is
-    within 0.02 of the smallest; the first of equals. None for fewer than two settings or
+    within 0.02 of the smallest, the first in a tie. None for fewer than two settings or
     documents. The first setting is whole documents."""
     if len(tried) < 2:
         return None

@@ -25,8 +25,7 @@ _FORM = re.compile(r"(windows|late):(\d{1,9})(?::(\d{1,9}))?")
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """`size` tokens per window, of which `overlap` are shared with the previous one; 0 and 0 for
-    whole documents."""
+    """Windows of `size` tokens that overlap by `overlap` tokens; 0 and 0 for whole documents."""
 
     kind: Literal["whole", "windows", "late"] = "whole"
     size: int = 0

@@ -186,7 +186,7 @@ def _document(retriever: Retriever, pair: TextPair, unit: Unit) -> _Document:
     text = perturbed(retriever, pair, "document")
     tokens = text.encoded.texts[0]
     numbers, content = units(tokens, pair, unit), tokens.content
-    # Units of which nothing was read (past the context limit) get no index.
+    # Units past the context limit get no index.
     _, compact = np.unique(numbers[content], return_inverse=True)
     unit_of = np.full(text.inputs.shape[1], -1)
     unit_of[text.encoded.offsets[0] :][: len(numbers)][content] = compact

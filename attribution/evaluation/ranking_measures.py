@@ -122,7 +122,7 @@ def success_of_pairs(rankings: Sequence[Ranking], queries: Sequence[Query]) -> E
 @dataclass(frozen=True, slots=True)
 class SameLanguage:
     """Share of the top 10 that is in the query's language, and the share of the searched corpus
-    that is; over the `n` queries whose language is known and that found anything."""
+    that is; over the `n` queries that have a language and at least one result."""
 
     share: Estimate
     expected: float

@@ -23,7 +23,7 @@ from poslens.attribution.retrievers.scoring import in_batches
 from poslens.attribution.types import Array, TextPair, as_array
 
 DEPTH = 100
-"""Documents kept of each query: what Recall@100 looks at."""
+"""Number of documents ranked for each query, as Recall@100 needs."""
 BLOCK, GPU_BLOCK = 32, 2048
 """Documents scored between two looks at whether to stop. No batch is larger than a block, and a
 graphics card takes thousands of short documents at once."""

@@ -63,7 +63,7 @@ class PlacedRun:
 
 
 def read_run(name: str, file: File) -> TrecRun:
-    """Read a run; lines that are no results are left out and counted.
+    """Read a run; lines that are not results are skipped and counted.
 
     Raises:
         UserError: the file cannot be read, or none of its lines is a result.
@@ -86,7 +86,7 @@ def read_run(name: str, file: File) -> TrecRun:
                 continue
             results_of_query = results.setdefault(query, [])
             results_of_query.append((score, document))
-            # A run may have a thousand results a query, of which only the best are looked at.
+            # A run may have a thousand results per query, but only the best are used.
             if len(results_of_query) >= _PORTION:
                 results_of_query[:] = _best(results_of_query)
     if not results:

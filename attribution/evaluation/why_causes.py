@@ -143,7 +143,7 @@ class Why:
 
     def _diluted(self, step: Step, least_of_alone: float) -> bool:
         """Whether the evidence alone reaches the top k too, and this step gains less than this
-        share of what it gains in score."""
+        share of its gain in score."""
         alone = self.alone
         if alone is None or alone.rank > self.top:
             return False

@@ -92,7 +92,7 @@ def explain_side(
 
 
 def times_gradient(scores: Tensor, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Each of `inputs` [R, ...] times its gradient of `scores` [R], whose graph is kept for the
+    """Each of `inputs` [R, ...] times its gradient of `scores` [R]. Keeps the graph for the
     next pairs."""
     gradients = torch.autograd.grad(scores.sum(), inputs, retain_graph=True)
     return tuple(

@@ -51,7 +51,7 @@ def one_round(n: int) -> Rounds:
 @dataclass(frozen=True, slots=True)
 class Read:
     """Texts of one side after their forward pass. Gradients are computed with respect to `leaves`,
-    the first of which is [R, T, H]; `vectors` are compared with the other side and have the
+    the first of shape [R, T, H]; `vectors` are compared with the other side and carry the
     graph."""
 
     encoded: Encoded
@@ -111,7 +111,7 @@ def planned(
     """Rows of `encoded` for pairs whose texts have the indices `places`, and their rounds.
 
     With R rounds, a text of n pairs needs n / R rows (rounded up), and the passes read
-    rows x (1 + R). The R with the smallest cost is used, the smallest R among equals.
+    rows x (1 + R). The R with the smallest cost is used, in a tie the smallest R.
     """
     of_text: list[list[int]] = [[] for _ in encoded.texts]
     for pair, place in enumerate(places):

@@ -89,8 +89,8 @@ def perturbed(
 ) -> Perturbed:
     """`pair`'s query or document to perturb, with the other text constant; hold the lock.
 
-    `state` stores the outputs of each call for another pair with the same text, whose calls must
-    be the same.
+    `state` stores the outputs of each call for another pair with the same text, which must make
+    the same calls.
     """
     retriever = embedded(loaded)
     query, document = encode(retriever, [pair])

@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def conversion(title: str) -> Iterator[None]:
-    """Converts within: a full disk stays an OSError, and what a library raises becomes a sentence.
+    """For a conversion: an error of a library becomes one sentence; a full disk stays an OSError.
 
     Raises:
         UserError: the installed libraries cannot convert the file.

@@ -25,7 +25,7 @@ from poslens.attribution.retrievers.charsmap import SEPARATOR
 MAGIC, VERSION = b"E5S1", 1
 BLOCK = 32
 MAX_SIZE, MAX_LAYERS = 1 << 20, 1 << 10
-"""More than any size, or number of layers, of an encoder in such a file."""
+"""Upper bounds of the sizes and of the number of layers of an encoder in such a file."""
 
 _BLOCK_TYPE = np.dtype([("scale", "<f2"), ("halves", "u1", (BLOCK // 2,))])
 _MATRIX, _VECTOR = 1, 0

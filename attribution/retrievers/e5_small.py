@@ -1,5 +1,5 @@
-"""multilingual-e5-small as a sentence-transformers model, made of the 4-bit file that a package
-carries."""
+"""multilingual-e5-small as a sentence-transformers model, built from the 4-bit file in a
+package."""
 
 from __future__ import annotations
 

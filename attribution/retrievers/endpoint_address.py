@@ -55,8 +55,8 @@ class Address:
 
     @property
     def texts_a_request(self) -> int:
-        """Texts of a computation in one request: an embedding request of several holds the probe
-        too."""
+        """Number of texts of a computation in one request; an embedding request for several texts
+        also contains the probe."""
         return self.batch if self.reranks else max(1, self.batch - 1)
 
     @property
@@ -175,8 +175,8 @@ def _number(name: str, key: str, value: str) -> float:
 
 
 def key_name(name: str) -> str:
-    """The environment variable that holds an endpoint's key; with `_FILE` behind it, the path of a
-    file that does."""
+    """The environment variable that holds an endpoint's key; with the suffix `_FILE`, the path
+    of a file that does."""
     return "POSLENS_KEY_" + re.sub(r"[^A-Z0-9]", "_", name.upper())
 
 

@@ -32,7 +32,7 @@ class Connection(httpx2.Client):
             stream.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
     def end(self) -> None:
-        """Close it. A thread that waits for an answer gets an error at once: to close alone would
+        """Close it. A thread that waits for an answer gets an error at once; `close` alone would
         leave it waiting for the next byte."""
         self._ended = True
         self._shut()

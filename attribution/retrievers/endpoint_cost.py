@@ -1,5 +1,5 @@
-"""What a computation on an endpoint would send: counted by carrying it out with stand-ins for the
-answers, which nobody is shown or keeps."""
+"""What a computation on an endpoint would send, counted by a dry run with placeholder answers,
+which are neither shown nor stored."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Counter:
         return Cost(self.texts, self.tokens, self.requests, self._address.price)
 
     def vectors(self, texts: Sequence[str]) -> Array:
-        """Numbers [n, H] made of the texts alone."""
+        """Placeholder vectors [n, H] that depend only on the texts."""
         self._count(len(texts), sum(map(estimated_tokens, texts)), estimated_tokens(PROBE))
         arrays = [_numbers(text, self._width) for text in texts]
         return np.array(arrays, dtype=np.float32).reshape(len(texts), self._width)

@@ -23,8 +23,8 @@ def live_retriever(
     model: object, *, query_prompt: str | None = None, document_prompt: str | None = None
 ) -> Iterator[DenseRetriever]:
     """`model` as a retriever in evaluation mode and without gradients. A prompt of None is the
-    model's own for that side. On leaving, whatever happened, the model has its modes and gradient
-    flags and the tokenizer its settings back. Nothing else may use the model meanwhile.
+    model's own for that side. On exit, even after an error, the modes and gradient flags of the
+    model and the settings of the tokenizer are restored. Nothing else may use the model meanwhile.
 
     Raises:
         UserError: it is no SentenceTransformer that PosLens can read, or embeds a text differently

@@ -302,8 +302,8 @@ def contents(folder: Path) -> Contents:
         return cached[1]
     contents = _read(folder)
     state = _state(folder, contents)
-    # Changed so recently that another change could have the same file system timestamp, so it is
-    # not cached.
+    # A folder that has just changed is not cached: another change could have the same file
+    # system timestamp.
     if state and time.time_ns() - max(s for s in state if isinstance(s, int)) > 2_000_000_000:
         with _lock:
             _known[folder] = (state, contents)

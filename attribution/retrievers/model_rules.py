@@ -31,8 +31,8 @@ MOST = (
     (re.compile(r"position|^n_ctx$"), 1 << 26),
     (re.compile(r"^(?:num|n)_"), 1 << 20),
 )
-"""Largest numbers of a configuration by what its name says; the first that fits counts. Above
-them building the model, before any weight is read, takes hours or all memory."""
+"""Largest numbers of a configuration by name; the first pattern that matches applies. Above them,
+building the model, before any weight is read, takes hours or all memory."""
 
 MOST_OF_ALL = 1 << 31
 MOST_FEATURES = 1 << 20

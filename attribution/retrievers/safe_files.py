@@ -27,8 +27,8 @@ vocabulary."""
 
 
 class DamagedFolder(ValueError):
-    """Says what is wrong with a folder, to follow the name of its model; names no path of this
-    machine."""
+    """Says what is wrong with a folder, in words that follow the name of its model and contain no
+    path of this machine."""
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
@@ -84,11 +84,11 @@ _NO_BRACKET = bytes(b for b in range(256) if b not in b"[]{}")
 
 
 def require_shallow(content: bytes, name: str) -> None:
-    """Refuse JSON whose depth or number of values would take the reader's memory; takes about
-    10 ms for each MB.
+    """Refuse JSON so deep or with so many values that it would exhaust the reader's memory. Takes
+    about 10 ms per MB.
 
     Raises:
-        DamagedFolder: it is so.
+        DamagedFolder: it is too deep or has too many values.
     """
     if content.count(b",") > 4 * MAX_VALUES:
         raise DamagedFolder(f"has more values in {shown(name)} than any model: restore the file.")

@@ -1,4 +1,4 @@
-"""SmolLM2-135M as a sentence-transformers model, made of the GGUF file that a package carries."""
+"""SmolLM2-135M as a sentence-transformers model, built from the GGUF file in a package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""splade-tiny as a SparseEncoder folder, made of the language model that a package carries."""
+"""splade-tiny as a SparseEncoder folder, built from the language model in a package."""
 
 from __future__ import annotations
 
