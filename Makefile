@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 8501
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
 .PHONY: run test check install clean bench picture docs lock links
 
@@ -39,16 +40,17 @@ links:
 
 # torch first and alone: as another package's dependency it could be replaced by a build that
 # brings gigabytes of CUDA libraries. The rest are the files of requirements.lock, by their hashes;
-# torch's own hash depends on the build that its reader chose.
+# torch's own hash depends on the build that its reader chose. Python compiles what is imported when
+# it is imported first: pip would compile everything, which takes longer than unpacking it.
 $(VENV)/.installed: requirements.txt requirements.lock
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements.txt)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
+	$(PIP) "$$(grep '^torch==' requirements.txt)"
+	$(PIP) --no-deps --require-hashes -r requirements.lock
 	@sh tests/system_packages.sh chromium || echo "Chromium is missing: PNG, SVG and PDF export need it." >&2
 	@touch $@
 
 $(VENV)/.installed-tests: $(VENV)/.installed tests/requirements.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r tests/requirements.txt
+	$(PIP) -r tests/requirements.txt
 	@sh tests/system_packages.sh chromium headless-shell fonts nginx
 	@touch $@
 
@@ -63,7 +65,7 @@ define locked
 	mv $(1).lock.new $(1).lock
 endef
 lock: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
+	$(PIP) uv==0.13.9
 	$(call locked,requirements)
 	$(call locked,deploy/requirements,-c requirements.lock)
 

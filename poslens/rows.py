@@ -271,6 +271,7 @@ def _suffixed(key: str, part: str) -> str:
     return f"{key} {'p (Holm)' if part == 'p_holm' else part.replace('_', ' ')}"
 
 
+@cache
 def _is_estimate(hint: Any) -> bool:
     return _has(hint, Estimate) or _has(hint, Comparison)
 

@@ -45,7 +45,7 @@ class RankingSetup:
     left_out: frozenset[str] = frozenset()
     selection: str = ""
 
-    @property
+    @cached_property
     def queries(self) -> tuple[Query, ...]:
         """The measured queries."""
         return tuple(q for q in self.collection.queries if q.query_id not in self.left_out)
