@@ -224,28 +224,18 @@ def judged(difference: Estimate | None, margin: float) -> Verdict:
 
 def adjusted(comparisons: Sequence[Comparison | None]) -> list[Comparison | None]:
     """The comparisons with Holm's p over all of them that have a p."""
-    known = [
-        i
-        for i, comparison in enumerate(comparisons)
-        if comparison is not None and comparison.p is not None
-    ]
-    found = list(comparisons)
-    p_values = holm(
-        [
-            comparison.p
-            for comparison in comparisons
-            if comparison is not None and comparison.p is not None
-        ]
-    )
-    for i, p in zip(known, p_values.tolist(), strict=True):
-        one = comparisons[i]
-        assert one is not None
-        changed = replace(one, p_holm=p)
-        if changed.verdict == "too few documents" and one.verdict in ("higher", "lower"):
-            # Decided alone, and not among so many.
-            changed = replace(changed, needed=_documents(one.p or 0.0, p, one.difference))
-        found[i] = changed
-    return found
+    with_p = [(i, c, c.p) for i, c in enumerate(comparisons) if c is not None and c.p is not None]
+    changed = list(comparisons)
+    for (i, comparison, p), p_holm in zip(
+        with_p, holm([p for *_, p in with_p]).tolist(), strict=True
+    ):
+        change = replace(comparison, p_holm=p_holm)
+        if change.verdict == "too few documents" and comparison.verdict in ("higher", "lower"):
+            # Alone, the comparison has a verdict; among so many, it has none.
+            needed = _documents(p, p_holm, comparison.difference)
+            change = replace(change, needed=needed)
+        changed[i] = change
+    return changed
 
 
 def holm(p_values: ArrayLike) -> NDArray[np.float64]:
@@ -264,10 +254,10 @@ def _narrow(
 ) -> tuple[float, float] | None:
     if n_groups(len(values), groups) < MIN_DOCUMENTS:
         return None
-    found = intervals(values, groups, lambda means: statistic(means)[:, None], kind=kind, level=0.9)
-    if found is None or not np.isfinite(found).all():
+    ends = intervals(values, groups, lambda means: statistic(means)[:, None], kind=kind, level=0.9)
+    if ends is None or not np.isfinite(ends).all():
         return None
-    return float(found[0][0]), float(found[1][0])
+    return float(ends[0][0]), float(ends[1][0])
 
 
 def _verdict(
@@ -337,8 +327,8 @@ def _documents(p: float, p_holm: float, difference: Estimate) -> int:
     factor = max(p_holm / p, 1.0) if p else 1.0
     n = difference.n_resampled
     now = _z(max(p, 1e-300) / 2)
-    wanted = _z(LEVEL / factor / 2) + _z(1 - POWER)
-    return max(n + 1, math.ceil(n * (wanted / now) ** 2))
+    required = _z(LEVEL / factor / 2) + _z(1 - POWER)
+    return max(n + 1, math.ceil(n * (required / now) ** 2))
 
 
 def _z(p: float) -> float:

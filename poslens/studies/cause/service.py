@@ -94,8 +94,7 @@ def of_pair(
     """
     model = compute.identify(spec)
     results = causes(compute.root, method)
-    result = results.get(model.key, method, pair)
-    if result is None:
+    if (result := results.get(model.key, method, pair)) is None:
         retriever = compute.retriever(model)
         with compute.device_slot(spec)():
             result = intervene(retriever, method, pair, should_stop)
@@ -145,8 +144,7 @@ def scores_of_others(
     Raises:
         UserError: there are no other documents, they cannot be scored, or it was stopped.
     """
-    values = stored_scores_of_others(compute, pair, spec, documents)
-    if values is None:
+    if (values := stored_scores_of_others(compute, pair, spec, documents)) is None:
         model = compute.identify(spec)
         retriever = compute.retriever(model)
         options = RunOptions(should_stop, device_slot=compute.device_slot(spec))
@@ -162,12 +160,8 @@ def stored_scores_of_others(
 ) -> Array | None:
     """The query's stored scores [n] with other documents; None if they are not stored."""
     key = compute.identify(spec).key
-    other_scores = others(compute.root).get(key, OTHERS, AmongOthers(pair, documents))
-    return (
-        other_scores.scores
-        if other_scores is not None and len(other_scores.scores) == len(documents)
-        else None
-    )
+    result = others(compute.root).get(key, OTHERS, AmongOthers(pair, documents))
+    return result.scores if result and len(result.scores) == len(documents) else None
 
 
 _answers: LRUCache[Any] = LRUCache(64)
@@ -348,7 +342,7 @@ def _average(
         )
     else:
         last_minus_first = mean(
-            lambda result, curve: float(curve[-third:].mean() - curve[:third].mean())
+            lambda _, curve: float(curve[-third:].mean() - curve[:third].mean())
         )
     lost = mean(lambda result, curve: result.lost if isinstance(result, Relocation) else None)
     return summary, last_minus_first, lost
@@ -365,20 +359,14 @@ def agreement_of(
     """
     curves = compute.store.curves(compute.identify(spec).key, method, pairs)
     selected = stored(compute, spec, cause, pairs)
-    results = selected.results
-    ids = [pair_id for pair_id in curves.pair_ids if pair_id in results]
-    both = [
-        (curve, results[pair_id])
-        for pair_id, curve in zip(curves.pair_ids, curves.curves, strict=True)
-        if pair_id in results
-    ]
-    if not both:
+    rows = [row for row, i in enumerate(curves.pair_ids) if i in selected.results]
+    if not rows:
         raise UserError(
             f"No pair has a curve of {method.name} under {spec.name} and its causal curve yet: "
             "compute both."
         )
-    of_method = np.array([curve for curve, _ in both])
-    effects = [result for _, result in both]
+    ids, of_method = [curves.pair_ids[row] for row in rows], curves.curves[rows]
+    effects = [selected.results[i] for i in ids]
     key = ("agreement", spec.name, repr(method), repr(cause), _digest(of_method), selected.digest)
     groups = documents_of_pairs(pairs, ids)
     answer: Agreement = _answers.get(
@@ -443,17 +431,12 @@ def query_controls_agree(
     method."""
     if "profile" not in controls_for(method):
         return None
-    (first, of_first), (second, of_second) = (
-        _nulls(compute, spec, method, kind, pairs, among) for kind in QUERY_CONTROLS
-    )
-    ids = [i for i in of_first if i in of_second]
+    both = [_nulls(compute, spec, method, kind, pairs, among) for kind in QUERY_CONTROLS]
+    ids = [i for i in both[0][1] if i in both[1][1]]
     if not ids:
         return None
-    values, other = (
-        first.curves[[of_first[i] for i in ids]],
-        second.curves[[of_second[i] for i in ids]],
-    )
-    return curves_agree(values, other)
+    of_both = (nulls.curves[[rows[i] for i in ids]] for nulls, rows in both)
+    return curves_agree(*of_both)
 
 
 def _nulls(

@@ -316,16 +316,10 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
         return _summaries.get(key, lambda: _summary(compute, subject, model, candidates))
 
     def together(self, summaries: Sequence[SimulatabilitySummary]) -> list[SimulatabilitySummary]:
-        n = len(summaries)
-        comparisons = adjusted(
-            [summary.gain for summary in summaries]
-            + [summary.over_similar for summary in summaries]
-        )
+        measures = [c for summary in summaries for c in (summary.gain, summary.over_similar)]
+        after = iter(adjusted(measures))
         return [
-            replace(summary, gain=gain, over_similar=over_similar)
-            for summary, gain, over_similar in zip(
-                summaries, comparisons[:n], comparisons[n:], strict=True
-            )
+            replace(summary, gain=next(after), over_similar=next(after)) for summary in summaries
         ]
 
     def verdict(self, summary: SimulatabilitySummary) -> str:
