@@ -168,13 +168,13 @@ def relocated(pair: TextPair, positions: int = N_POSITIONS) -> Variants:
     return Variants(tuple(variants), "; ".join(notes))
 
 
-def require_shares(*found: ArrayLike) -> None:
+def require_shares(*shares: ArrayLike) -> None:
     """Check that positions and shares are in [0, 1].
 
     Raises:
         ValueError: a number is outside [0, 1] by more than the rounding of float32.
     """
-    for values in map(np.asarray, found):
+    for values in map(np.asarray, shares):
         if not ((values >= 0) & (values <= 1 + ROUNDING)).all():
             raise ValueError("a share outside 0 to 1")
 
@@ -254,13 +254,14 @@ def relocation_difference(
 ) -> Estimate | None:
     """The mean last-minus-first difference of pairs, in the score's units; its interval resamples
     their `documents`. None where no pair has one."""
-    known = [
+    differences = [
         (difference, document)
         for each, document in zip(relocations, documents, strict=True)
         if (difference := each.last_minus_first) is not None
     ]
     return estimate(
-        np.array([[difference] for difference, _ in known]), [document for _, document in known]
+        np.array([[difference] for difference, _ in differences]),
+        [document for _, document in differences],
     )
 
 
@@ -299,14 +300,14 @@ def relocations(
     ]
     scores = iter(score_texts(retriever, texts, should_stop=should_stop, cached=cached).tolist())
     results = []
-    for pair, found in zip(pairs, moved, strict=True):
+    for pair, variants in zip(pairs, moved, strict=True):
         assert pair.evidence is not None
         whole = tokens_of(retriever, pair.query, pair.document)
         # Reordered sentences of a text that fits also fit, up to a token or two at the seams.
         near = whole.truncated or len(whole) > 0.75 * whole.max_length
         read = [
             evidence_read(tokens_of(retriever, pair.query, v.text), v.evidence) if near else 1.0
-            for v in found.variants
+            for v in variants.variants
         ]
         original = next(scores)
         span = pair.evidence
@@ -314,13 +315,13 @@ def relocations(
             Relocation(
                 model=retriever.name,
                 pair_id=pair.pair_id,
-                positions=np.array([v.position for v in found.variants], dtype=np.float32),
-                scores=np.array([next(scores) for _ in found.variants], dtype=np.float32),
+                positions=np.array([v.position for v in variants.variants], dtype=np.float32),
+                scores=np.array([next(scores) for _ in variants.variants], dtype=np.float32),
                 read=np.array(read, dtype=np.float32),
                 original=original,
                 evidence=(span.start + span.end) / 2 / len(pair.document),
                 read_share=read_share(whole, pair.document),
-                note=found.note,
+                note=variants.note,
                 seconds=(time.perf_counter() - started) / len(pairs),
             )
         )

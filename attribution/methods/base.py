@@ -99,7 +99,7 @@ def register(entry: MethodEntry) -> MethodEntry:
     if entry.name in METHODS:
         raise ValueError(f"two methods are named {entry.name}")
     METHODS[entry.name] = entry
-    ordered = sorted(METHODS.values(), key=lambda one: one.order)
+    ordered = sorted(METHODS.values(), key=lambda entry: entry.order)
     METHODS.clear()
     METHODS.update((entry.name, entry) for entry in ordered)
     return entry
@@ -152,8 +152,8 @@ def make_method(name: str, options: Mapping[str, str] | None = None) -> Method:
     params = {**take(entry.parameters), "version": entry.version}
     shape = curve_params(**take(CURVE_PARAMETERS))
     if given:
-        known = ", ".join(p.name for p in (*entry.parameters, *CURVE_PARAMETERS))
-        raise UserError(f"{name} has no parameter {next(iter(given))!r}: it has {known}.")
+        names = ", ".join(p.name for p in (*entry.parameters, *CURVE_PARAMETERS))
+        raise UserError(f"{name} has no parameter {next(iter(given))!r}: it has {names}.")
     return Method(name, params, shape)
 
 

@@ -247,16 +247,16 @@ def _names(pairs: Sequence[TextPair]) -> dict[str, str]:
 
 def _facts(pair: TextPair | None, at: int | None, n: int, total: int, own: bool) -> str:
     """Facts about a pair and its position in the list, on one line."""
-    known = []
+    facts = []
     if pair is not None:
-        known = [pair.domain, pair.language, f"{len(words(pair.document)):,} words"]
+        facts = [pair.domain, pair.language, f"{len(words(pair.document)):,} words"]
         if (position := evidence_position(pair)) is not None:
-            known.append(f"evidence at {position:.0%}")
+            facts.append(f"evidence at {position:.0%}")
     if not own:
         place = "–" if at is None else f"{at + 1:,}"
         unfiltered = f" ({total:,} without filters)" if n < total else ""
-        known.append(f"pair {place} of {n:,}{unfiltered}")
-    return " · ".join(filter(None, known))
+        facts.append(f"pair {place} of {n:,}{unfiltered}")
+    return " · ".join(filter(None, facts))
 
 
 def _table(selection: Selection, chosen: TextPair, order: str, values: Mapping[str, float]) -> None:

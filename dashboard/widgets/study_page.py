@@ -239,7 +239,7 @@ def _results(
         if point := panels.clicked(event, study.name):
             on_click(point)
             st.rerun(scope="app")
-    verdicts = [study.verdict(one) for one in summaries]
+    verdicts = [study.verdict(summary) for summary in summaries]
     for sentence in (*verdicts, *difference_sentences(study.differences(summaries))):
         st.markdown(panels.plain(sentence))
     for sentence in study.remarks(summaries):
