@@ -296,6 +296,7 @@ def memory(folder: Path, n: int) -> None:
 
 
 def drop(store: Store) -> None:
+    """Remove all files of a store."""
     for file in listing(store):
         drop_file(file)
 

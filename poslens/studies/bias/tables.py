@@ -140,6 +140,7 @@ class PairRow:
 
 
 def test_rows(summary: BiasSummary) -> Iterator[BiasRow]:
+    """One row for each test of a model."""
     for scored in summary.tests:
         result, test = scored.result, TESTS[scored.result.test]
         yield BiasRow(
@@ -171,6 +172,7 @@ def test_rows(summary: BiasSummary) -> Iterator[BiasRow]:
 
 
 def pair_rows(summary: BiasSummary) -> Iterator[PairRow]:
+    """One row for each scored document pair of each test of a model."""
     unknown = limits.unknown(summary.model.spec)
     for test in summary.tests:
         rows = [
