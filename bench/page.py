@@ -3,6 +3,7 @@ screen, in Chromium.
 
     python -m bench.page [--clicks 15] [--starts 5] [--rounds 1] [--against CHECKOUT]
     python -m bench.page --stored N [--home FOLDER]
+    python -m bench.page --traffic [--clicks 15] [--against CHECKOUT]
 
 Starts the dashboard with an empty cache and the included results, and waits for the port and for
 the first heatmap in an open browser. Then starts it without included results, steps through pairs
@@ -19,7 +20,8 @@ Everything is repeated --rounds times, and alternately for an earlier checkout o
 
 With --stored N it steps through a data set of N pairs with stored results instead (random words and
 numbers, which take about 4 ms each to create and are kept in --home if given), and times the first
-pair, whose chart waits for the mean of all, and the next ones.
+pair, whose chart waits for the mean of all, and the next ones. With --traffic it only counts
+what the server sends for a click.
 """
 
 from __future__ import annotations
@@ -197,6 +199,23 @@ def of_clicks(n: int, checkout: Path) -> dict[str, list[float]]:
     return times
 
 
+def of_traffic(clicks: int, checkout: Path) -> None:
+    """Kilobytes that clicks on Next bring, of pairs that are stored."""
+    received: list[int] = []
+    with dashboard(shipped=True, checkout=checkout) as (url, browser, _):
+        page = browser.new_page(viewport={"width": 1440, "height": 1000})
+        page.on(
+            "websocket",
+            lambda socket: socket.on("framereceived", lambda frame: received.append(len(frame))),
+        )
+        page.goto(url)
+        page.get_by_test_id("stPlotlyChart").wait_for(timeout=120_000)
+        time.sleep(5)
+        received.clear()
+        steps(page, clicks)
+    print(f"a click brings {sum(received) / clicks / 1000:.1f} kB, n={clicks}")
+
+
 def of_visits() -> dict[str, float]:
     """Milliseconds from opening each page's URL to its first text, chart or table, at the very
     first visit, when included results are read and figures are drawn."""
@@ -288,7 +307,11 @@ def main() -> None:
     parser.add_argument("--against", type=Path)
     parser.add_argument("--stored", type=int, default=0)
     parser.add_argument("--home", type=Path)
+    parser.add_argument("--traffic", action="store_true")
     given = parser.parse_args()
+    if given.traffic:
+        of_traffic(given.clicks, given.against or HERE)
+        return
     if given.stored:
         with tempfile.TemporaryDirectory() as own:
             of_many(given.stored, given.clicks, given.home or Path(own))

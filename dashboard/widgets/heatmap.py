@@ -10,12 +10,12 @@ from typing import Any
 import streamlit as st
 from streamlit.components.v2 import component as register
 
-from poslens.heatmap.assets import component_script, styles
+from poslens.heatmap.assets import component_script
 from poslens.heatmap.data import Pane, View, payload
 
 # Registered when this module is first imported, once per process: registering it again with other
 # code makes Streamlit warn. Streamlit passes the definition on to a later runtime.
-_mount = register("poslens_heatmap", css=styles(), js=component_script(), isolate_styles=True)
+_mount = register("poslens_heatmap", js=component_script(), isolate_styles=True)
 
 _MAX_ECHOES = 16
 """Number of returned views remembered, for pages that never pass them back."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from functools import cache
 from importlib.resources import files
 
@@ -29,16 +31,31 @@ def _read(name: str) -> str:
 def drawing_script() -> str:
     """One script that defines `renderHeatmap` and `heatmapToSvg`.
 
-    Its files share one scope and import nothing, so that the Streamlit component and the widget
-    (modules) and the standalone page (a classic script) can all include it.
+    Its files share one scope and import nothing, so that the dashboard and the widget (modules) and
+    the standalone page (a classic script) can all include it.
     """
     return "\n".join(_read(name) for name in _DRAWING)
 
 
 @cache
 def component_script() -> str:
-    """The module for st.components.v2: the drawing code with a default export."""
-    return f"{drawing_script()}\n{_read('streamlit.js')}"
+    """The module for st.components.v2, which Streamlit sends with every change of a heatmap: it
+    imports `page_module`, which the browser keeps."""
+    return f"const CODE = {json.dumps(page_module_name())};\n{_read('streamlit.js')}"
+
+
+@cache
+def page_module() -> str:
+    """The module that pages of the dashboard import: the drawing code, and `styles` as text."""
+    exported = f"export {{ renderHeatmap }};\nexport const styles = {json.dumps(styles())};\n"
+    return f"{drawing_script()}\n{exported}"
+
+
+@cache
+def page_module_name() -> str:
+    """The file name of `page_module` in the folder of the pages, with a digest of its contents, so
+    that browsers can keep it forever."""
+    return f"heatmap-{hashlib.sha256(page_module().encode()).hexdigest()[:16]}.js"
 
 
 @cache

@@ -39,14 +39,30 @@ st.text(f"{chosen.level} {chosen.aggregate} {chosen.range} {chosen.linked}")
 """
 
 
+SERVER = """
+import sys
+
+import streamlit as st
+
+from poslens.dashboard.server.heatmap_code import heatmap_code
+
+options = {
+    "server.address": "127.0.0.1",
+    "server.port": int(sys.argv[2]),
+    "server.headless": True,
+    "browser.gatherUsageStats": False,
+    "server.fileWatcherType": "none",
+}
+st.App(sys.argv[1], routes=[heatmap_code()]).run(config=options)
+"""
+
+
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     script = tmp_path_factory.mktemp("app") / "app.py"
     script.write_text(SCRIPT, encoding="utf-8")
     port = free_port()
-    flags = ["--server.address=127.0.0.1", f"--server.port={port}", "--server.headless=true"]
-    flags += ["--browser.gatherUsageStats=false", "--server.fileWatcherType=none"]
-    command = [sys.executable, "-m", "streamlit", "run", str(script), *flags]
+    command = [sys.executable, "-c", SERVER, str(script), str(port)]
     path = {"PYTHONPATH": str(ROOT)}
     with served(script.parent, port=port, environment=path, instead=command) as app:
         yield f"http://127.0.0.1:{port}"
@@ -145,3 +161,30 @@ def test_no_horizontal_overflow(page: Page, width: int) -> None:
     page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
     heatmap = page.locator(".hm")  # in a shadow tree, where only a locator finds it
     until(page, lambda: heatmap.evaluate("node => node.scrollWidth <= node.clientWidth"))
+
+
+def test_clicks_bring_texts_and_no_script(page: Page) -> None:
+    sent: list[int] = []
+    fetched: list[str] = []
+    page.on("request", lambda request: fetched.append(request.url))
+    page.on(
+        "websocket",
+        lambda socket: socket.on("framereceived", lambda frame: sent.append(len(frame))),
+    )
+    page.reload()
+    page.wait_for_selector(".hm-text")
+    idle(page)
+    assert sent and sum(".js" in url and "/heatmap-" in url for url in fetched) == 1
+    del sent[:], fetched[:]
+    page.get_by_text("longer").click()
+    expect(page.locator(".hm-text").first).to_contain_text("more")
+    idle(page)
+    assert 0 < sum(sent) < 30_000 and not any("/heatmap-" in url for url in fetched)
+
+
+def test_without_its_script_the_heatmap_says_so(url: str, browser: Browser) -> None:
+    page = browser.new_page()
+    page.route("**/heatmap-*.js", lambda route: route.abort())
+    page.goto(url)
+    expect(page.get_by_text("The heatmap's script could not be loaded.")).to_be_visible()
+    page.close()
