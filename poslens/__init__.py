@@ -33,7 +33,6 @@ if TYPE_CHECKING:
         methods,
         models,
         passport,
-        rank,
         relocate,
         run_study,
     )
@@ -51,7 +50,6 @@ __all__ = [
     "methods",
     "models",
     "passport",
-    "rank",
     "relocate",
     "run_study",
 ]

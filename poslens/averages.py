@@ -1,10 +1,10 @@
-"""Python functions of `poslens` that average over a data set: curve, cause, relocate and rank."""
+"""Python functions of `poslens` that average over a data set: curve, cause and relocate."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import overload
 
 from poslens.attribution.datasets import SAMPLE, DataSet
 from poslens.attribution.errors import UserError
@@ -22,19 +22,9 @@ from poslens.compute.compute import service
 from poslens.inputs import Option, method_of
 from poslens.quietly import quietly
 from poslens.result_base import ByModel
-from poslens.results import (
-    Curve,
-    MeasuredRanking,
-    curves_figure,
-    curves_frame,
-    rankings_figure,
-    rankings_frame,
-)
+from poslens.results import Curve, curves_figure, curves_frame
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause.figures import COSINE, QUANTITIES
-from poslens.studies.ranking import service as rankings
-from poslens.study_call import run_study
-from poslens.study_result import StudyResult
 from poslens.subjects import (
     Model,
     Models,
@@ -202,60 +192,3 @@ def relocate(
     """The score as a function of the evidence's position, moved within its own text: `cause`
     with intervention="relocation"."""
     return cause(model, dataset, intervention="relocation", pairs=pairs)
-
-
-@overload
-def rank(
-    model: Model, dataset: str | Path = SAMPLE, *, by: Literal[""] = ""
-) -> MeasuredRanking: ...
-@overload
-def rank(
-    model: Models, dataset: str | Path = SAMPLE, *, by: Literal[""] = ""
-) -> ByModel[MeasuredRanking]: ...
-@overload
-def rank(
-    model: Model | Models,
-    dataset: str | Path = SAMPLE,
-    *,
-    by: Literal["position"],
-    **parameters: Any,
-) -> StudyResult: ...
-def rank(
-    model: Model | Models, dataset: str | Path = SAMPLE, *, by: str = "", **parameters: Any
-) -> MeasuredRanking | ByModel[MeasuredRanking] | StudyResult:
-    """Search a data set's whole corpus for each query and measure the rankings: nDCG@10 and other
-    measures, by position of the evidence, and PSI with its permutation baseline. For several
-    models, a dictionary of rankings by model name. PosLens stores the results.
-
-    With `by="position"` each query is its own control: its document is ranked with the evidence at
-    several positions. This is the study `positions`, which accepts `parameters` such as
-    `null=True`.
-
-    Raises:
-        UserError: an argument is invalid as in `explain`, or the data set has no relevance
-            judgments.
-    """
-    if by == "position":
-        return run_study("positions", model, dataset, **parameters)
-    if by or parameters:
-        unknown = f"by={by[:40]!r}" if by else f"{next(iter(parameters))[:40]!r}"
-        raise UserError(f'rank does not know {unknown}: give by="position", or leave it out.')
-    return _ranked(model, dataset)
-
-
-@quietly()
-def _ranked(
-    model: Model | Models, dataset: str | Path
-) -> MeasuredRanking | ByModel[MeasuredRanking]:
-    data, compute = data_set(dataset), service()
-    setup = rankings.RankingSetup(rankings.collection_of(data))
-
-    def ranked(spec: RetrieverSpec) -> MeasuredRanking:
-        if rankings.ranked(compute, spec, setup) is None:
-            run_job(rankings.job(compute, spec, setup))
-        ranking = rankings.ranked(compute, spec, setup)
-        if ranking is None:
-            raise UserError(f"{spec.name} could not rank {data.name}: try again.")
-        return MeasuredRanking(ranking)
-
-    return each_model(model, data, ranked, rankings_frame, rankings_figure)

@@ -21,14 +21,14 @@ from poslens.studies.curves import command as curves
 from poslens.studies.debias import calibrate_command as calibrate
 from poslens.studies.explain import command as explain
 from poslens.studies.passport import command as passport
-from poslens.studies.ranking import command as ranking
+from poslens.studies.published import command as published
 
 _GROUPS = (
     explain.app,
     compare.app,
     curves.app,
     interventions.app,
-    ranking.app,
+    published.app,
     calibrate.app,
     passport.app,
     check.app,

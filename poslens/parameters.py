@@ -84,6 +84,11 @@ class Text(Parameter[str]):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ModelName(Text):
+    """The name of a model."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Choice(Parameter[str]):
     """One of `options`."""
 
@@ -101,14 +106,18 @@ class Choice(Parameter[str]):
 @dataclass(frozen=True, kw_only=True)
 class Several(Parameter[tuple[str, ...]]):
     """One or more values, each checked by `check`, which raises UserError. `options` are
-    suggestions, or the only values allowed if `closed`."""
+    suggestions, or the only values allowed if `closed`. The default replaces an empty choice, unless
+    it `may_be_empty`."""
 
     options: tuple[str, ...]
     check: Callable[[str], object] = str
     closed: bool = False
+    may_be_empty: bool = False
 
     def parse(self, value: Any) -> tuple[str, ...]:
-        choices = [value] if isinstance(value, str) else list(value or self.default)
+        choices = [value] if isinstance(value, str) else list(value)
+        if not choices and not self.may_be_empty:
+            choices = list(self.default)
         for choice in choices:
             if self.closed and choice not in self.options:
                 raise UserError(
@@ -162,8 +171,9 @@ class Parameters(Mapping[str, Parameter[Any]]):
     def __len__(self) -> int:
         return len(self._declared)
 
-    def settings(self, given: Mapping[str, Any] | None = None) -> Settings:
-        """All values, checked, with defaults for those that are not given.
+    def settings(self, given: Mapping[str, Any] | None = None, table: str = "") -> Settings:
+        """All values, checked, with defaults for those that are not given; `table` is the only
+        table that is needed, if any.
 
         Raises:
             UserError: a parameter is unknown, or a value is not allowed.
@@ -180,16 +190,18 @@ class Parameters(Mapping[str, Parameter[Any]]):
                 if given.get(name) is not None
                 else parameter.default
                 for name, parameter in self._declared.items()
-            }
+            },
+            table,
         )
 
 
 class Settings(Mapping[str, Any]):
     """Checked values of a study's parameters, which are also attributes. Equal settings have equal
-    text, which can be part of a key."""
+    text, which can be part of a key. `table` is the table that a command prints; empty where all
+    tables are shown."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = dict(values)
+    def __init__(self, values: Mapping[str, Any], table: str = "") -> None:
+        self._values, self.table = dict(values), table
 
     def __getattr__(self, name: str) -> Any:
         try:

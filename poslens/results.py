@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.curves.positions import document_curve
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.evidence_profile import EvidenceProfile
 from poslens.attribution.methods import METHODS
 from poslens.attribution.types import Array, PositionCurve, Provenance
 from poslens.compute.compute import Explained
@@ -35,10 +33,6 @@ from poslens.studies.passport import service as passports
 from poslens.studies.passport.document import FORMATS as PASSPORT_FORMATS
 from poslens.studies.passport.document import document_bytes
 from poslens.studies.passport.service import ModelPassport as Card
-from poslens.studies.ranking import tables
-from poslens.studies.ranking.figures import evidence_bins
-from poslens.studies.ranking.service import Ranked
-from poslens.studies.ranking.tables import ranking_frame
 
 if TYPE_CHECKING:
     from poslens.widget import Heatmap
@@ -196,79 +190,6 @@ def curves_figure(curves: Sequence[Curve], style: Style) -> go.Figure:
         y_title=curves[0].y_title,
         provenance=[curve.source for curve in curves],
     )
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class MeasuredRanking(Result):
-    """A model's rankings of a data set, and the measures of them."""
-
-    ranked: Ranked
-
-    @property
-    def psi(self) -> float | None:
-        """Position sensitivity index of nDCG@10; None if it is undefined. `to_frame("psi")` has its
-        permutation baseline."""
-        profile = self.ranked.evaluation.profile
-        return None if profile is None else profile.psi
-
-    @property
-    def curve(self) -> Array:
-        """nDCG@10 by position of the evidence in 20 equal bins, float32 [20]; NaN for bins without
-        a query.
-
-        Raises:
-            UserError: the data set has no evidence positions.
-        """
-        means = self._profile().means
-        return np.array([np.nan if mean is None else mean for mean in means], dtype=np.float32)
-
-    def _profile(self) -> EvidenceProfile:
-        if self.ranked.evaluation.profile is None:
-            raise UserError("This data set does not say where its evidence is.")
-        return self.ranked.evaluation.profile
-
-    @property
-    def provenance(self) -> list[Provenance]:
-        """See `Result`."""
-        return [self.ranked.provenance()]
-
-    def to_frame(self, table: str = "measures") -> pd.DataFrame:
-        """A table of `poslens rank`: "measures" (with intervals), "psi", "bins", "queries" or
-        "languages"; for data sets with groups of queries also "groups" and "positions".
-
-        Raises:
-            UserError: there is no such table, or the data set has no groups.
-        """
-        return ranking_frame([self.ranked], table)
-
-    def figure(self, style: Style | None = None) -> go.Figure:
-        """nDCG@10 by position of the evidence.
-
-        Raises:
-            UserError: the data set has no evidence positions.
-        """
-        return rankings_figure([self], style or Style())
-
-    def _repr_html_(self) -> str:
-        measures = tables.TABLES["measures"].text_frame([self.ranked])
-        return str(measures.to_html(index=False, escape=True))
-
-    def __repr__(self) -> str:
-        evaluation = self.ranked.evaluation
-        ndcg = evaluation.estimates["nDCG@10"]
-        return f"<Ranking by {evaluation.model}: nDCG@10 {ndcg}, {evaluation.n:,} queries>"
-
-
-def rankings_frame(rankings: Sequence[MeasuredRanking]) -> pd.DataFrame:
-    """Each measure of each model with its interval."""
-    return tables.TABLES["measures"].frame([ranking.ranked for ranking in rankings])
-
-
-def rankings_figure(rankings: Sequence[MeasuredRanking], style: Style) -> go.Figure:
-    """nDCG@10 by position of the evidence, a line for each model."""
-    profiles = {ranking.ranked.name: ranking._profile() for ranking in rankings}
-    provenance = [ranking.ranked.provenance() for ranking in rankings]
-    return evidence_bins(profiles, style, provenance=provenance)
 
 
 @dataclass(frozen=True, repr=False, eq=False)

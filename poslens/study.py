@@ -46,10 +46,15 @@ Summary = TypeVar("Summary")
 
 @dataclass(frozen=True, slots=True)
 class Figure(Generic[Summary]):
-    """A figure of a study: its title, and the function that draws it from the summaries alone."""
+    """A figure of a study: its title, and the function that draws it from the summaries alone. It
+    raises a `UserError` if they have nothing to draw, and pages omit it then. The command draws it
+    with the `tables` that it belongs to, and the first figure of the study with all others. Two
+    figures that are `half` as wide share a row of the page."""
 
     title: str
     draw: Callable[[Sequence[Summary], Style, Sequence[Provenance]], go.Figure]
+    tables: tuple[str, ...] = ()
+    half: bool = False
 
 
 class Study(ABC, Generic[Corpus, Subject, Summary]):
@@ -62,7 +67,7 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
     `limits` what the verdict does not show. `dataset` and `models` are the defaults; pages start
     with the models `compared` instead, if there are any. `product` names what a study can write to
     a folder in addition to its results, and `part` declares its part of a passport, if it has
-    one.
+    one. `retries` is whether failed items are recorded, and retried on request only.
     """
 
     name: ClassVar[str]
@@ -79,11 +84,16 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
     dataset: ClassVar[str] = SAMPLE
     product: ClassVar[str] = ""
     part: ClassVar[StudyPart | None] = None
+    retries: ClassVar[bool] = True
 
     def parameters_for(self, data: DataSet) -> Parameters:
         """The parameters for this data set: without those that it determines, and with the options
         that it offers."""
         return self.parameters
+
+    def default_models(self, settings: Settings) -> Sequence[str]:
+        """The models of a command that names none."""
+        return self.models
 
     @abstractmethod
     def corpus(self, data: DataSet, settings: Settings) -> Corpus:
@@ -131,6 +141,15 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
         Raises:
             UserError: the study does not fit the model.
         """
+
+    def without_models(self, corpus: Corpus) -> list[Summary]:
+        """Results that no model computes, such as rankings read from a file; they follow those of
+        models.
+
+        Raises:
+            UserError: they don't fit the corpus.
+        """
+        return []
 
     @abstractmethod
     def job(self, compute: Compute, subject: Subject) -> Job:
@@ -195,6 +214,14 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
 
         return {**self.tables, "differences": Table(DifferenceRow, rows, TITLE, joint=True)}
 
+    def tables_of(self, summaries: Sequence[Summary]) -> Mapping[str, Table[Any]]:
+        """The tables that these results can fill."""
+        return self.all_tables
+
+    def figure_of(self, table: str) -> Figure[Summary]:
+        """The figure that the command draws with a table."""
+        return next((each for each in self.figures if table in each.tables), self.figures[0])
+
     @property
     def streams(self) -> bool:
         """Whether no result depends on later ones, so that each verdict can be shown
@@ -212,6 +239,10 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
     @abstractmethod
     def provenance(self, summary: Summary) -> Provenance:
         """Everything needed to reproduce the summary."""
+
+    def provenances(self, summaries: Sequence[Summary], table: str = "") -> list[Provenance]:
+        """The provenance of each summary, or of its numbers in a table."""
+        return [self.provenance(summary) for summary in summaries]
 
     def require_product(self, folder: Path) -> None:
         """Check that `write_product` can write to this folder. Only for a study with a `product`.
@@ -280,10 +311,11 @@ def stored(
     compute: Compute,
     subjects: Iterable[Subject],
     *,
+    without_models: Iterable[Summary] = (),
     incomplete: bool = False,
 ) -> list[Summary]:
-    """The stored results of complete subjects, in order; with `incomplete`, also estimates for
-    incomplete ones."""
+    """The stored results of complete subjects, in order, followed by those `without_models`; with
+    `incomplete`, also estimates for incomplete subjects."""
     summaries: list[Summary] = []
     for subject in subjects:
         summary = study.summarize(compute, subject, summaries)
@@ -291,7 +323,7 @@ def stored(
             summary = study.so_far(compute, subject, summaries)
         if summary is not None:
             summaries.append(summary)
-    return study.together(summaries)
+    return study.together([*summaries, *without_models])
 
 
 def question_of(study: Study[Any, Any, Any]) -> PartQuestion:

@@ -49,11 +49,12 @@ def run_study(
         specs = specs_of(model, data)
         corpus = study.narrowed(compute, specs, corpus, settings)
         planned = plan(study, compute, specs, corpus, settings)
-        if not planned.subjects:
+        others = study.without_models(corpus)
+        if not planned.subjects and not others:
             raise UserError(planned.refused[0])
         for job in planned.jobs:
             run_job(job)
-        result = StudyResult(study, stored(study, compute, planned.subjects))
+        result = StudyResult(study, stored(study, compute, planned.subjects, without_models=others))
         if out is not None:
             study.write_product(result.summaries, Path(out))
         return result

@@ -34,7 +34,7 @@ class StudyResult:
     @property
     def provenance(self) -> list[Provenance]:
         """Everything needed to reproduce the result, one entry for each summary."""
-        return [self.study.provenance(summary) for summary in self.summaries]
+        return self.study.provenances(self.summaries)
 
     def to_frame(self, table: str | None = None) -> pd.DataFrame:
         """The table of this name, by default the study's first one. An estimate has three columns.
@@ -70,7 +70,8 @@ class StudyResult:
 
         fmt = suffix(path, tuple(dict.fromkeys((*TABLE_FORMATS, *FIGURE_FORMATS))))
         if fmt in TABLE_FORMATS:
-            return table_written(path, self.to_frame(table), fmt, self.provenance)
+            provenance = self.study.provenances(self.summaries, table or "")
+            return table_written(path, self.to_frame(table), fmt, provenance)
         style = Style()
         return written(path, figure_bytes(self.figure(style), fmt, style, self.provenance))  # type: ignore[arg-type]
 

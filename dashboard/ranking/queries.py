@@ -10,7 +10,6 @@ from poslens.attribution.evaluation.ranking_measures import NDCG, TOP
 from poslens.dashboard.widgets import links, panels
 from poslens.dashboard.widgets.tables import chosen_row
 from poslens.studies.ranking import tables
-from poslens.studies.ranking.runs import difference_words
 from poslens.studies.ranking.service import Measured
 from poslens.studies.ranking.tables import FILTERS
 
@@ -36,16 +35,16 @@ def section(
     filters = st.pills(
         "Show only queries with", FILTERS, selection_mode="multi", key="ranking.filters", wrap=True
     )
-    frame = tables.queries_frame(ranked)
     compared = by_name.get(against) if against else None
-    if compared is not None:
-        frame = tables.differences_frame(ranked, compared)
+    if compared is None:
+        frame = tables.TABLES["queries"].frame([ranked]).drop(columns="model")
+    else:
+        frame = tables.TABLES["query_differences"].frame([ranked, compared])
     frame = tables.filtered(frame, filters)
     st.caption(
         f"{len(frame):,} of {ranked.evaluation.n:,} queries; choose a row to see its top {TOP}."
     )
     if compared is not None:
-        st.caption(panels.plain(difference_words(ranked, compared)))
         panels.downloads(
             "ranking.differences",
             [dataset, ranked.name, compared.name],

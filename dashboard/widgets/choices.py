@@ -303,22 +303,6 @@ def posir_protocol() -> bool:
     )
 
 
-def posir_settings() -> bool:
-    """Whether models use the PosIR paper's prompts and lengths; the selection of pairs is not
-    affected."""
-    return st.toggle(
-        "PosIR prompt and context limit",
-        key="posir",
-        bind="query-params",
-        help=(
-            "Uses PosIR's query prompt with every model, and truncates queries and documents at "
-            "8,192 tokens, or at the model's context limit if that is lower. (PosIR's own ranking "
-            "script uses the prompt only with Qwen3-Embedding.) When off, each model uses its own "
-            "prompt and context limit."
-        ),
-    )
-
-
 def statistics(models: Sequence[str], dataset: str) -> None:
     """Choose the data set whose word statistics BM25 uses for texts outside the registered data
     sets. Draws nothing if BM25 is not among `models`."""

@@ -10,8 +10,10 @@ from typing import Any
 
 import plotly.graph_objects as go
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from poslens.attribution.datasets import DataSet
+from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.compute.compute import Compute
 from poslens.dashboard.server.own_texts import service_for
@@ -22,7 +24,17 @@ from poslens.dashboard.widgets.run_board import any_active, failed_items, run_bo
 from poslens.dashboard.widgets.tables import column_settings, show_table
 from poslens.figures.palettes import Style
 from poslens.paired import difference_sentences
-from poslens.parameters import Choice, Integer, Numbers, Parameter, Settings, Several, Switch, Text
+from poslens.parameters import (
+    Choice,
+    Integer,
+    ModelName,
+    Numbers,
+    Parameter,
+    Settings,
+    Several,
+    Switch,
+    Text,
+)
 from poslens.study import Figure, Plan, Study, plan, stored
 
 
@@ -113,7 +125,7 @@ def study_section(
         UserError: the data set lacks what the study needs.
     """
     corpus = study.corpus(data, settings)
-    if not names:
+    if not names and not study.without_models(corpus):
         st.info("Select a model.")
         return None
     specs: list[RetrieverSpec] = []
@@ -125,6 +137,7 @@ def study_section(
         corpus = study.narrowed(compute, specs, corpus, settings, report)
     for sentence in study.notes(data, corpus):
         st.caption(panels.plain(sentence))
+    others = study.without_models(corpus)
 
     def planned() -> Plan[Any]:
         return plan(study, compute, specs, corpus, settings)
@@ -132,7 +145,7 @@ def study_section(
     first = planned()
     for reason in first.refused:
         st.caption(panels.plain(reason))
-    if not first.subjects:
+    if not first.subjects and not others:
         return None
     prefix = f"{study.name}."
     if start:
@@ -146,13 +159,15 @@ def study_section(
             jobs = planned().jobs
             results = st.container()
             several = f" in {len(jobs)} runs" if len(jobs) > 1 else ""
-            done = run_board(jobs, prefix, unit=f"{study.unit}s{several}")
+            done = run_board(jobs, prefix, unit=f"{study.unit}s{several}") if jobs else 0
             if any_active(jobs) != ticking:
                 st.rerun()
             if not ticking:
                 _estimates(study, compute, first)
             with results, panels.guarded():
-                if summaries := stored(study, compute, first.subjects, incomplete=True):
+                if summaries := stored(
+                    study, compute, first.subjects, without_models=others, incomplete=True
+                ):
                     _results(study, data, summaries, on_click)
                 else:
                     st.info(
@@ -164,7 +179,8 @@ def study_section(
             failed_items(ended, prefix, unit=study.unit)
 
     board()
-    return Opened(data, settings, corpus, compute, tuple(stored(study, compute, first.subjects)))
+    complete = stored(study, compute, first.subjects, without_models=others)
+    return Opened(data, settings, corpus, compute, tuple(complete))
 
 
 def _estimates(study: Study[Any, Any, Any], compute: Compute, planned: Plan[Any]) -> None:
@@ -189,17 +205,20 @@ def _widget(name: str, parameter: Parameter[Any]) -> Any:
         )
     bound: dict[str, Any] = {"key": name, "bind": "query-params", "help": parameter.help}
     if isinstance(parameter, Several):
-        return st.multiselect(
+        values = st.multiselect(
             title,
             parameter.options,
             default=list(parameter.default),
             accept_new_options=not parameter.closed,
             **bound,
-        ) or list(parameter.default)
+        )
+        return values if values or parameter.may_be_empty else list(parameter.default)
     if isinstance(parameter, Switch):
         return st.toggle(title, parameter.default, **bound)
     if isinstance(parameter, Numbers):
         return st.text_input(title, parameter.text(), **bound)
+    if isinstance(parameter, ModelName):
+        return choices.model(title, name, parameter.default, at=None)
     if isinstance(parameter, Text):
         return st.text_input(title, parameter.default, **bound)
     if isinstance(parameter, Choice):
@@ -221,30 +240,41 @@ def _results(
     summaries: Sequence[Any],
     on_click: Callable[[Any], None] | None,
 ) -> None:
-    provenance = [study.provenance(summary) for summary in summaries]
+    provenance = study.provenances(summaries)
 
     def draw(figure: Figure[Any], style: Style) -> go.Figure:
-        return figure.draw(summaries, style, provenance)
+        sources = study.provenances(summaries, next(iter(figure.tables), ""))
+        return figure.draw(summaries, style, sources)
 
-    figures: dict[str, Callable[[Style], go.Figure]] = {
-        figure.title: partial(draw, figure) for figure in study.figures
-    }
-    for number, (title, drawn) in enumerate(figures.items()):
-        key = f"{study.name}.figure{number or ''}"
-        figure = drawn(panels.screen_style(height_px=380))
-        if number or on_click is None:
-            panels.show(figure, key, title)
+    figures: dict[str, Callable[[Style], go.Figure]] = {}
+    row: list[DeltaGenerator] = []
+    for number, declared in enumerate(study.figures):
+        title, key = declared.title, f"{study.name}.figure{number or ''}"
+        width = {"width_px": panels.BESIDE_PX} if declared.half else {}
+        try:
+            figure = draw(declared, panels.screen_style(height_px=380, **width))
+        except UserError:  # there is nothing to draw
             continue
-        event = panels.show(figure, key, title, on_select="rerun", selection_mode="points")
-        if point := panels.clicked(event, study.name):
-            on_click(point)
-            st.rerun(scope="app")
+        figures[title] = partial(draw, declared)
+        if declared.half:
+            row = row or list(panels.side_by_side(key))
+            with row.pop(0):
+                st.markdown(f"**{panels.plain(title)}**")
+                panels.show(figure, key, title)
+        elif number or on_click is None:
+            panels.show(figure, key, title)
+        else:
+            event = panels.show(figure, key, title, on_select="rerun", selection_mode="points")
+            if point := panels.clicked(event, study.name):
+                on_click(point)
+                st.rerun(scope="app")
     verdicts = [study.verdict(summary) for summary in summaries]
     for sentence in (*verdicts, *difference_sentences(study.differences(summaries))):
         st.markdown(panels.plain(sentence))
     for sentence in study.remarks(summaries):
         st.warning(panels.plain(sentence), icon=":material/info:")
-    for name, table in study.all_tables.items():
+    tables = study.tables_of(summaries)
+    for name, table in tables.items():
         if table.on_page and len(frame := table.text_frame(summaries)):
             if table.title:
                 st.markdown(f"**{panels.plain(table.title)}**")
@@ -262,6 +292,10 @@ def _results(
         figures=figures,
         tables={
             table.title or name.capitalize(): partial(table.frame, summaries)
-            for name, table in study.all_tables.items()
+            for name, table in tables.items()
+        },
+        sources={
+            table.title or name.capitalize(): study.provenances(summaries, name)
+            for name, table in tables.items()
         },
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +19,7 @@ from poslens.commands.answers import answers, print_table, table_answer
 from poslens.commands.command_options import (
     Dataset,
     data_name,
+    resolve,
     several_models,
     specs_of,
     with_rejections,
@@ -30,10 +32,11 @@ from poslens.commands.command_output import (
 )
 from poslens.commands.result_files import FigureFile, FigureOption
 from poslens.paired import difference_sentences
-from poslens.parameters import Integer, Numbers, Parameter, Several, Switch
-from poslens.study import Study, plan
+from poslens.parameters import Integer, ModelName, Numbers, Parameter, Settings, Several, Switch
+from poslens.study import Study, Summary, plan
 
 if TYPE_CHECKING:
+    from poslens.attribution.retrievers.specs import RetrieverSpec
     from poslens.compute.runs import Job
 
 
@@ -60,7 +63,10 @@ def _signature(study: Study[Any, Any, Any], tables: type[StrEnum]) -> inspect.Si
         return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
     models = several_models(f"{', '.join(study.models)} by default.")
-    names = ", ".join(study.all_tables)
+    names = "; ".join(
+        f"{name} ({_uncapitalized(table.title)})" if table.title.lower() not in ("", name) else name
+        for name, table in study.all_tables.items()
+    )
     options = [
         parameter("model", Annotated[list[str] | None, models], None),
         parameter("dataset", Dataset, study.dataset),
@@ -71,7 +77,7 @@ def _signature(study: Study[Any, Any, Any], tables: type[StrEnum]) -> inspect.Si
         parameter("table", Annotated[tables, typer.Option(help=f"{names}.")], next(iter(tables))),
     ]
     if study.figures:
-        drawn = FigureOption(study.figures[0].title.lower())
+        drawn = FigureOption(_drawn(study))
         options.append(parameter("figure", Annotated[FigureFile | None, drawn], None))
     if study.product:
         help = (
@@ -80,14 +86,27 @@ def _signature(study: Study[Any, Any, Any], tables: type[StrEnum]) -> inspect.Si
         )
         folder = typer.Option("--out", help=help)
         options.append(parameter("out", Annotated[Path | None, folder], None))
-    retry = typer.Option(help=f"Retry each {study.unit} that failed.")
-    options += [
-        parameter("retry_failed", Annotated[bool, retry], False),
-        parameter(
-            "format", Annotated[TextFormat, typer.Option(help="json or csv.")], TextFormat.json
-        ),
-    ]
+    if study.retries:
+        retry = typer.Option(help=f"Retry each {study.unit} that failed.")
+        options.append(parameter("retry_failed", Annotated[bool, retry], False))
+    written = typer.Option(help="json or csv.")
+    options.append(parameter("format", Annotated[TextFormat, written], TextFormat.json))
     return inspect.Signature(options)
+
+
+def _drawn(study: Study[Any, Any, Any]) -> str:
+    """What --figure draws."""
+    first, *others = study.figures
+    of_tables = (
+        f"with --table {' or '.join(figure.tables)}: {_uncapitalized(figure.title)}"
+        for figure in others
+        if figure.tables
+    )
+    return "; ".join((_uncapitalized(first.title), *of_tables))
+
+
+def _uncapitalized(title: str) -> str:
+    return title[0].lower() + title[1:] if title[1:2].islower() else title
 
 
 def _option(name: str, parameter: Parameter[Any]) -> Any:
@@ -112,21 +131,50 @@ def _run(study: Study[Any, Any, Any], given: dict[str, Any]) -> None:
     folder: Path | None = given.get("out")
     if folder is not None:  # checked before a computation that may take hours
         study.require_product(folder)
-    settings = study.parameters.settings({name: given[name] for name in study.parameters})
+    table = str(given["table"])
+    settings = study.parameters.settings(
+        {name: _value(declared, given[name]) for name, declared in study.parameters.items()}, table
+    )
     data = with_rejections(study.read(data_name(given["dataset"])))
-    specs = specs_of(given["model"] or study.models, data.name)
+    specs = specs_of(given["model"] or study.default_models(settings), data.name)
     corpus = study.corpus(data, settings)
     quiet()
     from poslens.compute.compute import service
 
+    corpus = study.narrowed(service(), specs, corpus, settings)
     for sentence in study.notes(data, corpus):
         print(sentence, file=sys.stderr)
-    corpus = study.narrowed(service(), specs, corpus, settings)
+    summaries, refused = computed(study, specs, corpus, settings, given.get("retry_failed", False))
+    verdicts = [] if study.streams else [study.verdict(summary) for summary in summaries]
+    verdicts += difference_sentences(study.differences(summaries))
+    for sentence in (*verdicts, *study.remarks(summaries), *dict.fromkeys(refused)):
+        print(sentence, file=sys.stderr)
+    if folder is not None:
+        study.write_product(summaries, folder)
+        print(folder, file=sys.stderr)
+    print_summaries(study, summaries, table, figure, given["format"])
+
+
+def computed(
+    study: Study[Any, Any, Summary],
+    specs: Sequence[RetrieverSpec],
+    corpus: Any,
+    settings: Settings,
+    retry_failed: bool = False,
+) -> tuple[list[Summary], list[str]]:
+    """The results, computed with progress on stderr where they are not stored, and the reasons why
+    models have none.
+
+    Raises:
+        UserError: there is no result, or a run is not complete.
+    """
+    from poslens.compute.compute import service
+
     planned = plan(study, service(), specs, corpus, settings)
-    refused, summaries = list(planned.refused), list[Any]()
+    refused, summaries = list(planned.refused), list[Summary]()
     for subject, job in zip(planned.subjects, planned.jobs, strict=True):
         try:
-            _compute(study, subject, job, given["retry_failed"])
+            _compute(study, subject, job, retry_failed)
             summary = study.summarize(service(), subject, summaries)
         except UserError as reason:
             refused.append(str(reason))
@@ -136,22 +184,30 @@ def _run(study: Study[Any, Any, Any], given: dict[str, Any]) -> None:
         summaries.append(summary)
         if study.streams:
             print(study.verdict(summary), file=sys.stderr, flush=True)
+    summaries += study.without_models(corpus)
     if not summaries:
         raise UserError(refused[0])
-    summaries = study.together(summaries)
-    verdicts = [] if study.streams else [study.verdict(summary) for summary in summaries]
-    verdicts += difference_sentences(study.differences(summaries))
-    for sentence in (*verdicts, *study.remarks(summaries), *dict.fromkeys(refused)):
-        print(sentence, file=sys.stderr)
-    provenance = [study.provenance(summary) for summary in summaries]
+    return study.together(summaries), refused
+
+
+def print_summaries(
+    study: Study[Any, Any, Summary],
+    summaries: Sequence[Summary],
+    table: str,
+    figure: FigureFile | None,
+    format: TextFormat,
+) -> None:
+    """Print a table of the results, and draw them if `figure` is a file."""
+    provenance = study.provenances(summaries, table)
     if figure is not None:
-        figure.draw(study.figures[0].draw(summaries, figure.style, provenance), provenance)
-    if folder is not None:
-        study.write_product(summaries, folder)
-        print(folder, file=sys.stderr)
-    print_table(
-        study.all_tables[given["table"]].frame(summaries), given["format"].value, provenance
-    )
+        drawn = study.figure_of(table).draw(summaries, figure.style, provenance)
+        figure.draw(drawn, provenance)
+    print_table(study.all_tables[table].frame(summaries), format.value, provenance)
+
+
+def _value(parameter: Parameter[Any], value: Any) -> Any:
+    # A model may also be a folder, which gets a name.
+    return resolve(value).name if isinstance(parameter, ModelName) else value
 
 
 def _compute(study: Study[Any, Any, Any], subject: Any, job: Job, retry_failed: bool) -> None:

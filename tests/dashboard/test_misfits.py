@@ -96,7 +96,7 @@ def spoiled(own_service: None) -> None:
         ("cause", {"tab": "Data set"}, "No results have been computed"),
         ("passport", {}, "Not computed yet"),
         ("audit", {}, "No result is complete yet"),  # the reasons of two documents stay
-        ("ranking", {}, "Not ranked yet"),
+        ("ranking", {}, "No results have been computed"),
         ("map", {}, "of 68 are not computed yet"),
     ],
 )

@@ -146,11 +146,11 @@ def test_curves_relocation_and_rankings_of_a_file(_data: str) -> None:
         "word statistics cannot see order"
     )
     ranked = poslens.rank("BM25", _data)
-    assert len(ranked.to_frame("queries")) == 10 and 0 <= ranked.psi <= 1
+    psi, bins = (ranked.to_frame(table).iloc[:20] for table in ("psi", "bins"))
+    assert len(ranked.to_frame("queries")) == 10 and len(bins) == 20
     assert "nDCG@10" in repr(ranked) and "<table" in ranked._repr_html_()
-    filled = ~np.isnan(ranked.curve)
-    assert ranked.curve.shape == (20,) and filled.sum() == 20 - ranked._profile().n_empty
-    assert ranked.psi == pytest.approx(1 - ranked.curve[filled].min() / ranked.curve[filled].max())
+    assert bins["nDCG@10"].isna().sum() == psi["empty bins"][0]
+    assert psi["PSI"][0] == pytest.approx(1 - bins["nDCG@10"].min() / bins["nDCG@10"].max())
     found = {result: result.figure() for result in (curve, moved)}
     for result, figure in found.items():
         shown = next(line.y for line in figure.data if line.mode and len(line.y) == 100)
@@ -174,7 +174,6 @@ def test_several_models_give_the_results_of_each_by_name(_data: str, tmp_path: P
         "curve": lambda model: poslens.curve(model, _data, method="occlusion", level="sentence"),
         "relocate": lambda model: poslens.relocate(model, _data),
         "ablation": lambda model: poslens.cause(model, _data, intervention="ablation", by="mask"),
-        "rank": lambda model: poslens.rank(model, _data),
     }
     for name, call in calls_of_one.items():
         several, alone = call(names), {model: call(model) for model in names}
@@ -189,7 +188,12 @@ def test_several_models_give_the_results_of_each_by_name(_data: str, tmp_path: P
         entries = json.loads((tmp_path / f"{name}.provenance.json").read_bytes())
         assert [entry["model"] for entry in entries] == names
     with pytest.raises(KeyError):
-        _ = poslens.rank(names, _data)["MiniLM-recency"]
+        _ = poslens.relocate(names, _data)["MiniLM-recency"]
+    ranked = poslens.rank(names, _data)
+    rows = pd.concat([poslens.rank(name, _data).to_frame() for name in names], ignore_index=True)
+    pd.testing.assert_frame_equal(ranked.to_frame(), rows)
+    assert {trace.name for trace in ranked.figure().data} >= set(names)
+    assert ranked.to_frame("differences")["n"].tolist() == [10]
     cards = poslens.passport(names, _data, compute=False)
     assert [card.name for card in cards.cards] == names
     baseline = cards.save(tmp_path / "baseline.json")
@@ -296,7 +300,7 @@ def test_an_object_with_encode_is_a_model(_data: str) -> None:
     assert curve.summary.n == 10 and curve.curve.shape == (100,)
     moved = poslens.relocate(own, _data)
     assert moved.last_minus_first.value == pytest.approx(0, abs=1e-6), "counts cannot see order"
-    assert poslens.rank(own, _data).ranked.evaluation.model == name
+    assert poslens.rank(own, _data).to_frame()["model"].tolist() == [name]
     assert name in repr(poslens.passport(own, _data))
     with pytest.raises(
         poslens.UserError, match=r"saliency is unavailable for Counts-.*no gradients"

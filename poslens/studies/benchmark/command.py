@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from poslens.attribution.errors import UserError
-from poslens.commands.answers import answers, print_table, table_answer
+from poslens.commands.answers import answers, table_answer
 from poslens.commands.command_options import Dataset, Models, for_data, pairs_of, resolve, specs_of
 from poslens.commands.command_output import TextFormat, cli_command, quiet
 from poslens.commands.result_files import FigureFile, FigureOption
@@ -114,12 +114,12 @@ def _by_groups(
     Raises:
         UserError: the data set has other groups, or a model cannot rank.
     """
-    from poslens.studies.ranking import service as ranking_service
-    from poslens.studies.ranking.command import ranked_by, ranking_figure
-    from poslens.studies.ranking.tables import TABLES
+    from poslens.commands.study_command import computed, print_summaries
+    from poslens.studies.ranking.service import RankingSetup, collection_of
+    from poslens.studies.ranking.study import RANKING, RankingTask
 
     data, _ = pairs_of(source, False)
-    collection = ranking_service.collection_of(data)
+    collection = collection_of(data)
     if collection.groups != groups:
         raise UserError(
             f"{data.name} doesn't have the format of {groups.title}: see docs/data.md for the "
@@ -128,11 +128,10 @@ def _by_groups(
     if n:
         collection = collection.sampled(n, seed)
     first = for_data(resolve(first_stage), data.name)
-    setup = ranking_service.RankingSetup(collection, first_stage=first)
+    task = RankingTask((RankingSetup(collection, first_stage=first),), data.name, data.pairs)
     quiet()
     specs = specs_of(models or ["MiniLM"], data.name)
-    ranked_models = ranked_by(specs, setup)
-    provenance = ranking_service.group_provenance(ranked_models)
-    if figure is not None:
-        figure.draw(ranking_figure(ranked_models, figure.style), provenance)
-    print_table(TABLES[table].frame(ranked_models), format.value, provenance)
+    summaries, refused = computed(RANKING, specs, task, RANKING.parameters.settings())
+    if refused:
+        raise UserError(refused[0])
+    print_summaries(RANKING, summaries, table, figure, format)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import scipy  # loads scipy.stats at its first use
@@ -25,20 +26,23 @@ N_PERMUTATIONS = 9999
 ALL_LENGTHS = "all lengths"
 
 
-def agreement_rows(
-    rankings: Sequence[Measured], against: Sequence[Measured]
-) -> Iterator[AgreementRow]:
+def agreement_rows(summaries: Sequence[Measured]) -> Iterator[AgreementRow]:
     """Spearman's correlation of the order of models on two data sets, for each measure. Models are
-    matched by name.
+    matched by name; the first ranking is of the first data set.
 
     Raises:
         UserError: there are fewer than three models.
     """
+    dataset = summaries[0].collection.name
+    rankings = [measured for measured in summaries if measured.collection.name == dataset]
+    against = [measured for measured in summaries if measured.collection.name != dataset]
     if len(rankings) < FEWEST:
         raise UserError(
             f"An order of {len(rankings)} models can't be compared: name at least {FEWEST} with "
             "--model."
         )
+    if not against:
+        raise UserError("The order of models is compared with no other data set: give --against.")
     others = {measured.name: measured for measured in against}
     for measure in rankings[0].evaluation.estimates:
         values = {m.name: m.evaluation.estimates[measure].value for m in rankings}
@@ -46,8 +50,8 @@ def agreement_rows(
         spearman, p = _spearman(list(values.values()), list(values_against.values()))
         yield AgreementRow(
             measure,
-            rankings[0].setup.collection.name,
-            against[0].setup.collection.name,
+            dataset,
+            against[0].collection.name,
             len(values),
             spearman,
             p,
@@ -89,12 +93,12 @@ def pools(collection: Collection) -> list[Collection]:
 _PARTS = (16, 8, 4, 2, 1)
 
 
-def pool_row(measured: Measured) -> PoolRow:
+def pool_rows(measured: Measured) -> Iterator[PoolRow]:
     """A model's measures over one pool."""
     estimates = measured.evaluation.estimates
-    return PoolRow(
+    yield PoolRow(
         measured.name,
-        measured.setup.collection.survey.n,
+        measured.collection.survey.n,
         measured.evaluation.n,
         estimates[SUCCESS_OF_PAIRS],
         estimates[SUCCESS],
@@ -128,10 +132,16 @@ def evidence_rows(collection: Collection) -> list[EvidenceRow]:
     ]
 
 
-def evidence_provenance(collection: Collection) -> Provenance:
-    """Provenance of the positions, which no model computes."""
-    return of_data(
-        collection.name,
-        "mid-point of the evidence relative to the document's characters, 20 bins",
-        n_queries=sum(query.evidence is not None for query in collection.queries),
-    )
+@dataclass(frozen=True)
+class EvidencePositions:
+    """A collection whose evidence is located; no model ranks it."""
+
+    collection: Collection
+
+    def provenance(self) -> Provenance:
+        """Provenance of the positions."""
+        return of_data(
+            self.collection.name,
+            "mid-point of the evidence relative to the document's characters, 20 bins",
+            n_queries=sum(query.evidence is not None for query in self.collection.queries),
+        )

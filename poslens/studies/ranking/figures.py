@@ -8,6 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from poslens.attribution.curves.positions import BUCKET_EDGES, LENGTH_BUCKETS
+from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.evidence_profile import N_EVIDENCE_BINS, EvidenceProfile
 from poslens.attribution.evaluation.position_groups import GroupedRanking
 from poslens.attribution.evaluation.ranking_measures import NDCG
@@ -24,7 +25,9 @@ from poslens.figures.figure_base import (
     with_legend,
 )
 from poslens.figures.palettes import Style, escape
+from poslens.studies.ranking.benchmarks import EvidencePositions, evidence_rows
 from poslens.studies.ranking.rows import EvidenceRow
+from poslens.studies.ranking.service import Measured
 
 _CENTRES = (np.arange(N_EVIDENCE_BINS) + 0.5) * 100 / N_EVIDENCE_BINS
 _FOOT = 0.2
@@ -188,3 +191,70 @@ def length_buckets(
     figure.update_layout(barmode="group", bargap=0.25)
     figure.update_yaxes(range=[0, 1.03])
     return with_legend(figure, style)
+
+
+# -- figures of the study --------------------------------------------------------------------------
+
+NOTHING_TO_DRAW = "This data set does not say where its evidence is: leave out --figure."
+
+
+def draw_bins(
+    summaries: Sequence[Measured], style: Style, provenance: Provenances = ()
+) -> go.Figure:
+    """`evidence_bins` of measured rankings.
+
+    Raises:
+        UserError: the data set does not say where its evidence is.
+    """
+    profiles = {
+        measured.name: measured.evaluation.profile
+        for measured in summaries
+        if measured.evaluation.profile is not None
+    }
+    if not profiles:
+        raise UserError(NOTHING_TO_DRAW)
+    return evidence_bins(profiles, style, provenance=provenance)
+
+
+def draw_groups(
+    summaries: Sequence[Measured], style: Style, provenance: Provenances = ()
+) -> go.Figure:
+    """`position_groups` of measured rankings.
+
+    Raises:
+        UserError: the data set has no groups of queries.
+    """
+    groups = {
+        measured.name: measured.by_group for measured in summaries if measured.by_group is not None
+    }
+    if not groups:
+        raise UserError("This data set has no groups of queries: leave out --figure.")
+    return position_groups(groups, style, provenance=provenance)
+
+
+def draw_lengths(
+    summaries: Sequence[Measured], style: Style, provenance: Provenances = ()
+) -> go.Figure:
+    """`length_buckets` of measured rankings.
+
+    Raises:
+        UserError: the data set has no evidence or no lengths.
+    """
+    buckets = {measured.name: measured.evaluation.buckets for measured in summaries}
+    if not any(buckets.values()):
+        raise UserError(NOTHING_TO_DRAW)
+    return length_buckets(buckets, style, provenance=provenance)
+
+
+def draw_evidence(
+    summaries: Sequence[Measured | EvidencePositions], style: Style, provenance: Provenances = ()
+) -> go.Figure:
+    """`evidence_positions` of the data set, which pages with rankings omit.
+
+    Raises:
+        UserError: the data set does not say where its evidence is, or is ranked.
+    """
+    if isinstance(summaries[0], Measured):
+        raise UserError("Evidence positions are drawn with --table evidence.")
+    rows = evidence_rows(summaries[0].collection)
+    return evidence_positions(rows, style, provenance=provenance)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, TypedDict
 
 from poslens.attribution.curves.bootstrap import Estimate
-from poslens.commands.answers import Model
 from poslens.rows import column, columns
 
 MODEL, QUERIES = "Name of the model.", "Number of queries."
@@ -27,7 +25,7 @@ GROUP_NDCG = "nDCG@10 of this group; null if it has no query."
 
 @dataclass(frozen=True, slots=True)
 class MeasuresRow:
-    """What a model's rankings are worth."""
+    """How good a model's rankings are."""
 
     model: str = column(MODEL)
     queries: int = column(QUERIES, shown=False)
@@ -76,7 +74,7 @@ class MeasuresRow:
 
 @dataclass(frozen=True, slots=True)
 class PsiRow:
-    """How much a ranking depends on the evidence's place, for one length."""
+    """How much rankings depend on the position of the evidence, for one length."""
 
     model: str = column(MODEL)
     length: str | None = column(LENGTH)
@@ -100,15 +98,34 @@ class PsiStratumRow(PsiRow):
     stratum: str = column("The language, or the domain: the part of the corpus.")
 
 
-@dataclass(frozen=True, slots=True)
-class BinsRow:
-    """The queries whose evidence stands in one bin."""
+@dataclass(frozen=True)
+class OfModel:
+    """A row about a model."""
 
     model: str = column(MODEL)
+
+
+@dataclass(frozen=True)
+class EvidenceBin:
+    """The queries whose evidence is in one bin of its document."""
+
     length: str | None = column(LENGTH)
     bin: int = column("Index of the bin, from 0.")
     position: float = column("Center of the bin, 0 to 1 of the document.")
     queries: int = column(QUERIES)
+
+
+@dataclass(frozen=True)
+class EvidenceRow(EvidenceBin):
+    """The queries whose evidence is in one bin of its document."""
+
+    share: float = column("Share of the queries of this length, 0 to 1.", form=".1%")
+
+
+@dataclass(frozen=True)
+class BinsRow(EvidenceBin, OfModel):
+    """The queries whose evidence is in one bin, under a model."""
+
     read: float | None = column(READ, key="evidence read")
     ndcg: float | None = column("nDCG@10 of its queries; null if it has none.", key="nDCG@10")
 
@@ -128,7 +145,7 @@ class QueriesRow:
 
 
 @dataclass(frozen=True, slots=True)
-class DifferencesRow:
+class QueryDifferenceRow:
     """A query under two models or runs."""
 
     query: str = column("Text of the query.")
@@ -143,31 +160,40 @@ class DifferencesRow:
     id: str = column("Id of the query.")
 
 
-@dataclass(frozen=True, slots=True)
-class LanguagesRow:
+@dataclass(frozen=True)
+class SuccessOfQueries:
+    """S@10 and nDCG@10 of some of the queries."""
+
+    queries: int = column(QUERIES)
+    pairs: int = column("Number of pairs of a query and a relevant document.")
+    of_pairs: Estimate = column(SUCCESS_OF_PAIRS, key="S@10 per pair")
+    of_queries: Estimate = column(SUCCESS, key="S@10 per query")
+    ndcg: float | None = column(NDCG, key="nDCG@10")
+
+
+@dataclass(frozen=True)
+class OfLanguage(OfModel):
+    """A row about a model and a language."""
+
+    language: str = column("Language of the queries.")
+
+
+@dataclass(frozen=True)
+class LanguagesRow(SuccessOfQueries, OfLanguage):
     """The queries of one language."""
 
-    model: str = column(MODEL)
-    language: str = column("Language of the queries.")
-    queries: int = column(QUERIES)
-    pairs: int = column("Number of pairs of a query and a relevant document.")
-    of_pairs: Estimate = column(SUCCESS_OF_PAIRS, key="S@10 per pair")
-    of_queries: Estimate = column(SUCCESS, key="S@10 per query")
-    ndcg: float | None = column(NDCG, key="nDCG@10")
 
+@dataclass(frozen=True)
+class OfSplit(OfModel):
+    """A row about a model and a value of a property."""
 
-@dataclass(frozen=True, slots=True)
-class SplitRow:
-    """The queries with one value of a property."""
-
-    model: str = column(MODEL)
     by: str = column("length (of the query, in characters), or the data set's: year, platform.")
     split: str = column("Value of the property.")
-    queries: int = column(QUERIES)
-    pairs: int = column("Number of pairs of a query and a relevant document.")
-    of_pairs: Estimate = column(SUCCESS_OF_PAIRS, key="S@10 per pair")
-    of_queries: Estimate = column(SUCCESS, key="S@10 per query")
-    ndcg: float | None = column(NDCG, key="nDCG@10")
+
+
+@dataclass(frozen=True)
+class SplitRow(SuccessOfQueries, OfSplit):
+    """The queries with one value of a property."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +262,7 @@ class PositionsRow:
 
 @dataclass(frozen=True, slots=True)
 class AgreementRow:
-    """How alike two data sets order the same models by one measure."""
+    """How similarly two data sets order the same models by one measure."""
 
     measure: str = column("Name of the measure.")
     dataset: str = column("Name of the data set.")
@@ -252,24 +278,3 @@ class AgreementRow:
     )
     order: str = column("The models on the data set, best first.")
     order_against: str = column("The models on the other data set, best first.")
-
-
-@dataclass(frozen=True, slots=True)
-class EvidenceRow:
-    """The queries whose evidence is in one bin of its document."""
-
-    length: str | None = column(LENGTH)
-    bin: int = column("Index of the bin, from 0.")
-    position: float = column("Center of the bin, 0 to 1 of the document.")
-    queries: int = column(QUERIES)
-    share: float = column("Share of the queries of this length, 0 to 1.", form=".1%")
-
-
-class PublishedCurveRow(TypedDict):
-    """One position of a published mean curve."""
-
-    model: Model
-    position: Annotated[float, "Position in the text, 0 to 1."]
-    mean: Annotated[float, "Mean over the published curves."]
-    std: Annotated[float, "Standard deviation over the published curves."]
-    n: Annotated[int, "Curves averaged."]

@@ -1,17 +1,15 @@
-"""Runs of other programs, compared with models' rankings, and the query-by-query difference of
-two rankings. No Streamlit here."""
+"""Runs of other programs, measured like models' rankings."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
+from poslens.attribution.datasets.streams import File
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import Comparison, compared
-from poslens.attribution.evaluation.position_effect import MARGIN
-from poslens.attribution.evaluation.ranking_measures import NDCG, evaluate
-from poslens.attribution.evaluation.trec_runs import TrecRun, placed
+from poslens.attribution.evaluation import trec_runs
+from poslens.attribution.evaluation.ranking_measures import evaluate
+from poslens.attribution.evaluation.trec_runs import TrecRun, placed, read_run
 from poslens.attribution.types import Provenance
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute import provenance
@@ -29,10 +27,8 @@ class RankedRun(Measured):
 
     def provenance(self) -> Provenance:
         """Everything needed to reproduce the measures."""
-        collection = self.setup.collection
-        return provenance.of_run(
-            self.run, self.evaluation, collection.name, collection.survey.n, self.selection
-        )
+        name, n = self.collection.name, self.collection.survey.n
+        return provenance.of_run(self.run, self.evaluation, name, n, self.selection)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -96,26 +92,21 @@ def ranked_run(run: TrecRun, setup: RankingSetup) -> RankedRun:
     return _measured.get(key, measured)
 
 
-def mean_difference(measured: Measured, other: Measured) -> Comparison:
-    """The mean difference in nDCG@10 over queries, and its verdict; intervals resample
-    documents."""
-    values = [
-        np.asarray(each.evaluation.per_query[NDCG], dtype=np.float64) for each in (measured, other)
-    ]
-    documents = [query.document for query in measured.setup.queries]
-    comparison = compared((values[0] - values[1])[:, None], documents, MARGIN)
-    assert comparison is not None  # nDCG is finite
-    return comparison
+def runs_of(values: Sequence[str]) -> list[TrecRun]:
+    """The runs of these values: names of registered runs, or NAME=FILE.
 
+    Raises:
+        UserError: a name is given twice, or a file is not a run in TREC's format.
+    """
+    from poslens.commands.command_options import named
 
-def difference_words(measured: Measured, other: Measured) -> str:
-    """The mean difference as text, with its interval, the numbers of queries and documents, and
-    the verdict."""
-    comparison = mean_difference(measured, other)
-    difference = comparison.difference
-    over = f"{difference.n:,} queries with {difference.n_resampled:,} relevant documents"
-    how = f"95% interval over documents; {over}" if difference.interval else over
-    return (
-        f"{measured.name} minus {other.name}, nDCG@10: {difference.text('+.3f')} ({how}). "
-        f"{comparison.sentence}"
-    )
+    runs: dict[str, TrecRun] = {}
+    for value in values:
+        run = trec_runs.known().get(value)
+        if run is None:
+            name, path = named(value, "--run", "FILE")
+            run = read_run(name, File(path.name, path))
+        if run.name in runs:
+            raise UserError(f"Two rankings are named {run.name}: give the run another name.")
+        runs[run.name] = run
+    return list(runs.values())

@@ -7,12 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import numpy as np
+
 from poslens.attribution import datasets
 from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.datasets.corpus import Query
 from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.position_effect import MARGIN
 from poslens.attribution.evaluation.position_groups import GroupedRanking, grouped
-from poslens.attribution.evaluation.ranking_measures import Evaluation, evaluate
+from poslens.attribution.evaluation.ranking_measures import NDCG, Evaluation, evaluate
 from poslens.attribution.evaluation.search import Ranking
 from poslens.attribution.retrievers import limits
 from poslens.attribution.retrievers.base import joint
@@ -26,6 +29,7 @@ from poslens.compute import provenance
 from poslens.compute.compute import Compute, run_key
 from poslens.compute.provenance import ModelIdentity
 from poslens.compute.runs import Job, Report, Run
+from poslens.paired import ItemMeasure, MeasuredModel
 
 WITHIN_LANGUAGES = "documents in the query's language"
 _KEPT = 16
@@ -77,10 +81,25 @@ class Measured(ABC):
             self, "by_query", {ranking.query_id: ranking for ranking in self.rankings}
         )
 
+    @property
+    def collection(self) -> Collection:
+        """What was searched."""
+        return self.setup.collection
+
+    @cached_property
+    def by_item(self) -> MeasuredModel:
+        """nDCG@10 by query, to compare rankings of one collection by."""
+        queries = [query.query_id for query in self.setup.queries]
+        gains = np.asarray(self.evaluation.per_query[NDCG], dtype=np.float64)[:, None]
+        documents = [query.document for query in self.setup.queries]
+        rows = dict(zip(queries, gains, strict=True))
+        of_queries = dict(zip(queries, documents, strict=True))
+        return MeasuredModel(self.name, (ItemMeasure(NDCG, "queries", MARGIN, rows, of_queries),))
+
     @cached_property
     def by_group(self) -> GroupedRanking | None:
         """The measures of each group of queries; empty for a collection without groups."""
-        groups = self.setup.collection.groups
+        groups = self.collection.groups
         if groups is None:
             return None
         return grouped(self.evaluation.per_query, self.setup.queries, groups, self.read)
@@ -93,11 +112,10 @@ class Measured(ABC):
     @property
     def selection(self) -> str:
         """Which queries and documents of the collection were used, as text."""
-        setup = self.setup
         parts = (
-            WITHIN_LANGUAGES if setup.collection.monolingual else "",
-            setup.collection.drawn,
-            setup.selection,
+            WITHIN_LANGUAGES if self.collection.monolingual else "",
+            self.collection.drawn,
+            self.setup.selection,
         )
         return ", ".join(filter(None, parts))
 
@@ -115,14 +133,9 @@ class Ranked(Measured):
 
     def provenance(self) -> Provenance:
         """Everything needed to reproduce the ranking."""
-        collection = self.setup.collection
+        name, n = self.collection.name, self.collection.survey.n
         return provenance.of_ranking(
-            self.model,
-            self.method,
-            self.evaluation,
-            collection.name,
-            collection.survey.n,
-            self.selection,
+            self.model, self.method, self.evaluation, name, n, self.selection
         )
 
 
@@ -274,8 +287,7 @@ def job(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Job:
         return read(model, progress)
 
     def n_done() -> int:
-        rankings = _store(compute, setup.collection).select(model.key, method)
-        return n_queries if complete(rankings, setup.collection) else 0
+        return n_queries if _complete_rankings(compute, model, method, setup.collection) else 0
 
     n_queries = len(setup.collection.queries)
     key = run_key(model, method, setup.collection.name)
@@ -331,10 +343,8 @@ def ranked(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Ranked
     )
     if (ranked := _evaluations.find(key)) is not None:
         return ranked
-    rankings = store.select(model.key, method)
-    if not complete(rankings, setup.collection):
-        return None
-    if store.evidence_missing(model.key) and not model.stored_only:
+    rankings = _complete_rankings(compute, model, method, setup.collection)
+    if rankings is None:
         return None
     read = {} if limits.unknown(spec) else store.evidence_read(model.key)
     evaluation = evaluate(
@@ -346,6 +356,20 @@ def ranked(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Ranked
         queries=setup.queries,
     )
     return _evaluations.keep(key, Ranked(setup, evaluation, tuple(rankings), read, model, method))
+
+
+def _complete_rankings(
+    compute: Compute, model: ModelIdentity, method: Method, collection: Collection
+) -> Sequence[Ranking] | None:
+    """All stored rankings; None while any is missing, or while the share of the evidence that the
+    model reads could be computed but is not."""
+    store = _store(compute, collection)
+    rankings = store.select(model.key, method)
+    if not complete(rankings, collection):
+        return None
+    if store.evidence_missing(model.key) and not model.stored_only:
+        return None
+    return rankings
 
 
 def stored_ranking(

@@ -1,10 +1,10 @@
-"""Tables of rankings: measures, PSI, groups of queries, single queries. No Streamlit here."""
+"""Tables of rankings: measures, PSI, groups of queries, single queries."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -21,17 +21,21 @@ from poslens.attribution.evaluation.ranking_measures import (
     agresti_coull,
     success_of_pairs,
 )
-from poslens.rows import Table, frame_of
+from poslens.rows import Table
+from poslens.studies.ranking.benchmarks import agreement_rows, evidence_rows, pool_rows
 from poslens.studies.ranking.rows import (
+    AgreementRow,
     BinsRow,
-    DifferencesRow,
+    EvidenceRow,
     GroupsRow,
     LanguagesRow,
     MeasuresRow,
+    PoolRow,
     PositionsRow,
     PsiRow,
     PsiStratumRow,
     QueriesRow,
+    QueryDifferenceRow,
     SplitRow,
 )
 from poslens.studies.ranking.service import Measured
@@ -54,7 +58,7 @@ _Row = TypeVar("_Row", bound=PsiRow)
 
 
 def _measures(measured: Measured) -> Iterator[MeasuresRow]:
-    evaluation, collection = measured.evaluation, measured.setup.collection
+    evaluation, collection = measured.evaluation, measured.collection
     bias = evaluation.language
     yield MeasuresRow(
         measured.name,
@@ -74,7 +78,7 @@ def _measures(measured: Measured) -> Iterator[MeasuresRow]:
 
 def _languages(measured: Measured) -> Iterator[LanguagesRow]:
     queries = measured.setup.queries
-    for language in measured.setup.collection.languages:
+    for language in measured.collection.languages:
         at = [n for n, query in enumerate(queries) if query.language == language]
         if at:
             yield LanguagesRow(measured.name, language, *_success(measured, at))
@@ -185,6 +189,7 @@ def _bins(measured: Measured) -> Iterator[BinsRow]:
 
 
 def _groups(measured: Measured) -> Iterator[GroupsRow]:
+    require_groups(measured.collection)
     if (by_group := measured.by_group) is not None:
         for group, read in zip(by_group.measures, by_group.profile.read, strict=True):
             measures = {name: group.measures.get(name) for name in CUTOFF_MEASURES}
@@ -192,6 +197,7 @@ def _groups(measured: Measured) -> Iterator[GroupsRow]:
 
 
 def _positions(measured: Measured) -> Iterator[PositionsRow]:
+    require_groups(measured.collection)
     if (by_group := measured.by_group) is not None:
         profile = by_group.profile
         yield PositionsRow(
@@ -223,24 +229,17 @@ def _queries(measured: Measured) -> Iterator[QueriesRow]:
         )
 
 
-def queries_frame(measured: Measured) -> pd.DataFrame:
-    """One row per query: its measures, the rank of its best relevant document, evidence, length."""
-    return TABLES["queries"].frame([measured]).drop(columns="model")
-
-
-def differences_frame(measured: Measured, other: Measured) -> pd.DataFrame:
-    """One row per query, in descending order of the difference between two rankings: nDCG@10 and
-    the rank of the first relevant document in each, and the difference of the measure (first minus
-    second).
+def _query_differences(summaries: Sequence[Measured]) -> Iterator[QueryDifferenceRow]:
+    """In descending order of the difference between two rankings.
 
     Raises:
-        ValueError: the rankings are not over the same queries.
+        UserError: there are not exactly two rankings of the same queries.
     """
-    mine, theirs = list(_queries(measured)), list(_queries(other))
-    if [row.id for row in mine] != [row.id for row in theirs]:
-        raise ValueError("rankings of different queries")
-    rows = [
-        DifferencesRow(
+    queries = [list(_queries(measured)) for measured in summaries]
+    if len(queries) != 2 or [row.id for row in queries[0]] != [row.id for row in queries[1]]:
+        raise UserError("Differences by query need exactly two rankings of the same queries.")
+    rows = (
+        QueryDifferenceRow(
             a.query,
             a.ndcg,
             b.ndcg,
@@ -252,52 +251,54 @@ def differences_frame(measured: Measured, other: Measured) -> pd.DataFrame:
             a.language,
             a.id,
         )
-        for a, b in zip(mine, theirs, strict=True)
-    ]
-    rows.sort(key=lambda row: -abs(row.difference))
-    return frame_of(DifferencesRow, rows)
+        for a, b in zip(*queries, strict=True)
+    )
+    yield from sorted(rows, key=lambda row: -abs(row.difference))
 
 
-TABLES: Mapping[str, Table[Measured]] = {
+def _evidence(summaries: Sequence[Any]) -> Iterator[EvidenceRow]:
+    yield from evidence_rows(summaries[0].collection)
+
+
+BY_GROUP = ("groups", "positions")
+"""Tables of data sets with groups of queries."""
+
+TABLES: Mapping[str, Table[Any]] = {
     "measures": Table(MeasuresRow, _measures),
-    "psi": Table(PsiRow, _psi),
-    "psi_strata": Table(PsiStratumRow, _psi_strata),
-    "bins": Table(BinsRow, _bins),
-    "queries": Table(QueriesRow, _queries),
-    "languages": Table(LanguagesRow, _languages),
-    "splits": Table(SplitRow, _splits),
-    "groups": Table(GroupsRow, _groups),
-    "positions": Table(PositionsRow, _positions),
+    "psi": Table(PsiRow, _psi, "Position sensitivity (PSI) by document length"),
+    "psi_strata": Table(PsiStratumRow, _psi_strata, "PSI by language and domain", on_page=False),
+    "bins": Table(BinsRow, _bins, "By evidence position", on_page=False),
+    "queries": Table(QueriesRow, _queries, "By query", on_page=False),
+    "languages": Table(LanguagesRow, _languages, "By the queries' language"),
+    "splits": Table(SplitRow, _splits, "By query length, year and platform", on_page=False),
+    "groups": Table(GroupsRow, _groups, "Each measure of each group of queries", on_page=False),
+    "positions": Table(PositionsRow, _positions, "nDCG@10 by group of queries, PSI, harmonic mean"),
+    "query_differences": Table(
+        QueryDifferenceRow, _query_differences, "Two rankings by query", on_page=False, joint=True
+    ),
+    "pools": Table(PoolRow, pool_rows, "S@10 over growing pools of documents", on_page=False),
+    "agreement": Table(
+        AgreementRow, agreement_rows, "Order of models on two data sets", on_page=False, joint=True
+    ),
+    "evidence": Table(
+        EvidenceRow, _evidence, "Evidence positions; ranks nothing", on_page=False, joint=True
+    ),
 }
+"""Every table by name. All but those of evidence positions are of measured rankings."""
+
 FAILED = "not in the top 10"
 LATE = "evidence in the last third"
 EARLY = "evidence in the first third"
 FILTERS = (FAILED, LATE, EARLY)
 
 
-BY_GROUP = ("groups", "positions")
-"""Tables of data sets with groups of queries."""
-
-
-def ranking_frame(rankings: Sequence[Measured], table: str) -> pd.DataFrame:
-    """The table of this name.
-
-    Raises:
-        UserError: there is no such table, or the data set has no groups of queries.
-    """
-    if table not in TABLES:
-        raise UserError(f"A ranking has no table {table[:40]!r}: choose from {', '.join(TABLES)}.")
-    require_groups(rankings[0].setup.collection, table)
-    return TABLES[table].frame(rankings)
-
-
-def require_groups(collection: Collection, table: str) -> None:
+def require_groups(collection: Collection) -> None:
     """Check that a table of groups of queries is possible.
 
     Raises:
-        UserError: the table is of groups, and the collection has none.
+        UserError: the collection has no groups.
     """
-    if table in BY_GROUP and collection.groups is None:
+    if collection.groups is None:
         raise UserError(
             f"{collection.name} has no groups of queries: give a data set in the layout of SQuAD "
             "or FineWeb-PosQ, or choose another table."
@@ -339,7 +340,7 @@ def top_frame(measured: Measured, query: Query) -> pd.DataFrame:
     """The query's top 10: rank, score, whether it is relevant, language, id, text."""
     ranking = measured.by_query[query.query_id]
     keys = ranking.document_ids[:TOP]
-    texts = measured.setup.collection.texts(keys)
+    texts = measured.collection.texts(keys)
     return pd.DataFrame(
         {
             "rank": range(1, len(keys) + 1),

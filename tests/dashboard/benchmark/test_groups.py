@@ -159,5 +159,5 @@ def test_the_ranking_page_gives_the_same_groups(tmp_path: Path) -> None:
     shown = next(one.value for one in page.dataframe if "[0,100)" in one.value.columns)
     assert shown["[0,100)"][0].startswith(f"{printed['[0,100)']:.3f}")
     assert shown["PSI"][0] == pytest.approx(printed["PSI"])
-    assert any("first character" in one.value for one in page.markdown)
+    assert any("first character" in caption.value for caption in page.caption)
     assert any("position_groups" in one.proto.spec for one in page.get("plotly_chart"))

@@ -68,7 +68,10 @@ ARGUMENTS = {
     },
     "rank --table agreement": "--model BM25 --model bert --model bert@calibrated --dataset pairs "
     "--table agreement --against squad-posq",
-    "rank --table differences": "--model BM25 --model bert --dataset pairs --table differences",
+    **{
+        f"rank --table {name}": f"--model BM25 --model bert --dataset pairs --table {name}"
+        for name in ("differences", "query_differences")
+    },
     "figure5": "--curves A=published.npz",
     "calibrate": "--model bert --dataset pairs --strength 0.5 --block 8 --curves 2",
     **{

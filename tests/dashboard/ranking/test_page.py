@@ -46,8 +46,8 @@ def measures_of(app: AppTest) -> pd.DataFrame:
 
 def test_ranking_from_the_button_to_the_tables(mine: str) -> None:
     app = opened("ranking", dataset=mine, models=["BM25"])
-    assert "3 queries and 3 documents" in app.markdown[1].value
-    app.button(key="start.BM25").click().run()
+    assert any("3 queries and 3 documents" in caption.value for caption in app.caption)
+    app.button(key="rank.start").click().run()
     data = datasets.read(mine)
     setup = ranking_service.RankingSetup(ranking_service.collection_of(data))
     from poslens.dashboard.widgets.choices import spec
@@ -103,9 +103,9 @@ def test_each_query_among_the_documents_of_its_language(tmp_path: Path) -> None:
     (tmp_path / "langs.csv").write_text(f"query,document,language\n{rows}")
     datasets.register("langs", tmp_path / "langs.csv")
     app = opened("ranking", dataset="langs", models=["BM25"])
-    app.selectbox(key="searched").select("documents in the query's language").run()
+    app.toggle(key="monolingual").set_value(True).run()
     assert any("documents of its own language" in one.value for one in app.caption)
-    app.button(key="start.BM25").click().run()
+    app.button(key="rank.start").click().run()
     from poslens.dashboard.widgets.choices import ranking_spec
 
     collection = ranking_service.monolingual(ranking_service.collection_of(datasets.read("langs")))
@@ -116,10 +116,8 @@ def test_each_query_among_the_documents_of_its_language(tmp_path: Path) -> None:
     app.run()
     assert not app.exception and not app.error
     languages = next(f.value for f in app.dataframe if "pairs" in f.value.columns)
-    assert languages[["language", "queries", "S@10 per pair"]].values.tolist() == [
-        ["spa", 2, 1.0],
-        ["pol", 1, 1.0],
-    ]
+    assert languages[["language", "queries"]].values.tolist() == [["spa", 2], ["pol", 1]]
+    assert languages["S@10 per pair"].str.startswith("1.000").all()
 
 
 def test_a_set_without_judgements_is_said(tmp_path: Path) -> None:
@@ -145,17 +143,17 @@ def test_every_prompt_is_ranked_apart(mine: str) -> None:
     assert measures_of(app)["model"].tolist() == ["MiniLM"]
     app.toggle(key="posir").set_value(True).run()
     assert not app.exception
-    assert app.button(key="ranking.start").label == "Rank all", "nothing is ranked with the prompt"
-    app.button(key="ranking.start").click().run()
-    recency = ranking_spec("MiniLM-recency", mine, posir=True)
-    chain = ranking_service.job_of_all(service(), [posir, recency], setup).run
-    assert chain is not None
-    chain.wait()
+    assert app.button(key="rank.start").label == "Compute", "nothing is ranked with the prompt"
+    app.button(key="rank.start").click().run()
+    for spec in (posir, ranking_spec("MiniLM-recency", mine, posir=True)):
+        run = ranking_service.job(service(), spec, setup).run
+        assert run is not None
+        run.wait()
     app.run()
     assert not app.exception
     assert measures_of(app)["model"].tolist() == ["MiniLM", "MiniLM-recency"]
     assert any("retrieve relevant passages that answer" in one.value for one in app.caption)
-    assert not any(button.key == "ranking.start" for button in app.button)
+    assert not any(button.key == "rank.start" for button in app.button)
     ranked = [ranking_service.ranked(service(), one, setup) for one in (own, posir)]
     assert ranked[0] is not None and ranked[1] is not None
     scores = [np.concatenate([r.scores for r in one.rankings]) for one in ranked]

@@ -19,16 +19,15 @@ from poslens.attribution.evaluation.trec_runs import read_run
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.compute.compute import Compute
 from poslens.dashboard.__main__ import app
+from poslens.paired import difference_sentences
 from poslens.studies.ranking import service as ranking_service
 from poslens.studies.ranking import tables
-from poslens.studies.ranking.runs import (
-    difference_words,
-    mean_difference,
-    ranked_run,
-)
+from poslens.studies.ranking.runs import ranked_run
 from poslens.studies.ranking.service import Ranked, RankingSetup
+from poslens.studies.ranking.study import RANKING
 from tests.support.pages import open_page
 
+BY_QUERY = tables.TABLES["query_differences"]
 WORDS = ("ice", "stone", "fog", "moss")
 ROWS = "query,document,evidence\n" + "".join(
     f"what is {word},The {word} is {word}. Filler stands here.,The {word} is {word}.\n"
@@ -80,35 +79,33 @@ def test_a_models_own_rankings_as_a_run_are_worth_the_same(
     entry = found.provenance().entry()
     assert entry["model"] == "again" and str(entry["model_source"]).startswith("run again.run, ")
     assert entry["n_queries"] == 4 and "weights" not in entry
-    assert (tables.differences_frame(ranked, found)["difference"] == 0).all()
+    assert (BY_QUERY.frame([ranked, found])["difference"] == 0).all()
 
 
 def test_queries_stand_by_what_sets_two_apart(ranked: Ranked, setup: RankingSetup) -> None:
     run = ranked_run(read_run("bad", File("bad.run", BAD.encode())), setup)
-    frame = tables.differences_frame(ranked, run)
+    frame = BY_QUERY.frame([ranked, run])
     # Found by the model alone: the two that the run lacks; then the one it has in second place.
     assert frame["id"].tolist() == ["row-4", "row-5", "row-3", "row-2"]
     assert frame["difference"].tolist() == pytest.approx([1, 1, 1 - 0.6309298, 0])
     assert (frame[NDCG] - frame["nDCG@10 against"]).tolist() == frame["difference"].tolist()
     assert frame["rank against"].isna().tolist() == [True, True, False, False]
-    compared = mean_difference(ranked, run)
-    mean = compared.difference
-    assert compared.verdict == "too few documents" and mean.value == pytest.approx(
-        frame["difference"].mean()
-    )
+    (compared,) = RANKING.differences([run, ranked])
+    mean = compared.comparison.difference
+    assert compared.comparison.verdict == "too few documents"
+    assert mean.value == pytest.approx(frame["difference"].mean())
     # Four documents are too few for an interval.
     assert (mean.n, mean.n_resampled, mean.resampled, mean.interval) == (4, 4, "documents", None)
-    assert difference_words(ranked, run) == (
-        "BM25 minus bad, nDCG@10: +0.592 (4 queries with 4 relevant documents). "
-        "Too few documents to decide: an interval needs 10."
-    )
+    assert difference_sentences([compared]) == [
+        "BM25 compared with bad: nDCG@10 +0.592, too few documents, about 10 needed."
+    ]
     assert run.evaluation.n_missing == 2
     assert run.notes == (
         "1 lines of bad.run are invalid, the first in line 4: the line has 1 fields, not query, "
         "Q0, document, rank, score and tag.",
     )
-    with pytest.raises(ValueError, match="different queries"):
-        tables.differences_frame(ranked, ranked_run(run.run, narrowed(setup)))
+    with pytest.raises(UserError, match="rankings of the same queries"):
+        BY_QUERY.frame([ranked, ranked_run(run.run, narrowed(setup))])
 
 
 def narrowed(setup: RankingSetup) -> RankingSetup:
@@ -130,14 +127,17 @@ def test_the_command_ranks_models_and_runs(mine: Path) -> None:
     assert alone.exit_code == 0, alone.stderr
     assert [row["model"] for row in json.loads(alone.stdout)["rows"]] == ["bad"]
     assert "1 lines of bad.run are invalid" in alone.stderr
-    more = run.invoke(app, [*asked, "--model", "BM25", "--table", "differences", "--format", "csv"])
+    more = run.invoke(
+        app, [*asked, "--model", "BM25", "--table", "query_differences", "--format", "csv"]
+    )
     assert more.exit_code == 0, more.stderr
     frame = pd.read_csv(io.StringIO(more.stdout))
     assert frame["id"].tolist() == ["row-4", "row-5", "row-3", "row-2"]
-    assert "BM25 minus bad, nDCG@10: +0.592" in more.stderr
+    assert "bad compared with BM25: nDCG@10 -0.592" in more.stderr
+    (mine / "bad.copy").write_text(BAD)
     for options, said in (
-        (["--table", "differences"], "compares two"),
-        (["--run", f"bad={mine / 'bad.run'}"], "Two rankings have the name bad"),
+        (["--table", "query_differences"], "compares two"),
+        (["--run", f"bad={mine / 'bad.copy'}"], "Two rankings are named bad"),
         (["--run", "bad"], "--run must be NAME=FILE"),
         (["--run", f"x={mine / 'mine.csv'}"], "is no run in TREC's format"),
         (["--run", f"x={mine / 'gone'}"], "cannot be read"),
@@ -161,7 +161,8 @@ def test_the_page_shows_runs_beside_models(mine: Path) -> None:
     frames = [one.value for one in page.dataframe]
     measures = next(frame for frame in frames if "without a result" in frame.columns)
     assert measures["model"].tolist() == ["<b>bad"]
-    said = " ".join(one.value for one in (*page.caption, *page.markdown))
+    texts = (*page.caption, *page.markdown, *page.warning)
+    said = " ".join(each.value for each in texts)
     assert "1 lines of bad.run are invalid" in said.replace("\\", "")
     assert "<b>bad" not in said
     without = open_page("ranking", dataset="sample", models=["BM25"]).run()

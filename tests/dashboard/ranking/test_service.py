@@ -103,7 +103,7 @@ def test_tables(ranked: Ranked) -> None:
     bins = tables.TABLES["bins"].frame([ranked])
     assert len(bins) == 40 and bins["queries"].sum() == 8
     assert (bins["evidence read"].dropna() == 1).all()
-    queries = tables.queries_frame(ranked)
+    queries = tables.TABLES["queries"].frame([ranked])
     assert queries["rank"].fillna(0).tolist() == [1, 1, 1, 0]
     assert tables.filtered(queries, [FAILED])["query"].tolist() == ["qqqq"]
     assert tables.filtered(queries, [LATE])["query"].tolist() == ["qqqq"]

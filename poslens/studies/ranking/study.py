@@ -1,0 +1,361 @@
+"""Ranking: how good are a model's rankings, and do they depend on where the evidence is?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation import trec_runs
+from poslens.attribution.evaluation.ranking_measures import NDCG
+from poslens.attribution.evaluation.trec_runs import TrecRun
+from poslens.attribution.retrievers import resolve
+from poslens.attribution.retrievers.lexical import with_corpus
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Provenance, TextPair
+from poslens.compute import coverage
+from poslens.compute.compute import Compute
+from poslens.compute.coverage import Report
+from poslens.compute.protocols import posir_ranking_spec
+from poslens.compute.runs import Job
+from poslens.paired import MeasuredModel, PairedDifference
+from poslens.parameters import ModelName, Parameters, Settings, Several, Switch, Text
+from poslens.rows import Table
+from poslens.studies.ranking import service
+from poslens.studies.ranking.benchmarks import EvidencePositions, pools
+from poslens.studies.ranking.figures import (
+    draw_bins,
+    draw_evidence,
+    draw_groups,
+    draw_lengths,
+)
+from poslens.studies.ranking.runs import RankedRun, ranked_run, runs_of
+from poslens.studies.ranking.service import Measured, RankingSetup, collection_of, monolingual
+from poslens.studies.ranking.tables import BY_GROUP, TABLES, require_groups
+from poslens.study import Figure, Study, register
+
+PRESELECTED = 4
+"""Runs that the page compares with the models until others are selected."""
+
+
+@dataclass(frozen=True)
+class RankingTask:
+    """What models rank: a data set's collection, and for some tables others (`setups`). `runs` are
+    compared with the models, `pairs` are the data set's. `excluded` is a sentence on pairs that
+    some model can't read. `table` is the only table to fill, if any."""
+
+    setups: tuple[RankingSetup, ...]
+    dataset: str
+    pairs: tuple[TextPair, ...]
+    runs: tuple[TrecRun, ...] = ()
+    excluded: str = ""
+    table: str = ""
+
+
+@dataclass(frozen=True)
+class RankingSubject:
+    """One model and one collection."""
+
+    spec: RetrieverSpec
+    setup: RankingSetup
+
+
+class RankingStudy(Study[RankingTask, RankingSubject, Any]):
+    """Each query searches the whole corpus; measures of the rankings by position of the evidence.
+    Summaries are `Measured` rankings, or `EvidencePositions` for the table of those."""
+
+    name = "rank"
+    title = "Ranking"
+    question = "How good are the rankings of a corpus, and do they depend on where the evidence is?"
+    unit = "query"
+    retries = False
+    reads = (
+        "Every document is scored for every query. In the charts of nDCG@10, the fuller a marker, "
+        "the more of the evidence the model reads."
+    )
+    limits = (
+        "PSI is 1 − worst / best mean nDCG@10 over 20 bins of evidence position, or over the data "
+        "set's groups of queries. With few queries per bin it is large even without a bias, so "
+        "compare it with PSI under permutation: the mean PSI after evidence positions are permuted "
+        "between queries. p is the share of permutations whose PSI is at least the measured one. "
+        "The row evidence read whole has only queries whose evidence is within the context limit. "
+        "95% intervals are bootstrap intervals over relevant documents, except those of S@10, "
+        "which come from a formula (Agresti and Coull) and assume independent queries. S@10 per "
+        "query is the share of queries with a relevant document in the top 10; S@10 per pair is "
+        "the share of pairs of a query and a relevant document with that document in the top 10."
+    )
+    parameters = Parameters(
+        runs=Several(
+            title="Runs",
+            option="--run",
+            default=(),
+            options=(),
+            may_be_empty=True,
+            help="NAME=FILE of rankings from another program, in TREC format; repeatable.",
+        ),
+        own_corpus=Switch(
+            title="Search the query's own corpus",
+            help="Search only the query's part of the corpus (PosIR's domain), as in published "
+            "figures, instead of the whole corpus, which is harder and shows whether a model "
+            "prefers documents in the query's language.",
+        ),
+        monolingual=Switch(
+            title="Search the query's language",
+            help="Search only documents in the query's language, as in MultiClaim's monolingual "
+            "setting. The language of a translation is that of its original.",
+        ),
+        first_stage=ModelName(
+            title="First stage of rerankers",
+            default="BM25",
+            help="Model whose top 100 documents cross-encoders rerank.",
+        ),
+        posir=Switch(
+            title="PosIR prompt and context limit",
+            help="Use PosIR's query prompt with every model, and a context limit of 8,192 tokens "
+            "for queries and documents. (PosIR's own ranking script uses the prompt only with "
+            "Qwen3-Embedding.)",
+        ),
+        readable=Switch(
+            title="Exclude pairs with truncated evidence",
+            help="Exclude pairs whose evidence is past a model's context limit, even partly, and "
+            f"pairs with more than {coverage.MAX_UNKNOWN:.0%} unknown tokens.",
+        ),
+        against=Text(
+            title="Other data set",
+            help="Data set whose order of models --table agreement compares.",
+        ),
+    )
+    compared = ("MiniLM-primacy", "MiniLM", "MiniLM-recency", "BM25")
+    tables = TABLES
+    figures = (
+        Figure("nDCG@10 by evidence position", draw_bins, half=True),
+        Figure("nDCG@10 by group of queries", draw_groups, BY_GROUP, half=True),
+        Figure("nDCG@10 by document length", draw_lengths, half=True),
+        Figure("Queries by evidence position", draw_evidence, ("evidence",)),
+    )
+
+    def default_models(self, settings: Settings) -> Sequence[str]:
+        """None if runs are measured."""
+        return () if settings.runs else self.models
+
+    def parameters_for(self, data: DataSet) -> Parameters:
+        """What the data set's corpus and queries allow, and the registered runs of its queries."""
+        collection = collection_of(data)
+        runs = tuple(name for name, run in trec_runs.known().items() if run.fits(collection))
+        offered = replace(self.parameters["runs"], options=runs, default=runs[:PRESELECTED])  # type: ignore[call-arg]
+        hidden = {
+            "against": True,
+            "runs": not runs,
+            "own_corpus": len(collection.parts) < 2,
+            "monolingual": not service.has_pools(collection),
+        }
+        declared = {**self.parameters, "runs": replace(offered, closed=True)}  # type: ignore[call-arg]
+        return Parameters(**{name: each for name, each in declared.items() if not hidden.get(name)})
+
+    def corpus(self, data: DataSet, settings: Settings) -> RankingTask:
+        """The collections to rank, and the runs.
+
+        Raises:
+            UserError: the data set has no relevance judgments, a run cannot be read, or the
+                settings do not fit the table.
+        """
+        table = settings.table
+        if (table == "agreement") != bool(settings.against):
+            raise UserError("--table agreement and --against DATASET belong together: give both.")
+        for name, refused, what in (
+            ("pools", ("runs", "monolingual"), "ranks by models over the whole corpus"),
+            ("agreement", ("runs", "readable"), "ranks every query by models"),
+        ):
+            for option in refused:
+                if table == name and settings[option]:
+                    shown = self.parameters[option].option or f"--{option}"
+                    raise UserError(f"--table {name} {what}: leave out {shown}.")
+        setups = [_setup(data, settings)]
+        if table in BY_GROUP:
+            require_groups(setups[0].collection)
+        if table == "pools":
+            grown = pools(setups[0].collection)
+            setups = [replace(setups[0], collection=collection) for collection in grown]
+        if settings.against:
+            from poslens.commands.command_options import data_name
+
+            setups.append(_setup(self.read(data_name(settings.against)), settings))
+        runs = tuple(runs_of(settings.runs))
+        return RankingTask(tuple(setups), data.name, data.pairs, runs, table=table)
+
+    def narrowed(
+        self,
+        compute: Compute,
+        specs: Sequence[RetrieverSpec],
+        corpus: RankingTask,
+        settings: Settings,
+        report: Report = lambda done, total: None,
+    ) -> RankingTask:
+        """The task without queries that a model cannot answer, if the settings exclude those.
+
+        Raises:
+            UserError: nothing remains, or the table does not fit the number of rankings.
+        """
+        names = [spec.name for spec in specs]
+        for run in corpus.runs:
+            if run.name in names:
+                raise UserError(f"Two rankings are named {run.name}: give the run another name.")
+        if corpus.table == "query_differences" and len(names) + len(corpus.runs) != 2:
+            raise UserError(
+                "--table query_differences compares two rankings: give exactly two of --model and "
+                "--run."
+            )
+        if not settings.readable:
+            return corpus
+        if not specs:
+            raise UserError(
+                "--readable excludes what a model truncates: name a model with --model."
+            )
+        searching = [_searching(spec, settings) for spec in specs]
+        pairs = coverage.readable(compute, searching, corpus.pairs, report)
+        setups = [setup.narrowed(pairs, coverage.LEFT_OUT) for setup in corpus.setups]
+        if not setups[0].queries:
+            raise UserError(f"No query of {corpus.dataset} remains: each has an excluded pair.")
+        excluded = (
+            f"{len(corpus.pairs) - len(pairs):,} of {len(corpus.pairs):,} pairs excluded, because "
+            f"{' or '.join(names)} can't read them in full."
+        )
+        return replace(corpus, setups=tuple(setups), pairs=tuple(pairs), excluded=excluded)
+
+    def notes(self, data: DataSet, corpus: RankingTask) -> list[str]:
+        """How much is searched and measured, and what is excluded."""
+        setup = corpus.setups[0]
+        n, measured = len(setup.collection.queries), len(setup.queries)
+        size = f"{n:,} queries and {setup.collection.survey.n:,} documents of {data.title}"
+        if measured < n:
+            size += f", measured over {measured:,} queries: {setup.selection}"
+        sentences = [f"{size}.", *filter(None, [corpus.excluded])]
+        if (groups := setup.collection.groups) is not None:
+            sentences.append(f"{groups.title}: groups of queries by {groups.by}.")
+        notes = (note for setup in corpus.setups for note in setup.collection.notes)
+        return [*sentences, *dict.fromkeys(notes)]
+
+    def subjects(
+        self, compute: Compute, spec: RetrieverSpec, corpus: RankingTask, settings: Settings
+    ) -> list[RankingSubject]:
+        """One for each collection; none for a table that needs no model.
+
+        Raises:
+            UserError: a cross-encoder has no first stage.
+        """
+        if corpus.table == "evidence":
+            return []
+        subjects = []
+        for setup in corpus.setups:
+            searching = spec
+            if setup.collection.name != corpus.dataset:
+                searching = with_corpus(resolve.resolve(spec.name), setup.collection.name)
+            searching = _searching(searching, settings)
+            service.method_for(compute, searching, setup)
+            subjects.append(RankingSubject(searching, setup))
+        return subjects
+
+    def without_models(self, corpus: RankingTask) -> list[Any]:
+        """The measured runs, or the positions of the evidence.
+
+        Raises:
+            UserError: a run cannot be measured, or the data set has no evidence positions.
+        """
+        if corpus.table == "evidence":
+            return [EvidencePositions(corpus.setups[0].collection)]
+        return [ranked_run(run, corpus.setups[0]) for run in corpus.runs]
+
+    def job(self, compute: Compute, subject: RankingSubject) -> Job:
+        """A job that computes missing rankings; progress counts the units of the current stage.
+
+        Raises:
+            UserError: the model's files are not on this machine.
+        """
+        return service.job(compute, subject.spec, subject.setup)
+
+    def summarize(
+        self, compute: Compute, subject: RankingSubject, earlier: Sequence[Any] = ()
+    ) -> Measured | None:
+        """The measured rankings; None while they are incomplete."""
+        return service.ranked(compute, subject.spec, subject.setup)
+
+    def together(self, summaries: Sequence[Any]) -> list[Any]:
+        """The rankings, collection by collection."""
+        order = list(dict.fromkeys(summary.collection.digest for summary in summaries))
+        return sorted(summaries, key=lambda summary: order.index(summary.collection.digest))
+
+    def measured(self, summary: Any) -> MeasuredModel | None:
+        """nDCG@10 by query."""
+        return summary.by_item if isinstance(summary, Measured) else None
+
+    def differences(self, summaries: Sequence[Any]) -> list[PairedDifference]:
+        """Between rankings of the first collection."""
+        first = summaries[0].collection.digest
+        of_first = [summary for summary in summaries if summary.collection.digest == first]
+        return super().differences(of_first)
+
+    def tables_of(self, summaries: Sequence[Any]) -> Mapping[str, Table[Any]]:
+        """Without tables that need other data, other models or several languages."""
+        collection = summaries[0].collection
+        hidden = {"pools", "agreement"}
+        if collection.groups is None:
+            hidden.update(BY_GROUP)
+        if len(collection.languages) < 2:
+            hidden.add("languages")
+        if len(summaries) != 2:
+            hidden.add("query_differences")
+        if not any(query.evidence is not None for query in collection.queries):
+            hidden.add("evidence")
+        return {name: table for name, table in self.all_tables.items() if name not in hidden}
+
+    def remarks(self, summaries: Sequence[Any]) -> list[str]:
+        """Which parts of runs are ignored."""
+        runs = (summary for summary in summaries if isinstance(summary, RankedRun))
+        return [note for run in runs for note in run.notes]
+
+    def verdict(self, summary: Any) -> str:
+        """nDCG@10, and PSI with its value under permutation."""
+        if isinstance(summary, EvidencePositions):
+            n = sum(query.evidence is not None for query in summary.collection.queries)
+            return f"{n:,} queries of {summary.collection.title} have evidence positions."
+        evaluation, groups = summary.evaluation, summary.by_group
+        profile = evaluation.profile if groups is None else groups.profile
+        ndcg = f"{summary.name}: nDCG@10 {evaluation.estimates[NDCG]}, {evaluation.n:,} queries"
+        if profile is None or profile.psi is None or profile.p is None:
+            return f"{ndcg}."
+        shows = "an effect" if profile.p <= 0.05 else "no effect"
+        return (
+            f"{ndcg}. PSI is {profile.psi:.3f}, against {profile.psi_under_permutation:.3f} under "
+            f"permutation (p = {profile.p:.2g}): it shows {shows} of position."
+        )
+
+    def provenance(self, summary: Any) -> Provenance:
+        """Everything needed to reproduce the ranking."""
+        provenance: Provenance = summary.provenance()
+        return provenance
+
+    def provenances(self, summaries: Sequence[Any], table: str = "") -> list[Provenance]:
+        """Those of groups of queries name the documents that their intervals resample."""
+        if table in BY_GROUP:
+            return service.group_provenance(summaries)
+        return super().provenances(summaries, table)
+
+
+def _setup(data: DataSet, settings: Settings) -> RankingSetup:
+    collection = collection_of(data)
+    if settings.monolingual:
+        collection = monolingual(collection)
+    first = _searching(with_corpus(resolve.resolve(settings.first_stage), data.name), settings)
+    own_corpus = settings.own_corpus or settings.monolingual
+    return RankingSetup(collection, own_corpus, first)
+
+
+def _searching(spec: RetrieverSpec, settings: Settings) -> RetrieverSpec:
+    """The retriever with PosIR's prompt and lengths if the settings ask for them."""
+    return posir_ranking_spec(spec) if settings.posir else spec
+
+
+RANKING = RankingStudy()
+register(RANKING)
