@@ -106,8 +106,8 @@ class Choice(Parameter[str]):
 @dataclass(frozen=True, kw_only=True)
 class Several(Parameter[tuple[str, ...]]):
     """One or more values, each checked by `check`, which raises UserError. `options` are
-    suggestions, or the only values allowed if `closed`. The default replaces an empty choice, unless
-    it `may_be_empty`."""
+    suggestions, or the only values allowed if `closed`. The default replaces an empty choice,
+    unless it `may_be_empty`."""
 
     options: tuple[str, ...]
     check: Callable[[str], object] = str

@@ -55,7 +55,7 @@ def test_the_shell_gets_names() -> None:
     assert completed("poslens expl") == ["explain"]
     assert "MiniLM-primacy" in completed("poslens curve --model Mini")
     assert completed("poslens explain --method integrated_g") == ["integrated_gradients"]
-    assert "sample-bias" in completed("poslens rank --dataset sam")
+    assert "sample-bias" in completed("poslens curve --dataset sam")
 
 
 def test_completion_knows_what_the_program_knows() -> None:
