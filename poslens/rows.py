@@ -180,7 +180,9 @@ def formats_of(row: type) -> dict[str, str]:
     return {
         _heading(item): item.metadata["form"]
         for item in fields(row)
-        if not item.metadata["keys"] and _has(_hints(row)[item.name], float)
+        if item.metadata["shown"]
+        and not item.metadata["keys"]
+        and _has(_hints(row)[item.name], float)
     }
 
 

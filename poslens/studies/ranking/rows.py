@@ -64,12 +64,20 @@ class MeasuresRow:
         key="same language in top 10",
         shown=False,
     )
-    language: Estimate | None = column("", title="same language in top 10", in_files=False)
+    language: Estimate | None = column(
+        "Share of the top 10 in the query's language.",
+        title="same language in top 10",
+        in_files=False,
+    )
     expected: float | None = column(
         "The same share in the corpus; null if there is only one language.",
         key="same language in corpus",
     )
-    unanswered: int = column("", title="without a result", in_files=False)
+    unanswered: int = column(
+        "Queries that retrieve no document; they count as 0.",
+        title="without a result",
+        in_files=False,
+    )
 
 
 @dataclass(frozen=True, slots=True)
