@@ -89,9 +89,10 @@ def movable(pairs: Sequence[TextPair]) -> tuple[list[TextPair], str]:
     if not scripts:
         return chosen_pairs, ""
     names = ", ".join(f"{n:,} in {script}" for script, n in sorted(scripts.items()))
+    counts = f" ({names})" if len(scripts) > 1 else ""
     return chosen_pairs, (
-        f"{scripts.total():,} of {len(marked):,} pairs with evidence are left out ({names}): "
-        f"PosLens cannot split texts in {listed(sorted(scripts))} into sentences."
+        f"{scripts.total():,} of {len(marked):,} pairs with evidence are left out{counts}: "
+        f"PosLens cannot split {listed(sorted(scripts))} texts into sentences."
     )
 
 

@@ -10,10 +10,7 @@ from poslens.dashboard.widgets.study_page import study_choices, study_section
 from poslens.studies.debias.study import DEBIAS
 from poslens.studies.positions.study import POSITIONS
 
-BEFORE = (
-    "**Before debiasing.** Nothing has been debiased on this data set yet. These are the "
-    "position effects without debiasing, measured on pairs of the whole data set:"
-)
+BEFORE = "**Before debiasing**, on pairs of the whole data set (not only the held-out half):"
 
 
 def self_distillation() -> None:

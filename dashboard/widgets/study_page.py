@@ -171,7 +171,8 @@ def study_section(
                     _results(study, data, summaries, on_click)
                 else:
                     st.info(
-                        "No result is complete yet. Press Compute remaining."
+                        f"{panels.plain(study.title)}: no result is complete yet. Press Compute "
+                        "remaining."
                         if done
                         else "No results have been computed. Press Compute."
                     )

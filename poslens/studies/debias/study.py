@@ -53,14 +53,15 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
     question = "How much position bias can be removed, and what does it cost?"
     unit = "stage"
     reads = (
-        "A low-rank adapter is trained without labels on half of the documents. It learns to give "
-        "each text the combined vector of its sentences, which the unchanged model reads one at a "
-        "time. Debiasing results are from the other half. In their chart, a model further left has "
-        "less position bias, and one further up ranks better."
+        "A low-rank adapter is trained without labels on half of the documents. It learns to map "
+        "each text to the mean of its sentence vectors, weighted by token count, which the "
+        "unchanged model computes one sentence at a time. Debiasing results are measured on the "
+        "other half."
     )
     limits = (
-        "Brackets are 95% bootstrap intervals over documents; changes are paired, and their p "
-        "values adjusted by Holm for all that are shown. A model is recommended if the size of its "
+        "In the first chart, models further left have less position bias, and models further up "
+        "rank better. Brackets are 95% bootstrap intervals over documents; changes are paired, and "
+        "their p Holm-adjusted over all that are shown. A model is recommended if the size of its "
         "relocation difference or of its position effect on rank is lower, nothing is worse, and a "
         "loss of 0.01 in nDCG@10 is ruled out; of several, the debiased one comes first. A "
         "debiased model is less able to distinguish texts that differ only in the order of their "
@@ -73,30 +74,33 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
             low=1,
             high=5000,
             step=20,
-            help="Training ends earlier if the position effect on validation texts is small or "
-            "stops falling. A model without a position effect is not trained.",
+            help="Training stops early once the position effect on validation texts (from the "
+            f"training half) is within {DEFAULT.margin:g} of 0, is at most {DEFAULT.tolerance:.0%} "
+            "of its initial value, or stops falling. A model whose effect is within "
+            f"{DEFAULT.margin:g} of 0 from the start is not trained.",
         ),
         seed=Integer(
             title="Seed",
             default=DEFAULT.seed,
             low=0,
             high=1 << 31,
-            help="Seed of the training's random numbers.",
+            help="Random seed of the training.",
         ),
         pairs=Integer(
             title="Pairs",
             default=30,
             low=2,
             high=100_000,
-            help="Number of held-out pairs whose evidence is moved, spread evenly.",
+            help="Number of held-out pairs whose evidence is moved, spread evenly over the data "
+            "set.",
         ),
         strengths=Numbers(
             title="Calibration strengths",
             default=(0.5, 1.0),
             low=0.0,
             high=1.0,
-            help="Strengths of attention calibration to compare with, each 0 to 1. PosLens also "
-            "combines the debiased model with the first of these strengths.",
+            help="Attention calibration strengths to compare, each 0 to 1. The first is also "
+            "applied to the debiased model.",
         ),
     )
     models = ("MiniLM-primacy",)
@@ -113,10 +117,11 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         return debias_corpus(data, settings.pairs)
 
     def notes(self, data: DataSet, corpus: DebiasCorpus) -> list[str]:
-        n, sentences = len(corpus.held_out), len(corpus.training.train)
+        training = corpus.training
         notes = [
-            f"{sentences:,} sentences to train on; {n:,} of {corpus.training.n_documents:,} "
-            "documents are held out."
+            f"Training half: {len(training.training_half):,} documents ({len(training.train):,} "
+            f"sentences to train on, {len(training.validate):,} to validate on); held out: "
+            f"{len(corpus.held_out):,} documents."
         ]
         if corpus.setup is None:
             notes.append("No held-out queries with judgments, so nDCG@10 is not measured.")

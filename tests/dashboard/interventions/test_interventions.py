@@ -266,7 +266,7 @@ def test_the_command(sample: DataSet, tmp_path: Path, monkeypatch: pytest.Monkey
     table = CliRunner().invoke(app, ["cause", "--model", "BM25", "--pairs", "2", "--format", "csv"])
     assert table.exit_code == 0 and "Provenance: poslens" in table.stderr
     assert len(pd.read_csv(io.StringIO(table.stdout))) == 100
-    assert "8 of 304 pairs with evidence are left out (8 in Thai)" in table.stderr
+    assert "8 of 304 pairs with evidence are left out: PosLens" in table.stderr
     assert "left out" not in run.stderr, "parts can be taken out of any text"
     wrong = CliRunner().invoke(app, ["cause", "--intervention", "teleport"])
     assert wrong.exit_code == 2 and "choose one of relocation, ablation" in wrong.stderr
