@@ -222,14 +222,19 @@ class StudyPart:
 
 
 def shift_sentence(
-    what: str, difference: Estimate | None, where: str, meaning: str, margin: float
+    what: str,
+    difference: Estimate | None,
+    where: str,
+    meaning: str,
+    margin: float,
+    form: str = ".3f",
 ) -> str:
     """How `what` changes from the first to the last positions (`where`), and its meaning, as in
     `side_sentence`."""
     if difference is None or difference.interval is None:
         return "Too few documents to decide whether position matters."
     meaning = side_sentence(difference, margin, meaning, "Equivalent")
-    return f"{what} {change_in_words(difference)} {where}. {meaning}"
+    return f"{what} {change_in_words(difference, form)} {where}. {meaning}"
 
 
 def side_sentence(difference: Estimate, margin: float, meaning: str, equivalent: str) -> str:

@@ -166,11 +166,13 @@ class ControlledCurve:
         """The difference of the indices with its interval, and the verdict in words."""
         if self.comparison is None:
             return "The curve or its control has no primacy-recency index."
-        what, apart = CONTROLS[self.control], self.comparison.difference.text("+.4f")
+        what, apart = CONTROLS[self.control], self.comparison.difference.text("+.3f")
         sentence = self.comparison.sentence
         if (side := {"higher": "end", "lower": "beginning"}.get(self.verdict)) is not None:
             certainty = sentence.removeprefix(self.verdict.capitalize())
-            sentence = f"The curve has more weight near the {side} than its control{certainty}"
+            sentence = f"Attribution is nearer the {side} than under the control{certainty}"
+        elif self.verdict == "equivalent":
+            sentence = sentence.replace("Equivalent", "Equivalent to the control", 1)
         return (
             f"Primacy-recency index minus that of the control ({what}): {apart}, "
             f"{self.n_documents:,} documents. {sentence}"

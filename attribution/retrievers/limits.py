@@ -20,7 +20,7 @@ def unknown(spec: RetrieverSpec) -> bool:
 
 
 def reads(spec: RetrieverSpec) -> str:
-    """How much of a text the model reads: `512 tokens; its configuration truncates at 256`."""
+    """How much of a text the model reads: `512 tokens (its own configuration: 256)`."""
     if unknown(spec):
         return "an unknown number of tokens"
     if spec.family == "lexical":
@@ -29,4 +29,4 @@ def reads(spec: RetrieverSpec) -> str:
     if limit is None:
         return "as many tokens as its own files say"
     apart = configured_apart(spec)
-    return f"{limit:,} tokens" + (f"; its configuration truncates at {apart:,}" if apart else "")
+    return f"{limit:,} tokens" + (f" (its own configuration: {apart:,})" if apart else "")

@@ -28,8 +28,8 @@ with st.sidebar, panels.guarded():
     chosen = choices.data_set()
     names = choices.models(["MiniLM-primacy", "MiniLM-recency"])
 st.markdown(
-    "# Passport: how strong is a model's position bias?\nOne card per model: each measure "
-    "of position bias with its limitations, and with an interval where one can be computed."
+    "# Passport: how strong is a model's position bias?\nA model's passport is one card: each "
+    "measure of position bias with its limitations, and with an interval where one can be computed."
 )
 if chosen is None or not names:
     st.stop()

@@ -91,7 +91,7 @@ def with_interval(provenance: Provenance, number: Estimate) -> Provenance:
 
 def with_control(provenance: Provenance, kind: Control) -> Provenance:
     """The provenance with the null control that was subtracted."""
-    return replace(provenance, control=f"minus {CONTROLS[kind]}")
+    return replace(provenance, control=f"{CONTROLS[kind]}, subtracted")
 
 
 def negated(provenance: Provenance) -> Provenance:
@@ -365,4 +365,4 @@ def _of_measures(estimates: Mapping[str, Estimate]) -> str:
 
 def resampling(n: int, what: str = "documents") -> str:
     """A bootstrap interval over `n` documents (or other units), as text."""
-    return f"95%, resampling {n:,} {what}"
+    return f"95%, bootstrap over {n:,} {what}"

@@ -168,7 +168,7 @@ class Documents:
 def _retrieved(length: int) -> Measure[NeedleSummary]:
     return Measure(
         f"found_{length}",
-        f"share of needles retrieved in texts of {length} tokens",
+        f"share of needles whose text ranks first among {NEEDLES} texts of {length} tokens",
         lambda summary: summary.grid.mean(length),
         ".3f",
         f"chance level {1 / NEEDLES:.3f}",
@@ -179,7 +179,7 @@ PART = StudyPart(
     "needles",
     "Retrieval of a hidden sentence",
     "A needle is a generated sentence hidden in unrelated text and then searched for; real "
-    "answers are part of their text.",
+    "answers fit their context.",
     "needles",
     (
         *map(_retrieved, PART_LENGTHS),

@@ -67,7 +67,7 @@ def test_files_say_which_mean_they_hold(shipped_app: App, go: Visit) -> None:
         with page.expect_download() as started:
             body.get_by_role("button", name=f"Download {form.upper()}").click()
         said = started.value.path().read_text(encoding="utf-8")
-        assert re.search(r'"n_pairs": 304\b', said) and "resampling 68 documents" in said, what
+        assert re.search(r'"n_pairs": 304\b', said) and "bootstrap over 68 documents" in said, what
         assert ("selection" in said) == (what == "Heatmap"), "the pair's own"
 
 

@@ -206,7 +206,7 @@ def test_parts_are_compared_with_the_whole_text(_data: str) -> None:
     thirds = poslens.cause("MiniLM", _data, intervention="thirds", pairs=0)
     assert thirds.summary.n == 10 and thirds.curve.shape == (100,)
     assert set(thirds.numbers) == {"last_minus_first"}
-    assert thirds.figure().layout.yaxis.title.text == "Cosine to the whole text"
+    assert thirds.figure().layout.yaxis.title.text == "Cosine with the whole text's vector"
 
 
 def test_a_model_in_memory_is_a_model(tmp_path: Path) -> None:

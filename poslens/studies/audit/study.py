@@ -45,12 +45,13 @@ from poslens.study import Figure, Study, register
 from poslens.study_part import Item, Measure, Scope, StudyPart
 
 AFTER_SHUFFLING: Mapping[Verdict, str] = {
-    "higher": "Sentences near the end are harder to retrieve, even after shuffling.",
-    "lower": "Sentences near the beginning are harder to retrieve, even after shuffling.",
-    "equivalent": "After shuffling, sentences near the beginning and near the end are equally hard "
-    f"to retrieve, within {100 * SHARE_MARGIN:g} percentage points.",
+    "higher": "Sentences near the end retrieve their document less often, even after shuffling.",
+    "lower": "Sentences near the beginning retrieve their document less often, even after "
+    "shuffling.",
+    "equivalent": "After shuffling, sentences near the beginning and near the end retrieve their "
+    f"document equally often, within {100 * SHARE_MARGIN:g} percentage points.",
     "too few documents": "There are too few documents to decide whether, after shuffling, "
-    "sentences near the beginning or near the end are harder to retrieve.",
+    "sentences near the beginning or near the end retrieve their document less often.",
 }
 
 
@@ -77,7 +78,8 @@ def _small_corpus(index: AuditIndex, scope: Scope) -> AuditIndex:
 PART = StudyPart(
     "audit",
     "Truncation and unretrieved sentences",
-    "The queries are the documents' own sentences; users phrase theirs differently.",
+    "The queries are the documents' own sentences, including those past the context limit; users "
+    "phrase theirs differently.",
     "documents",
     (
         Measure(
@@ -101,12 +103,13 @@ PART = StudyPart(
         ),
         Measure(
             "last_minus_first_random_order",
-            "last minus first third, sentences in random order (positive: primacy)",
+            "share of unretrieved sentences, last minus first third, sentences in random order "
+            "(positive: primacy)",
             lambda summary: summary.last_minus_first["random"],
         ),
         Measure(
             "tokens_read",
-            "tokens that the model reads of the longest texts",
+            "tokens read of the longest texts",
             _tokens_read,
             ",.0f",
             unit="texts",
@@ -377,7 +380,7 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
             n_documents=len(summary.documents),
             truncated=summary.n_truncated if family_of(index.spec) is DENSE else None,
             selection=(
-                f"{index.query_form}s, top {index.top}",
+                f"queries: {index.query_form}s, top {index.top}",
                 index.collection.drawn,
                 summary.sample,
             ),

@@ -96,7 +96,7 @@ class EditMeans(TypedDict):
     shares: Annotated[list[float], "How much was inserted or removed, in parts of the document."]
     cosine: Annotated[
         dict[str, list[CauseEstimate | None]],
-        "Cosine to the whole document's vector by position, a number for each of shares.",
+        "Cosine with the whole document's vector by position, a number for each of shares.",
     ]
     notes: Notes
     provenance: Provenance

@@ -42,7 +42,7 @@ QUANTITIES = {
     "relocation": "Score minus the pair's mean over positions",
     "ablation": "Score lost without this part",
 }
-COSINE = "Cosine to the whole text"
+COSINE = "Cosine with the whole text's vector"
 
 
 def relocation_scores(

@@ -9,6 +9,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import SCORE_MARGIN
 from poslens.attribution.interventions.relocation import movable, relocation_method
 from poslens.attribution.interventions.segments import (
+    N_SEGMENTS,
     documents_of,
     require_vector,
     segments_method,
@@ -17,6 +18,7 @@ from poslens.cache.kinds.interventions import cause_key
 from poslens.compute.runs import Job
 from poslens.figures.curves import mean_curves
 from poslens.studies.cause import service as interventions
+from poslens.studies.cause.figures import COSINE
 from poslens.studies.curves.words import too_few
 from poslens.study_part import Item, Number, PartAnswer, PartQuestion, Scope, shift_sentence
 
@@ -40,7 +42,7 @@ def _relocation(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
         items = tuple(_differences(scope))
         numbers.append(Number("last_minus_first", name, cause.last_minus_first, "+.4f", "", items))
     if cause.lost is not None:
-        name = "score lost with the evidence past the context limit"
+        name = "score lost when the evidence is truncated"
         numbers.append(Number("lost", name, cause.lost, "+.4f"))
     provenance = (cause.provenance(),)
     return jobs, PartAnswer(
@@ -48,8 +50,9 @@ def _relocation(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
             "The score",
             cause.last_minus_first,
             "when the evidence moves from the first to the last third",
-            "Evidence near the {} scores higher.",
+            "Documents score higher with the evidence near the {}.",
             SCORE_MARGIN,
+            ".4f",
         ),
         numbers,
         lambda style: mean_curves(
@@ -110,9 +113,7 @@ def _segments(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
             for order, cause in causes.items()
             if cause.last_minus_first is not None
         ],
-        lambda style: mean_curves(
-            curves, style, y_title="Cosine to the whole text", provenance=provenance
-        ),
+        lambda style: mean_curves(curves, style, y_title=COSINE, provenance=provenance),
         provenance,
     )
 
@@ -121,15 +122,15 @@ RELOCATION = PartQuestion(
     "relocation",
     "Effect of the evidence's position on the score",
     "Moving evidence removes it from its context. The first and last third include only positions "
-    "where the model reads the evidence whole.",
+    "where the model reads the evidence whole; pairs without one in both thirds are left out.",
     "pairs",
     _relocation,
 )
 SEGMENTS = PartQuestion(
     "segments",
     "Weight of each position in the document vector",
-    "Segments are consecutive parts of a text of about equal length. This compares vectors only "
-    "and doesn't show the ranking of any query.",
+    f"Each text is split into up to {N_SEGMENTS} consecutive segments of similar length. Only "
+    "vectors are compared; no query is ranked.",
     "documents",
     _segments,
 )

@@ -39,6 +39,7 @@ from poslens.study_part import (
 )
 
 LIMITS = "Attribution isn't causation; see the effect of moving the evidence, below."
+PROFILE_LIMITS = "The query-free profile shows the document's own vector, for no query."
 PROFILE = make_method("profile")
 
 
@@ -77,23 +78,26 @@ def _attribution(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
         replace(curve.summary.curve, model=METHODS[curve.summary.curve.method.name].title)
         for curve in curves
     ]
-    title = quantity(lines[0].method) if len(lines) == 1 else "1 = document's 99th percentile"
+    both = len(lines) > 1
+    title = "Attribution (1 = document's 99th percentile)" if both else quantity(lines[0].method)
     entry = METHODS[methods[0][0].name]
+    sentence = index_sentence(entry.title, curves[0].summary.primacy_recency_index)
     return jobs[:1], PartAnswer(
-        index_sentence(entry.title, curves[0].summary.primacy_recency_index),
+        f"{sentence} {verdict(methods[0][0])}".strip(),
         numbers,
         lambda style: mean_curves(lines, style, y_title=title, provenance=provenance),
         provenance,
-        limits=f"{verdict(methods[0][0])} {LIMITS} {entry.caveat}".strip(),
+        limits=f"{PROFILE_LIMITS * both} {LIMITS} {entry.caveat}".strip(),
     )
 
 
 def _curve_numbers(summary: CurveSummary) -> list[Number]:
     entry = METHODS[summary.curve.method.name]
-    index = f"{entry.title}, primacy-recency index (negative: primacy)"
+    index = f"{entry.title}, primacy-recency index (-1 to 1; negative: primacy)"
+    center = f"{entry.title}, center of mass (0: start, 1: end)"
     measured = (
         ("primacy_recency_index", index, summary.primacy_recency_index, "+.3f"),
-        ("center_of_mass", f"{entry.title}, center of mass", summary.center_of_mass, ".3f"),
+        ("center_of_mass", center, summary.center_of_mass, ".3f"),
     )
     return [
         Number(f"{entry.name}_{key}", name, estimate, form)
@@ -106,8 +110,8 @@ def index_sentence(what: str, index: Estimate | None) -> str:
     """The primacy-recency index of `what`, and its meaning."""
     if index is None:
         return f"{what}: the curve has no primacy-recency index."
-    concentrated = "Attribution is concentrated near the {} of the tokens read."
-    meaning = side_sentence(index, INDEX_MARGIN, concentrated, "Equivalent to 0")
+    leaning = "Attribution leans toward the {} of the tokens read."
+    meaning = side_sentence(index, INDEX_MARGIN, leaning, "Equivalent to 0")
     return f"{what}: the primacy-recency index is {index.text('+.3f')}. {meaning}"
 
 
@@ -134,7 +138,7 @@ def _null_control(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
     both = [pair for pair in scope.of_each if pair.pair_id in covered]
     agreement = interventions.query_controls_agree(compute, spec, method, both, everything)
     if agreement is not None:
-        name = "correlation of the control's mean curve with the query-free profile's"
+        name = "Pearson correlation of the unrelated query's mean curve with the query-free profile"
         numbers.append(Number("controls_agree", name, agreement, ".2f"))
     return jobs, PartAnswer(
         curve.sentence,

@@ -45,11 +45,11 @@ def _ranking(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
     finding = "Too few positions have queries to compute PSI."
     psi, permuted, p = quality.psi, quality.psi_under_permutation, quality.p
     if psi is not None and permuted is not None and p is not None:
-        note = f"mean under permutation {permuted:.3f}, p = {p:.2g}"
+        note = f"mean with positions permuted across queries: {permuted:.3f}, p = {p:.2g}"
         beyond = Estimate(psi - permuted, n=quality.n)
         numbers += [
             Number("psi", "PSI", Estimate(psi, n=quality.n), ".3f", note),
-            Number("psi_minus_permutation", "PSI minus its mean under permutation", beyond),
+            Number("psi_minus_permutation", "PSI minus its mean with positions permuted", beyond),
         ]
         conclusion = (
             "Rankings depend on the position of the evidence."
@@ -110,7 +110,7 @@ def _changes(judgement: HeldOutResult | None) -> list[Number]:
 RANKING = PartQuestion(
     "ranking",
     "Ranking by position of the evidence",
-    "The queries of one position are not those of another, and may be harder.",
+    "Queries differ between positions and may differ in difficulty.",
     "queries",
     _ranking,
 )

@@ -338,10 +338,12 @@ def verdict(result: DebiasResult) -> str:
         )
     ]
     head = f"Recommended: {judged.point.name}" if _is_recommended(judged) else NO_CHANGE
+    how = judged.point.spec.calibration
+    setting = f"{judged.point.name}{f' ({how.words})' if how else ''}"
     return (
-        f"{head}. {judged.recommendation.reason} Of all settings, {judged.point.name} has the "
-        f"highest harmonic mean of {NDCG} over positions on the {judged.n_chosen:,} queries used "
-        f"for selection. On the {judged.before.n:,} held-out queries, {'; '.join(parts)}."
+        f"{head}. {judged.recommendation.reason} Of all settings, {setting} has the highest "
+        f"harmonic mean of {NDCG} over positions on the {judged.n_chosen:,} queries used for "
+        f"selection. On the {judged.before.n:,} held-out queries, {'; '.join(parts)}."
     )
 
 

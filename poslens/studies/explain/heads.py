@@ -53,7 +53,7 @@ def _read(result: Explained) -> Fact:
     if document.truncated:
         text = f"reads {read:,} of {document.n_tokens_full:,} tokens"
         apart = limits.configured_apart(result.model.spec)
-        own = f"; its configuration truncates at {apart:,}" if apart else ""
+        own = f"; its own configuration truncates at {apart:,}" if apart else ""
         limit = f"{document.max_length:,} tokens, including special tokens"
         more.insert(0, f"The context limit is {limit}{own}.")
     else:

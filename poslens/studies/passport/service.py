@@ -109,7 +109,7 @@ class ModelPassport:
         n_attributed = len(self.scope.pairs)
         selection = f", {n_attributed:,} attributed" if n_attributed < self.n_pairs else ""
         return (
-            f"{self.title}: {self.n_pairs:,} pairs of {self.n_documents:,} documents{selection}; "
+            f"{self.title}: {self.n_pairs:,} pairs, {self.n_documents:,} documents{selection}; "
             f"the model reads {limits.reads(self.model.spec)}; weights {self.model.weights}; "
             f"{self.model.precision}; PosLens {poslens_version()}"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from operator import methodcaller
 
 from poslens.attribution.datasets import Collection, DataSet
@@ -10,7 +10,7 @@ from poslens.attribution.datasets.corpus import Document, Query
 from poslens.attribution.datasets.types import spread_evenly
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.evaluation.why import Wanted, why
-from poslens.attribution.evaluation.why_causes import CAUSES, LEAST_OF_ALONE, Why
+from poslens.attribution.evaluation.why_causes import LEAST_OF_ALONE, Cause, Why
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import EvidenceSpan, Provenance
 from poslens.cache.jobs.items import compute_missing
@@ -34,6 +34,15 @@ from poslens.study_part import MAX_PAIRS, Item, Measure, StudyPart
 
 TOP = 10
 
+_ENOUGH: Mapping[Cause, str] = {
+    "not read": "reading the whole document suffices",
+    "position": "moving its evidence suffices",
+    "dilution": "its evidence alone is retrieved",
+    "no match": "no change suffices",
+    "competitor": "removing near-duplicates and other relevant documents suffices",
+}
+"""What brings a missed document into the top k, by cause."""
+
 
 def _items(summary: WhySummary) -> Iterator[Item]:
     for name, item in summary.items.items():
@@ -44,9 +53,8 @@ def _items(summary: WhySummary) -> Iterator[Item]:
 PART = StudyPart(
     "misses",
     "Causes of missed documents",
-    "PosLens tries changes in a fixed order. The cause is named after the first that brings the "
-    'document into the top 10, although later changes may do so too; "no match" means that none '
-    "does.",
+    "Changes are tried in a fixed order. The cause is named after the first that brings the "
+    "document into the top 10; later ones might too.",
     "pairs",
     (
         Measure(
@@ -59,12 +67,12 @@ PART = StudyPart(
         *(
             Measure(
                 cause.replace(" ", "_"),
-                f'share of misses with the cause "{cause}"',
+                f'share of misses with the cause "{cause}" ({_ENOUGH[cause]})',
                 methodcaller("share", cause),
                 ".3f",
                 unit="misses",
             )
-            for cause in CAUSES
+            for cause in _ENOUGH
         ),
     ),
     {"queries": MAX_PAIRS},

@@ -125,10 +125,10 @@ def test_a_curve_that_leans_otherwise_is_lower_or_higher() -> None:
     noise = RNG.normal(0, 0.05, (2, 40, 100))
     found = minus_null("shuffled", RISING + noise[0], RISING[::-1] + noise[1], range(40))
     assert found.verdict == "higher" and found.sentence.endswith(
-        "The curve has more weight near the end than its control (p < 0.001)."
+        "Attribution is nearer the end than under the control (p < 0.001)."
     )
     turned = minus_null("shuffled", RISING[::-1] + noise[1], RISING + noise[0], range(40))
-    assert turned.verdict == "lower" and "near the beginning than" in turned.sentence
+    assert turned.verdict == "lower" and "nearer the beginning than" in turned.sentence
     expected = 2 * float(primacy_recency_index(RISING))
     assert found.index is not None and found.index.interval is not None
     assert found.index.value == pytest.approx(expected, abs=0.02)

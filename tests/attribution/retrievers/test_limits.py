@@ -29,7 +29,7 @@ def folder_with(place: Path, lengths: object) -> Path:
 
 
 def test_a_preset_says_that_its_configuration_truncates_earlier() -> None:
-    assert limits.reads(resolve("MiniLM")) == "512 tokens; its configuration truncates at 256"
+    assert limits.reads(resolve("MiniLM")) == "512 tokens (its own configuration: 256)"
     assert limits.reads(resolve("MiniLM@configured")) == "256 tokens"
     assert limits.reads(resolve("BM25")) == "texts of any length"
 

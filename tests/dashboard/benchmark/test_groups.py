@@ -104,7 +104,7 @@ def test_a_figure_and_the_provenance_say_what_was_drawn_and_resampled(tmp_path: 
     assert found["rows"][0]["queries"] == 22
     (provenance,) = found["provenance"]
     assert provenance["selection"] == "up to 11 queries of each group, drawn with seed 0"
-    assert re.fullmatch("95%, resampling 1[12] documents", provenance["interval"])
+    assert re.fullmatch("95%, bootstrap over 1[12] documents", provenance["interval"])
     beside = run(*asked, "--figure", str(file))
     assert json.loads(beside.stdout) == found and str(file) in beside.stderr
     drawn = json.loads(file.read_text())

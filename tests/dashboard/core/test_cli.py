@@ -333,6 +333,6 @@ def test_lists_as_json_say_what_the_lines_say() -> None:
     assert minilm["installed"] is True and minilm["max_length"] == 512
     assert minilm["configured_max_length"] == 256
     (line,) = (one for one in run("models").stdout.splitlines() if one.startswith("MiniLM "))
-    assert line.endswith("reads 512 tokens; its configuration truncates at 256")
+    assert line.endswith("reads 512 tokens (its own configuration: 256)")
     (saliency,) = (row for row in found["methods"] if row["name"] == "saliency")
     assert saliency["parameters"]["resampling"] == ["bin_mean", "point"]

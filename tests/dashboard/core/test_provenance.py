@@ -90,13 +90,13 @@ def test_minus_null_names_its_control_and_counts_its_own_pairs(
     compute.attribution_job(bm25, OCCLUSION, nulls, "b").start().wait()
     found = interventions.controlled(compute, bm25, OCCLUSION, "unrelated", pairs, sample.pairs)
     made = of_controlled(compute.identify(bm25), OCCLUSION, "sample", found, "Slovak")
-    assert made.n_pairs == len(pairs) - 1 and made.control == "minus unrelated query"
-    assert "control minus unrelated query" in made.caption()
+    assert made.n_pairs == len(pairs) - 1 and made.control == "unrelated query, subtracted"
+    assert "control unrelated query, subtracted" in made.caption()
     figure = minus_null_curves([("BM25", found)], OCCLUSION, Style(), [made])
     axis = figure.layout.yaxis.title.text.replace("<br>", " ")
     assert axis.startswith("Score lost by occlusion") and axis.endswith("(unrelated query)")
     (entry,) = figure.layout.meta["provenance"]
-    assert entry["control"] == "minus unrelated query" and entry["n_pairs"] == len(pairs) - 1
+    assert entry["control"] == "unrelated query, subtracted" and entry["n_pairs"] == len(pairs) - 1
 
 
 def test_bias_tests_count_the_documents_that_were_cut(compute: Compute, sample: DataSet) -> None:
@@ -267,7 +267,7 @@ def test_a_ranking_names_the_intervals_that_its_numbers_have(bm25, compute: Comp
     assert n == len({pair.document for pair in data.pairs if pair.query})
     said = ranked.provenance().interval
     assert said == (
-        f"95%, resampling {n:,} documents; {SUCCESS} and {SUCCESS_OF_PAIRS}: 95%, Agresti-Coull"
+        f"95%, bootstrap over {n:,} documents; {SUCCESS} and {SUCCESS_OF_PAIRS}: 95%, Agresti-Coull"
     )
     bare = {
         name: replace(number, low=None, high=None)

@@ -340,13 +340,15 @@ def test_latex_sets_intervals_in_one_cell_and_names_the_test_in_its_caption() ->
             "n": pd.array([12, None], dtype="Int64"),
         }
     )
-    text = table_bytes(frame, "tex", replace(PROVENANCE, interval="95%, resampling 9 documents"))
+    text = table_bytes(
+        frame, "tex", replace(PROVENANCE, interval="95%, bootstrap over 9 documents")
+    )
     lines = text.decode().splitlines()
     assert r"\begin{tabular}{lrlr}" in lines and r"model & gain & verdict & n \\" in lines
     assert r"A\_1 \& 50\% & 0.500 [0.400, 0.600] & higher & 12 \\" in lines
     assert r"B\textbackslash{}\{\} & $-$0.123 & too few documents &  \\" in lines
     (caption,) = (line for line in lines if line.startswith(r"\caption{"))
-    assert r"95\%, resampling 9 documents" in caption and "two one-sided tests" in caption
+    assert r"95\%, bootstrap over 9 documents" in caption and "two one-sided tests" in caption
     plain = table_bytes(frame.drop(columns="verdict"), "tex", PROVENANCE).decode()
     assert "one-sided" not in plain and plain.count("{") == plain.count("}")
 

@@ -94,7 +94,7 @@ def test_numbers_are_those_of_their_own_services(
         dict(zip(stored.pair_ids, stored.scores.tolist(), strict=True))
     )
     # What was planted: the model looks at the beginning, and moving the evidence there helps it.
-    assert "concentrated near the beginning" in part(primacy, "attribution").finding
+    assert "leans toward the beginning" in part(primacy, "attribution").finding
     assert part(primacy, "relocation").finding.startswith("The score drops by 0.")
     assert value(primacy, "relocation", "last_minus_first") < 0
 
@@ -144,15 +144,16 @@ def test_the_null_controls_finding_agrees_with_its_interval(
     assert index.interval is not None
     low, high = index.interval
     assert low < 0.05 and high < 0.06
-    assert ("more weight near the end than" in one.finding) == (low > 0)
-    assert ("Equivalent within the margin of 0.05" in one.finding) == (low <= 0 and high <= 0.05)
-    assert index.text("+.4f") in one.finding and "does not depend" not in one.finding
+    assert ("nearer the end than" in one.finding) == (low > 0)
+    equivalent = "Equivalent to the control within the margin of 0.05"
+    assert (equivalent in one.finding) == (low <= 0 and high <= 0.05)
+    assert index.text("+.3f") in one.finding and "does not depend" not in one.finding
 
 
 @pytest.mark.parametrize(
     ("interval", "said"),
     [
-        ((0.02, 0.04), "Attribution is concentrated near the end of the tokens read."),
+        ((0.02, 0.04), "Attribution leans toward the end of the tokens read."),
         ((-0.01, 0.04), "Equivalent to 0 within the margin of 0.05."),
         ((-0.04, 0.1), "Too few documents to decide"),
         ((None, None), "Too few documents to decide"),

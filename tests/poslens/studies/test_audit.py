@@ -120,7 +120,7 @@ def test_a_models_truncation_is_stated_with_its_limit(summaries: list[AuditSumma
 
 def test_provenance_says_what_the_numbers_are_over(summaries: list[AuditSummary]) -> None:
     entry = AUDIT.provenance(summaries[0]).entry()
-    assert entry["n_documents"] == 12 and "resampling 12 documents" in str(entry["interval"])
+    assert entry["n_documents"] == 12 and "bootstrap over 12 documents" in str(entry["interval"])
     assert entry["method"] == "reachability(chunks=whole, version=1)"
     assert "top 3" in str(entry["selection"]) and "shuffled" in str(entry["control"])
 
