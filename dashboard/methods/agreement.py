@@ -85,8 +85,8 @@ def _table(choice: MovablePairs, methods: Mapping[str, Method]) -> None:
         "Spearman correlation with 95% bootstrap intervals over documents. Mean curves: between "
         "the method's mean curve and the mean causal curve, at 11 positions. Mean over pairs: "
         "between each pair's own curves, where the positions of relevant words outweigh any bias. "
-        "Relocation uses positions where the model reads all of the evidence; pairs with fewer "
-        "than two are left out."
+        "Relocation uses only positions at which the model reads all of the evidence; pairs with "
+        "fewer than two such positions are left out."
     )
     panels.caption(provenance)
     panels.downloads("agreement", [choice.data.name, "agreement"], provenance, frame=table)

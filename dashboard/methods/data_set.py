@@ -17,7 +17,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, Provenance, TextPair
 from poslens.compute.provenance import of_faithfulness_set
 from poslens.compute.runs import Job
-from poslens.dashboard.methods.pair import MEASURES, PARAMETERS
+from poslens.dashboard.methods.pair import MEASURES, PARAMETERS, RUN_TIME
 from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.widgets import choices, panels
 from poslens.dashboard.widgets.guard import fragment
@@ -118,14 +118,13 @@ def _results(
         "faithfulness.gains",
         "Gain of each method, and of orders by position, over random order",
     )
-    show_table(frame)
+    show_table(frame, column_config=RUN_TIME)
     st.caption(MEASURES)
     st.caption(
         panels.plain(
-            f"Means over pairs ({scope}), with 95% bootstrap intervals over documents. The chart "
-            "shows deletion gains: how much smaller the deletion area is than for random orders. "
-            "Front to back and back to front order words by position alone. "
-            "Seconds are for the attribution alone. Pairs whose score doesn't change or rises "
+            f"Means over pairs ({scope}), with 95% bootstrap intervals over documents. Gain: "
+            "improvement over random orders, positive is better; the chart shows deletion gains. "
+            "Run times are for the attribution alone. Pairs whose score doesn't change or rises "
             "when all words are removed are left out."
         )
     )

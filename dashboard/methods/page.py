@@ -13,12 +13,13 @@ from poslens.studies.preferences.study import PREFERENCES
 
 TABS = ("One pair", "Data set", "Agreement with interventions", "Simulatability", "Preferences")
 ERASURE = (
-    "PosLens removes words in the order of their attribution (deletion) and restores them in the "
-    "same order (insertion). If a method is faithful, the score drops early in deletion and rises "
-    "early in insertion, compared with random orders and with orders by position alone."
+    "PosLens removes words in order of attribution, highest first (deletion), or restores them to "
+    "an empty text in that order (insertion). If a method is faithful, the score drops early in "
+    "deletion and rises early in insertion, compared with random orders and with orders by "
+    "position alone."
 )
 
-st.markdown("# Methods: how faithful is each method?")
+st.markdown("# Methods: how faithful is each attribution method?")
 pair_tab, data_tab, agreement_tab, simulatability_tab, preferences_tab = st.tabs(
     TABS, key="tab", bind="query-params"
 )

@@ -22,6 +22,7 @@ from poslens.studies.faithfulness import service as faithfulness_service
 from poslens.studies.faithfulness.figures import deletion_insertion, scalable
 
 PARAMETERS = ErasureParameters()
+RUN_TIME = {"seconds": st.column_config.Column("run time (s)")}
 _ASKED = "faithfulness.asked"
 
 
@@ -82,9 +83,9 @@ MEASURES = (
     "A faithful method has a small area under the deletion curve and a large one under the "
     "insertion curve. Comprehensiveness (higher is better) is the share of the score lost without "
     "the top words; sufficiency (lower is better) is the share lost with only the top words. Both "
-    "are averages over the top 1% to 50%. Enrichment is the evidence's share of the attribution "
-    "divided by its share of the tokens. Front to back and back to front delete and restore words "
-    "by position alone: a faithful method does better than both."
+    "are averaged over cut-offs from 1% to 50%. Enrichment is the evidence's share of the "
+    'attribution divided by its share of the tokens. "Front to back" and "back to front" order '
+    "words by position alone; a faithful method beats both."
 )
 
 
@@ -136,7 +137,7 @@ def _curves(
             )
     table = _frame(results)
     four = st.column_config.NumberColumn(format="%.4f")
-    show_table(table, column_config=dict.fromkeys(table.columns[1:], four))
+    show_table(table, column_config=dict.fromkeys(table.columns[1:], four) | RUN_TIME)
     st.caption(MEASURES)
     panels.caption(provenance)
     panels.downloads(
