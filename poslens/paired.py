@@ -150,10 +150,10 @@ class DifferenceRow:
     """A measure of two models on the same items."""
 
     model: str = column("Name of the model.")
-    against: str = column("The other model.")
+    against: str = column("The other model.", title="compared with")
     measure: str = column("What was measured.")
     value: float = column("The model's value.")
-    other_value: float = column("The same of the other model.", title="other value")
+    other_value: float = column("The same of the other model.", title="value of the other")
     difference: Comparison | None = column("Value minus other value, paired.", form="+.3f")
     n: int = column("Items that both models have.")
     units: str = column("What the items are, such as pairs, queries or documents.")

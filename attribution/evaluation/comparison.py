@@ -53,10 +53,10 @@ POWER = 0.8
 """Probability with which as many documents as `Comparison.needed` decide."""
 
 TEST = (
-    "95% bootstrap intervals over documents; p is two-sided, from the same bootstrap, and adjusted "
-    "for all comparisons shown (Holm), so a difference can be undecided although its interval "
-    "excludes 0; equivalent means that the 90% interval is within the measure's margin of "
-    "equivalence (two one-sided tests)"
+    "95% bootstrap intervals over documents; p is two-sided, from the same bootstrap, and "
+    "Holm-adjusted over all comparisons shown, so there can be too few documents for a verdict "
+    "even if the interval excludes 0; equivalent: the 90% interval is within the measure's margin "
+    "(two one-sided tests)"
 )
 """What captions say of comparisons."""
 

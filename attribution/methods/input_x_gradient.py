@@ -37,8 +37,8 @@ register(
     MethodEntry(
         name="input_x_gradient",
         title="Input × gradient",
-        help="Dot product of a token's word embedding and its gradient: a signed, first-order "
-        "estimate of the token's effect. Values do not sum to the score.",
+        help="Dot product of a token embedding and its gradient: a signed, first-order estimate "
+        "of the token's effect. Values do not sum to the score.",
         axis="Input × gradient",
         unit="score",
         signed=True,

@@ -171,7 +171,7 @@ register(
     MethodEntry(
         name="profile",
         title="Query-free profile",
-        help="Norm of the Jacobian of the text's vector with respect to each word embedding: how "
+        help="Norm of the Jacobian of the text's vector with respect to each token embedding: how "
         "sensitive the vector is to each token, for any query.",
         axis="Profile",
         unit="‖∂v/∂e‖F",

@@ -46,7 +46,7 @@ register(
     MethodEntry(
         name="saliency",
         title="Gradient saliency",
-        help="Norm of the score's gradient with respect to each word embedding: how sensitive the "
+        help="Norm of the score's gradient with respect to each token embedding: how sensitive the "
         "score is to each token.",
         axis="Saliency",
         unit="‖∂s/∂e‖₂",

@@ -149,13 +149,13 @@ def _without_gradient(retriever: Retriever) -> dict[str, str]:
         # Unlike saliency, it does not import Captum, which other methods do without.
         method = make_method("input_x_gradient")
         result = METHODS[method.name].compute(retriever, method, [PROBE])[0]
-        reason = "" if result.document_scores.any() else "no gradient reaches its word embeddings"
+        reason = "" if result.document_scores.any() else "no gradient reaches its token embeddings"
     except UserError as error:
         reason = str(error)
     except RuntimeError as error:
         if out_of_memory(error):
             raise
-        reason = "no gradient reaches its word embeddings"
+        reason = "no gradient reaches its token embeddings"
     if reason:
         using = (name for name, entry in METHODS.items() if entry.uses_gradients)
         unfit.update(dict.fromkeys(using, reason))

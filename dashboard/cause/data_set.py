@@ -26,9 +26,9 @@ from poslens.studies.curves.words import too_few
 
 EVIDENCE = "evidence"
 CHARTS = (
-    "Relocation: the mean score with the evidence at each position. Ablation: how much the mean "
-    "score drops when the part of the document at each position is removed. Bands are 95% "
-    "intervals."
+    "Relocation: mean score with the evidence at each position, relative to each pair's mean. "
+    "Ablation: mean drop in score when the part of the document at each position is removed. Bands "
+    "are 95% intervals."
 )
 
 
@@ -44,8 +44,7 @@ def section(data: DataSet, models: Sequence[str], ablation: Method) -> None:
         required=True,
         wrap=True,
         help="evidence: move it to other positions, and remove each part of the document. The "
-        "others compare embeddings of documents: they need dense models, and neither queries nor "
-        "evidence.",
+        "others compare document embeddings: they need a dense model, but no queries or evidence.",
     )
     if what in corpus.MEASURES:
         corpus.section(str(what), models, data)

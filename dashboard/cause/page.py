@@ -39,15 +39,16 @@ with st.sidebar:
             key="by",
             bind="query-params",
             required=True,
-            help="How a part is removed. delete: the text after it moves forward. mask: padding "
-            "embeddings replace its tokens. filler: neutral text of as many tokens replaces it.",
+            help="How a part is removed. delete: the text after it moves up. mask: its tokens "
+            "become padding. filler: neutral text of as many tokens replaces it.",
         )
 ablation = ablation_method(by or "delete")
 if pair_tab.open:
     with pair_tab:
         st.caption(
             "The chart shows the score with the evidence moved to each position of the document. "
-            "The rest of the text stays the same, so any change in the score is due to the move."
+            "The other sentences keep their order, so any change in the score is due to the move: "
+            "to position, or to lost context."
         )
         if data is not None and method is not None:
             with panels.guarded():

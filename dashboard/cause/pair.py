@@ -382,7 +382,7 @@ def _against_the_method(subject: CausePair, moved: dict[str, Relocation]) -> Non
             )
             facts = [
                 name,
-                f"Spearman correlation of the method's curve: {words}" * bool(words),
+                f"{title}, Spearman correlation: {words}" * bool(words),
                 removed[name].note,
             ]
             st.markdown(panels.plain(" · ".join(filter(None, facts))))
@@ -408,9 +408,9 @@ def _displaced(subject: CausePair) -> None:
         "Move the whole text, to separate position from content",
         key="displace",
         bind="query-params",
-        help="PosLens puts neutral text of several lengths in front. For models with learned "
-        "position embeddings it also shifts the position ids. The text stays the same, so a "
-        "score that changes depends on position.",
+        help="PosLens puts neutral text of several lengths in front; for models with learned "
+        "position embeddings, it also shifts the position ids. The document itself is unchanged, "
+        "so a change in the score shows that it depends on position.",
     ):
         return
     shifted: dict[str, Displacement] = {}

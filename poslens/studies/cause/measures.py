@@ -15,7 +15,7 @@ from poslens.paired import ItemMeasure, MeasuredModel, PairedDifference, paired_
 from poslens.studies.cause.service import curve_of, stored
 
 IN_DEVIATIONS = (
-    "Differences are in standard deviations of each model's scores, because models have different "
+    "Each model's scores are divided by their standard deviation, because models have different "
     f"scales; two models are equivalent within {DEVIATIONS_MARGIN:g}."
 )
 

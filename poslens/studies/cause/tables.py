@@ -24,10 +24,10 @@ READ_ONLY = (
     "bootstrap intervals over documents."
 )
 READ_WHOLE = (
-    f"{READ_ONLY} Relocation counts the positions where the model reads all of the evidence; pairs "
-    "with fewer than two are left out. Lost past the context limit: the mean score at those "
-    "positions minus the mean at the others, over pairs with both; this loss is due to truncation, "
-    "not position bias."
+    f"{READ_ONLY} Relocation uses only positions at which the model reads all of the evidence; "
+    "pairs with fewer than two such positions are left out. Lost past the context limit: mean "
+    "score with the evidence read whole minus mean score with it truncated, over pairs with both; "
+    "this loss is due to truncation, not position bias."
 )
 """Captions of tables of causal curves: for interventions on documents, and on evidence."""
 
@@ -85,11 +85,11 @@ def cause_frame(causes: Sequence[DataSetCause]) -> pd.DataFrame:
             {
                 "model": cause.summary.curve.model,
                 "intervention": cause.summary.curve.method.name,
-                "n": cause.summary.curve.n,
+                "pairs": cause.summary.curve.n,
                 "documents": cause.summary.curve.n_documents,
-                "truncated": cause.summary.curve.n_truncated,
-                "failed": cause.summary.curve.n_failed,
-                "left out": cause.n_left_out,
+                "truncated documents": cause.summary.curve.n_truncated,
+                "failed pairs": cause.summary.curve.n_failed,
+                "pairs left out": cause.n_left_out,
                 "last third minus first (score)": _text(cause.last_minus_first),
                 "lost past the context limit (score)": _text(cause.lost),
                 "pairs with positions past the limit": 0 if cause.lost is None else cause.lost.n,

@@ -78,7 +78,8 @@ def test_a_data_set_is_computed_kept_and_averaged(compute: Compute, bm25, sample
     assert frame["mean curves"].tolist()[1] == "" and len(frame) == 2
     documents = len({pair.document for pair in pairs})
     table = intervention_tables.cause_frame([found])
-    assert table["n"].tolist() == [len(pairs)] and table["documents"].tolist() == [documents]
+    assert table["pairs"].tolist() == [len(pairs)]
+    assert table["documents"].tolist() == [documents]
     exported = intervention_tables.causal_curve_frame([found])
     assert (
         exported["last_minus_first"].tolist() == [0.0] * 100
