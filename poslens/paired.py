@@ -22,6 +22,7 @@ from poslens.attribution.evaluation.comparison import (
     INDEX_MARGIN,
     Comparison,
     adjusted,
+    p_in_words,
     paired_statistics,
 )
 from poslens.cache.lru_cache import LRUCache
@@ -193,9 +194,10 @@ def difference_sentences(differences: Sequence[PairedDifference]) -> list[str]:
 
 
 def _in_words(comparison: Comparison) -> str:
-    """`higher by 0.252 [0.180, 0.319]`, or the difference with its verdict if neither model is
-    higher."""
+    """`higher by 0.252 [0.180, 0.319] (p < 0.001)`, or the difference with its verdict if neither
+    model is higher."""
     if comparison.verdict not in ("higher", "lower"):
         return comparison.text()
     sign = 1 if comparison.verdict == "higher" else -1
-    return f"{comparison.verdict} by {comparison.difference.times(sign).text()}"
+    difference = comparison.difference.times(sign).text()
+    return f"{comparison.verdict} by {difference} ({p_in_words(comparison)})"

@@ -71,8 +71,8 @@ _of_pairs: dict[str, _Stamp] = {}
 """The same, when its pairs were read: its corpus may be read later."""
 _generation = 0
 _titles = {
-    SAMPLE: "Bundled sample (PosIR layout)",
-    SAMPLE_MULTILINGUAL: "Bundled multilingual sample (PosIR layout)",
+    SAMPLE: "Bundled sample (PosIR format)",
+    SAMPLE_MULTILINGUAL: "Bundled multilingual sample (PosIR format)",
     SAMPLE_BIAS: "Bundled bias tests (ColDeR layout)",
 }
 

@@ -278,7 +278,7 @@ def _require_beir(file: File, rows: Iterator[Row]) -> Iterator[Row]:
     for row in rows:
         if row.number == 1 and _SPAN.names[0] in row.cells:
             raise UserError(
-                f"{file.name} is of the PosIR layout: give the folder that holds "
+                f"{file.name} is of the PosIR format: give the folder that holds "
                 "<language>/<domain>/, so that the evidence is read too."
             )
         yield row

@@ -68,7 +68,7 @@ def register(entry: Format) -> Format:
 
 
 def split_variant(source: str) -> tuple[str, str]:
-    """Path and variant of a data set in the PosIR layout.
+    """Path and variant of a data set in the PosIR format.
 
     `PATH@eng` and `PATH@eng-Latn` are its English part; `PATH@eng-pol` and
     `PATH@eng-Latn-pol-Latn` are English queries with the Polish corpus.
@@ -106,7 +106,7 @@ def read(path: Path, name: str, title: str = "", variant: str = "") -> DataSet:
     entry = FORMATS[detect(path)]
     if variant and not entry.has_variants:
         raise UserError(
-            f"{path.name}@{variant}: only the PosIR layout has a folder for each language; leave "
+            f"{path.name}@{variant}: only the PosIR format has a folder for each language; leave "
             "that part out."
         )
     return entry.read(*_arguments(entry, path, name, title, variant))

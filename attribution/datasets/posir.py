@@ -1,4 +1,4 @@
-"""The PosIR layout: `<root>/<language>/<domain>/{queries,corpus}.parquet` and `qrels/test.parquet`.
+"""The PosIR format: `<root>/<language>/<domain>/{queries,corpus}.parquet` and `qrels/test.parquet`.
 
 A language's folder is named by language and script as PosIR publishes it (`eng-Latn`), or by the
 language alone (`eng`); pairs have the language.
@@ -127,7 +127,7 @@ def _folders(root: Path, language: str) -> list[Path]:
     folders = sorted(p.parent for p in root.glob(f"{pattern}/*/queries.parquet"))
     if not folders:
         raise UserError(
-            f"{root.name} holds no data set in the PosIR layout: it needs "
+            f"{root.name} holds no data set in the PosIR format: it needs "
             "<language>/<domain>/queries.parquet, corpus.parquet and qrels/test.parquet."
         )
     domains = Counter(folder.parent.name for folder in folders)

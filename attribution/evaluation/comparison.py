@@ -271,13 +271,17 @@ def _verdict(
 
 
 def change_in_words(difference: Estimate, form: str = ".3f") -> str:
-    """A change with its interval, such as `drops by 0.054 [0.027, 0.082]`.
+    """A change with its interval, such as `drops by 0.054 [0.027, 0.082]`, or `does not change` if
+    all of it rounds to 0.
 
     The interval is in the direction of the change: its lower end is negative if it includes a
     change in the other direction.
     """
+    text = difference.text(form)
+    if not any(digit in text for digit in "123456789"):
+        return "does not change"
     if difference.value == 0:
-        return f"changes by {difference.text(form)}"
+        return f"changes by {text}"
     verb, factor = ("rises", 1) if difference.value > 0 else ("drops", -1)
     return f"{verb} by {difference.times(factor).text(form)}"
 
@@ -293,14 +297,14 @@ def _sentence(comparison: Comparison) -> str:
         needed = comparison.needed
         would = "" if needed is None else f"; about {needed:,} documents would be needed"
         # Otherwise an interval that excludes 0 would contradict the verdict.
-        p = f" ({_p_value(comparison)})" if interval[0] > 0 or interval[1] < 0 else ""
+        p = f" ({p_in_words(comparison)})" if interval[0] > 0 or interval[1] < 0 else ""
         return f"Too few documents to decide{p}{would}."
     low, high = interval or (0.0, 0.0)
     small = f", by less than {margin}" if max(-low, high) <= comparison.margin else ""
-    return f"{verdict.capitalize()}{small} ({_p_value(comparison)})."
+    return f"{verdict.capitalize()}{small} ({p_in_words(comparison)})."
 
 
-def _p_value(comparison: Comparison) -> str:
+def p_in_words(comparison: Comparison) -> str:
     """The adjusted p, and that it is adjusted where that changed it."""
     p = comparison.p_holm or 0.0
     if p < 0.001:

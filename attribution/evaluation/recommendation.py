@@ -120,7 +120,7 @@ def _listed(parts: Sequence[str]) -> str:
 
 def _needed(comparisons: Sequence[Comparison]) -> str:
     counts = [each.needed for each in comparisons if each.needed is not None]
-    return f"; about {min(counts):,} documents are needed" if counts else ""
+    return f"; about {min(counts):,} documents would be needed in total" if counts else ""
 
 
 def on_quality_front(points: Sequence[tuple[float | None, float | None]]) -> list[bool]:

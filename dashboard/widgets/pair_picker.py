@@ -251,7 +251,7 @@ def _facts(pair: TextPair | None, at: int | None, n: int, total: int, own: bool)
     if pair is not None:
         facts = [pair.domain, pair.language, f"{len(words(pair.document)):,} words"]
         if (position := evidence_position(pair)) is not None:
-            facts.append(f"evidence at {position:.0%}")
+            facts.append(f"evidence at {position:.0%} of the text")
     if not own:
         place = "–" if at is None else f"{at + 1:,}"
         unfiltered = f" ({total:,} without filters)" if n < total else ""

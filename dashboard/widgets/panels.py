@@ -269,7 +269,7 @@ def downloads(
         if frame is not None:
             numbers["Numbers"] = frame
         what.extend(numbers)
-        chosen = st.selectbox("What", what, key=f"{key}.what") or what[0]
+        chosen = st.selectbox("Figure or table", what, key=f"{key}.what") or what[0]
         formats: Sequence[str] = FIGURE_FORMATS
         document = (documents or {}).get(chosen)
         if document:

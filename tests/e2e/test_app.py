@@ -282,7 +282,7 @@ def test_export_the_heatmap(app: App, visit: Visit, tmp_path: Path) -> None:
     page = ready(visit(f"{app.url}/?pair=food-sourdough-q2"))
     page.get_by_role("button", name="Export").click()
     body = page.get_by_test_id("stPopoverBody")
-    body.get_by_label("What").click()
+    body.get_by_label("Figure or table").click()
     page.get_by_role("option", name="Heatmap").click()
     expect(body.get_by_text("json", exact=True)).to_have_count(0)
     choose(body, "svg")

@@ -57,7 +57,7 @@ def test_plan_chunks_and_download_the_setting(run_app: App, visit: Visit) -> Non
     expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
     idle(page)
     page.get_by_role("button", name="Export").first.click()
-    select(page, "What", "Setting for text splitters")
+    select(page, "Figure or table", "Setting for text splitters")
     choose(page.get_by_test_id("stPopoverBody"), "json")
     page.get_by_role("button", name="Prepare").click()
     button = page.get_by_role("button", name="Download JSON")

@@ -56,7 +56,7 @@ def test_files_say_which_mean_they_hold(shipped_app: App, go: Visit) -> None:
     idle(page).get_by_role("button", name="Export").filter(visible=True).first.click()
     body = page.get_by_test_id("stPopoverBody").filter(visible=True)
     for what, form in (("Mean numbers", "json"), ("Heatmap", "html")):
-        body.get_by_role("combobox", name="What").click()
+        body.get_by_role("combobox", name="Figure or table").click()
         page.get_by_role("option", name=what, exact=True).click()
         # The formats of what is chosen now: figures have both of these too.
         parquet = body.get_by_role("radio", name="parquet", exact=True)

@@ -1,4 +1,4 @@
-"""Validate the sources of the bundled samples and write them in the PosIR layout.
+"""Validate the sources of the bundled samples and write them in the PosIR format.
 
 Edit `source/<document id>.toml` (`sample`) or `multilingual/<document id>.toml`
 (`sample-multilingual`), then write the Parquet files that PosLens reads. Sources and files are both

@@ -355,10 +355,16 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
         if share is None or control is None:
             return f"{summary.name}: no sentence was searched for."
         index = summary.index
+        form = index.query_form
+        missed = (
+            f"{_percent(share)} of {form}s don't retrieve their own document"
+            if share.value
+            else f"every {form} retrieves its own document"
+        )
         sentences = [
-            f"{summary.name}: {_percent(share)} of {index.query_form}s don't retrieve their own "
-            f"document in the top {index.top} ({_percent(control)} after shuffling; "
-            f"{summary.n_sentences:,} {index.query_form}s of {len(summary.documents):,} documents)."
+            f"{summary.name}: {missed} in the top {index.top} ({_percent(control)} unretrieved "
+            f"after shuffling; {summary.n_sentences:,} {form}s of {len(summary.documents):,} "
+            "documents)."
         ]
         if summary.sample:
             sentences.append(f"Searched for: {summary.sample}.")

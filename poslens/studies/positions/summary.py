@@ -86,7 +86,9 @@ class PositionSummary:
         ids = [query.pair.pair_id for query in self.queries]
         documents = {query.pair.pair_id: query.pair.document for query in self.queries}
         rows = dict(zip(ids, differences, strict=True))
-        measure = ItemMeasure("nDCG@10 first minus last", "queries", MARGIN, rows, documents)
+        measure = ItemMeasure(
+            "position effect on rank (nDCG@10 first minus last)", "queries", MARGIN, rows, documents
+        )
         return MeasuredModel(self.name, (measure,))
 
     @cached_property

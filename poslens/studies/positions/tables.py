@@ -50,8 +50,8 @@ class PositionEffectRow:
     controlled_psi: Estimate | None = column(PSI, title="controlled PSI")
     null_first_minus_last: Estimate | None = column(
         "First minus last if another sentence of similar length is moved instead; null without the "
-        "null control.",
-        title="first minus last, null",
+        "control.",
+        title="first minus last, control",
         form="+.3f",
     )
     left_out: int = column("Pairs whose evidence is read whole at fewer than two positions.")

@@ -129,7 +129,7 @@ def ladder_chart(
                     x=[label for label, *_ in nulls],
                     y=[height(null) for _, null, _ in nulls],
                     mode="markers",
-                    name=legend_name(f"{name}, null", style),
+                    name=legend_name(f"{name}, control", style),
                     cliponaxis=False,
                     marker={
                         "color": style.colours.paper,

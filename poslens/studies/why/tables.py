@@ -70,8 +70,8 @@ class StepRow:
     document: str = column("Id of the target document.", shown=False)
     change: str = column("What is changed; unchanged for the document as it is.")
     rank: int | None = column("Rank after the change; null if the document is not found.")
-    null: int | None = column("Rank after the null.", title="rank after null")
-    null_change: str = column("What the null changes.", title="null")
+    null: int | None = column("Rank after the control.", title="rank after control")
+    null_change: str = column("What the control changes.", title="control")
 
 
 @dataclass(frozen=True)

@@ -258,7 +258,7 @@ def test_an_id_in_two_parts_is_refused_where_the_texts_differ(tmp_path: Path) ->
 
 def test_a_domain_of_posir_is_not_read_without_its_evidence(tmp_path: Path) -> None:
     sample = Path(posir.__file__).parent / "sample" / "posir" / "eng"
-    with pytest.raises(UserError, match=r"queries.parquet is of the PosIR layout: give the folder"):
+    with pytest.raises(UserError, match=r"queries.parquet is of the PosIR format: give the folder"):
         beir.read(sample, "mine")
 
 

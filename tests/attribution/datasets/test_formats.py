@@ -220,7 +220,7 @@ def test_queries_of_one_language_with_documents_of_another(tmp_path: Path) -> No
     (root / "pol" / "weather").rename(root / "pol" / "water")
     with pytest.raises(UserError, match="no domain in both eng and pol"):
         formats.read(root, "x", variant="eng-pol")
-    with pytest.raises(UserError, match="only the PosIR layout"):
+    with pytest.raises(UserError, match="only the PosIR format"):
         formats.read(write_colder(tmp_path / "c", foil=[FOIL]), "x", variant="eng-pol")
 
 

@@ -147,7 +147,7 @@ def test_an_empty_folder_says_what_it_needs(tmp_path: Path) -> None:
     empty.mkdir()
     with pytest.raises(UserError) as caught:
         posir.read(empty, "mine")
-    assert str(caught.value).startswith("nothing holds no data set in the PosIR layout: it needs ")
+    assert str(caught.value).startswith("nothing holds no data set in the PosIR format: it needs ")
     assert str(tmp_path) not in str(caught.value)
 
 

@@ -176,7 +176,8 @@ def test_an_interval_alone_is_judged_by_both_ends(
         (Estimate(0.02, -0.01, 0.05), "rises by 0.020 [-0.010, 0.050]"),
         (Estimate(-0.02, -0.05, 0.01), "drops by 0.020 [-0.010, 0.050]"),
         (Estimate(-0.02), "drops by 0.020"),
-        (Estimate(0.0, 0.0, 0.0).times(-1), "changes by 0.000 [0.000, 0.000]"),
+        (Estimate(0.0, 0.0, 0.0).times(-1), "does not change"),
+        (Estimate(0.0, -0.01, 0.02), "changes by 0.000 [-0.010, 0.020]"),
     ],
 )
 def test_a_change_is_worded_in_its_own_direction(difference: Estimate, words: str) -> None:

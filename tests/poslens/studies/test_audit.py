@@ -101,7 +101,7 @@ def test_the_verdict_states_result_interval_and_meaning(summaries: list[AuditSum
     for verdict in verdicts:
         assert re.search(
             r": [\d.]+% \[[\d., ]+\] of sentences don't retrieve their own document in the top 3 "
-            r"\([\d.]+% \[.+\] after shuffling; 72 sentences of 12 documents\)\.",
+            r"\([\d.]+% \[.+\] unretrieved after shuffling; 72 sentences of 12 documents\)\.",
             verdict,
         )
     assert re.search(r"Recovered compared with BM25: [+-][\d.]+", verdicts[1])
