@@ -75,8 +75,9 @@ with narrowing, panels.guarded():
     readable, left_out = readable_pairs(specs(), selection.pairs)
     selection = Selection(data, readable, ", ".join(filter(None, (selection.words, left_out))))
 
+n_pairs = "" if len(selection.pairs) == len(data.pairs) else f"{len(selection.pairs):,} of "
 st.markdown(
-    f"{METHODS[method.name].title} by position, averaged over {len(selection.pairs):,} of "
+    f"{METHODS[method.name].title} by position, averaged over {n_pairs or 'all '}"
     f"{len(data.pairs):,} pairs of {panels.plain(data.title)}"
     + (f": {panels.plain(selection.words)}." if selection.words else ".")
 )
@@ -173,7 +174,7 @@ def axis_choice(curves: list[DataSetCurve]) -> str:
         st.session_state["axis"] = usual
     st.session_state["curves.usual_axis"] = usual
     chosen = st.segmented_control(
-        "Position",
+        "Position axis",
         AXES,
         default=usual,
         key="axis",
@@ -266,7 +267,7 @@ def is_active() -> bool:
 
 
 with st.sidebar:
-    with st.expander("Null control"):
+    with st.expander("Control"):
         control = null_controls.switch(method)
     published = published_files.curves()
 
@@ -354,6 +355,10 @@ def board() -> None:
         null_controls.hint(method, control)
         what_is_read(specs(), selection.pairs, "curves")
         show_table(summary_frame(curves, theirs))
+        st.caption(
+            "Center of mass: 0 = start, 1 = end. Primacy-recency index, -1 to 1: negative = "
+            "beginning, positive = end."
+        )
         if missing := why_no_number([curve.summary for curve in curves]):
             st.caption(panels.plain(missing))
         differences = curve_differences(curves, selection.pairs)

@@ -89,7 +89,7 @@ def differences(subject: ExplainedSubject, which: str, key: str) -> dict[str, pa
                 f"{key}.difference",
                 "Attribution of this pair by A minus by B, over the whole text",
             )
-            st.caption(panels.plain(f"This pair: {names[0]} − {names[1]}."))
+            st.caption(panels.plain(f"Curve of {names[0]} minus {names[1]}, this pair."))
         figures["Difference"] = of_pair
     if gap is not None and which != PAIR:
         whole, at = gap, positions(subject.method.curve_params["resampling"])
@@ -112,10 +112,10 @@ def differences(subject: ExplainedSubject, which: str, key: str) -> dict[str, pa
                 f"{key}.mean_difference",
                 "Mean curve of A minus mean curve of B, with its interval",
             )
-            st.caption(panels.plain(f"M{_note(gap, names)[1:]}."))
+            st.caption(panels.plain(f"Mean curve{_note(gap, names).removeprefix('mean')}."))
         figures["Mean difference"] = of_set
     if subject.kind is not None:
-        st.caption("Null controls aren't subtracted from differences between models.")
+        st.caption("Controls aren't subtracted from differences between models.")
     return figures
 
 
@@ -189,7 +189,7 @@ def furthest(subject: ExplainedSubject, gap: Difference | None) -> None:
             selection_mode="single-row",
             column_config={
                 "apart": st.column_config.NumberColumn(
-                    "Distance",
+                    "Distance of curves",
                     format="%.3f",
                     help=(
                         "Total variation distance of the two models' normalized curves: 0 if "
@@ -206,4 +206,4 @@ def furthest(subject: ExplainedSubject, gap: Difference | None) -> None:
 def _note(gap: Difference, names: tuple[str, str]) -> str:
     documents = "1 document" if gap.n_documents == 1 else f"{gap.n_documents:,} documents"
     band = "; the band is a 95% interval over documents" if gap.interval else ""
-    return f"mean of {names[0]} − {names[1]} over {gap.n:,} pairs of {documents}{band}"
+    return f"mean of {names[0]} minus {names[1]} over {gap.n:,} pairs of {documents}{band}"

@@ -185,7 +185,7 @@ def _document(ranked: QueryRanking, wanted: Sequence[str], top: int) -> str:
             "id",
             height=min(500, 37 + 35 * len(frame)),  # all rows if few documents are wanted
             column_config={
-                "wanted": st.column_config.CheckboxColumn(),
+                "wanted": st.column_config.CheckboxColumn("relevant"),
                 "score": st.column_config.NumberColumn(format="%.4f"),
                 "document": st.column_config.TextColumn(width="large"),
             },
@@ -195,7 +195,7 @@ def _document(ranked: QueryRanking, wanted: Sequence[str], top: int) -> str:
     ranks = {document.document_id: document.rank for document in ranked.documents}
     missed = [name for name in wanted if ranks.get(name, ranked.total + 1) > top]
     st.caption(
-        f"{len(frame):,} of {ranked.total:,} documents; "
+        f"{len(frame):,} of {ranked.total:,} documents shown; "
         + (
             f"{len(missed):,} of {len(wanted):,} relevant documents missing from the top {top:,}."
             if wanted

@@ -169,7 +169,7 @@ def section(
     panels.show(
         draw(panels.screen_style()),
         f"{key}.null.figure",
-        f"Curves minus their null control ({CONTROLS[kind]})",
+        f"Curves minus their control ({CONTROLS[kind]})",
     )
     for name, controlled_curve in shown:
         st.markdown(panels.plain(f"{name}: {controlled_curve.sentence}"))

@@ -161,8 +161,8 @@ def failed_items(
         return
     several = len(failed) > 1
     rows = [(job.label, *row) for job, reasons in failed for row in reasons.items()]
-    frame = pd.DataFrame(rows, columns=["computed for", unit, "reason"])
-    frame = frame if several else frame.drop(columns="computed for")
+    frame = pd.DataFrame(rows, columns=["run", unit, "reason"])
+    frame = frame if several else frame.drop(columns="run")
     # Several runs can fail on the same item.
     owner = (f"{len(failed)} runs", "result") if several else (failed[0][0].label, unit)
     with no_result(frame, *owner):

@@ -135,9 +135,10 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
     question = "Which sentences fail to retrieve their own document?"
     unit = "document"
     reads = (
-        "Each sentence of the corpus is a query. It is unretrieved if its own document is not in "
-        "the top k. Thin lines show the same documents with their sentences in random order: "
-        "a position effect that survives shuffling is not due to content."
+        "Each sentence of the corpus is a query, including those past a model's context limit. It "
+        "is unretrieved if its own document is not in the top k. Thin lines show the same "
+        "documents with their sentences in random order: a position effect that survives shuffling "
+        "is not due to content."
     )
     limits = (
         "Brackets are 95% bootstrap intervals over documents; none with fewer than 10 documents. "

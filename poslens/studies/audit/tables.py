@@ -52,7 +52,7 @@ class AuditRow:
         form="+.3f",
     )
     documents: int = column("Documents that the numbers are over.")
-    left_out: int = column("Documents that could not be searched for.")
+    left_out: int = column("Documents that could not be searched for.", title="documents left out")
     truncated: int = column("Documents of which the model does not read every sentence.")
     sentences: int = column(SEARCHED)
     searched_for: str = column("sentence or question.", shown=False)
@@ -78,7 +78,7 @@ class AuditGroupRow:
 
     model: str = column(MODEL)
     chunks: str = column(CHUNKS)
-    by: str = column("language or length.")
+    by: str = column("language or length.", title="grouped by")
     group: str = column("The language, or the length in words.")
     documents: int = column("Documents that the numbers are over.")
     sentences: int = column(SEARCHED)

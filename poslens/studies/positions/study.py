@@ -109,7 +109,7 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         "these positions, with the same queries at each. Brackets are 95% bootstrap intervals over "
         "documents. Bands show variation within queries: each query's mean over positions is "
         "subtracted first. p is Holm-adjusted for the number of models, so it can exceed 0.05 even "
-        "if the interval excludes 0. Equivalent: the 90% interval of the difference is within "
+        "if the interval excludes 0. Equivalent: the 90% interval of first minus last is within "
         f"{MARGIN:g} of 0 (two one-sided tests at 5%). Moving a sentence may break references to "
         "it; turn on the control, which moves another sentence of similar length, to see how much "
         "that changes nDCG@10."
@@ -159,6 +159,8 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         pairs = list(spread_evenly(usable, min(settings.pairs or len(usable), len(usable))))
         selection = "" if len(pairs) == len(usable) else f"{len(pairs):,} pairs spread evenly"
         nulls, notes = [], [reason] if reason else []
+        if selection:
+            notes.append(f"{len(pairs):,} pairs, spread evenly over the data set, are used.")
         for pair in pairs if settings.null else ():
             try:
                 nulls.append(null_pair(pair))
@@ -325,7 +327,7 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
             f"{summary.name}: nDCG@10 {change_in_words(effect.difference.times(-1))} when the "
             "evidence moves from the first to the last position "
             f"({by_position.first.value:.3f} first, {by_position.middle.value:.3f} in the middle, "
-            f"{by_position.last.value:.3f} last; {by_position.n:,} queries of "
+            f"{by_position.last.value:.3f} last; {by_position.n:,} queries, "
             f"{by_position.n_documents:,} documents). {meaning}"
         ]
         if summary.null is not None:

@@ -54,7 +54,9 @@ class PositionEffectRow:
         title="first minus last, control",
         form="+.3f",
     )
-    left_out: int = column("Pairs whose evidence is read whole at fewer than two positions.")
+    left_out: int = column(
+        "Pairs whose evidence is read whole at fewer than two positions.", title="pairs left out"
+    )
     failed: int = column("Pairs that could not be ranked.", shown=False)
 
 
@@ -77,7 +79,7 @@ class PositionGroupRow:
     """The queries of one length or language, or of documents that the model reads whole."""
 
     model: str = column(MODEL)
-    by: str = column("all, read whole (the documents), length or language.")
+    by: str = column("all, read whole (the documents), length or language.", title="grouped by")
     group: str = column("The length bucket or the language; else empty.")
     queries: int = column(QUERIES)
     documents: int = column(DOCUMENTS)

@@ -169,7 +169,9 @@ def sentence(why: Why) -> str:
     steps = why.steps
     if why.cause in steps:
         step = steps[why.cause]
-        null = "" if step.null is None else f" ({NULLS[why.cause]}: {rank_words(step.null)})"
+        null = (
+            "" if step.null is None else f" (control, {NULLS[why.cause]}: {rank_words(step.null)})"
+        )
         return (
             f"{head}. Rank {rank} → {rank_words(step.rank)} "
             f"{change_words(why.cause, why)}{null}. Cause: {why.cause}."

@@ -73,7 +73,7 @@ def test_a_mean_difference_says_what_it_is_over_whatever_the_pair_is_less(stones
     ]
     assert not any("control" in one for one in said), "it is of plain curves"
     assert any(
-        one.value == "Null controls aren't subtracted from differences between models."
+        one.value == "Controls aren't subtracted from differences between models."
         for one in page.caption
     )
 

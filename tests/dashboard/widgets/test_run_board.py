@@ -203,7 +203,7 @@ def test_failures_of_several_jobs_are_in_one_table(setting: Setting) -> None:
     page, _ = setting.shown()
     assert page.expander[0].label == "2 results of 2 runs failed"
     table = page.dataframe[0].value
-    assert list(table.columns) == ["computed for", "document", "reason"]
+    assert list(table.columns) == ["run", "document", "reason"]
     assert table.to_numpy().tolist() == [
         ["A", "p1", "It has no token."],
         ["B", "p1", "It is empty."],

@@ -112,7 +112,9 @@ def test_one_query_and_document(corpus: str, tmp_path: Path) -> None:
     )
     steps = {row["change"]: (row["rank"], row["null"]) for row in json.loads(one.stdout)["rows"]}
     assert steps["unchanged"] == (2, None) and steps["evidence alone"] == (1, None)
-    assert "Rank 2 → 1 as the evidence alone (other sentences alone: not found)" in one.stderr
+    assert (
+        "Rank 2 → 1 as the evidence alone (control, other sentences alone: not found)" in one.stderr
+    )
     drawn = json.loads(file.read_text())
     assert drawn["layout"]["meta"]["figure"] == "why_ladder"
     assert drawn["data"][0]["text"] == ["2", "2", "1"]
