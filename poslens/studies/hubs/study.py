@@ -82,11 +82,11 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
             "A sentence's own document counts as relevant to it.",
         ),
         explained=Integer(
-            title="Hubs explained",
+            title="Hubs to explain",
             default=EXPLAINED,
             low=0,
             high=20,
-            help="Number of hubs for which PosLens computes which words drive the scores.",
+            help="Number of hubs to compute word attributions for.",
         ),
     )
     compared = ("MiniLM", "BM25")
