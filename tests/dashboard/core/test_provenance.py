@@ -233,7 +233,7 @@ def test_compare_correlates_words_as_its_heatmap_joins_them(asked: str | None) -
     address = {"dataset": "sample", "pair": pair.pair_id, "a": "MiniLM", "b": "MiniLM-recency"}
     page = open_page("compare", **address, **({"aggregate": asked} if asked else {})).run()
     assert not page.exception
-    (said,) = [one for one in page.markdown if "Rank correlation" in one.value]
+    (said,) = [one for one in page.markdown if "Spearman correlation" in one.value]
     how = asked or "mean"
     results = [
         service().explain(pair, resolve(name), make_method("saliency"))
@@ -254,7 +254,7 @@ def test_compare_correlates_words_as_its_heatmap_joins_them(asked: str | None) -
         for each in ("sum", "mean")
     }
     assert found["sum"] != found["mean"] and said.value.split("**")[1] == f"{found[how]:.3f}"
-    assert f"the {how} over the word's tokens" in said.help
+    assert f"the {how} over its tokens" in said.help
 
 
 def test_a_ranking_names_the_intervals_that_its_numbers_have(bm25, compute: Compute) -> None:
