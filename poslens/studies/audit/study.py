@@ -39,6 +39,7 @@ from poslens.studies.audit.summary import (
     store_of,
     summary_of,
     tokens_read,
+    unretrieved_sentence,
 )
 from poslens.studies.audit.tables import TABLES
 from poslens.study import Figure, Study, register
@@ -355,18 +356,7 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
         share, control = summary.shares["original"], summary.shares["random"]
         if share is None or control is None:
             return f"{summary.name}: no sentence was searched for."
-        index = summary.index
-        form = index.query_form
-        missed = (
-            f"{_percent(share)} of {form}s don't retrieve their own document"
-            if share.value
-            else f"every {form} retrieves its own document"
-        )
-        sentences = [
-            f"{summary.name}: {missed} in the top {index.top} ({_percent(control)} unretrieved "
-            f"after shuffling; {summary.n_sentences:,} {form}s of {len(summary.documents):,} "
-            "documents)."
-        ]
+        sentences = [unretrieved_sentence(summary, share, control)]
         if summary.sample:
             sentences.append(f"Searched for: {summary.sample}.")
         difference = summary.last_minus_first["random"]
@@ -397,11 +387,6 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
 
 
 _workloads: LRUCache[Workload] = LRUCache(32)
-
-
-def _percent(share: Estimate) -> str:
-    value, bracket, interval = share.times(100).text(".1f").partition(" [")
-    return f"{value}%{bracket}{interval}"
 
 
 AUDIT = Audit()

@@ -244,6 +244,25 @@ def summary_of(
     )
 
 
+def unretrieved_sentence(summary: AuditSummary, share: Estimate, control: Estimate) -> str:
+    """The share of unretrieved sentences, and that after shuffling (`control`)."""
+    form, top = summary.index.query_form, summary.index.top
+    missed = (
+        f"{_percent(share)} of {form}s don't retrieve their own document"
+        if share.value
+        else f"every {form} retrieves its own document"
+    )
+    return (
+        f"{summary.name}: {missed} in the top {top} ({_percent(control)} unretrieved after "
+        f"shuffling; {summary.n_sentences:,} {form}s of {len(summary.documents):,} documents)."
+    )
+
+
+def _percent(share: Estimate) -> str:
+    value, bracket, interval = share.times(100).text(".1f").partition(" [")
+    return f"{value}%{bracket}{interval}"
+
+
 # -- truncation ------------------------------------------------------------------------------------
 
 
