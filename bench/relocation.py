@@ -21,11 +21,14 @@ from poslens.attribution import datasets
 from poslens.attribution.datasets.types import spread_evenly
 from poslens.attribution.interventions.ablation import ablation, parts_of, without
 from poslens.attribution.interventions.relocation import relocated, relocation
+from poslens.attribution.retrievers.base import Representation
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.retrievers.scoring import size
 from poslens.attribution.types import TextPair
-from poslens.cache.kinds.interventions import known_texts
+from poslens.cache.kinds.embeddings import RECENT_BYTES
+from poslens.cache.lru_cache import LRUCache
 
 Run = Callable[[], object]
 
@@ -50,7 +53,7 @@ def contenders(
         retriever.model.encode(texts, show_progress_bar=False)
 
     def shared(intervention: Callable[..., object]) -> None:
-        cache = known_texts()
+        cache = LRUCache[Representation](RECENT_BYTES, weigh=size)
         for pair in pairs:
             intervention(retriever, pair, cached=cache)
 

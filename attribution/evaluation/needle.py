@@ -23,7 +23,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.ranking_measures import agresti_coull
 from poslens.attribution.interventions.relocation import tokens_of
 from poslens.attribution.retrievers.base import Retriever
-from poslens.attribution.retrievers.scoring import score_texts
+from poslens.attribution.retrievers.scoring import Known, score_texts
 from poslens.attribution.text import sentences
 from poslens.attribution.types import Method
 
@@ -204,9 +204,14 @@ def _placed(filler: Sequence[str], needle: Needle, depth: float) -> str:
 
 
 def cell(
-    haystacks: Haystacks, length: int, depth: float, should_stop: Callable[[], bool] = lambda: False
+    haystacks: Haystacks,
+    length: int,
+    depth: float,
+    should_stop: Callable[[], bool] = lambda: False,
+    cached: Known | None = None,
 ) -> NeedleCell:
-    """Rank the texts of one length and depth for each needle's question.
+    """Rank the texts of one length and depth for each needle's question. Encodings in `cached`,
+    such as those of the questions, are reused.
 
     Raises:
         UserError: a text cannot be made or scored.
@@ -215,7 +220,8 @@ def cell(
     n = len(haystacks.needles)
     texts = [haystacks.text(number, length, depth) for number in range(n)]
     pairs = [(needle.question, text) for needle in haystacks.needles for text, _, _ in texts]
-    scores = score_texts(haystacks.retriever, pairs, should_stop=should_stop).reshape(n, n)
+    scores = score_texts(haystacks.retriever, pairs, should_stop=should_stop, cached=cached)
+    scores = scores.reshape(n, n)
     ranks = (scores >= scores.diagonal()[:, None]).sum(1)
     return NeedleCell(
         tuple(int(rank) for rank in ranks),

@@ -5,6 +5,7 @@ else, so it holds for models of which only vectors come back, too.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -41,9 +42,10 @@ class LastWord:
         return self.word == self.n_words
 
 
-def last_word(embed: Embed, text: str) -> LastWord:
+def last_word(embed: Embed, text: str, expected_end: int | None = None) -> LastWord:
     """Bisect on beginnings of the text: the shortest one that has the whole text's vector ends with
-    the last word that is read. About log2(words) vectors.
+    the last word that is read. About log2(words) vectors; four if it is the word that contains
+    character `expected_end`, or ends there.
 
     Raises:
         UserError: the text has no word, or a vector is not finite.
@@ -56,8 +58,12 @@ def last_word(embed: Embed, text: str) -> LastWord:
     noise = float(np.linalg.norm(_vector(embed, text) - whole)) / size
     near = max(NOISE, 10 * noise)
     low, high = 0, len(ends)  # `low` words are too few, `high` are enough
+    expected = 0 if expected_end is None else bisect_left(ends, expected_end) + 1
+    probes = [expected, expected - 1]
     while high - low > 1:
-        middle = (low + high) // 2
+        middle = probes.pop(0) if probes else (low + high) // 2
+        if not low < middle < high:
+            continue
         distance = np.linalg.norm(_vector(embed, text[: ends[middle - 1]]) - whole) / size
         if distance > near:
             low = middle
@@ -115,11 +121,12 @@ def truncation(retriever: Separate, embed: Embed, text: str, documents: int = 1)
     Raises:
         UserError: as `last_word`.
     """
-    last = last_word(embed, text)
+    with retriever.lock:
+        whole = retriever.encode_texts([text], "document").texts[0]
+    last = last_word(embed, text, whole.read_until)
     starts = [start for start, _ in words(text)]
     before = text[: starts[last.word - 1]].rstrip()
     with retriever.lock:
-        whole = retriever.encode_texts([text], "document").texts[0]
         upto = retriever.encode_texts([text[: last.end]], "document").texts[0]
         special = int(whole.special.sum())
         ahead = retriever.encode_texts([before], "document").texts[0].n_tokens_full if before else 0

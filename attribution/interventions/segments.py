@@ -34,7 +34,7 @@ from poslens.attribution.interventions.relocation import Pieces, read_share, req
 from poslens.attribution.retrievers.base import Pooled, Retriever
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.family import Capability
-from poslens.attribution.retrievers.scoring import read_texts
+from poslens.attribution.retrievers.scoring import Known, read_texts
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.text import require_sentences, sentences, words
 from poslens.attribution.types import Array, Method, TextPair, TokenizedText, as_array
@@ -152,12 +152,14 @@ def segment_curve(
     segments: int = N_SEGMENTS,
     *,
     should_stop: Callable[[], bool] = lambda: False,
+    cached: Known | None = None,
 ) -> SegmentCurve:
     """The segment curve of the pair's document; the query is not used.
 
     `segments`: of about equal length in characters, cut at sentence boundaries. `shuffled`: the
     same segments in random order (seeded by the text), compared with the text in that order.
-    `thirds`: three parts of equal length in characters, cut anywhere.
+    `thirds`: three parts of equal length in characters, cut anywhere. Vectors in `cached` are not
+    computed again.
 
     Raises:
         UserError: the model has no vector per text, or the text has fewer than two segments.
@@ -183,7 +185,7 @@ def segment_curve(
         text = pieces.joined(order)
         tokens = model.encode_texts([text], "document").texts[0]
     spans = placed(pieces, order, len(text))
-    cosines = _cosines(model, [text, *(pieces.sentences[i] for i in order)], should_stop)
+    cosines = _cosines(model, [text, *(pieces.sentences[i] for i in order)], should_stop, cached)
     return SegmentCurve(
         model=retriever.name,
         pair_id=pair.pair_id,
@@ -201,6 +203,7 @@ def edit_curves(
     by: Edit = "insertion",
     *,
     should_stop: Callable[[], bool] = lambda: False,
+    cached: Known | None = None,
 ) -> EditCurves:
     """The change of the vector of the pair's document if neutral text is inserted, or its own text
     removed, at three positions; the query is not used.
@@ -225,7 +228,7 @@ def edit_curves(
         for position in POSITIONS
         for share in SHARES[by]
     ]
-    cosines = _cosines(model, [text, *edited], should_stop)
+    cosines = _cosines(model, [text, *edited], should_stop, cached)
     notes = [filler_note(pair.language)] if by == "insertion" else []
     return EditCurves(
         model=retriever.name,
@@ -348,10 +351,13 @@ def _pooled(retriever: Retriever) -> Pooled:
     return retriever  # type: ignore[return-value]
 
 
-def _cosines(model: Pooled, texts: Sequence[str], should_stop: Callable[[], bool]) -> Array:
+def _cosines(
+    model: Pooled, texts: Sequence[str], should_stop: Callable[[], bool], cached: Known | None
+) -> Array:
     """Cosines [n] of the first text's vector with each other vector."""
     vectors: dict[str, torch.Tensor] = {}
-    for batch, representation in read_texts(model, texts, "document", should_stop=should_stop):
+    read = read_texts(model, texts, "document", should_stop=should_stop, cached=cached)
+    for batch, representation in read:
         unit = torch.nn.functional.normalize(representation.cpu().double(), dim=-1)
         vectors.update(zip(batch, unit, strict=True))
     whole = vectors[texts[0]]

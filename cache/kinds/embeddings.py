@@ -14,11 +14,12 @@ from torch import Tensor
 
 from poslens.attribution.curves.projection import Layout, project
 from poslens.attribution.errors import Stopped, Unavailable
-from poslens.attribution.retrievers.base import Pooled
-from poslens.attribution.retrievers.scoring import Known, read_texts
+from poslens.attribution.retrievers.base import Pooled, Representation, Retriever
+from poslens.attribution.retrievers.scoring import read_texts, size
 from poslens.attribution.types import Array, Method, Side
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.keys import text_digest
+from poslens.cache.lru_cache import LRUCache
 from poslens.cache.storage.codec import pack_floats, unpack_floats
 from poslens.cache.storage.files import Files, ModelKey
 from poslens.cache.storage.results import rows_of
@@ -27,6 +28,10 @@ from poslens.cache.storage.rows import MAP, Key, insert
 
 EMBEDDING = Method("embedding")
 """The name under which the store keeps embeddings, which don't depend on a method."""
+
+RECENT_BYTES = 2**26
+_MODELS = 2
+"""Models whose recent texts stay in memory."""
 
 OnTexts = Callable[[int, int], None]
 """Called with the numbers of further texts found in the store and of further texts computed."""
@@ -37,6 +42,7 @@ class EmbeddingStore:
     it; damaged entries count as missing."""
 
     def __init__(self, root: Path) -> None:
+        self.root = root
         self._files = Files(root)
 
     def select(
@@ -85,6 +91,17 @@ class EmbeddingStore:
             insert(db, [(kind, *key, None, payload) for key, payload in rows])
 
 
+_recent: LRUCache[LRUCache[Representation]] = LRUCache(_MODELS)
+
+
+def recent_texts(root: Path, model: ModelKey, retriever: Retriever) -> LRUCache[Representation]:
+    """Representations of the texts that a model read last in this process, for results below
+    `root`: up to 64 MiB, or 40,000 vectors of 384 numbers. Runs with one model share it, so that a
+    text of several interventions, rankings and explanations is encoded once."""
+    key = (root.absolute(), model, str(retriever.device))
+    return _recent.get(key, lambda: LRUCache(RECENT_BYTES, weigh=size))
+
+
 def _key(text: str) -> Key:
     return Key("", text_digest(text), "")
 
@@ -97,10 +114,9 @@ def embed(
     store: EmbeddingStore,
     *,
     options: RunOptions = RunOptions(),
-    cached: Known | None = None,
 ) -> Progress:
-    """Embed and store those of `texts` that the store lacks; vectors in `cached` are not computed
-    again. Stops between batches and can be resumed at any point.
+    """Embed and store those of `texts` that the store lacks; `recent_texts` are not encoded again.
+    Stops between batches and can be resumed at any point.
 
     Raises:
         UserError: a text can't be embedded, or the store can't be written; vectors stored before
@@ -128,7 +144,7 @@ def embed(
             side,
             should_stop=options.should_stop,
             device_slot=options.device_slot,
-            cached=cached,
+            cached=recent_texts(store.root, model, retriever),
         ):
             store.put(model, side, zip(batch, vectors.float().cpu().numpy(), strict=True))
             computed += len(batch)
@@ -148,10 +164,9 @@ def embedded(
     store: EmbeddingStore,
     options: RunOptions,
     on_texts: OnTexts = lambda stored, computed: None,
-    cached: Known | None = None,
 ) -> tuple[dict[str, Array], int]:
-    """The vector [H] of each of `texts`, and how many of them were computed because the store
-    lacked them, or taken from `cached`. Reports progress through `on_texts` only.
+    """The vector [H] of each of `texts`, and how many of them the store lacked. Reports progress
+    through `on_texts` only.
 
     Raises:
         Stopped: cancelled by `options`; computed vectors are stored.
@@ -169,7 +184,7 @@ def embedded(
             told = progress.computed
 
         counted = RunOptions(options.should_stop, tell, options.device_slot)
-        done = embed(retriever, model, side, missing, store, options=counted, cached=cached)
+        done = embed(retriever, model, side, missing, store, options=counted)
         if done.stopped:
             raise Stopped("Stopped before all texts were embedded; vectors are kept.")
         arrays |= store.select(model, side, missing, retriever.width)
@@ -182,12 +197,11 @@ def stored_vectors(
     store: EmbeddingStore,
     options: RunOptions,
     on_texts: OnTexts = lambda stored, computed: None,
-    cached: Known | None = None,
 ) -> Callable[[Sequence[str], Side], Tensor]:
     """A function that returns the vectors [n, H] of texts, as `embedded` stores them."""
 
     def vectorise(texts: Sequence[str], side: Side) -> Tensor:
-        arrays, _ = embedded(retriever, model, side, texts, store, options, on_texts, cached)
+        arrays, _ = embedded(retriever, model, side, texts, store, options, on_texts)
         return torch.from_numpy(np.stack([arrays[text] for text in texts]))
 
     return vectorise

@@ -24,15 +24,14 @@ from poslens.attribution.interventions.segments import (
     edit_curves,
     segment_curve,
 )
-from poslens.attribution.retrievers.base import Pooled, Representation, Retriever
+from poslens.attribution.retrievers.base import Pooled, Retriever
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.family import Capability
-from poslens.attribution.retrievers.scoring import Known, score_texts, size
+from poslens.attribution.retrievers.scoring import Known, score_texts
 from poslens.attribution.types import Array, Method, TextPair, as_array
 from poslens.cache.jobs.items import compute_missing
 from poslens.cache.jobs.loop import Progress, RunOptions
-from poslens.cache.kinds.embeddings import EmbeddingStore, stored_vectors
-from poslens.cache.lru_cache import LRUCache
+from poslens.cache.kinds.embeddings import EmbeddingStore, recent_texts, stored_vectors
 from poslens.cache.storage.results import Key, Results, pair_key
 from poslens.cache.storage.schema import Owner, Schema
 from poslens.cache.storage.store import ModelKey
@@ -88,15 +87,6 @@ def causes(root: Path, method: Method) -> Results[TextPair, Any]:
     return Results(root, method.name, key=cause_key, schema=schema)
 
 
-KNOWN_BYTES = 2**26
-
-
-def known_texts() -> LRUCache[Representation]:
-    """A cache of the representations of recently read texts by one model: up to 64 MiB, or 40,000
-    vectors of 384 numbers."""
-    return LRUCache(KNOWN_BYTES, weigh=size)
-
-
 def intervene_all(
     retriever: Retriever,
     model: ModelKey,
@@ -105,16 +95,14 @@ def intervene_all(
     root: Path,
     *,
     options: RunOptions = RunOptions(),
-    cached: Known | None = None,
 ) -> Progress:
     """Compute the intervention for those of `pairs` that lack it below `root`. Stops within a pair
-    and resumes at any pair. Texts shared by several pairs are encoded once; representations in
-    `cached` are reused, and new ones are added to it.
+    and resumes at any pair. Texts shared by several pairs or runs are encoded once.
 
     Raises:
         UserError: the store can't be written; results stored before remain.
     """
-    cache = known_texts() if cached is None else cached
+    cache = recent_texts(root, model, retriever)
     return compute_missing(
         causes(root, method),
         model,
@@ -153,9 +141,9 @@ def intervene(
     if method.name in ("segments", "thirds"):
         cut = "shuffled" if "order" in params else method.name
         n = int(params.get("segments", 3))
-        return segment_curve(retriever, pair, cut, n, should_stop=should_stop)  # type: ignore[arg-type]
+        return segment_curve(retriever, pair, cut, n, **given)  # type: ignore[arg-type]
     if method.name in ("insertion", "removal"):
-        return edit_curves(retriever, pair, method.name, should_stop=should_stop)  # type: ignore[arg-type]
+        return edit_curves(retriever, pair, method.name, **given)  # type: ignore[arg-type]
     raise ValueError(f"{method.name} is no intervention")
 
 

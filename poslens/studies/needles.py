@@ -34,6 +34,7 @@ from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.text import script_without_sentences
 from poslens.attribution.types import Method, Provenance
+from poslens.cache.kinds.embeddings import recent_texts
 from poslens.cache.kinds.needles import CellItem, item_id, needle_cells
 from poslens.compute.compute import Compute
 from poslens.compute.item_job import item_job
@@ -311,7 +312,8 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
         ) -> Callable[[CellItem], NeedleCell]:
             hidden = needles(subject.n, subject.seed)
             texts = Haystacks(retriever, subject.documents, hidden, subject.seed)
-            return lambda item: cell(texts, item.length, item.depth, should_stop)
+            cache = recent_texts(compute.root, compute.identify(subject.spec).key, retriever)
+            return lambda item: cell(texts, item.length, item.depth, should_stop, cache)
 
         return item_job(
             compute,

@@ -36,7 +36,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance, TextPair
 from poslens.cache.kinds import bias as bias_scores
 from poslens.cache.kinds.bias import BIAS_SCORES
-from poslens.cache.kinds.interventions import known_texts
+from poslens.cache.kinds.embeddings import recent_texts
 from poslens.cache.storage.results import Stored
 from poslens.compute import coverage
 from poslens.compute.compute import Compute
@@ -324,7 +324,7 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         def worker(
             retriever: Retriever, should_stop: Callable[[], bool]
         ) -> Callable[[DocumentPair], PairScores]:
-            cache = known_texts()
+            cache = recent_texts(compute.root, compute.identify(subject.spec).key, retriever)
 
             def scores(pairs: Sequence[DocumentPair]) -> list[PairScores]:
                 return bias_scores.score(retriever, pairs, should_stop, cache)

@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from poslens.attribution.datasets import Collection
 from poslens.attribution.errors import Stopped, Unavailable, UserError
@@ -23,13 +21,12 @@ from poslens.attribution.evaluation.search import BLOCK, GPU_BLOCK
 from poslens.attribution.interventions.relocation import Relocation, relocation_method
 from poslens.attribution.retrievers.base import Pooled, Retriever, separate
 from poslens.attribution.retrievers.detect import family_of
-from poslens.attribution.retrievers.scoring import Known, score_texts
+from poslens.attribution.retrievers.scoring import score_texts
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.attribution.types import Side
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.keys import text_digest
-from poslens.cache.kinds.embeddings import EmbeddingStore, embedded
-from poslens.cache.kinds.interventions import causes, intervene_all, known_texts
+from poslens.cache.kinds.embeddings import EmbeddingStore, stored_vectors
+from poslens.cache.kinds.interventions import causes, intervene_all
 from poslens.cache.kinds.position_ranks import RankedPair, position_ranks
 from poslens.cache.storage.store import ModelKey
 
@@ -72,8 +69,7 @@ def run_positions(
     todo = store.missing(model, method, items, retry=options.retry_failed)
     moved, pairs = relocation_method(positions), [pair.pair for pair in todo]
     on_stage("Moving evidence")
-    cache = known_texts()  # unchanged documents of the pairs are read again as part of the corpus
-    done = intervene_all(retriever, model, moved, pairs, root, options=options, cached=cache)
+    done = intervene_all(retriever, model, moved, pairs, root, options=options)
     if done.stopped:
         return done
     relocations = causes(root, moved).select(model, moved, pairs)
@@ -89,7 +85,7 @@ def run_positions(
     on_stage("Ranking among the corpus")
     counted = _Counts(usable, [relocations.results[pair.pair.pair_id] for pair in usable])
     try:
-        score = _scores(root, retriever, model, counted.queries, options, cache)
+        score = _scores(root, retriever, model, counted.queries, options)
         progress = _count(counted, score, collection, retriever, options)
     except Unavailable:
         raise
@@ -156,29 +152,21 @@ def _scores(
     model: ModelKey,
     queries: Sequence[str],
     options: RunOptions,
-    cached: Known,
 ) -> ScoreBlock:
     """The function that scores a block of documents against the queries. Document vectors are
-    stored, and shared with rankings of the same corpus; those in `cached` are not computed."""
+    stored, and shared with rankings of the same corpus."""
     rows, way = list(range(len(queries))), family_of(retriever.spec).search
     if way == "index":
 
         def lexical(texts: Sequence[str]) -> Scores:
             pairs = [(query, text) for query in queries for text in texts]
             with options.device_slot():
-                values = score_texts(
-                    retriever, pairs, should_stop=options.should_stop, cached=cached
-                )
+                values = score_texts(retriever, pairs, should_stop=options.should_stop)
             return np.asarray(values, dtype=np.float32).reshape(len(queries), len(texts))
 
         return lexical
     dense = cast(Pooled, separate(retriever))
 
-    def encode(texts: Sequence[str], side: Side) -> Tensor:
-        vectors, _ = embedded(
-            dense, model, side, texts, EmbeddingStore(root), options, cached=cached
-        )
-        return torch.from_numpy(np.stack([vectors[text] for text in texts]))
-
+    encode = stored_vectors(dense, model, EmbeddingStore(root), options)
     score = scorer(dense, queries, encode if way == "vectors" else None, options.device_slot)
     return lambda texts: score(rows, texts).float().cpu().numpy()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -20,25 +21,23 @@ from poslens.attribution.evaluation.scorers import scorer
 from poslens.attribution.evaluation.search import BLOCK, GPU_BLOCK
 from poslens.attribution.evaluation.why import Searched
 from poslens.attribution.interventions.relocation import tokens_of
-from poslens.attribution.retrievers.base import Pooled, Representation, Retriever, separate
+from poslens.attribution.retrievers.base import Pooled, Retriever, separate
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.lexical import LexicalRetriever
-from poslens.attribution.retrievers.scoring import read_texts, size
+from poslens.attribution.retrievers.scoring import read_texts
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Array, Side, TokenizedText
 from poslens.cache.jobs.loop import Progress, RunOptions
+from poslens.cache.kinds.embeddings import EmbeddingStore, recent_texts
 from poslens.cache.lru_cache import LRUCache
 from poslens.cache.storage.store import ModelKey
 from poslens.compute.compute import Compute
-from poslens.studies.audit.index import IndexBuilder
+from poslens.studies.audit.index import IndexBuilder, readable_vectors
 
 MEMORY = 1 << 30
 """Maximum bytes of documents and vectors that stay in memory between jobs."""
 _MAX_TEXT = 256 << 20
 """Maximum characters of a corpus whose texts stay in memory; larger ones are read again."""
-_CHANGED = 16 << 20
-"""Maximum bytes of vectors of changed documents that stay in memory, because several queries may
-miss the same document."""
 
 
 def require_ranking(spec: RetrieverSpec) -> None:
@@ -56,11 +55,13 @@ def require_ranking(spec: RetrieverSpec) -> None:
 
 @dataclass(frozen=True)
 class Corpus:
-    """The documents of a collection and a model's index of them. `index` is None for late
-    interaction and SPLADE, which score all documents for each batch of queries. `held` are the
-    texts, empty if they exceed `_MAX_TEXT`. `own` has, by query id, the number of the document with
-    the same id, which that query must not retrieve. `size` is in bytes."""
+    """The documents of a collection and the index of them that `model` has below `root`. `index` is
+    None for late interaction and SPLADE, which score all documents for each batch of queries.
+    `held` are the texts, empty if they exceed `_MAX_TEXT`. `own` has, by query id, the number of
+    the document with the same id, which that query must not retrieve. `size` is in bytes."""
 
+    root: Path
+    model: ModelKey
     collection: Collection
     ids: tuple[str, ...]
     held: tuple[str, ...]
@@ -128,20 +129,19 @@ def _opened(
     width = getattr(retriever, "width", 0) if isinstance(index, VectorIndex) else 0
     texts = tuple(held) if len(held) == len(ids) else ()
     weight = sum(map(len, texts)) + 4 * width * len(ids) + 100 * len(ids)
-    return Corpus(collection, tuple(ids), texts, own, index, weight)
+    return Corpus(compute.root, key, collection, tuple(ids), texts, own, index, weight)
 
 
 _corpora: LRUCache[Corpus] = LRUCache(MEMORY, weigh=lambda corpus: corpus.size)
 
 
 class Searcher:
-    """Searches a corpus for one query at a time. Without an index, `prepare` scores all documents
-    for a batch of queries in one pass."""
+    """Searches a corpus for one query at a time. `prepare` encodes a batch of queries, or, without
+    an index, scores all documents for them in one pass."""
 
     def __init__(self, corpus: Corpus, retriever: Retriever, options: RunOptions) -> None:
         self._corpus, self._retriever, self._options = corpus, retriever, options
         self._scanned: dict[str, Array] = {}
-        self._vectors: LRUCache[Representation] = LRUCache(_CHANGED, weigh=size)
 
     @property
     def indexed(self) -> bool:
@@ -149,15 +149,17 @@ class Searcher:
         return self._corpus.index is not None
 
     def prepare(self, queries: Sequence[str]) -> None:
-        """Score all documents for these queries; does nothing if there is an index.
+        """Encode these queries and store their vectors, or score all documents for them.
 
         Raises:
             Stopped: the run was stopped.
             UserError: the corpus cannot be read.
         """
+        asked = list(dict.fromkeys(queries))
+        if isinstance(self._corpus.index, VectorIndex):
+            self._stored(asked, self._options)
         if self.indexed:
             return
-        asked = list(dict.fromkeys(queries))
         retriever = cast(Pooled, separate(self._retriever))
         score = scorer(retriever, asked, None, self._options.device_slot)
         total = len(self._corpus.ids)
@@ -214,12 +216,23 @@ class Searcher:
         return scores, lambda texts: _array(score([0], list(texts))[0].float().cpu().numpy())
 
     def _encode(self, texts: Sequence[str], side: Side) -> Tensor:
-        """The vectors [n, dimensions] of texts, cached in memory."""
-        vectors: dict[str, Tensor] = {}
-        pooled = separate(self._retriever)
-        for batch, read in read_texts(pooled, texts, side, cached=self._vectors):
+        """The vectors [n, dimensions] of texts. Those of queries are stored, those of changed
+        documents are not."""
+        corpus, pooled = self._corpus, separate(self._retriever)
+        recent = recent_texts(corpus.root, corpus.model, pooled)
+        vectors = self._stored(texts) if side == "query" else {}
+        new = [text for text in texts if text not in vectors]
+        for batch, read in read_texts(pooled, new, side, cached=recent):
             vectors |= zip(batch, cast(Tensor, read).float().cpu(), strict=True)
         return torch.stack([vectors[text] for text in texts])
+
+    def _stored(
+        self, queries: Sequence[str], options: RunOptions = RunOptions()
+    ) -> dict[str, Tensor]:
+        """The vector [H] of each query that the model can read, computed once and stored."""
+        corpus, pooled = self._corpus, cast(Pooled, self._retriever)
+        store = EmbeddingStore(corpus.root)
+        return readable_vectors(pooled, corpus.model, "query", queries, store, options)[0]
 
 
 def _array(scores: Any) -> Array:

@@ -216,10 +216,9 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
             try:
                 corpus = opened(compute, model.key, retriever, collection, options)
                 searcher = Searcher(corpus, retriever, options)
-                if not searcher.indexed:
-                    run.stage = "Scoring documents"
-                    missing = store.missing(model.key, method, items, retry=options.retry_failed)
-                    searcher.prepare([item.query for item in missing])
+                run.stage = "Reading queries" if searcher.indexed else "Scoring documents"
+                missing = store.missing(model.key, method, items, retry=options.retry_failed)
+                searcher.prepare([item.query for item in missing])
             except Stopped:
                 return Progress(len(items), 0, 0, 0, 0.0, stopped=True)
             run.stage = "Explaining ranks"

@@ -70,6 +70,20 @@ def test_it_asks_for_few_vectors() -> None:
     assert len(asked) <= 2 + 9
 
 
+@pytest.mark.parametrize("limit", [1, 2, 77, 299, 300])
+@pytest.mark.parametrize("expected", [0, 1, 76, 77, 78, 299, 300])
+def test_the_expected_end_saves_vectors_and_changes_nothing(limit: int, expected: int) -> None:
+    asked = []
+
+    def embed(text: str) -> np.ndarray:
+        asked.append(text)
+        return black_box(limit)(text)
+
+    end = len(" ".join(TEXT.split()[:expected]))
+    assert last_word(embed, TEXT, end) == last_word(black_box(limit), TEXT)
+    assert len(asked) <= (4 if limit == expected else 2 + 2 + 9)
+
+
 def test_text_without_words_is_refused() -> None:
     with pytest.raises(UserError, match="no word"):
         last_word(black_box(3), "   ")

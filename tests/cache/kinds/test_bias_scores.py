@@ -10,13 +10,13 @@ from poslens.attribution import datasets
 from poslens.attribution.evaluation.bias_pairs import pairs_for
 from poslens.attribution.evaluation.bias_tests import DocumentPair, PairScores
 from poslens.attribution.retrievers.dense import DenseRetriever
-from poslens.attribution.retrievers.scoring import score_texts
+from poslens.attribution.retrievers.scoring import score_texts, size
 from poslens.attribution.types import TextPair
 from poslens.cache.jobs.items import compute_missing
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.kinds import bias as bias_scores
 from poslens.cache.kinds.bias import BIAS_SCORES, CPU_AHEAD
-from poslens.cache.kinds.interventions import known_texts
+from poslens.cache.lru_cache import LRUCache
 from poslens.cache.storage.results import Results
 from poslens.cache.storage.store import ModelKey
 from poslens.compute.item_job import Batched
@@ -31,7 +31,7 @@ def score_missing(
     store: Results[DocumentPair, PairScores],
     options: RunOptions = RunOptions(),
 ) -> Progress:
-    known = known_texts()
+    known = LRUCache(2**20, weigh=size)
     scores = Batched[DocumentPair, PairScores](
         lambda pairs: bias_scores.score(retriever, pairs, options.should_stop, known)
     )

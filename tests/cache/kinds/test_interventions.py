@@ -23,7 +23,6 @@ from poslens.cache.kinds.interventions import (
     causes,
     intervene,
     intervene_all,
-    known_texts,
     others,
     score_others,
 )
@@ -157,7 +156,7 @@ def test_texts_that_pairs_share_are_read_once_in_a_run(
 
 
 def test_what_a_run_knows_has_a_limit(tiny: Callable[..., Any]) -> None:
-    known, retriever = known_texts(), tiny("bert")
+    known, retriever = LRUCache(2**20, weigh=size), tiny("bert")
     for pair in SHARING:
         intervene(retriever, METHODS[0], pair, cached=known)
     vector = retriever.embed(retriever.encode_plain([PAIR.document], "document"))

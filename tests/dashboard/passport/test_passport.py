@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,8 +21,11 @@ from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.curves.curve_summary import primacy_recency_index
 from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.retrievers.lexical import with_corpus
-from poslens.attribution.retrievers.resolve import resolve
+from poslens.attribution.retrievers.resolve import register_folder, resolve
+from poslens.attribution.types import Side
 from poslens.compute.compute import Compute, service
 from poslens.dashboard.__main__ import app
 from poslens.export.browser import Page, in_page
@@ -238,6 +243,29 @@ def test_a_run_computes_all_that_is_missing_and_nothing_twice(tmp_path: Path) ->
     again.wait()
     assert again.error == ""
     assert all(one.jobs[0].run is runs[one.key] for one in after.parts if one.jobs)
+
+
+def test_no_part_encodes_a_text_of_another_again(
+    tmp_path: Path, tiny_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute, spec = Compute(tmp_path), register_folder("tiny", tiny_folder("bert"))
+    compute.retriever(compute.identify(spec))  # loading checks the model
+    encoded: Counter[tuple[str, str]] = Counter()
+    encode = DenseRetriever.encode_plain
+
+    def counted(self: DenseRetriever, texts: Sequence[str], side: Side) -> Encoded:
+        encoded.update((side, text) for text in texts)
+        return encode(self, texts, side)
+
+    monkeypatch.setattr(DenseRetriever, "encode_plain", counted)
+    data = datasets.read_upload("mine.csv", ROWS.encode())
+    only = ["relocation", "position_effect", "segments", "ranking", "misses"]
+    run = passports.job(compute, passports.passport(compute, spec, data, only=only)).start()
+    run.wait()
+    assert run.error == ""
+    card = passports.passport(compute, spec, data, only=only)
+    assert all(each.numbers for each in card.parts)
+    assert len(encoded) > 12 * 5 and [each for each, n in encoded.items() if n > 1] == []
 
 
 def test_a_corpus_no_larger_than_the_top_10_is_audited_at_the_top_1(tmp_path: Path) -> None:
