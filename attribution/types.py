@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from poslens.attribution.errors import UserError
+from poslens.attribution.nouns import counted
 
 Array = NDArray[np.float32]
 Side = Literal["query", "document"]
@@ -297,19 +298,15 @@ class PositionCurve:
             put(self, name, array)
 
 
-_COUNTED = {
-    "n_pairs": ("pair", "pairs"),
-    "n_queries": ("query", "queries"),
-    "n_documents": ("document", "documents"),
-    "truncated": ("truncated", "truncated"),
-}
+_COUNTED = {"n_pairs": "pair", "n_queries": "query", "n_documents": "document"}
 
 
 def in_words(name: str, value: object) -> str:
     """A field of provenance as captions show it: `304 pairs`, `max length 512 tokens`."""
     if name in _COUNTED:
-        n = int(str(value))
-        return f"{n:,} {_COUNTED[name][n != 1]}"
+        return counted(int(str(value)), _COUNTED[name])
+    if name == "truncated":
+        return f"{int(str(value)):,} truncated"
     words = f"{name.replace('_', ' ')} {value}"
     return f"{words} tokens" if name == "max_length" else words
 

@@ -27,7 +27,7 @@ from poslens.studies.ranking import service as ranking_service
 from poslens.studies.ranking.service import Ranked
 from poslens.studies.ranking.study import RANKING, RankingTask
 
-TABS = ("Rankings", "Hubs")
+MOVED, UNMODIFIED, HUBS = "Position effect", "Rankings", "Hubs"
 SHOWN_REJECTIONS = 1000
 
 
@@ -35,7 +35,7 @@ def position_section(
     data: DataSet, names: Sequence[str], settings: Settings, *, posir: bool
 ) -> None:
     """nDCG@10 by evidence position, with each query compared to itself."""
-    st.markdown(f"## {panels.plain(POSITIONS.title)}\n{panels.plain(POSITIONS.reads)}")
+    st.markdown(panels.plain(POSITIONS.reads))
 
     def spec_of(name: str, dataset: str) -> RetrieverSpec:
         return choices.ranking_spec(name, dataset, posir=posir)
@@ -46,7 +46,7 @@ def position_section(
 def rankings_section(data: DataSet, names: Sequence[str], settings: Settings) -> None:
     """Measures of the rankings of the unmodified corpus, the same pairs' saliency, single queries
     and published results."""
-    st.markdown(f"## Rankings of the unmodified corpus\n{panels.plain(RANKING.reads)}")
+    st.markdown(panels.plain(RANKING.reads))
     opened = study_section(RANKING, data, names, settings)
     if opened is None:
         return
@@ -148,19 +148,20 @@ with st.sidebar, panels.guarded():
 if ranking_settings is None:
     st.stop()
 posir = ranking_settings.posir
-rankings_tab, hubs_tab = st.tabs(TABS, key="tab", bind="query-params")
-if hubs_tab.open:
-    with hubs_tab, panels.guarded():
-        ranking_hubs.section(
-            data,
-            names,
-            hubs_settings,
-            lambda name, dataset: choices.ranking_spec(name, dataset, posir=posir),
-        )
-    st.stop()
-with rankings_tab:
-    if names and any(pair.evidence is not None for pair in data.pairs):
-        with panels.guarded():
+with_evidence = any(pair.evidence is not None for pair in data.pairs)
+shown = [MOVED, UNMODIFIED, HUBS] if with_evidence else [UNMODIFIED, HUBS]
+for title, tab in zip(shown, st.tabs(shown, key="tab", bind="query-params"), strict=True):
+    if not tab.open:
+        continue
+    with tab, panels.guarded():
+        if title == MOVED:
             position_section(data, names, moved, posir=posir)
-    with panels.guarded():
-        rankings_section(data, names, ranking_settings)
+        elif title == UNMODIFIED:
+            rankings_section(data, names, ranking_settings)
+        else:
+            ranking_hubs.section(
+                data,
+                names,
+                hubs_settings,
+                lambda name, dataset: choices.ranking_spec(name, dataset, posir=posir),
+            )

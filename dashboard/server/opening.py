@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from poslens.attribution import datasets
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
+from poslens.attribution.nouns import counted
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def first_page(name: str) -> FirstPage:
         UserError: there is no such data set, or its files can't be read.
     """
     data = datasets.read(name)
-    pairs = f"{_count(len(data.pairs), 'pair')} of a query and a document"
+    pairs = f"{counted(len(data.pairs), 'pair')} of a query and a document"
     if not datasets.judged(name):
         return _first_of_unjudged(name, data, pairs)
     marked = sum(pair.evidence is not None for pair in data.pairs)
@@ -82,7 +83,7 @@ def _first_of_unjudged(name: str, data: DataSet, pairs: str) -> FirstPage:
             f"{name} has {pairs}, but no judgments. Explain, Curves and Cause with its bias tests "
             "need none; Why, Audit and Ranking do.",
         )
-    documents = _count(len({pair.document for pair in data.pairs}), "document")
+    documents = counted(len({pair.document for pair in data.pairs}), "document")
     if not queries:
         return FirstPage(
             "audit",
@@ -92,12 +93,7 @@ def _first_of_unjudged(name: str, data: DataSet, pairs: str) -> FirstPage:
         )
     return FirstPage(
         "why",
-        f"{name} has {_count(queries, 'query')} and {documents}, but no judgments. Why ranks the "
+        f"{name} has {counted(queries, 'query')} and {documents}, but no judgments. Why ranks the "
         "documents for a query and explains the rank of any of them; Audit works too. Ranking and "
         "the table of all misses need judgments.",
     )
-
-
-def _count(n: int, noun: str) -> str:
-    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
-    return f"{n:,} {noun if n == 1 else plural}"

@@ -14,6 +14,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
+from poslens.attribution.nouns import plural
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.compute.compute import Compute
 from poslens.dashboard.server.own_texts import service_for
@@ -159,7 +160,7 @@ def study_section(
             jobs = planned().jobs
             results = st.container()
             several = f" in {len(jobs)} runs" if len(jobs) > 1 else ""
-            done = run_board(jobs, prefix, unit=f"{study.unit}s{several}") if jobs else 0
+            done = run_board(jobs, prefix, unit=f"{plural(study.unit)}{several}") if jobs else 0
             if any_active(jobs) != ticking:
                 st.rerun()
             if not ticking:

@@ -96,7 +96,7 @@ def spoiled(own_service: None) -> None:
         ("cause", {"tab": "Data set"}, "No results have been computed"),
         ("passport", {}, "Not computed yet"),
         ("audit", {}, "Audit: no result is complete yet"),  # the reasons of two documents stay
-        ("ranking", {}, "No results have been computed"),
+        ("ranking", {"tab": "Rankings"}, "No results have been computed"),
         ("map", {}, "of 68 are not computed yet"),
     ],
 )

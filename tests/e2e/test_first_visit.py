@@ -12,7 +12,8 @@ from tests.e2e.conftest import TIMEOUT_MS, App, Visit, idle
 SHOWN = {
     "curves": "Mean attribution by relative position",
     "cause": "Score against the position of the evidence",
-    "ranking": "nDCG@10 by evidence position",
+    "ranking": "nDCG@10 by position of the evidence",
+    "ranking?tab=Rankings": "nDCG@10 by evidence position",
     "audit": "Unretrieved sentences by position",
     "why": "Causes of misses",
     "why?tab=All+misses": "Causes of misses",

@@ -19,7 +19,7 @@ def exclude(page: Page, inside: Locator | None = None) -> None:
 
 
 def test_queries_of_a_ranking(app: App, visit: Visit) -> None:
-    page = visit(f"{app.url}/ranking?models=MiniLM")
+    page = visit(f"{app.url}/ranking?models=MiniLM&tab=Rankings")
     expect(page.get_by_text(re.compile("304 queries and 68 documents"))).to_be_visible()
     exclude(page, page.get_by_text("Search settings"))
     over = page.get_by_text(

@@ -153,7 +153,7 @@ def test_the_ranking_page_gives_the_same_groups(tmp_path: Path) -> None:
     datasets.register("squad", squad(tmp_path / "squad"))
     asked = ("benchmark", "squad-posq", "--dataset", "squad", "--model", "BM25", "--format", "csv")
     printed = frame_of(run(*asked)).iloc[0]
-    page = open_page("ranking", dataset="squad", models=["BM25"])
+    page = open_page("ranking", dataset="squad", models=["BM25"], tab="Rankings")
     page.run()
     assert not page.exception and not page.error, [one.value for one in page.error]
     shown = next(one.value for one in page.dataframe if "[0,100)" in one.value.columns)
