@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from poslens.attribution.curves.bootstrap import Estimate
-from poslens.attribution.evaluation.comparison import LEVEL
 from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.cache.kinds.rankings import fingerprint
 from poslens.compute.runs import Job
@@ -51,13 +50,7 @@ def _ranking(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
             Number("psi", "PSI", Estimate(psi, n=quality.n), ".3f", note),
             Number("psi_minus_permutation", "PSI minus its mean with positions permuted", beyond),
         ]
-        conclusion = (
-            "Rankings depend on the position of the evidence."
-            if p < LEVEL
-            else f"{quality.n:,} queries are too few to distinguish this from the PSI of a model "
-            "that ignores position."
-        )
-        finding = f"PSI is {psi:.3f} ({note}). {conclusion}"
+        finding = f"PSI is {psi:.3f} ({note}). {rankings.psi_verdict(p, quality.n)}"
     provenance = (result.plain.ranked.provenance(),)
     return jobs, PartAnswer(
         finding,

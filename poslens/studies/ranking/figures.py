@@ -164,10 +164,10 @@ def length_buckets(
     title = (
         "Document length in tokens ("
         + ", ".join(
-            f"{bucket} to {edge:,}"
+            f"{bucket} ≤ {edge:,}"
             for bucket, edge in zip(LENGTH_BUCKETS, BUCKET_EDGES, strict=False)
         )
-        + f", {LENGTH_BUCKETS[-1]} above)"
+        + f", {LENGTH_BUCKETS[-1]} longer)"
     )
     figure = canvas("length_buckets", style, title, "nDCG@10", provenance)
     buckets_present = [

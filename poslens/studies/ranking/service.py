@@ -13,6 +13,7 @@ from poslens.attribution import datasets
 from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.datasets.corpus import Query
 from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.comparison import LEVEL
 from poslens.attribution.evaluation.position_effect import MARGIN
 from poslens.attribution.evaluation.position_groups import GroupedRanking, grouped
 from poslens.attribution.evaluation.ranking_measures import NDCG, Evaluation, evaluate
@@ -146,6 +147,16 @@ def group_provenance(rankings: Sequence[Measured]) -> list[Provenance]:
         for measured in rankings
         if measured.by_group is not None
     ]
+
+
+def psi_verdict(p: float, n_queries: int) -> str:
+    """What the p value of PSI allows to conclude, in a sentence."""
+    if p < LEVEL:
+        return "Rankings depend on the position of the evidence."
+    return (
+        f"{n_queries:,} queries are too few to distinguish this from the PSI of a model that "
+        "ignores position."
+    )
 
 
 def collection_of(data: DataSet) -> Collection:

@@ -72,19 +72,20 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
     unit = "query"
     retries = False
     reads = (
-        "Every document is scored for every query. In the charts of nDCG@10, the fuller a marker, "
-        "the more of the evidence the model reads."
+        "Every document is scored for every query. In the charts of nDCG@10, a fuller marker means "
+        "that the model reads more of the evidence."
     )
     limits = (
-        "PSI is 1 − worst / best mean nDCG@10 over 20 bins of evidence position, or over the data "
-        "set's groups of queries. With few queries per bin it is large even without a bias, so "
-        "compare it with PSI under permutation: the mean PSI after evidence positions are permuted "
-        "between queries. p is the share of permutations whose PSI is at least the measured one. "
-        "The row evidence read whole has only queries whose evidence is within the context limit. "
-        "95% intervals are bootstrap intervals over relevant documents, except those of S@10, "
-        "which come from a formula (Agresti and Coull) and assume independent queries. S@10 per "
-        "query is the share of queries with a relevant document in the top 10; S@10 per pair is "
-        "the share of pairs of a query and a relevant document with that document in the top 10."
+        "Position sensitivity index: PSI = 1 − (lowest / highest mean nDCG@10 of a bin), over 20 "
+        "bins of evidence position or the data set's groups of queries. With few queries per bin "
+        "it is large even without a bias, so compare it with PSI under permutation: the mean PSI "
+        "after evidence positions are permuted across queries. p is the share of permutations "
+        'whose PSI is at least the measured one. The row "read whole" has only queries whose '
+        "evidence is within the context limit. 95% intervals are bootstrap intervals over relevant "
+        "documents, except those of success@10 (S@10), which come from a formula (Agresti and "
+        "Coull) and assume independent queries. S@10 per query is the share of queries with a "
+        "relevant document in the top 10; S@10 per pair, the share of query-document pairs whose "
+        "document is in the top 10."
     )
     parameters = Parameters(
         runs=Several(
@@ -325,10 +326,9 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
         ndcg = f"{summary.name}: nDCG@10 {evaluation.estimates[NDCG]}, {evaluation.n:,} queries"
         if profile is None or profile.psi is None or profile.p is None:
             return f"{ndcg}."
-        shows = "an effect" if profile.p <= 0.05 else "no effect"
         return (
             f"{ndcg}. PSI is {profile.psi:.3f}, against {profile.psi_under_permutation:.3f} under "
-            f"permutation (p = {profile.p:.2g}): it shows {shows} of position."
+            f"permutation (p = {profile.p:.2g}). {service.psi_verdict(profile.p, evaluation.n)}"
         )
 
     def provenance(self, summary: Any) -> Provenance:

@@ -40,7 +40,7 @@ from poslens.studies.ranking.rows import (
 )
 from poslens.studies.ranking.service import Measured
 
-OVERALL, READ_WHOLE = "all lengths", "evidence read whole"
+OVERALL, READ_WHOLE = "all lengths", "read whole"
 _STRATA: Mapping[str, Callable[[Query], str | None]] = {
     "language": lambda query: query.language,
     "domain": lambda query: query.part.rpartition("/")[2],
@@ -265,11 +265,11 @@ BY_GROUP = ("groups", "positions")
 
 TABLES: Mapping[str, Table[Any]] = {
     "measures": Table(MeasuresRow, _measures),
-    "psi": Table(PsiRow, _psi, "Position sensitivity (PSI) by document length"),
+    "psi": Table(PsiRow, _psi, "Position sensitivity index (PSI) by document length"),
     "psi_strata": Table(PsiStratumRow, _psi_strata, "PSI by language and domain", on_page=False),
     "bins": Table(BinsRow, _bins, "By evidence position", on_page=False),
     "queries": Table(QueriesRow, _queries, "By query", on_page=False),
-    "languages": Table(LanguagesRow, _languages, "By the queries' language"),
+    "languages": Table(LanguagesRow, _languages, "By query language"),
     "splits": Table(SplitRow, _splits, "By query length, year and platform", on_page=False),
     "groups": Table(GroupsRow, _groups, "Each measure of each group of queries", on_page=False),
     "positions": Table(PositionsRow, _positions, "nDCG@10 by group of queries, PSI, harmonic mean"),
