@@ -55,7 +55,7 @@ def unretrieved_by_position(
                 customdata=[_interval(curve, b) for b in range(N_BINS)],
                 hovertemplate="%{y:.1f}%%{customdata}",
             )
-            role = "original order" if original else "random"
+            role = "original order" if original else "shuffled"
             figure.add_trace(group(trace, key, summary.name, role))
     figure.update_yaxes(rangemode="tozero")
     return with_legend(positions(figure), style)

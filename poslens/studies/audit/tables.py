@@ -83,7 +83,7 @@ class AuditGroupRow:
     documents: int = column("Documents that the numbers are over.")
     sentences: int = column(SEARCHED)
     unretrieved: Estimate | None = column(SHARE)
-    unretrieved_random_order: Estimate | None = column(SHUFFLED)
+    unretrieved_random_order: Estimate | None = column(SHUFFLED, title="unretrieved (shuffled)")
 
 
 @dataclass(frozen=True)
