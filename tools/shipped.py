@@ -1,11 +1,12 @@
 """Compute what ships with PosLens of the bundled data sets, and write it as Parquet files.
 
-python -m tools.shipped              # computes what is missing, then writes cache/shipped/results
-python -m tools.shipped --work PATH  # keeps what is computed in PATH, so that a stopped run goes on
+    python -m tools.shipped                # compute everything, then write cache/shipped/results
+    python -m tools.shipped --keep         # keep results that ship already, and compute the others
+    python -m tools.shipped --work PATH    # store results in PATH; a stopped run resumes there
 
-Needs the models in FETCHED on this machine, and an hour or two on two CPU cores. Everything is
-computed on the CPU in float32, by the services that pages call and over the choices that pages make
-at a first visit (`plan`).
+Needs the models in FETCHED on this machine, and two or three hours on two CPU cores without
+`--keep`. Everything is computed on the CPU in float32, by the services that pages call and over the
+choices that pages make at a first visit (`plan`).
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.retrievers.specs import RetrieverSpec, data_folder, presets
 from poslens.attribution.types import Method, TextPair
 from poslens.cache.exchange.parquet_file import SealedWriter
-from poslens.cache.exchange.transfer import rows_of
+from poslens.cache.exchange.transfer import rows_of, take_stream
 from poslens.cache.shipped import preferences
-from poslens.cache.shipped.manifest import FOLDER, ShippedFile, write_manifest
+from poslens.cache.shipped.manifest import FOLDER, ShippedFile, shipped_files, write_manifest
 from poslens.cache.storage.codec import identity, uncompressed
 from poslens.cache.storage.maintenance import StoredFile, listing
 from poslens.cache.storage.rows import ATTRIBUTION, OTHER
@@ -69,16 +70,14 @@ from poslens.studies.why.study import WHY
 DENSE = ("MiniLM", "MiniLM-primacy", "MiniLM-recency")
 MODELS = (*DENSE, "BM25")
 FETCHED = ("multilingual-e5-small", "splade-tiny")
-"""Presets that have to be fetched, of which only the measures of position bias ship."""
+"""Presets that must be fetched. Of these, all parts of the passport ship but those that need every
+pair's attribution or many rankings, which would be too large."""
+TOO_LARGE = ("attribution", "null_control", "calibration")
 
 LAYOUT = Layout(metric=METRICS["embeddings"])
 MAX_BYTES = 15_000_000
 N_TESTED = 10
 """Pairs of those that Faithfulness begins with whose tests ship: each takes a minute."""
-
-PLANTED_MEASURED = ("saliency", "decomposition", "input_x_gradient", "profile")
-"""Methods of which preferences on planted biases ship. The others, which take hours, are measured
-on the order-blind encoder alone."""
 
 CALIBRATED = "@calibrated"
 LEFT_OUT = ("random_order", "late_chunks")
@@ -108,23 +107,20 @@ def few(data: DataSet, pairs: Sequence[TextPair], n: int) -> list[TextPair]:
 
 
 def fetched_plan(compute: Compute) -> Iterator[tuple[str, Job]]:
-    """What ships of presets that have to be fetched, each with a word what it is.
+    """The jobs for presets that must be fetched, each with a word for what it computes.
 
     Raises:
         UserError: one is not fetched.
     """
     data = datasets.read(SAMPLE)
     moved = few(data, movable(data.pairs)[0], interventions.DEFAULT_PAIRS)
-    settings = POSITIONS.parameters.settings()
-    corpus = POSITIONS.corpus(data, settings)
-    setup = ranking.RankingSetup(ranking.collection_of(data))
-    # Not `resolve`: a copy of the hub's would have other weights than what everybody fetches.
+    # Not `resolve`: a copy from the hub would have other weights than the fetched file.
     for spec in (presets()[name] for name in FETCHED):
         yield "relocation", interventions.job(compute, spec, relocation_method(), moved, SAMPLE)
         yield "saliency", compute.attribution_job(spec, make_method("saliency"), moved, SAMPLE)
-        for asked in POSITIONS.subjects(compute, spec, corpus, settings):
-            yield "position effect", POSITIONS.job(compute, asked)
-        yield "ranking", ranking.job(compute, spec, setup)
+        card = passports.passport(compute, spec, data)
+        small = replace(card, parts=tuple(p for p in card.parts if p.key not in TOO_LARGE))
+        yield "passport", passports.job(compute, small)
 
 
 def plan(compute: Compute) -> Iterator[tuple[str, Job]]:
@@ -180,8 +176,7 @@ def methods_measured(compute: Compute) -> list[PreferenceSubject]:
     """The methods whose preferences ship."""
     data, subjects = datasets.read(SAMPLE), list[PreferenceSubject]()
     for name in FITTING:
-        given = {"methods": [name], "order_blind_only": name not in PLANTED_MEASURED}
-        settings = PREFERENCES.parameters.settings(given)
+        settings = PREFERENCES.parameters.settings({"methods": [name]})
         corpus = PREFERENCES.corpus(data, settings)
         subjects += PREFERENCES.subjects(compute, resolve(BASE), corpus, settings)
     return subjects
@@ -202,6 +197,17 @@ def sources(spec: RetrieverSpec, data: DataSet) -> Iterator[TextMap]:
     if family_of(spec).search == "vectors":
         yield TextMap("document", [pair.document for pair in data.pairs])
         yield TextMap("query", [pair.query for pair in data.pairs])
+
+
+def keep(store: Store) -> None:
+    """Add the results that ship already, so that only the others are computed.
+
+    Raises:
+        UserError: a file is damaged.
+    """
+    for file in shipped_files():
+        with (FOLDER / file.name).open("rb") as stream:
+            take_stream(store, stream, file.name)
 
 
 def compute_all(compute: Compute) -> None:
@@ -296,12 +302,15 @@ def main() -> int:
     """Compute and write; 0 where that went well."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, default=data_folder() / "work-shipped")
-    work = parser.parse_args().work
+    parser.add_argument("--keep", action="store_true", help="Keep results that ship already.")
+    options = parser.parse_args()
     # What ships already would count as computed.
     os.environ |= {"POSLENS_SHIPPED": "no", "POSLENS_DEVICE": "cpu"}
     os.environ |= {"POSLENS_PRECISION": "float32"}
-    compute = Compute(work)
+    compute = Compute(options.work)
     try:
+        if options.keep:
+            keep(compute.store)
         compute_all(compute)
         files = write_all(compute.store, FOLDER)
         preferences.write(preferences_of(compute))

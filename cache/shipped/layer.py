@@ -21,7 +21,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.types import Method
 from poslens.cache.shipped.manifest import FOLDER, ShippedFile, shipped_files
 from poslens.cache.storage import index
-from poslens.cache.storage.files import ModelKey
+from poslens.cache.storage.files import LAYOUT, ModelKey
 from poslens.cache.storage.store import Store
 
 UNPACKED = "shipped"
@@ -35,7 +35,7 @@ class Shipped:
     def __init__(self, root: Path, source: Path = FOLDER) -> None:
         self._place, self._source = root / UNPACKED, source
         self._files = {(file.fingerprint, file.method): file for file in shipped_files(source)}
-        self._names = {_folder_name(file) for file in self._files.values()}
+        self._names = {folder_name(file) for file in self._files.values()}
         self._refused: set[str] = set()
         self._lock = threading.Lock()
 
@@ -53,7 +53,7 @@ class Shipped:
     def _unpacked(self, file: ShippedFile) -> Path | None:
         if file.name in self._refused:
             return None
-        folder = self._place / _folder_name(file)
+        folder = self._place / folder_name(file)
         if not folder.is_dir():
             with self._lock:
                 if not folder.is_dir() and file.name not in self._refused:
@@ -68,7 +68,7 @@ class Shipped:
         again."""
         file = self._files[model.fingerprint, method.core]
         self._refuse(file, reason)
-        shutil.rmtree(self._place / _folder_name(file), ignore_errors=True)
+        shutil.rmtree(self._place / folder_name(file), ignore_errors=True)
 
     def _refuse(self, file: ShippedFile, reason: UserError) -> None:
         if file.name not in self._refused:
@@ -116,8 +116,10 @@ def _age(path: Path) -> float:
         return 0.0
 
 
-def _folder_name(file: ShippedFile) -> str:
-    return file.sha256[:16]
+def folder_name(file: ShippedFile) -> str:
+    """The folder that a file is unpacked into. It has the store's layout in its name, because a
+    later version may ship the same file and unpack it in another layout."""
+    return f"{file.sha256[:16]}-{LAYOUT}"
 
 
 def _content(source: Path, file: ShippedFile) -> bytes:

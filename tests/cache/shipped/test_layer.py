@@ -20,7 +20,7 @@ from poslens.attribution.methods import make_method
 from poslens.attribution.types import Method
 from poslens.cache.exchange.transfer import rows_of, take_stream
 from poslens.cache.kinds.embeddings import EMBEDDING, EmbeddingStore
-from poslens.cache.shipped.layer import UNPACKED, Shipped
+from poslens.cache.shipped.layer import UNPACKED, Shipped, folder_name
 from poslens.cache.shipped.manifest import NAME, shipped_files
 from poslens.cache.storage.files import set_fallback
 from poslens.cache.storage.maintenance import drop_file, listing, models
@@ -204,12 +204,13 @@ def test_a_damaged_copy_is_left_out_and_made_anew_by_the_next_start(
 
 
 def test_copies_of_an_earlier_version_go(store: Store, known, source: Path) -> None:
-    former = store.root / UNPACKED / ("f" * 16)
-    former.mkdir(parents=True)
-    store.get(MODEL, SALIENCY, known[0][0])
+    """Of other files, and of the same files in another layout."""
+    for name in ("f" * 16, *(file.sha256[:16] for file in shipped_files(source))):
+        (store.root / UNPACKED / name / "v2").mkdir(parents=True)
+    assert store.get(MODEL, SALIENCY, known[0][0]) is not None
     counts(store.root).get(MODEL, TEST, known[0][0])
     names = {path.name for path in (store.root / UNPACKED).iterdir()}
-    wanted = {f.sha256[:16] for f in shipped_files(source) if f.method != EMBEDDING.core}
+    wanted = {folder_name(f) for f in shipped_files(source) if f.method != EMBEDDING.core}
     assert names == wanted
 
 
@@ -246,8 +247,8 @@ def test_all_is_unpacked_for_whoever_asks_first(tmp_path: Path) -> None:
     Shipped(tmp_path).unpack()
     place = tmp_path / UNPACKED
     whole = {folder.name for folder in place.iterdir()}
-    assert whole == {file.sha256[:16] for file in shipped_files()}
-    gone = place / shipped_files()[-1].sha256[:16]
+    assert whole == {folder_name(file) for file in shipped_files()}
+    gone = place / folder_name(shipped_files()[-1])
     shutil.rmtree(gone)
     subprocess.run(
         [sys.executable, "-m", "poslens.cache.shipped", str(tmp_path)], cwd=ROOT, check=True
