@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         methods,
         models,
         passport,
+        rank,
         relocate,
         run_study,
     )
@@ -50,6 +51,7 @@ __all__ = [
     "methods",
     "models",
     "passport",
+    "rank",
     "relocate",
     "run_study",
 ]

@@ -33,6 +33,8 @@ from tests.support.pages import open_page
 
 LONG = "ice melts " * 600
 
+SUBTRACT = "to see how much of a curve depends on the query"
+
 
 pytestmark = pytest.mark.usefixtures("own_service")
 
@@ -211,7 +213,7 @@ def test_no_curve_claims_what_was_not_measured(mixed: str, method: str) -> None:
     page = opened("curves", dataset=mixed, models=["MiniLM"], method=method)
     assert "depends on the query:" not in captions(page)
     assert ("content of a text alone can tilt" in captions(page)) == (method != "saliency")
-    assert ("depends on the query, subtract" in captions(page)) == (method == "saliency")
+    assert (SUBTRACT in captions(page)) == (method == "saliency")
     page.button(key="null.subtract").click().run()
     assert not page.exception
     null = "unrelated query" if method == "saliency" else "shuffled sentences"
@@ -225,12 +227,12 @@ def test_no_curve_claims_what_was_not_measured(mixed: str, method: str) -> None:
 
 def test_explain_says_so_too_of_texts_of_ones_own_without_a_button(mixed: str) -> None:
     page = opened("explain", dataset=mixed, models=["MiniLM"])
-    assert "depends on the query, subtract" in captions(page)
+    assert SUBTRACT in captions(page)
     page.button(key="null.subtract").click().run()
     assert not page.exception and "is measured only" not in captions(page)
     typed = {"text": "Own text", "q": "ice", "d": "Ice melts. Stone stays."}
     page = opened("explain", models=["MiniLM"], **typed)
-    assert "depends on the query, subtract" in captions(page)
+    assert SUBTRACT in captions(page)
     assert not [one for one in page.button if one.key == "null.subtract"]
 
 

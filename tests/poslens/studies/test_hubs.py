@@ -119,7 +119,7 @@ def test_in_degrees_are_those_of_the_rankings(
     corpus: str, tiny_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = str(tiny_folder("bert"))
-    rankings = poslens.rank(folder, corpus).ranked.rankings
+    rankings = poslens.rank(folder, corpus).summaries[0].rankings
     queries = {one.query_id: one for one in datasets.collection(data_name(corpus)).queries}
     counts = Counter(
         key

@@ -219,7 +219,7 @@ def test_data_without_evidence_and_cross_encoders_are_refused(
     assert found.exit_code == 2 and "choose a data set with evidence spans" in found.stderr
     with pytest.raises(UserError, match='give by="position", or leave it out'):
         poslens.rank("BM25", corpus, by="length")
-    with pytest.raises(UserError, match="does not know 'null'"):
+    with pytest.raises(UserError, match="There is no parameter 'null'"):
         poslens.rank("BM25", corpus, null=True)
 
 

@@ -139,7 +139,7 @@ def assert_ranks(summary: WhySummary, ranked: dict[str, tuple[str, ...]]) -> Non
 def test_ranks_are_those_of_a_search(corpus: str, tiny_folder: Callable[..., Path]) -> None:
     for name in ("BM25", str(tiny_folder("bert"))):
         (summary,) = poslens.why(name, dataset=corpus, top=1).summaries
-        ranked = poslens.rank(name, corpus).ranked.rankings
+        ranked = poslens.rank(name, corpus).summaries[0].rankings
         assert_ranks(summary, {one.query_id: one.document_ids for one in ranked})
 
 
@@ -170,7 +170,7 @@ def test_models_without_a_stored_index(
     folder = make(tiny_folder("bert").parent / "raw", tmp_path / "tiny")
     (summary,) = poslens.why(str(folder), dataset=corpus, top=1).summaries
     assert len(summary.explained) == len(ROWS) and not summary.failed
-    ranked = poslens.rank(str(folder), corpus).ranked.rankings
+    ranked = poslens.rank(str(folder), corpus).summaries[0].rankings
     assert_ranks(summary, {one.query_id: one.document_ids for one in ranked})
 
 
