@@ -272,7 +272,7 @@ def test_bias_tests_take_pairs_of_documents_both_of_which_can_be_read(queried: s
 
 def test_ranking_leaves_out_by_a_click(queried: str) -> None:
     rows("rank", "--dataset", queried)
-    page = opened("ranking", dataset=queried, models=["MiniLM"])
+    page = opened("ranking", tab="Rankings", dataset=queried, models=["MiniLM"])
     assert "in 1 of 4 pairs the evidence is past its context limit" in captions(page)
     page.toggle(key="readable").set_value(True).run()
     assert not page.exception
@@ -280,7 +280,7 @@ def test_ranking_leaves_out_by_a_click(queried: str) -> None:
     assert measured in captions(page)
     assert "pairs the evidence is past" not in captions(page)
     assert "only pairs whose evidence no model truncates" in captions(page)
-    page = opened("ranking", dataset=queried, models=["MiniLM"], readable="true")
+    page = opened("ranking", tab="Rankings", dataset=queried, models=["MiniLM"], readable="true")
     assert page.toggle(key="readable").value
 
 
