@@ -22,7 +22,7 @@ def compute_rankings(page: Page) -> None:
 
 
 def test_rank_and_follow_a_query_to_its_pair(run_app: App, visit: Visit) -> None:
-    page = visit(f"{run_app.url}/ranking?dataset=mine&models=MiniLM&models=BM25")
+    page = visit(f"{run_app.url}/ranking?tab=Rankings&dataset=mine&models=MiniLM&models=BM25")
     expect(page.get_by_text("4 queries and 4 documents")).to_be_visible()
     compute_rankings(page)
     expect(page.get_by_role("figure", name="nDCG@10 by evidence position")).to_be_visible()
@@ -42,7 +42,7 @@ def test_rank_and_follow_a_query_to_its_pair(run_app: App, visit: Visit) -> None
 
 
 def test_a_run_beside_a_model_and_what_sets_them_apart(run_app: App, visit: Visit) -> None:
-    page = visit(f"{run_app.url}/ranking?dataset=raced&models=BM25")
+    page = visit(f"{run_app.url}/ranking?tab=Rankings&dataset=raced&models=BM25")
     expect(page.get_by_text("run other.run, digest").first).to_be_attached()
     expect(page.get_by_text("4 of 4 queries; choose")).to_be_visible()
     idle(page)
@@ -62,7 +62,7 @@ def test_a_run_beside_a_model_and_what_sets_them_apart(run_app: App, visit: Visi
 
 
 def test_with_the_prompt_of_posir_nothing_is_ranked_yet(run_app: App, visit: Visit) -> None:
-    page = visit(f"{run_app.url}/ranking?dataset=mine&models=MiniLM&models=MiniLM-recency")
+    page = visit(f"{run_app.url}/ranking?tab=Rankings&dataset=mine&models=MiniLM&models=MiniLM-recency")
     prompt = page.get_by_text("PosIR prompt and context limit")
     press(page.get_by_text("Search settings"), prompt.is_visible)
     press(prompt, lambda: "posir=true" in page.url)
@@ -72,7 +72,7 @@ def test_with_the_prompt_of_posir_nothing_is_ranked_yet(run_app: App, visit: Vis
 
 
 def test_failed_queries_alone(run_app: App, visit: Visit) -> None:
-    page = visit(f"{run_app.url}/ranking?dataset=mine&models=BM25")
+    page = visit(f"{run_app.url}/ranking?tab=Rankings&dataset=mine&models=BM25")
     start = page.locator(START)
     expect(start.or_(page.get_by_text("4 of 4 queries; choose"))).to_be_visible()
     idle(page)
