@@ -53,6 +53,9 @@ def test_a_run_beside_a_model_and_what_sets_them_apart(run_app: App, visit: Visi
     idle(page)
     select(page, "Compare with", "other engine")
     expect(page.get_by_text("other engine compared with BM25: nDCG@10 -0.750")).to_be_visible()
+    # The sentence was there before: the table of queries is drawn again with another column.
+    page.wait_for_timeout(1000)
+    idle(page)
     grid = page.locator("[class*=st-key-ranking-queries] .dvn-scroller").first
     link = page.get_by_role("link", name="Explain ice")
     pick_row(grid, 1, link.is_visible)  # a query that the run lacks
