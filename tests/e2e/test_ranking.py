@@ -65,7 +65,9 @@ def test_a_run_beside_a_model_and_what_sets_them_apart(run_app: App, visit: Visi
 
 
 def test_with_the_prompt_of_posir_nothing_is_ranked_yet(run_app: App, visit: Visit) -> None:
-    page = visit(f"{run_app.url}/ranking?tab=Rankings&dataset=mine&models=MiniLM&models=MiniLM-recency")
+    page = visit(
+        f"{run_app.url}/ranking?tab=Rankings&dataset=mine&models=MiniLM&models=MiniLM-recency"
+    )
     prompt = page.get_by_text("PosIR prompt and context limit")
     press(page.get_by_text("Search settings"), prompt.is_visible)
     press(prompt, lambda: "posir=true" in page.url)

@@ -28,7 +28,9 @@ def test_from_all_misses_to_the_cause_of_one_and_its_pair(run_app: App, visit: V
     expect(page.get_by_text("No results have been computed")).to_be_visible()
     idle(page)
     page.get_by_role("button", name="Compute").click()
-    expect(page.get_by_text(re.compile(r"BM25 misses \d of 4 pairs"))).to_be_visible()
+    expect(
+        page.get_by_text(re.compile(r"BM25 misses \d of 4 query-document pairs"))
+    ).to_be_visible()
     no_error(page)
     page = visit(f"{run_app.url}/why?dataset=mine&models=BM25&top=1")
     link = page.get_by_test_id("stMain").get_by_role("link", name="Explain", exact=True)

@@ -45,7 +45,7 @@ def measures_of(app: AppTest) -> pd.DataFrame:
 
 
 def test_ranking_from_the_button_to_the_tables(mine: str) -> None:
-    app = opened("ranking", dataset=mine, models=["BM25"])
+    app = opened("ranking", tab="Rankings", dataset=mine, models=["BM25"])
     assert any("3 queries and 3 documents" in caption.value for caption in app.caption)
     app.button(key="rank.start").click().run()
     data = datasets.read(mine)
@@ -131,7 +131,7 @@ def test_a_set_without_judgements_is_said(tmp_path: Path) -> None:
 
 def test_every_prompt_is_ranked_apart(mine: str) -> None:
     # No look at app.error: AppTest knows one page only, so that the link to Curves is one.
-    app = opened("ranking", dataset=mine, models=["MiniLM", "MiniLM-recency"])
+    app = opened("ranking", tab="Rankings", dataset=mine, models=["MiniLM", "MiniLM-recency"])
     assert app.toggle(key="posir").value is False
     collection = ranking_service.collection_of(datasets.read(mine))
     setup = ranking_service.RankingSetup(collection)

@@ -151,7 +151,7 @@ def test_the_page_shows_runs_beside_models(mine: Path) -> None:
     (mine / "other.run").write_text("zzz Q0 row-2 1 1 x\n")
     trec_runs.register("<b>bad", mine / "bad.run")
     trec_runs.register("other", mine / "other.run")
-    page = open_page("ranking", dataset="mine", models=["MiniLM-recency"]).run()
+    page = open_page("ranking", tab="Rankings", dataset="mine", models=["MiniLM-recency"]).run()
     assert not page.exception
     (choice,) = [one for one in page.multiselect if one.label == "Runs"]
     assert choice.value == ["<b>bad"], "a run of other queries is not offered"
