@@ -128,7 +128,8 @@ def read_texts(
     cached: Known | None = None,
 ) -> Iterator[tuple[list[str], Representation]]:
     """The representation of each distinct text of one side, batch by batch and without gradients:
-    first those in `cached`, then the others, which are added to `cached`.
+    first those in `cached`, then the others, which are added to `cached`. Texts that differ only
+    past the context limit are embedded once.
 
     Raises:
         Stopped, UserError: as `score_texts`.
@@ -147,13 +148,32 @@ def read_texts(
         for text, representation in cached_of.items()
         if representation is not None
     )
-    new = [text for text, representation in cached_of.items() if representation is None]
-    read = in_batches(retriever, embed, new, estimated_tokens, should_stop, device_slot, limit)
+    same: dict[Hashable, list[str]] = defaultdict(list)
+    for text in (text for text, representation in cached_of.items() if representation is None):
+        same[_reading(retriever, text, side)].append(text)
+    groups = {texts[0]: texts for texts in same.values()}
+    read = in_batches(
+        retriever, embed, list(groups), estimated_tokens, should_stop, device_slot, limit
+    )
     for batch, representation in read:
         if cached is not None:
-            for row, text in enumerate(batch):
-                cached.keep((side, text), rows_of(representation, [row]))
-        yield batch, representation
+            for row, first in enumerate(batch):
+                for text in groups[first]:
+                    cached.keep((side, text), rows_of(representation, [row]))
+        rows = [row for row, first in enumerate(batch) for _ in groups[first]]
+        if len(rows) > len(batch):
+            representation = rows_of(representation, rows)
+        yield [text for first in batch for text in groups[first]], representation
+
+
+def _reading(retriever: Separate, text: str, side: Side) -> Hashable:
+    """What the model reads of a text: its token ids if it is perhaps longer than the context limit,
+    else the text. Tokenizing twice costs far less than a second forward pass."""
+    if estimated_tokens(text) < retriever.max_length:
+        return text
+    with retriever.lock:
+        ids = retriever.encode_plain([text], side).features.get("input_ids")
+    return text if ids is None else ids.cpu().numpy().tobytes()
 
 
 def rows_of(representation: Representation, rows: list[int]) -> Representation:

@@ -112,23 +112,46 @@ def test_scores_are_those_of_attributions(
     assert (known.weight > 0) == apart
 
 
+def counted(retriever: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Rows of each later forward pass."""
+    rows: list[int] = []
+    embed = retriever.embed
+
+    def counting(encoded: Any) -> Any:
+        rows.append(len(encoded.features["input_ids"]))
+        return embed(encoded)
+
+    monkeypatch.setattr(retriever, "embed", counting)
+    return rows
+
+
 def test_each_text_is_embedded_once(
     make: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batching, "CPU_BATCH_TOKENS", 30)
     retriever = make("dense")
-    read: dict[str, list[str]] = {"query": [], "document": []}
-    encode = retriever.encode_plain
-
-    def counting(texts: list[str], side: str) -> Any:
-        read[side] += texts
-        return encode(texts, side)
-
-    retriever.encode_plain = counting
+    rows = counted(retriever, monkeypatch)
     score_texts(retriever, PAIRS * 2)
-    assert sorted(read["query"]) == sorted(QUERIES)
-    assert sorted(read["document"]) == sorted(DOCUMENTS)
-    assert read["document"][0] == max(DOCUMENTS, key=len)
+    assert sum(rows) == len(QUERIES) + len(DOCUMENTS)
+
+
+@pytest.mark.parametrize("kind", ["dense", "prompts", "left padding", "late interaction"])
+def test_texts_that_differ_past_the_context_limit_are_embedded_once(
+    kind: str, make: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retriever = make(kind)
+    start = "a quick brown fox jumping over lazy dogs " * retriever.max_length
+    texts = [start + "the tide rises", start + "El niño", "the tide rises " + start]
+    pairs = [(QUERIES[0], text) for text in texts]
+    expected = [score_texts(retriever, [pair])[0] for pair in pairs]
+    rows = counted(retriever, monkeypatch)
+    cached: LRUCache[Any] = LRUCache(2**24, weigh=size)
+    scores = score_texts(retriever, pairs, cached=cached)
+    assert sum(rows) == 1 + 2, "the query and two readings"
+    np.testing.assert_allclose(scores, expected, rtol=2e-5)
+    assert scores[0] == scores[1] != scores[2]
+    score_texts(retriever, pairs, cached=cached)
+    assert sum(rows) == 3, "each text is cached under its own name"
 
 
 @pytest.mark.parametrize("kind", ["dense", "cross-encoder", "lexical"])
