@@ -7,6 +7,8 @@ an independent loop, offsets point at the token's own characters), not meaning.
 from __future__ import annotations
 
 import json
+import math
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,17 +131,48 @@ TINY = {
 }
 
 
+def _word_pieces(raw: Tokenizer, special: list[str]) -> models.WordPiece:
+    """Every word of CORPUS, and every character of it as the start and as the rest of a word."""
+    words = {
+        word
+        for text in CORPUS
+        for word, _ in raw.pre_tokenizer.pre_tokenize_str(raw.normalizer.normalize_str(text))
+    }
+    characters = {character for word in words for character in word}
+    pieces = sorted(words | characters) + sorted(f"##{character}" for character in characters)
+    vocabulary = {piece: number for number, piece in enumerate([*special, *pieces])}
+    return models.WordPiece(vocabulary, unk_token="[UNK]")
+
+
+def _unigrams(raw: Tokenizer, special: list[str]) -> models.Unigram:
+    """Every character of CORPUS and the commonest pieces of two or three, by their frequency."""
+    counts: Counter[str] = Counter()
+    for text in CORPUS:
+        for word, _ in raw.pre_tokenizer.pre_tokenize_str(raw.normalizer.normalize_str(text)):
+            for length in (1, 2, 3):
+                counts.update(word[i : i + length] for i in range(len(word) - length + 1))
+    by_count = sorted(counts, key=lambda piece: (-counts[piece], piece))
+    longer = [piece for piece in by_count if len(piece) > 1][:40]
+    pieces = sorted([piece for piece in by_count if len(piece) == 1] + longer)
+    scores = [(piece, math.log(counts[piece] / counts.total())) for piece in pieces]
+    names = [(name, 0.0) for name in special]
+    return models.Unigram([*names, *scores], special.index("<unk>"), False)
+
+
 def train_tokenizer(family: str) -> PreTrainedTokenizerFast:
-    """A fast tokenizer of the family's kind, trained on CORPUS."""
+    """A fast tokenizer of the family's kind, made from CORPUS: the same one in every process.
+
+    The trainers of WordPiece and Unigram break ties in the order of a randomized hash map, so
+    their vocabularies differ between two processes, and with them every tiny model's scores.
+    """
     if family == "wordpiece":
-        raw = Tokenizer(models.WordPiece(unk_token="[UNK]"))  # type: ignore[call-arg]
+        raw = Tokenizer(models.WordPiece(unk_token="[UNK]"))
         raw.normalizer = normalizers.BertNormalizer()
         raw.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         names = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
         begin, end = "[CLS]", "[SEP]"
-        trainer: Any = trainers.WordPieceTrainer(
-            vocab_size=1000, special_tokens=list(names.values())
-        )  # enough for every word of CORPUS to be one token
+        raw.model = _word_pieces(raw, list(names.values()))
+        raw.add_special_tokens(list(names.values()))
         raw.decoder = decoders.WordPiece()
     elif family == "unigram":
         raw = Tokenizer(models.Unigram())
@@ -147,9 +180,8 @@ def train_tokenizer(family: str) -> PreTrainedTokenizerFast:
         raw.pre_tokenizer = pre_tokenizers.Metaspace()
         names = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
         begin, end = "<s>", "</s>"
-        trainer = trainers.UnigramTrainer(
-            vocab_size=VOCABULARY, special_tokens=list(names.values()), unk_token="<unk>"
-        )
+        raw.model = _unigrams(raw, list(names.values()))
+        raw.add_special_tokens(list(names.values()))
         raw.decoder = decoders.Metaspace()
     else:
         raw = Tokenizer(models.BPE())
@@ -164,8 +196,8 @@ def train_tokenizer(family: str) -> PreTrainedTokenizerFast:
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         )
         raw.decoder = decoders.ByteLevel()
-    raw.train_from_iterator(CORPUS * 4, trainer)
-    template = [
+        raw.train_from_iterator(CORPUS * 4, trainer)
+    template: list[Any] = [
         processors.TemplateProcessing(
             single=f"{begin} $A {end}".strip(),
             special_tokens=[(t, raw.token_to_id(t)) for t in (begin, end) if t],
@@ -173,7 +205,7 @@ def train_tokenizer(family: str) -> PreTrainedTokenizerFast:
     ]
     if family in ("bytelevel", "causal"):
         template.insert(0, processors.ByteLevel(trim_offsets=True))
-    raw.post_processor = processors.Sequence(template)  # type: ignore[arg-type]
+    raw.post_processor = processors.Sequence(template)
     return PreTrainedTokenizerFast(
         tokenizer_object=raw, **{f"{role}_token": token for role, token in names.items()}
     )
