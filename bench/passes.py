@@ -127,8 +127,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     def finish(part: str, following: str) -> None:
         nonlocal began
-        again = ", ".join(f"{n:,} of {first}" for (later, first), n in encodings.again.items()
-                          if later == part)  # fmt: skip
+        read_again = encodings.again.items()
+        again = ", ".join(f"{n:,} of {first}" for (later, first), n in read_again if later == part)
         _print(part, time.process_time() - began, encodings, part, again)
         encodings.part, began = following, time.process_time()
 

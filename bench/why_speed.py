@@ -72,8 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit("Every document is found: nothing was explained.")
     for name, seconds in (("wall", taken), ("cpu", cpu)):
         median, most, worst = np.percentile(seconds, [50, 90, 100])
-        print(f"{misses} misses, {name}: {median:.2f} s (median), {most:.2f} s (90%), "
-              f"{worst:.2f} s (slowest)")  # fmt: skip
+        times = f"{median:.2f} s (median), {most:.2f} s (90%), {worst:.2f} s (slowest)"
+        print(f"{misses} misses, {name}: {times}")
 
 
 if __name__ == "__main__":

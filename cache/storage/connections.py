@@ -80,11 +80,11 @@ def locked(path: Path, timeout: float | None = None) -> Iterator[None]:
     place = path.parents[1] / LOCKS / path.parent.name / f"{path.stem}.lock"
     place.parent.mkdir(parents=True, exist_ok=True)
     with _guard:
-        known = _locks.setdefault(place, _Lock(FileLock(place)))
-        known.users += 1
+        lock = _locks.setdefault(place, _Lock(FileLock(place)))
+        lock.users += 1
     try:
         try:
-            known.lock.acquire(
+            lock.lock.acquire(
                 timeout=_TIMEOUT_S if timeout is None else timeout, poll_interval=_POLL_S
             )
         except Timeout as error:
@@ -92,10 +92,10 @@ def locked(path: Path, timeout: float | None = None) -> Iterator[None]:
         try:
             yield
         finally:
-            known.lock.release()
+            lock.lock.release()
     finally:
         with _guard:
-            known.users -= 1
+            lock.users -= 1
             if place in _locks:
                 _locks.move_to_end(place)
             if len(_locks) > _IDLE_LOCKS:
@@ -135,11 +135,11 @@ def connection(path: Path, create: bool) -> Iterator[sqlite3.Connection | None]:
         with _frozen(path) as db:
             yield db
         return
-    found = _borrow(path, create)
-    if found is None:
+    borrowed = _borrow(path, create)
+    if borrowed is None:
         yield None
         return
-    file, db = found
+    file, db = borrowed
     try:
         yield db
     except sqlite3.Error:

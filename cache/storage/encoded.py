@@ -62,10 +62,9 @@ def encoded(results: Sequence[tuple[TextPair, Attribution]], method: Method) -> 
     texts: dict[int, PackedText] = {}
 
     def packed(text: TokenizedText) -> PackedText:
-        found = texts.get(id(text))
-        if found is None:
-            found = texts[id(text)] = pack_text(text)
-        return found
+        if id(text) not in texts:
+            texts[id(text)] = pack_text(text)
+        return texts[id(text)]
 
     payloads = [
         encode(result, pair, packed(result.query), packed(result.document))

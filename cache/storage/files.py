@@ -102,12 +102,12 @@ class Files:
         """Sizes and modification times of the file and its write-ahead log; equal to an earlier
         stamp only if nothing was written in between."""
         path = self.path(model, method)
-        found = []
+        stamps = []
         for part in (path, path.with_name(path.name + "-wal")):
             with suppress(OSError):
                 about = part.stat()
-                found.append((about.st_size, about.st_mtime_ns))
-        return tuple(found)
+                stamps.append((about.st_size, about.st_mtime_ns))
+        return tuple(stamps)
 
     @contextmanager
     def reading(self, model: ModelKey, method: Method) -> Iterator[sqlite3.Connection | None]:
@@ -129,12 +129,12 @@ class Files:
         """
         with open_for_writing(self.path(model, method)) as db:
             assert db is not None
-            known = {
+            present = {
                 key for (key,) in db.execute("SELECT key FROM meta WHERE key IN ('core', 'about')")
             }
-            if "core" not in known:
+            if "core" not in present:
                 db.executemany("INSERT INTO meta VALUES (?, ?)", describe(model, method).items())
-            if model.about and "about" not in known:
+            if model.about and "about" not in present:
                 db.execute("INSERT INTO meta VALUES ('about', ?)", (model.about,))
             yield db
 

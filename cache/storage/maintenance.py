@@ -109,10 +109,10 @@ def _stored_file(path: Path) -> StoredFile | None:
 def older_layouts(store: Files) -> str:
     """One sentence about folders with an older layout next to the store's folder, which this
     version doesn't read; empty if there are none."""
-    found = store.root.glob("v*") if store.root.is_dir() else ()
+    layouts = store.root.glob("v*") if store.root.is_dir() else ()
     names = sorted(
         f"{store.root.name}/{path.name}"
-        for path in found
+        for path in layouts
         if path != store.folder and path.name[1:].isdigit() and any(path.glob("*/*.db"))
     )
     if not names:

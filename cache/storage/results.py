@@ -100,9 +100,9 @@ class Results(Generic[Item, T]):
             if reason is not None:
                 failed[key.item] = reason
             elif payload is not None:
-                found = self._decoded(model, method, key, payload)
-                if found is not None:
-                    results[key.item] = found
+                result = self._decoded(model, method, key, payload)
+                if result is not None:
+                    results[key.item] = result
         return Stored(results, failed, digest.hexdigest())
 
     def put(self, model: ModelKey, method: Method, results: Sequence[tuple[Item, T]]) -> None:
@@ -141,9 +141,9 @@ class Results(Generic[Item, T]):
         """The decoded `payload`, from memory if this process has decoded it before; None if it is
         damaged or invalid."""
         place = str(self._files.root), self.kind, model, repr(method), key
-        known = _DECODED.find(place)
-        if known is not None and known[0] == payload:
-            return known[1]  # type: ignore[no-any-return]  # each kind has a type of its own
+        decoded = _DECODED.find(place)
+        if decoded is not None and decoded[0] == payload:
+            return decoded[1]  # type: ignore[no-any-return]  # each kind has a type of its own
         result = self._read(payload, Owner(model, method, key.item))
         if result is not None:
             _DECODED.keep(place, (payload, result))

@@ -85,8 +85,8 @@ class Store(Files):
             fallback = self.read_fallback(
                 model, method, lambda it: it.get_many(model, method, asked)
             )
-            for place, one in zip(lacking, fallback or (), strict=False):
-                attributions[place] = one
+            for place, attribution in zip(lacking, fallback or (), strict=False):
+                attributions[place] = attribution
         return attributions
 
     def _get_own(

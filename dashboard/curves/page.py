@@ -53,8 +53,8 @@ with st.sidebar:
     if chosen_data is not None:
         with panels.guarded(), narrowing:
             posir = choices.posir_protocol()
-            kept = choices.filters(chosen_data)
-            picked = kept.posir if posir else kept
+            filtered = choices.filters(chosen_data)
+            picked = filtered.posir if posir else filtered
     with panels.guarded():
         chosen = choices.method(names, posir=posir)
 if chosen_data is None or picked is None or chosen is None:

@@ -142,10 +142,10 @@ _LENGTHS = (
 
 def filters(data: DataSet) -> Selection:
     """Filter the data set by domain, language, query type, length, evidence position and words."""
-    found = facets(data)
+    counted = facets(data)
 
     def pick(label: str, key: str, about: str | None = None) -> tuple[str, str]:
-        counts = found.counts[key]
+        counts = counted.counts[key]
         options = [ANY, *sorted(counts)]
         asked = url_state.get(key, ANY)
         # Not bound to the address, because the labels contain counts, and the address would too.
@@ -173,7 +173,7 @@ def filters(data: DataSet) -> Selection:
     with columns[1]:
         wanted = [domain, pick("Language", "language"), bucket]
         # Few data sets have query types; without any, the list is omitted.
-        if found.counts["query_type"]:
+        if counted.counts["query_type"]:
             wanted.append(pick("Query type", "query_type"))
         evidence = st.slider(
             "Evidence position (%)",
@@ -184,7 +184,7 @@ def filters(data: DataSet) -> Selection:
             bind="query-params",
             help="Midpoint of the evidence, in percent of the document's characters.",
         )
-    return found.select(Filters(tuple(wanted), evidence, search or ""))
+    return counted.select(Filters(tuple(wanted), evidence, search or ""))
 
 
 def spread(
@@ -252,21 +252,21 @@ def models(default: Sequence[str], maximum: int = MAX_MODELS) -> list[str]:
     )
     fetch_panel(names)
     model_limits(names, lambda chosen: st.session_state.update(models=chosen), "models")
-    found = distinct(names)
-    if again := [name for name in names if name not in found]:
+    models = distinct(names)
+    if again := [name for name in names if name not in models]:
         st.caption(plain(f"Selected under two names, shown once: {', '.join(again)}."))
-    return found
+    return models
 
 
 def distinct(names: Sequence[str]) -> list[str]:
     """The names without duplicates of the same model; invalid names are kept."""
-    found: dict[str, str] = {}
+    chosen: dict[str, str] = {}
     for name in names:
-        known_as = name
+        resolved = name
         with suppress(UserError):
-            known_as = resolve.resolve(name).name
-        found.setdefault(known_as, name)
-    return list(found.values())
+            resolved = resolve.resolve(name).name
+        chosen.setdefault(resolved, name)
+    return list(chosen.values())
 
 
 def model(label: str, key: str, default: str, at: int | None = 0) -> str:

@@ -190,11 +190,11 @@ def with_figure(command: Callable[P, R]) -> Callable[P, R]:
 
     added = [_replaced(declared, "figure", Path, option.help)]
     if option.styled:
+        default = next(iter(PALETTES))
         added += [
             _replaced(declared, "size", Size, f"Of the figure; {SIZE} by default."),
-            _replaced(declared, "palette", Palette, f"Of the figure; {next(iter(PALETTES))} by "
-            "default."),
-        ]  # fmt: skip
+            _replaced(declared, "palette", Palette, f"Of the figure; {default} by default."),
+        ]
     parameters: list[inspect.Parameter] = []
     for parameter in own.parameters.values():
         parameters += added if parameter is declared else [parameter]

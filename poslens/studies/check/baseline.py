@@ -86,22 +86,22 @@ def parse(data: bytes, name: str, model: str) -> Baseline:
         UserError: see there.
     """
     try:
-        found = json.loads(data, parse_constant=_no_number)
+        passports = json.loads(data, parse_constant=_no_number)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, list) or not found or not all(map(_is_entry, found)):
+        passports = None
+    if not isinstance(passports, list) or not passports or not all(map(_is_entry, passports)):
         raise UserError(
             f"{name} isn't a passport: give a JSON file that `poslens passport --out` wrote."
         )
-    if any(one["format"] != FORMAT for one in found):
+    if any(entry["format"] != FORMAT for entry in passports):
         raise UserError(
             f"{name} was written by another version of PosLens: write it again with `poslens "
             "passport`."
         )
-    chosen = [one for one in found if one["model"] == model] or found
+    chosen = [entry for entry in passports if entry["model"] == model] or passports
     if len(chosen) > 1:
         raise UserError(
-            f"{name} contains {len(found):,} passports, and not exactly one of {model}: give a "
+            f"{name} contains {len(passports):,} passports, and not exactly one of {model}: give a "
             "file with one passport."
         )
     return _baseline(chosen[0], name)

@@ -251,7 +251,7 @@ def _absent(name: str, line: str, baseline: Baseline, part: str) -> Check:
 def _lost(
     name: str, what: str, passport: ModelPassport, part: str, before: BaselineNumber | None
 ) -> Check:
-    why = next((one.absent for one in passport.parts if one.key == part and one.absent), "")
+    why = next((it.absent for it in passport.parts if it.key == part and it.absent), "")
     line = f"{passport.name} has no {what}, but the baseline does: {why or 'it is not defined.'}"
     return Check(name, "fail", line, baseline=before.value if before else None)
 

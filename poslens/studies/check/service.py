@@ -125,12 +125,12 @@ def _decided(draft: Check, comparison: Comparison) -> Check:
 
 def baseline_parts(baseline: Baseline, names: Sequence[str]) -> list[BaselinePart]:
     """What the baseline's numbers are over that the checks compare."""
-    found: list[BaselinePart] = []
+    parts: list[BaselinePart] = []
     for name in names:
         measure = MEASURES[name]
         if isinstance(measure, PairedMeasure) and measure.comparable(baseline):
             number = baseline.numbers[measure.part][measure.key]
-            found.append(
+            parts.append(
                 {
                     "check": name,
                     "units": measure.units,
@@ -139,7 +139,7 @@ def baseline_parts(baseline: Baseline, names: Sequence[str]) -> list[BaselinePar
                     "selection": baseline.selections.get(measure.part, ""),
                 }
             )
-    return found
+    return parts
 
 
 def baseline_lines(baseline: Baseline, names: Sequence[str]) -> list[str]:

@@ -49,9 +49,10 @@ class CohortRow:
         form="+.3f",
     )
     psi: Estimate | None = column(
-        "PSI minus its mean under permutation; no interval.", title="PSI minus permutation",
+        "PSI minus its mean under permutation; no interval.",
+        title="PSI minus permutation",
         form="+.3f",
-    )  # fmt: skip
+    )
     needles: Estimate | None = column(
         "Share of needles found late minus early; negative is primacy.",
         title="needles, late minus early",
@@ -139,16 +140,14 @@ def chart(cards: Sequence[ModelPassport], style: Style, effect: str = "") -> go.
 
 def default_effect(rows: Sequence[CohortRow]) -> str:
     """The first measure of position bias that any row has."""
-    return next(
-        (name for name in EFFECTS if any(getattr(row, name) for row in rows)), EFFECTS[0]
-    )  # fmt: skip
+    return next((name for name in EFFECTS if any(getattr(row, name) for row in rows)), EFFECTS[0])
 
 
 def provenance(cards: Sequence[ModelPassport]) -> list[Provenance]:
     """Provenance of the parts that the rows come from."""
     used = {part for part, _ in _NUMBERS.values()}
-    return [one for card in cards for part in card.parts if part.key in used
-            for one in part.provenance]  # fmt: skip
+    parts = (part for card in cards for part in card.parts)
+    return [line for part in parts if part.key in used for line in part.provenance]
 
 
 def page_frame(cards: Sequence[ModelPassport]) -> pd.DataFrame:
@@ -206,7 +205,7 @@ document.getElementById("filter").oninput = (event) => {
 def overview_html(cards: Sequence[ModelPassport], style: Style) -> str:
     """Chart and table as markup of a page that has each card as an element `card0`, `card1`, ...:
     a click on a heading sorts, and the filter hides models in chart, table and cards."""
-    heads = [one.metadata["title"] or one.name for one in fields(CohortRow)]
+    heads = [field.metadata["title"] or field.name for field in fields(CohortRow)]
     body = "".join(
         f'<tr data-card="{number}">{"".join(_cells(row(card), number))}</tr>'
         for number, card in enumerate(cards)
