@@ -313,7 +313,8 @@ def test_only_places_read_whole_say_something_about_position() -> None:
 
 def test_a_prefix_of_nothing_is_the_document_itself(tiny: Callable[..., Any]) -> None:
     found = behind_prefix(tiny("bert", max_length=48), PAIR, (0, 8, 60))
-    assert found.tokens == (0, 8, 60) and found.read[0] == 1 and found.read[2] == 0
+    assert found.tokens == (0, 8, 60) and found.read[0] == 1
+    assert found.read[2] < 0.1, "a prefix ends with a word: at most punctuation's room is left"
     assert "behind 1 of the prefixes" in found.note
 
 
