@@ -18,7 +18,6 @@ from poslens.studies.cause import command as interventions
 from poslens.studies.check import command as check
 from poslens.studies.compare import command as compare
 from poslens.studies.curves import command as curves
-from poslens.studies.debias import calibrate_command as calibrate
 from poslens.studies.explain import command as explain
 from poslens.studies.passport import command as passport
 from poslens.studies.published import command as published
@@ -29,7 +28,6 @@ _GROUPS = (
     curves.app,
     interventions.app,
     published.app,
-    calibrate.app,
     passport.app,
     check.app,
     benchmark.app,

@@ -23,7 +23,7 @@ from poslens.attribution.curves.bootstrap import (
     estimate,
     numbered,
 )
-from poslens.attribution.evaluation.comparison import Comparison, adjusted, compared, paired
+from poslens.attribution.evaluation.comparison import Comparison, compared, paired
 from poslens.attribution.evaluation.evidence_profile import (
     N_EVIDENCE_BINS,
     evidence_bin,
@@ -74,23 +74,6 @@ class Change:
     mean: Comparison
     harmonic: Comparison
     psi: Comparison | None
-
-
-def with_holm(changes: Sequence[Change | None]) -> list[Change | None]:
-    """The changes with Holm's p over all of their comparisons."""
-    parts = [
-        part
-        for change in changes
-        if change is not None
-        for part in (change.mean, change.harmonic, change.psi)
-    ]
-    together = iter(adjusted(parts))
-
-    def again(change: Change) -> Change:
-        mean, harmonic, psi = next(together), next(together), next(together)
-        return Change(mean or change.mean, harmonic or change.harmonic, psi)
-
-    return [None if change is None else again(change) for change in changes]
 
 
 def quality(

@@ -1,41 +1,66 @@
-"""The Debias page, with tabs for self-distillation and attention calibration."""
+"""The Debias page: the study, position effects before debiasing, and the queries that changed."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import streamlit as st
 
-from poslens.dashboard.debias import calibration
-from poslens.dashboard.widgets import panels
+from poslens.attribution.evaluation.ranking_measures import NDCG
+from poslens.dashboard.widgets import links, panels
 from poslens.dashboard.widgets.study_page import study_choices, study_section
+from poslens.dashboard.widgets.tables import chosen_row, column_settings
 from poslens.studies.debias.study import DEBIAS
+from poslens.studies.debias.summary import DebiasSummary
 from poslens.studies.positions.study import POSITIONS
 
 BEFORE = "**Before debiasing**, on pairs of the whole data set (not only the held-out half):"
+QUERIES = DEBIAS.tables["queries"]
 
 
-def self_distillation() -> None:
-    """The study `debias`; until it has a result, the position effects before debiasing."""
-    if (chosen := study_choices(DEBIAS, heading=False)) is None:
+def queries_section(summaries: Sequence[DebiasSummary], dataset: str) -> None:
+    """The queries with nDCG@10 before and after a change to the model."""
+    changed = {each.name: each for each in summaries if each.plain and each.ranked}
+    if not changed:
         return
+    best = next((name for name, each in changed.items() if each.recommended or each.tested), None)
+    names = list(changed)
+    selected = st.selectbox(
+        "Changed model",
+        names,
+        index=names.index(best) if best else 0,
+        key=f"debias.changed.{best}",
+        help="The recommended or tested model comes first.",
+    )
+    summary = changed[selected]
+    frame = QUERIES.frame([summary])
+    helped, harmed = int((frame["change"] > 0).sum()), int((frame["change"] < 0).sum())
+    st.markdown(f"**Which queries {panels.plain(selected)} helps, and which it harms**")
+    st.caption(
+        f"{NDCG} rises for {helped:,} of {len(frame):,} queries and falls for {harmed:,}; choose a "
+        "row to open its pair under both models."
+    )
+    row = chosen_row(
+        QUERIES.text_frame([summary]),
+        f"debias.queries.{selected}",
+        "id",
+        height=280,
+        column_config=column_settings(QUERIES.meanings(), QUERIES.formats()),
+    )
+    if row is not None and frame["pair"].iloc[row] and summary.plain:
+        links.explain_link(
+            "Explain the pair under both models",
+            dataset,
+            str(frame["pair"].iloc[row]),
+            [summary.plain.name, selected],
+        )
+
+
+if (chosen := study_choices(DEBIAS)) is not None:
     with panels.guarded():
         opened = study_section(DEBIAS, chosen.data, chosen.models, chosen.settings)
-        if opened is None or opened.summaries:
-            return
-        st.markdown(BEFORE)
-        study_section(POSITIONS, chosen.data, chosen.models, POSITIONS.parameters.settings())
-
-
-TABS = ("Self-distillation", "Attention calibration")
-
-# Older links to a calibration setting don't name the tab.
-if "model" in st.query_params and "tab" not in st.query_params:
-    st.session_state["tab"] = st.query_params["tab"] = TABS[1]
-
-st.markdown("# Debias: can position bias be removed?")
-training_tab, calibration_tab = st.tabs(TABS, key="tab", bind="query-params")
-if training_tab.open:
-    with training_tab:
-        self_distillation()
-else:
-    with calibration_tab:
-        calibration.section()
+        if opened is not None and not opened.summaries:
+            st.markdown(BEFORE)
+            study_section(POSITIONS, chosen.data, chosen.models, POSITIONS.parameters.settings())
+        elif opened is not None:
+            queries_section(opened.summaries, opened.data.name)

@@ -80,10 +80,12 @@ PAGES: dict[str, Query] = {
     },
     "debias": {
         "dataset": "few",
-        "tab": "Attention calibration",
-        "model": "tiny",
-        "strength": ["0.5"],
-        "block": ["64"],
+        "models": ["tiny"],
+        "steps": "0",
+        "pairs": "0",
+        "strengths": "0.5",
+        "blocks": "64",
+        "layers": ["half"],
     },
     "audit": {
         "dataset": "few",

@@ -1,2 +1,1 @@
-"""Debiasing by training and by attention calibration: the study `debias`, the command `calibrate`
-and their results."""
+"""The study `debias`: debiasing by training and by attention calibration."""

@@ -48,8 +48,9 @@ def audit_index(point: DebiasPoint, spec: RetrieverSpec) -> AuditIndex:
 
 def audits(point: DebiasPoint) -> bool:
     """Whether the point's unretrieved sentences are counted. That takes longer than all other
-    stages, so calibrated models are not audited."""
-    return point.calibration is None and point.corpus.texts.survey.n > TOP
+    stages, so calibrated models, and comparisons of calibration alone, are not audited."""
+    trains = point.corpus.training is not None
+    return trains and point.calibration is None and point.corpus.texts.survey.n > TOP
 
 
 def positions_subject(point: DebiasPoint, spec: RetrieverSpec) -> PositionSubject | None:
@@ -140,11 +141,12 @@ def point_job(compute: Compute, point: DebiasPoint) -> Job:
 
     recipe = point.recipe.words if point.recipe else ""
     calibrated = point.calibration.words if point.calibration else ""
+    training = point.corpus.training.digest if point.corpus.training else "whole"
     key = (
         point.base.name,
         model.key.fingerprint,
         f"debias {recipe} {calibrated}",
-        f"{point.corpus.name} {point.corpus.training.digest} {len(point.corpus.pairs)}",
+        f"{point.corpus.name} {training} {len(point.corpus.pairs)}",
         model.device,
     )
     todo = stages(compute, point)
@@ -197,7 +199,7 @@ def training_job(compute: Compute, point: DebiasPoint) -> Job:
         UserError: the model's files are not on this machine.
     """
     model, corpus, recipe = compute.identify(point.base), point.corpus.training, point.recipe
-    assert recipe is not None
+    assert recipe is not None and corpus is not None
     training, checkpoint = point.training(compute), point.checkpoint(compute)
 
     def work(run: Run, report: Report) -> Progress:

@@ -7,13 +7,20 @@ from dataclasses import dataclass
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.evaluation.comparison import Comparison
+from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.rows import Table, column
+from poslens.studies.debias.points import HALF
 from poslens.studies.debias.summary import NO_CHANGES, DebiasSummary
+from poslens.studies.ranking.rows import PERMUTED, PSI, P
+from poslens.studies.ranking.tables import first_rank
+
+HARMONIC = "Harmonic mean of nDCG@10 over evidence positions, 0 to 1."
+TRAINED = "; null with training."
 
 
 @dataclass(frozen=True)
 class DebiasRow:
-    """A model of the comparison, evaluated on the held-out half."""
+    """A model of the comparison, evaluated on held-out documents, or on all without training."""
 
     model: str = column("Name of the model.")
     kind: str = column("plain, debiased, calibrated, or debiased and calibrated.")
@@ -39,9 +46,21 @@ class DebiasRow:
     ndcg_change: Comparison | None = column(
         "Its change against the plain model.", title="nDCG@10 change", form="+.3f"
     )
+    harmonic_mean: Estimate | None = column(f"{HARMONIC[:-1]}{TRAINED}")
+    harmonic_mean_change: Comparison | None = column(
+        "Its change against the plain model.", form="+.3f"
+    )
+    psi: float | None = column(f"{PSI[:-1]}{TRAINED}", title="PSI")
+    psi_under_permutation: float | None = column(
+        f"{PERMUTED[:-1]}{TRAINED}", title="PSI under permutation"
+    )
+    psi_p: float | None = column(f"{P[:-1]}{TRAINED}", shown=False)
+    psi_change: Comparison | None = column(
+        "Its change against the plain model.", title="PSI change", form="+.3f"
+    )
     unretrieved: Estimate | None = column(
         "Share of the sentences of held-out documents that do not retrieve their document; null "
-        "with calibration."
+        "with calibration or without training."
     )
     unretrieved_change: Comparison | None = column(
         "Mean over documents of its change against the plain model.", form="+.3f"
@@ -56,9 +75,57 @@ class DebiasRow:
         title="saliency index change",
         form="+.3f",
     )
+    strength: float = column("Strength of the calibration, 0 without to 1.", shown=False)
+    block: int | None = column("Tokens of a block; null without calibration.", shown=False)
+    layers: str | None = column("half, or the last so many; null without calibration.", shown=False)
     steps: int | None = column("Steps of training; null without any.")
     on_front: bool = column("Whether no other model has both less position bias and more nDCG@10.")
     recommended: bool = column("Whether it is the recommended one.")
+
+
+@dataclass(frozen=True)
+class SelectionRow:
+    """The calibration setting selected on half of the documents, tested on the other half."""
+
+    model: str = column("Name of the model.")
+    tested: str = column("The version with the highest harmonic mean on the selection half.")
+    recommended: bool = column("Whether it is recommended over the model.")
+    queries_selected_on: int = column("Queries of the selection half.")
+    queries: int = column("Held-out queries.")
+    before: float = column("The model's nDCG@10 on the held-out queries.", title="nDCG@10 before")
+    after: float = column("The same of the tested version.", title="nDCG@10 after")
+    change: Comparison | None = column(
+        "After minus before; null if the model itself is tested.",
+        title="nDCG@10 change",
+        form="+.3f",
+    )
+    harmonic_before: float = column(HARMONIC, title="harmonic mean before")
+    harmonic_after: float = column("The same of the tested version.", title="harmonic mean after")
+    harmonic_change: Comparison | None = column(
+        "After minus before.", title="harmonic mean change", form="+.3f"
+    )
+    psi_before: float | None = column(PSI, title="PSI before")
+    psi_after: float | None = column("The same of the tested version.", title="PSI after")
+    psi_change: Comparison | None = column("After minus before.", title="PSI change", form="+.3f")
+
+
+@dataclass(frozen=True)
+class ChangedQueryRow:
+    """A query before and after a change to the model."""
+
+    model: str = column("Name of the changed model.", shown=False)
+    query: str = column("The query.")
+    before: float = column("nDCG@10 by the plain model, 0 to 1.")
+    after: float = column("nDCG@10 by the changed model, 0 to 1.")
+    change: float = column("After minus before, -1 to 1.", form="+.3f")
+    rank_before: int | None = column("Rank of the first relevant document; null if none.")
+    rank_after: int | None = column("The same by the changed model.")
+    evidence: float | None = column(
+        "Where the evidence begins, in percent of the document.", title="evidence position"
+    )
+    half: str = column("Half of the data set: selection or held out.")
+    id: str = column("Id of the query.")
+    pair: str = column("Id of a pair of it, for explain; empty without one.", shown=False)
 
 
 @dataclass(frozen=True)
@@ -74,7 +141,8 @@ class TrainingCheckRow:
 
 
 def _point_rows(summary: DebiasSummary) -> Iterable[DebiasRow]:
-    changes = summary.changes or NO_CHANGES
+    changes, calibration = summary.changes or NO_CHANGES, summary.point.calibration
+    ranking = summary.ranking
     yield DebiasRow(
         summary.name,
         summary.point.kind,
@@ -84,10 +152,19 @@ def _point_rows(summary: DebiasSummary) -> Iterable[DebiasRow]:
         changes.rank_effect,
         summary.quality,
         changes.quality,
+        ranking.harmonic if ranking else None,
+        changes.harmonic,
+        ranking.psi if ranking else None,
+        ranking.psi_under_permutation if ranking else None,
+        ranking.p if ranking else None,
+        changes.psi,
         summary.share,
         changes.share,
         summary.saliency_index,
         changes.saliency,
+        calibration.strength if calibration else 0.0,
+        calibration.block if calibration else None,
+        str(calibration.layers or HALF) if calibration else None,
         summary.manifest.steps if summary.manifest else None,
         summary.on_front,
         summary.recommended,
@@ -100,7 +177,58 @@ def _check_rows(summary: DebiasSummary) -> Iterable[TrainingCheckRow]:
             yield TrainingCheckRow(summary.name, step, loss, effect)
 
 
+def _selection_rows(summary: DebiasSummary) -> Iterable[SelectionRow]:
+    test = summary.test
+    if test is None or summary.plain is not None:
+        return
+    changes, before, after = test.changes or NO_CHANGES, test.before, test.after
+    yield SelectionRow(
+        summary.name,
+        test.name,
+        test.recommendation is not None and test.recommendation.recommended,
+        len(test.selected_on),
+        before.n,
+        before.mean.value,
+        after.mean.value,
+        changes.quality,
+        before.harmonic.value,
+        after.harmonic.value,
+        changes.harmonic,
+        before.psi,
+        after.psi,
+        changes.psi,
+    )
+
+
+def _query_rows(summary: DebiasSummary) -> Iterable[ChangedQueryRow]:
+    """The queries of a changed model, those that changed most first."""
+    plain = summary.plain
+    if plain is None or plain.ranked is None or summary.ranked is None:
+        return
+    before, after = (each.evaluation.per_query[NDCG] for each in (plain.ranked, summary.ranked))
+    selected_on = summary.test.selected_on if summary.test else frozenset[str]()
+    rows = [
+        ChangedQueryRow(
+            summary.name,
+            query.text,
+            float(before[number]),
+            float(after[number]),
+            float(after[number] - before[number]),
+            first_rank(plain.ranked, query),
+            first_rank(summary.ranked, query),
+            None if query.evidence is None else 100 * query.evidence,
+            "selection" if query.query_id in selected_on else "held out",
+            query.query_id,
+            next(iter(query.pairs.values()), ""),
+        )
+        for number, query in enumerate(summary.ranked.setup.queries)
+    ]
+    yield from sorted(rows, key=lambda row: -abs(row.change))
+
+
 TABLES = {
     "points": Table(DebiasRow, _point_rows),
+    "selection": Table(SelectionRow, _selection_rows, title="Test of the selected setting"),
     "checks": Table(TrainingCheckRow, _check_rows, title="Position effect during training"),
+    "queries": Table(ChangedQueryRow, _query_rows, title="Changed queries", on_page=False),
 }

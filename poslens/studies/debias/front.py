@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 
 import plotly.graph_objects as go
 
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.errors import UserError
 from poslens.figures.curves import mean_curves
 from poslens.figures.figure_base import (
     Provenances,
@@ -25,56 +27,94 @@ _SYMBOLS = {
     "calibrated": "triangle-up",
     "debiased and calibrated": "diamond",
 }
+_PSI = "PSI (0: equally good at every position)"
+
+Y = Callable[[DebiasSummary], Estimate | None]
 
 
 def quality_front(
     summaries: Sequence[DebiasSummary], style: Style, provenance: Provenances = ()
 ) -> go.Figure:
-    """nDCG@10 of held-out queries against the size of the relocation difference of held-out pairs:
-    further left is less position bias, further up better ranking. Bars are 95% intervals. Filled
-    points are on the Pareto front, and the recommended one has a ring."""
-    figure = canvas(
-        "debias_quality",
-        style,
-        "Size of the relocation difference (score)",
-        "nDCG@10, held-out queries",
-        provenance,
+    """nDCG@10 of held-out queries against the size of the relocation difference of held-out pairs,
+    or, without training, its harmonic mean over positions against PSI: further left is less
+    position bias, further up better ranking. See `_front`."""
+    if not summaries[0].trains:
+        y_title = "Harmonic mean of nDCG@10"
+        return _front(summaries, style, provenance, (_PSI, y_title), _harmonic)
+    titles = "Size of the relocation difference (score)", "nDCG@10, held-out queries"
+    return _front(summaries, style, provenance, titles, lambda summary: summary.quality)
+
+
+def mean_front(
+    summaries: Sequence[DebiasSummary], style: Style, provenance: Provenances = ()
+) -> go.Figure:
+    """Mean nDCG@10 against PSI, without training. See `_front`.
+
+    Raises:
+        UserError: a model was trained.
+    """
+    if summaries[0].trains:
+        raise UserError("PSI is measured only without training: set the steps to 0.")
+    return _front(
+        summaries, style, provenance, (_PSI, "Mean nDCG@10"), lambda summary: summary.quality
     )
-    for number, summary in enumerate(summaries):
-        if summary.effect is None or summary.quality is None:
-            continue
-        colour = str(style.line(number)["color"])
+
+
+def _harmonic(summary: DebiasSummary) -> Estimate | None:
+    return summary.ranking.harmonic if summary.ranking else None
+
+
+def _front(
+    summaries: Sequence[DebiasSummary],
+    style: Style,
+    provenance: Provenances,
+    titles: tuple[str, str],
+    y: Y,
+) -> go.Figure:
+    """A measure of quality against the size of the position bias (`bias_and_quality`), with a line
+    from an uncalibrated version through the strengths of each block size and depth. Bars are 95%
+    intervals. Filled points are on the Pareto front: no other version has both a higher nDCG@10
+    and less position bias. The recommended version has a ring, and hollow diamonds show the PSI
+    under permutation."""
+    figure = canvas("debias_front", style, *titles, provenance)
+    for number, versions in enumerate(_families(summaries)):
+        look = style.line(number)
+        last = versions[-1]
+        name, setting = last.name, last.point.calibration
+        if setting is not None and len(versions) > 2:
+            depth = "last half of layers" if setting.layers is None else f"last {setting.layers}"
+            name = f"{last.point.base.name}, blocks of {setting.block} tokens, {depth}"
+        figure.add_trace(_trace(versions, y, style, legend_name(name, style), look))
+    ink, muted = style.colours.ink, style.colours.muted
+    permuted = [
+        (ranking.psi_under_permutation, height.value)
+        for summary in summaries
+        if (ranking := summary.ranking) and (height := y(summary))
+    ]
+    if permuted:
         figure.add_trace(
             go.Scatter(
-                x=[abs(summary.effect.value)],
-                y=[summary.quality.value],
+                x=[x for x, _ in permuted],
+                y=[height for _, height in permuted],
                 mode="markers",
-                name=legend_name(summary.name, style),
-                marker={
-                    "symbol": _SYMBOLS[summary.point.kind],
-                    "size": 0.9 * style.font_size,
-                    "color": colour if summary.on_front else style.colours.paper,
-                    "line": {"color": colour, "width": 1.5},
-                },
-                error_y=intervals([summary.quality], faint(colour, 0.5)),
-                customdata=[
-                    [escape(summary.name), summary.effect.text("+.4f"), str(summary.quality)]
-                ],
-                hovertemplate="%{customdata[0]}<br>relocation difference %{customdata[1]}"
-                "<br>nDCG@10 %{customdata[2]}<extra></extra>",
+                name="PSI under permutation",
+                marker={"symbol": "diamond-open", "color": muted, "size": 0.5 * style.font_size},
+                hovertemplate="under permutation %{x:.3f}<extra></extra>",
             )
         )
-        if summary.recommended:
+    for summary in summaries:
+        height = y(summary)
+        if summary.recommended and height is not None:
             figure.add_trace(
                 go.Scatter(
-                    x=[abs(summary.effect.value)],
-                    y=[summary.quality.value],
+                    x=[summary.bias_and_quality[0]],
+                    y=[height.value],
                     mode="markers",
                     name="recommended",
                     marker={
                         "symbol": "circle-open",
                         "size": 1.8 * style.font_size,
-                        "color": style.colours.ink,
+                        "color": ink,
                         "line": {"width": 2},
                     },
                     hoverinfo="skip",
@@ -84,11 +124,64 @@ def quality_front(
     return with_legend(figure, style)
 
 
+def _families(summaries: Sequence[DebiasSummary]) -> list[list[DebiasSummary]]:
+    """Each uncalibrated version alone, and those calibrated with one block size and depth together,
+    by strength, after the version that they calibrate."""
+    families: dict[tuple[object, ...], list[DebiasSummary]] = {}
+    origins: dict[tuple[object, ...], DebiasSummary] = {}
+    for summary in summaries:
+        point, setting = summary.point, summary.point.calibration
+        origin = (point.base, point.recipe)
+        if setting is None:
+            origins[origin] = summary
+            families[origin] = [summary]
+        else:
+            key = (*origin, setting.block, setting.layers)
+            start = [origins[origin]] if origin in origins else []
+            families.setdefault(key, start).append(summary)
+    return [sorted(family, key=_strength) for family in families.values()]
+
+
+def _strength(summary: DebiasSummary) -> float:
+    return summary.point.calibration.strength if summary.point.calibration else -1.0
+
+
+def _trace(
+    versions: Sequence[DebiasSummary], y: Y, style: Style, name: str, look: dict[str, object]
+) -> go.Scatter:
+    points = [
+        (summary, x, height)
+        for summary in versions
+        if (x := summary.bias_and_quality[0]) is not None and (height := y(summary)) is not None
+    ]
+    colour = str(look["color"])
+    return go.Scatter(
+        x=[x for _, x, _ in points],
+        y=[height.value for _, _, height in points],
+        mode="lines+markers" if len(points) > 1 else "markers",
+        name=name,
+        line=look,
+        marker={
+            "symbol": [_SYMBOLS[summary.point.kind] for summary, _, _ in points],
+            "size": 0.9 * style.font_size,
+            "color": [colour if s.on_front else style.colours.paper for s, _, _ in points],
+            "line": {"color": colour, "width": 1.5},
+        },
+        error_y=intervals([height for _, _, height in points], faint(colour, 0.5)),
+        customdata=[[escape(summary.name), str(height)] for summary, _, height in points],
+        hovertemplate="%{customdata[0]}<br>position bias %{x:.4f}, %{customdata[1]}<extra></extra>",
+    )
+
+
 def relocation_curves(
     summaries: Sequence[DebiasSummary], style: Style, provenance: Provenances = ()
 ) -> go.Figure:
     """Mean score by position of the evidence in held-out documents, minus the pair's mean, of the
-    plain model, the debiased model and the first calibrated one."""
+    plain model, the debiased model and a calibrated one.
+
+    Raises:
+        UserError: no evidence was moved.
+    """
     curves = [
         summary.cause.summary.curve for summary in _drawn(summaries) if summary.cause is not None
     ]
@@ -110,10 +203,12 @@ def saliency_curves(
 
 
 def _drawn(summaries: Sequence[DebiasSummary]) -> list[DebiasSummary]:
-    """The plain, the debiased and the first calibrated version of each base model."""
-    first = {(summary.point.base, summary.point.kind): summary for summary in reversed(summaries)}
-    return [
-        summary
-        for (_, kind), summary in reversed(first.items())
-        if kind in ("plain", "debiased", "calibrated")
-    ]
+    """The plain, the debiased and a calibrated version of each base model: the tested one, or the
+    first."""
+    shown: dict[tuple[object, str], DebiasSummary] = {}
+    for summary in summaries:
+        point = summary.point
+        if point.kind != "debiased and calibrated":
+            key = (point.base, point.kind)
+            shown[key] = summary if summary.tested else shown.get(key, summary)
+    return list(shown.values())

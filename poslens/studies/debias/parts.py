@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.cache.kinds.rankings import fingerprint
 from poslens.compute.runs import Job
-from poslens.studies.debias.figures import front
-from poslens.studies.debias.service import (
-    HeldOutResult,
-    debias_result,
-    grid,
-    job,
-    verdict,
-)
+from poslens.studies.debias.front import quality_front
+from poslens.studies.debias.points import NO_POSITIONS
+from poslens.studies.debias.study import DEBIAS, selection_sentence
+from poslens.studies.debias.summary import NO_CHANGES, HeldOutTest, quality_of
 from poslens.studies.ranking import service as rankings
 from poslens.studies.ranking.figures import evidence_bins
+from poslens.study import stored
 from poslens.study_part import Item, Number, PartAnswer, PartQuestion, Scope
+
+CALIBRATION_GRID = {"steps": 0, "pairs": 0, "strengths": (0.5, 1.0), "blocks": (64, 128)}
+"""Settings of `debias` whose effect a passport states."""
 
 
 def _ranking(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
     """nDCG@10 and its harmonic mean over positions; PSI, with its mean under permutation."""
     compute, spec = scope.compute, scope.spec
     setup = rankings.RankingSetup(rankings.collection_of(scope.data))
+    if all(query.evidence is None for query in setup.queries):
+        raise UserError(NO_POSITIONS)
     jobs = [rankings.job(compute, spec, setup)]
-    result = debias_result(compute, spec, [], setup)
-    if result is None:
+    ranked = rankings.ranked(compute, spec, setup)
+    if ranked is None:
         return jobs, None
-    quality, evaluation = result.plain.quality, result.plain.ranked.evaluation
+    quality, evaluation = quality_of(ranked), ranked.evaluation
+    assert quality is not None  # there are queries with evidence positions
     corpus, profile = fingerprint(setup.collection), evaluation.profile
     items = tuple(
         Item(query.query_id, corpus, query.document, float(score))
@@ -51,7 +56,7 @@ def _ranking(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
             Number("psi_minus_permutation", "PSI minus its mean with positions permuted", beyond),
         ]
         finding = f"PSI is {psi:.3f} ({note}). {rankings.psi_verdict(p, quality.n)}"
-    provenance = (result.plain.ranked.provenance(),)
+    provenance = (ranked.provenance(),)
     return jobs, PartAnswer(
         finding,
         numbers,
@@ -64,38 +69,38 @@ def _ranking(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
 
 def _calibration(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
     """The effect of attention calibration, and whether it is recommended."""
-    compute, spec, points = scope.compute, scope.spec, grid(scope.spec)
-    setup = rankings.RankingSetup(rankings.collection_of(scope.data))
-    jobs = [job(compute, spec, points, setup)]
-    result = debias_result(compute, spec, points, setup)
-    if result is None or result.missing:
+    compute, settings = scope.compute, DEBIAS.parameters.settings(CALIBRATION_GRID)
+    corpus = DEBIAS.corpus(scope.data, settings)
+    versions = DEBIAS.subjects(compute, scope.spec, corpus, settings)
+    jobs = [DEBIAS.job(compute, version) for version in versions]
+    summaries = stored(DEBIAS, compute, versions)
+    if len(summaries) < len(versions):
         return jobs, None
-    provenance = tuple(result.provenance())
+    ranked, test = DEBIAS.provenance(summaries[0]), summaries[0].test
+    calibrations = "; ".join(
+        version.calibration.words for version in versions if version.calibration
+    )
+    provenance = (replace(ranked, method=f"{ranked.method}; calibrated: {calibrations}"),)
     return jobs, PartAnswer(
-        verdict(result),
-        _changes(result.judgement),
-        lambda style: front(result, "harmonic", style, provenance=provenance),
+        selection_sentence(summaries[0]),
+        _changes(test) if test else [],
+        lambda style: quality_front(summaries, style, provenance),
         provenance,
     )
 
 
-def _changes(judgement: HeldOutResult | None) -> list[Number]:
+def _changes(test: HeldOutTest) -> list[Number]:
     """Changes on the held-out queries."""
-    if judgement is None or judgement.change is None:
-        return []
-    name, change = judgement.point.name, judgement.change
-    changes = (
-        ("ndcg_at_10_change", "change of nDCG@10", change.mean),
-        (
-            "harmonic_mean_change",
-            "change of the harmonic mean of nDCG@10 over positions",
-            change.harmonic,
-        ),
-        ("psi_change", "change of PSI", change.psi),
+    changes = test.changes or NO_CHANGES
+    harmonic = "change of the harmonic mean of nDCG@10 over positions"
+    numbers = (
+        ("ndcg_at_10_change", "change of nDCG@10", changes.quality),
+        ("harmonic_mean_change", harmonic, changes.harmonic),
+        ("psi_change", "change of PSI", changes.psi),
     )
     return [
-        Number(key, f"{name}, {title}", comparison.difference, note=comparison.clause)
-        for key, title, comparison in changes
+        Number(key, f"{test.name}, {title}", comparison.difference, note=comparison.clause)
+        for key, title, comparison in numbers
         if comparison is not None
     ]
 

@@ -1,10 +1,11 @@
-"""The subjects of the study `debias`: a corpus split in two, and versions of a model (plain,
-calibrated, debiased, both)."""
+"""The subjects of the study `debias`: a corpus, split in two for training, and versions of a model
+(plain, calibrated, debiased, both)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 
 from poslens.attribution import datasets
@@ -19,9 +20,11 @@ from poslens.attribution.interventions.relocation import movable
 from poslens.attribution.retrievers.calibration import Calibration
 from poslens.attribution.retrievers.dense import FAMILY as DENSE
 from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.resolve import locate
 from poslens.attribution.retrievers.specs import (
     RetrieverSpec,
     code_allowed,
+    contents_of,
     data_folder,
     runs_bidirectional,
     with_calibration,
@@ -31,15 +34,26 @@ from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
 from poslens.studies.ranking.service import RankingSetup, collection_of
 
+MAX_SETTINGS = 64
+"""Maximum number of calibration settings of one grid, because each ranks the whole data set."""
+
+NO_POSITIONS = (
+    "This data set does not say where its evidence stands, so no position bias can be measured: "
+    "choose another data set."
+)
+
+HALF, ALL = "half", "all"
+_LAYER_KEYS = ("num_hidden_layers", "n_layers", "num_layers", "n_layer")
+
 
 @dataclass(frozen=True)
 class DebiasCorpus:
-    """A data set split by document. `texts` are its documents, and `held_out` the ids of the
-    held-out ones. `setup` ranks the queries of held-out documents (None without any), and `pairs`
-    are held-out pairs whose evidence can be moved."""
+    """A data set split by document. `texts` are its documents, and `held_out` the ids of those that
+    nothing is trained on: all of them if `training` is None. `setup` ranks the queries of held-out
+    documents (None without any), and `pairs` are held-out pairs whose evidence can be moved."""
 
     name: str
-    training: TrainingCorpus
+    training: TrainingCorpus | None
     texts: Collection
     held_out: frozenset[str]
     setup: RankingSetup | None
@@ -48,12 +62,14 @@ class DebiasCorpus:
 
 @dataclass(frozen=True)
 class DebiasPoint:
-    """One version of a model: `base` unchanged, calibrated, debiased with a recipe, or both."""
+    """One of `versions` of a model that are compared: `base` unchanged, calibrated, debiased with a
+    recipe, or both."""
 
     base: RetrieverSpec
     corpus: DebiasCorpus
     calibration: Calibration | None = None
     recipe: TrainingRecipe | None = None
+    versions: int = 1
 
     @property
     def kind(self) -> str:
@@ -69,9 +85,9 @@ class DebiasPoint:
 
     def training(self, compute: Compute) -> str:
         """Text that identifies the training: model, corpus and recipe."""
-        assert self.recipe is not None
-        model = compute.identify(self.base)
         corpus = self.corpus.training
+        assert self.recipe is not None and corpus is not None
+        model = compute.identify(self.base)
         return f"{model.key.fingerprint}; {corpus.name} {corpus.digest}; {self.recipe.words}"
 
     def spec(self, compute: Compute) -> RetrieverSpec | None:
@@ -126,15 +142,18 @@ def require_trainable(spec: RetrieverSpec) -> None:
 _corpora: LRUCache[DebiasCorpus] = LRUCache(8)
 
 
-def debias_corpus(data: DataSet, n_pairs: int) -> DebiasCorpus:
-    """A data set split by document, with at most `n_pairs` held-out pairs whose evidence is moved.
+def debias_corpus(data: DataSet, n_pairs: int, trains: bool) -> DebiasCorpus:
+    """A data set with at most `n_pairs` held-out pairs whose evidence is moved: split by document
+    if it `trains` a model, otherwise with every query whose evidence position is known.
 
     Raises:
-        UserError: the data set has too few documents or sentences.
+        UserError: the data set has too few documents or sentences for training, or without training
+            no queries with known evidence positions.
     """
     named = data.name in datasets.names()
     texts = datasets.corpus_of(data.name) if named else collection_of(data)
-    return _corpora.get((texts.digest, data.name, n_pairs), lambda: _split(data, texts, n_pairs))
+    key = (texts.digest, data.name, n_pairs, trains)
+    return _corpora.get(key, lambda: (_split if trains else _whole)(data, texts, n_pairs))
 
 
 def _split(data: DataSet, texts: Collection, n_pairs: int) -> DebiasCorpus:
@@ -143,9 +162,9 @@ def _split(data: DataSet, texts: Collection, n_pairs: int) -> DebiasCorpus:
         data.name, [(document.text, document.language) for document in documents]
     )
     held_out = frozenset(document.key for document in documents if training.held_out(document.text))
-    usable, _ = movable([pair for pair in data.pairs if training.held_out(pair.document)])
-    pairs = tuple(spread_evenly(usable, min(n_pairs, len(usable))))
-    return DebiasCorpus(data.name, training, texts, held_out, _setup(data, held_out), pairs)
+    pairs = [pair for pair in data.pairs if training.held_out(pair.document)]
+    setup = _setup(data, held_out)
+    return DebiasCorpus(data.name, training, texts, held_out, setup, _moved(pairs, n_pairs))
 
 
 def _setup(data: DataSet, held_out: frozenset[str]) -> RankingSetup | None:
@@ -161,23 +180,99 @@ def _setup(data: DataSet, held_out: frozenset[str]) -> RankingSetup | None:
     return RankingSetup(collection, left_out=left_out, selection="queries of held-out documents")
 
 
+def _whole(data: DataSet, texts: Collection, n_pairs: int) -> DebiasCorpus:
+    collection = collection_of(data)
+    left_out = frozenset(q.query_id for q in collection.queries if q.evidence is None)
+    if len(left_out) == len(collection.queries):
+        raise UserError(NO_POSITIONS)
+    selection = "queries whose evidence position is known" if left_out else ""
+    setup = RankingSetup(collection, left_out=left_out, selection=selection)
+    documents = frozenset(document.key for document in texts.documents())
+    return DebiasCorpus(data.name, None, texts, documents, setup, _moved(data.pairs, n_pairs))
+
+
+def _moved(pairs: Sequence[TextPair], n: int) -> tuple[TextPair, ...]:
+    usable, _ = movable(pairs)
+    return tuple(spread_evenly(usable, min(n, len(usable))))
+
+
 def points(
-    spec: RetrieverSpec, corpus: DebiasCorpus, recipe: TrainingRecipe, strengths: Sequence[float]
+    spec: RetrieverSpec,
+    corpus: DebiasCorpus,
+    recipe: TrainingRecipe,
+    settings: Sequence[Calibration],
 ) -> list[DebiasPoint]:
-    """The versions of a model that are compared: plain, debiased, calibrated at each strength, and
-    debiased and calibrated at the first strength.
+    """The versions of a model that are compared: plain, calibrated in each setting and, if the
+    corpus has a training half, debiased, and debiased and calibrated in the first setting."""
+    recipes = [recipe] if corpus.training is not None else []
+    versions: list[tuple[Calibration | None, TrainingRecipe | None]] = [
+        (None, None),
+        *((None, each) for each in recipes),
+        *((setting, None) for setting in settings),
+        *((setting, each) for each in recipes for setting in settings[:1]),
+    ]
+    return [DebiasPoint(spec, corpus, *version, len(versions)) for version in versions]
+
+
+def grid(
+    spec: RetrieverSpec, strengths: Sequence[float], blocks: Sequence[int], layers: Sequence[str]
+) -> list[Calibration]:
+    """Calibration settings in every combination; `layers` are `half`, `all` or numbers of layers.
 
     Raises:
-        UserError: the model cannot be trained.
+        UserError: a number is out of range, there are more than `MAX_SETTINGS` combinations, or the
+            model has no attention to calibrate.
     """
-    require_trainable(spec)
-    settings = [Calibration(strength) for strength in strengths]
-    return [
-        DebiasPoint(spec, corpus),
-        DebiasPoint(spec, corpus, recipe=recipe),
-        *(DebiasPoint(spec, corpus, setting) for setting in settings),
-        *(DebiasPoint(spec, corpus, setting, recipe) for setting in settings[:1]),
-    ]
+    if family_of(spec) is not DENSE:
+        raise UserError(f"{spec.name} has no attention to calibrate: choose a dense model.")
+    n = _n_layers(spec) if set(layers) != {HALF} else None
+    settings: dict[str, Calibration] = {}
+    for depth, block, strength in product(layers, blocks, strengths):
+        setting = Calibration(strength, block, _depth(depth, n, spec.name))
+        if setting.layers is not None and n is not None:
+            setting.first_of(n, spec.name)
+        settings[with_calibration(spec, setting).name] = setting
+    if len(settings) > MAX_SETTINGS:
+        raise UserError(
+            f"{len(settings)} settings are more than the {MAX_SETTINGS} that one grid has: choose "
+            "fewer."
+        )
+    return list(settings.values())
+
+
+def _n_layers(spec: RetrieverSpec) -> int | None:
+    """The number of layers in the model's configuration; None if it is not stated."""
+    config = contents_of(spec.name, locate(spec).folder).config("config.json")
+    values = config if isinstance(config, dict) else {}
+    return next((n for key in _LAYER_KEYS if isinstance(n := values.get(key), int)), None)
+
+
+def _depth(word: str, n: int | None, name: str) -> int | None:
+    if word == HALF:
+        return None
+    if word == ALL and n is not None:
+        return n
+    if word == ALL:
+        raise UserError(f"{name} does not say how many layers it has: give a number.")
+    depth = layers_of(word)
+    # Equal settings must have the same name, because results are stored by it.
+    return None if n is not None and depth == max(1, n // 2) else depth
+
+
+def layers_of(word: str) -> int | None:
+    """The number of layers in a value of the parameter `layers`; None for `half` and `all`.
+
+    Raises:
+        UserError: it is neither of these.
+    """
+    if word in (HALF, ALL):
+        return None
+    try:
+        return int(word)
+    except ValueError as error:
+        raise UserError(
+            f"The layers to calibrate are half, all or a whole number, not {word[:40]!r}."
+        ) from error
 
 
 def recipe_entries(recipe: TrainingRecipe) -> dict[str, float]:

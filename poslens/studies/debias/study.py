@@ -14,14 +14,16 @@ from poslens.attribution.debiasing.export import CARD, copy_model, require_new
 from poslens.attribution.debiasing.folder import folder_of, read_manifest
 from poslens.attribution.debiasing.recipe import TrainingRecipe
 from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.attribution.evaluation.recommendation import on_quality_front
 from poslens.attribution.interventions.relocation import Relocation
+from poslens.attribution.retrievers.calibration import BLOCK, MAX_BLOCK
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
 from poslens.compute import provenance
-from poslens.compute.compute import Compute
+from poslens.compute.compute import Compute, service
 from poslens.compute.runs import Job
-from poslens.parameters import Integer, Numbers, Parameters, Settings
+from poslens.parameters import Integer, Numbers, Parameters, Settings, Several
 from poslens.studies.cause import service as interventions
 from poslens.studies.debias.debias_job import (
     AUDIT,
@@ -34,14 +36,30 @@ from poslens.studies.debias.debias_job import (
     stages,
 )
 from poslens.studies.debias.debias_rows import TABLES
-from poslens.studies.debias.front import quality_front, relocation_curves, saliency_curves
-from poslens.studies.debias.points import DebiasCorpus, DebiasPoint, debias_corpus, points
-from poslens.studies.debias.summary import DebiasSummary, with_holm
+from poslens.studies.debias.front import (
+    mean_front,
+    quality_front,
+    relocation_curves,
+    saliency_curves,
+)
+from poslens.studies.debias.points import (
+    ALL,
+    HALF,
+    DebiasCorpus,
+    DebiasPoint,
+    debias_corpus,
+    grid,
+    layers_of,
+    points,
+    require_trainable,
+)
+from poslens.studies.debias.summary import DebiasSummary, held_out_test, with_holm
 from poslens.studies.positions.study import POSITIONS
 from poslens.studies.ranking import service as rankings
 from poslens.study import Figure, Study, register
 
 DEFAULT = TrainingRecipe()
+NO_CHANGE = "No change recommended"
 
 
 class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
@@ -63,18 +81,22 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         "rank better. Brackets are 95% bootstrap intervals over documents; changes are paired, and "
         "their p Holm-adjusted over all that are shown. A model is recommended if the size of its "
         "relocation difference or of its position effect on rank is lower, nothing is worse, and a "
-        "loss of 0.01 in nDCG@10 is ruled out; of several, the debiased one comes first. A "
-        "debiased model is less able to distinguish texts that differ only in the order of their "
-        "sentences: if that order matters to you, measure this on your own queries."
+        "loss of 0.01 in nDCG@10 is ruled out; of several, the debiased one comes first. Without "
+        "training, the calibration setting with the highest harmonic mean of nDCG@10 over evidence "
+        "positions on half of the documents is tested on the other half, by that mean, PSI and "
+        "nDCG@10; with few queries per position, PSI is large even without a bias. A debiased "
+        "model is less able to distinguish texts that differ only in the order of their sentences: "
+        "if that order matters to you, measure this on your own queries."
     )
     parameters = Parameters(
         steps=Integer(
             title="Maximum steps",
             default=DEFAULT.steps,
-            low=1,
+            low=0,
             high=5000,
             step=20,
-            help="Training stops early once the position effect on validation texts (from the "
+            help="0 trains nothing: calibration settings are compared over all queries. Training "
+            "stops early once the position effect on validation texts (from the "
             f"training half) is within {DEFAULT.margin:g} of 0, is at most {DEFAULT.tolerance:.0%} "
             "of its initial value, or stops falling. A model whose effect is within "
             f"{DEFAULT.margin:g} of 0 from the start is not trained.",
@@ -89,52 +111,75 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         pairs=Integer(
             title="Pairs",
             default=30,
-            low=2,
+            low=0,
             high=100_000,
             help="Number of held-out pairs whose evidence is moved, spread evenly over the data "
-            "set.",
+            "set. 0 measures rankings alone.",
         ),
         strengths=Numbers(
             title="Calibration strengths",
             default=(0.5, 1.0),
             low=0.0,
             high=1.0,
-            help="Attention calibration strengths to compare, each 0 to 1. The first is also "
-            "applied to the debiased model.",
+            help="Attention calibration strengths to compare, each 0 to 1. The first setting is "
+            "also applied to the debiased model.",
+        ),
+        blocks=Numbers(
+            title="Calibration blocks",
+            default=(BLOCK,),
+            low=1,
+            high=MAX_BLOCK,
+            whole=True,
+            help="Tokens of the blocks that calibration weights as one unit.",
+        ),
+        layers=Several(
+            title="Calibrated layers",
+            default=(HALF,),
+            options=(HALF, ALL),
+            check=layers_of,
+            help="half, all, or the number of last layers to calibrate.",
         ),
     )
     models = ("MiniLM-primacy",)
     tables: ClassVar = TABLES
     figures = (
-        Figure("Quality against position effect", quality_front),
+        Figure("Quality against position bias", quality_front),
+        Figure("Mean nDCG@10 against PSI", mean_front),
         Figure("Score by position of the evidence", relocation_curves),
         Figure("Saliency by position", saliency_curves),
     )
-    product = "the debiased model, a sentence-transformers folder"
+    product = (
+        "the debiased model, or with --steps 0 the recommended calibrated model, a "
+        "sentence-transformers folder"
+    )
 
     def corpus(self, data: DataSet, settings: Settings) -> DebiasCorpus:
-        """The data set, split by document."""
-        return debias_corpus(data, settings.pairs)
+        """The data set, split by document if a model is trained."""
+        return debias_corpus(data, settings.pairs, trains=settings.steps > 0)
 
     def notes(self, data: DataSet, corpus: DebiasCorpus) -> list[str]:
-        training = corpus.training
-        notes = [
-            f"Training half: {len(training.training_half):,} documents ({len(training.train):,} "
-            f"sentences to train on, {len(training.validate):,} to validate on); held out: "
-            f"{len(corpus.held_out):,} documents."
-        ]
+        notes = []
+        if (training := corpus.training) is not None:
+            notes.append(
+                f"Training half: {len(training.training_half):,} documents "
+                f"({len(training.train):,} sentences to train on, {len(training.validate):,} to "
+                f"validate on); held out: {len(corpus.held_out):,} documents."
+            )
         if corpus.setup is None:
             notes.append("No held-out queries with judgments, so nDCG@10 is not measured.")
         if not corpus.pairs:
-            notes.append("No held-out evidence that can be moved, so relocation is not measured.")
+            notes.append("No evidence is moved, so the relocation difference is not measured.")
         return notes
 
     def subjects(
         self, compute: Compute, spec: RetrieverSpec, corpus: DebiasCorpus, settings: Settings
     ) -> list[DebiasPoint]:
         """The plain model and its debiased and calibrated versions (`points`)."""
-        recipe = TrainingRecipe(seed=settings.seed, steps=settings.steps)
-        return points(spec, corpus, recipe, settings.strengths)
+        recipe = TrainingRecipe(seed=settings.seed, steps=settings.steps or DEFAULT.steps)
+        if corpus.training is not None:
+            require_trainable(spec)
+        calibrations = grid(spec, settings.strengths, settings.blocks, settings.layers)
+        return points(spec, corpus, recipe, calibrations)
 
     def job(self, compute: Compute, subject: DebiasPoint) -> Job:
         """A job that trains if necessary, ranks, relocates and audits; progress counts stages."""
@@ -195,15 +240,10 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         marked: list[DebiasSummary] = []
         for base in dict.fromkeys(summary.point.base for summary in summaries):
             own = [summary for summary in summaries if summary.point.base == base]
-            front = on_quality_front(
-                [
-                    (
-                        abs(summary.effect.value) if summary.effect else None,
-                        summary.quality.value if summary.quality else None,
-                    )
-                    for summary in own
-                ]
-            )
+            front = on_quality_front([summary.bias_and_quality for summary in own])
+            if not own[0].trains:
+                test = held_out_test(own)
+                own = [replace(summary, test=test) for summary in own]
             chosen = next(
                 (
                     summary
@@ -229,9 +269,14 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
             change = summary.changes.quality if summary.changes else None
             by = f" (change {change.text()})" if change else ""
             parts.append(f"nDCG@10 {quality.value:.3f}{by}")
+        if (ranking := summary.ranking) is not None:
+            psi = "" if ranking.psi is None else f", PSI {ranking.psi:.3f}"
+            parts.append(f"its harmonic mean over positions {ranking.harmonic.value:.3f}{psi}")
         if (share := summary.share) is not None:
             parts.append(f"{100 * share.value:.1f}% of sentences unretrieved")
         sentence = f"{summary.name}: {', '.join(parts) or 'nothing could be measured'}."
+        if not summary.trains:
+            return sentence if summary.plain else f"{sentence} {selection_sentence(summary)}"
         if advice is None:
             return sentence
         if summary.point.recipe is not None and summary.manifest and not summary.manifest.steps:
@@ -240,7 +285,7 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
                 f" Not trained: its position effect on validation texts, {effect_text}, is within "
                 f"{margin:g} of 0."
             )
-        head = "Recommended" if summary.recommended else "No change recommended"
+        head = "Recommended" if summary.recommended else NO_CHANGE
         if advice.recommended and not summary.recommended:
             head = "Better than the plain model, but not the first choice"
         return f"{sentence} {head}: {advice.reason[0].lower()}{advice.reason[1:]}"
@@ -268,6 +313,9 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         Raises:
             UserError: there is not exactly one debiased model, or the folder exists.
         """
+        if summaries and not summaries[0].trains:
+            _write_calibrated(summaries, folder)
+            return
         trained = [summary for summary in summaries if summary.point.kind == "debiased"]
         if len(trained) != 1:
             raise UserError(
@@ -275,6 +323,62 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
             )
         write_card(trained[0], self.verdict(trained[0]))
         copy_model(folder_of(trained[0].model.spec), folder)
+
+
+def selection_sentence(plain: DebiasSummary) -> str:
+    """The test of the selected calibration setting, in sentences."""
+    test = plain.test
+    if test is None:
+        return "No recommendation yet: some settings are not ranked."
+    if test.changes is None or test.recommendation is None:
+        return (
+            f"{NO_CHANGE}: on the {len(test.selected_on):,} queries used for selection, no setting "
+            f"has a higher harmonic mean of {NDCG} over positions than {plain.name}."
+        )
+    before, after = test.before, test.after
+    parts = [
+        f"{name} changes from {_number(old)} to {_number(new)}"
+        + (f" ({change.text()})" if change else "")
+        for name, old, new, change in (
+            (NDCG, before.mean.value, after.mean.value, test.changes.quality),
+            (
+                f"the harmonic mean of {NDCG} over positions",
+                before.harmonic.value,
+                after.harmonic.value,
+                test.changes.harmonic,
+            ),
+            ("PSI", before.psi, after.psi, test.changes.psi),
+        )
+    ]
+    head = f"Recommended: {test.name}" if test.recommendation.recommended else NO_CHANGE
+    return (
+        f"{head}. {test.recommendation.reason} Of all settings, {test.name} has the highest "
+        f"harmonic mean of {NDCG} over positions on the {len(test.selected_on):,} queries used for "
+        f"selection. On the {before.n:,} held-out queries, {'; '.join(parts)}."
+    )
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _write_calibrated(summaries: Sequence[DebiasSummary], folder: Path) -> None:
+    """Write the recommended calibrated model to a new folder.
+
+    Raises:
+        UserError: not exactly one model is recommended, or the folder exists.
+    """
+    from poslens.attribution.retrievers.calibrated_transformer import export
+
+    recommended = [summary for summary in summaries if summary.recommended]
+    if len(recommended) != 1:
+        raise UserError(
+            f"{len(recommended)} calibrated models are recommended, and a folder holds one: "
+            "nothing is written."
+        )
+    retriever = service().retriever(recommended[0].model)
+    with retriever.lock:
+        export(retriever, folder)
 
 
 def _by_preference(summaries: Sequence[DebiasSummary]) -> list[DebiasSummary]:

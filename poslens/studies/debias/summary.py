@@ -1,12 +1,13 @@
-"""The measures of one point on the held-out half, and their changes against the plain model."""
+"""The measures of one point on held-out documents, and their changes against the plain model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from poslens.attribution.curves.bootstrap import Estimate, estimate
 from poslens.attribution.debiasing.folder import Manifest
@@ -22,8 +23,17 @@ from poslens.attribution.evaluation.comparison import (
 )
 from poslens.attribution.evaluation.position_effect import MARGIN as RANK_MARGIN
 from poslens.attribution.evaluation.position_effect import QueryPositions
+from poslens.attribution.evaluation.ranking_change import (
+    Change,
+    Quality,
+    candidate,
+    change,
+    halves,
+    quality,
+)
 from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.attribution.evaluation.recommendation import MARGIN, Recommendation, recommendation
+from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import DataSetCurve
 from poslens.compute.provenance import ModelIdentity
 from poslens.studies.cause.service import DataSetCause
@@ -36,19 +46,22 @@ from poslens.studies.ranking.service import Ranked
 class Changes:
     """Paired changes against the plain model: in the size of the relocation difference (`effect`)
     and of the position effect on rank (`rank_effect`), in nDCG@10 (`quality`), in the share of
-    unretrieved sentences, and in the index of the mean saliency curve (`saliency`). The
-    recommendation ignores the last one, because a curve can flatten while position matters as much
-    as before. A change is None if the data set does not allow it to be measured."""
+    unretrieved sentences, in the index of the mean saliency curve (`saliency`), and, without
+    training, in the harmonic mean of nDCG@10 over positions and in PSI. No recommendation depends
+    on the saliency index, because a curve can flatten while position matters as much as before. A
+    change is None if the data set does not allow it to be measured."""
 
-    effect: Comparison | None
-    rank_effect: Comparison | None
-    quality: Comparison | None
-    share: Comparison | None
-    saliency: Comparison | None
+    effect: Comparison | None = None
+    rank_effect: Comparison | None = None
+    quality: Comparison | None = None
+    share: Comparison | None = None
+    saliency: Comparison | None = None
+    harmonic: Comparison | None = None
+    psi: Comparison | None = None
 
     def parts(self) -> tuple[Comparison | None, ...]:
         """Every comparison, in the order of the fields."""
-        return self.effect, self.rank_effect, self.quality, self.share, self.saliency
+        return tuple(getattr(self, field.name) for field in fields(self))
 
     def recommendation(self) -> Recommendation:
         """Whether the changed model is recommended over the plain one."""
@@ -59,7 +72,10 @@ class Changes:
         return recommendation(bias, self.quality)
 
 
-NO_CHANGES = Changes(None, None, None, None, None)
+NO_CHANGES = Changes()
+
+_qualities: LRUCache[Quality | None] = LRUCache(256)
+_changes: LRUCache[Change | None] = LRUCache(256)
 
 
 def with_holm(changes: Sequence[Changes | None]) -> list[Changes | None]:
@@ -78,8 +94,9 @@ class DebiasSummary:
     with the evidence in the last third minus that in the first). `unretrieved` are the ranks of
     sentences of held-out documents, `positions` the ranks of relocated documents, and `saliency` is
     the mean saliency curve of held-out pairs. `plain` is the summary of the plain model, and
-    `changes` are against it; both are None for the plain model itself. Measures that the data set
-    does not allow are None or empty."""
+    `changes` are against it; both are None for the plain model itself. `test` is the test of the
+    best calibration setting if nothing is trained. Measures that the data set does not allow are
+    None or empty."""
 
     point: DebiasPoint
     model: ModelIdentity
@@ -94,6 +111,17 @@ class DebiasSummary:
     changes: Changes | None = None
     recommended: bool = False
     on_front: bool = False
+    test: HeldOutTest | None = None
+
+    @property
+    def trains(self) -> bool:
+        """Whether a debiased model is among the compared ones."""
+        return self.point.corpus.training is not None
+
+    @property
+    def tested(self) -> bool:
+        """Whether it is the calibration setting that was tested on held-out queries."""
+        return self.test is not None and self.test.name == self.name
 
     @property
     def name(self) -> str:
@@ -124,6 +152,21 @@ class DebiasSummary:
             return [], []
         scores = self.ranked.evaluation.per_query[NDCG].astype(np.float64)
         return scores.tolist(), [query.document for query in self.ranked.setup.queries]
+
+    @property
+    def ranking(self) -> Quality | None:
+        """nDCG@10 and its distribution over evidence positions; None if a model was trained, which
+        leaves too few queries for PSI."""
+        return None if self.trains or self.ranked is None else quality_of(self.ranked)
+
+    @property
+    def bias_and_quality(self) -> tuple[float | None, float | None]:
+        """The size of the position bias, by which models are compared (of the relocation
+        difference, or PSI if nothing is trained), and nDCG@10."""
+        if (ranking := self.ranking) is not None:
+            return ranking.psi, ranking.mean.value
+        effect, quality = self.effect, self.quality
+        return abs(effect.value) if effect else None, quality.value if quality else None
 
     @cached_property
     def quality(self) -> Estimate | None:
@@ -156,11 +199,17 @@ class DebiasSummary:
             and (new := _share(ranks)) is not None
             and (old := _share(before[ranks.document_id])) is not None
         ]
-        quality = paired(plain._queries[0], *self._queries, MARGIN)
         share = paired(*_columns(shares), SHARE_MARGIN)
-        return Changes(
-            effect, self._rank_change(plain), quality, share, self._saliency_change(plain)
+        changes = Changes(
+            effect, self._rank_change(plain), None, share, self._saliency_change(plain)
         )
+        if self.trains or self.ranked is None or plain.ranked is None:
+            quality = paired(plain._queries[0], *self._queries, MARGIN)
+            return replace(changes, quality=quality)
+        ranking = ranking_change(plain.ranked, self.ranked)
+        if ranking is None:
+            return changes
+        return replace(changes, quality=ranking.mean, harmonic=ranking.harmonic, psi=ranking.psi)
 
     def _saliency_change(self, plain: DebiasSummary) -> Comparison | None:
         if self.saliency is None or plain.saliency is None:
@@ -196,8 +245,99 @@ class DebiasSummary:
 
     @property
     def recommendation(self) -> Recommendation | None:
-        """Whether the change is recommended; None for the plain model."""
+        """Whether the change is recommended; None for the plain model, and for settings other than
+        the tested one."""
+        if not self.trains:
+            return self.test.recommendation if self.test and self.tested else None
         return None if self.changes is None else self.changes.recommendation()
+
+
+def quality_of(ranked: Ranked, rows: NDArray[np.bool_] | None = None) -> Quality | None:
+    """nDCG@10 of rankings and its distribution over evidence positions, for the queries whose
+    position is known or those of them in `rows`; None without any."""
+    scores, positions, documents = _with_evidence(ranked, rows)
+    key = scores.tobytes(), tuple(positions), tuple(documents)
+    return _qualities.get(key, lambda: quality(scores, positions, documents))
+
+
+def ranking_change(
+    before: Ranked, after: Ranked, rows: NDArray[np.bool_] | None = None
+) -> Change | None:
+    """The change between two rankings of the same queries: see `quality_of`."""
+    old, positions, documents = _with_evidence(before, rows)
+    new, _, _ = _with_evidence(after, rows)
+    key = old.tobytes(), new.tobytes(), tuple(positions), tuple(documents)
+    return _changes.get(key, lambda: change(old, new, positions, documents))
+
+
+def _with_evidence(
+    ranked: Ranked, rows: NDArray[np.bool_] | None
+) -> tuple[NDArray[np.float64], list[float], list[str]]:
+    """nDCG@10, evidence position and document of each query whose evidence position is known."""
+    queries = ranked.setup.queries
+    chosen = [number for number, query in enumerate(queries) if query.evidence is not None]
+    if rows is not None:
+        chosen = [number for number, is_in in zip(chosen, rows, strict=True) if is_in]
+    scores = ranked.evaluation.per_query[NDCG][chosen].astype(np.float64)
+    positions = [position for n in chosen if (position := queries[n].evidence) is not None]
+    return scores, positions, [queries[n].document for n in chosen]
+
+
+# -- a calibration setting, selected and tested ----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class HeldOutTest:
+    """The version (`name`) with the highest harmonic mean on one half of the documents, tested on
+    the queries of the other half: measures of the plain model `before` and of that version `after`.
+    `changes` and `recommendation` are None if the plain model itself was selected. `selected_on`
+    are the ids of the queries that it was selected on."""
+
+    name: str
+    selected_on: frozenset[str]
+    before: Quality
+    after: Quality
+    changes: Changes | None
+    recommendation: Recommendation | None
+
+
+def held_out_test(summaries: Sequence[DebiasSummary]) -> HeldOutTest | None:
+    """The test of the best version of a model; the plain one comes first in `summaries`. None while
+    versions are missing, and if all queries are about one document."""
+    rankings = [summary.ranked for summary in summaries if summary.ranked is not None]
+    if not rankings or len(rankings) < summaries[0].point.versions:
+        return None
+    plain = rankings[0]
+    _, positions, documents = _with_evidence(plain, None)
+    half = halves(documents)
+    if not half.any() or half.all():
+        return None
+    selection = [_with_evidence(ranked, half)[0] for ranked in rankings]
+    best = candidate(selection, np.array(positions)[half].tolist())
+    before, after = quality_of(plain, ~half), quality_of(rankings[best], ~half)
+    assert before is not None and after is not None  # there are queries
+    queries = [query.query_id for query in plain.setup.queries if query.evidence is not None]
+    selected_on = frozenset(np.array(queries)[half].tolist())
+    change = ranking_change(plain, rankings[best], ~half) if best else None
+    if change is None:
+        return HeldOutTest(summaries[best].name, selected_on, before, after, None, None)
+    (changes,) = with_holm([Changes(quality=change.mean, harmonic=change.harmonic, psi=change.psi)])
+    assert changes is not None
+    advice = setting_advice(changes, summaries[0].ranking, summaries[best].ranking)
+    return HeldOutTest(summaries[best].name, selected_on, before, after, changes, advice)
+
+
+def setting_advice(
+    held_out: Changes, plain: Quality | None, changed: Quality | None
+) -> Recommendation:
+    """Whether a calibration setting is recommended over the plain model: `held_out` are its changes
+    on the queries that it was not selected on, `plain` and `changed` are over all queries."""
+    advice = recommendation(
+        {"PSI": held_out.psi}, held_out.quality, {"the harmonic mean": held_out.harmonic}
+    )
+    if advice.recommended and plain and changed and changed.worse_on_both(plain):
+        return Recommendation(False, f"Over all queries it is worse in both PSI and {NDCG}.")
+    return advice
 
 
 def _columns(

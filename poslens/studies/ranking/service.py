@@ -313,31 +313,6 @@ def job(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Job:
     )
 
 
-def job_of_all(compute: Compute, specs: Sequence[RetrieverSpec], setup: RankingSetup) -> Job:
-    """A job that ranks with each of `specs` without rankings, one after the other; progress counts
-    models. Each has its own run, with its own progress and error; stopping one continues with the
-    next.
-
-    Raises:
-        UserError: a model's files are not on this machine, or it lacks a first stage.
-    """
-
-    models = " ".join(sorted(compute.identify(spec).key.fingerprint for spec in specs))
-    methods = " ".join(sorted({repr(method_for(compute, spec, setup)) for spec in specs}))
-    key = ("all models", models, methods, setup.collection.name, "")
-    wanted = {spec.name: (spec, job(compute, spec, setup)) for spec in specs}
-
-    def missing() -> list[tuple[str, Job]]:
-        return [
-            (name, job)
-            for name, (spec, job) in wanted.items()
-            if ranked(compute, spec, setup) is None
-        ]
-
-    parts = tuple(job for _, job in wanted.values())
-    return compute.one_by_one(key, "All models", parts, missing, doing="ranking")
-
-
 def ranked(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Ranked | None:
     """The stored rankings, measured. None while they are incomplete, or while the share of
     evidence that the model reads has not been determined although its files are on this machine."""

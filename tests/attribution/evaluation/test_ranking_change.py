@@ -11,7 +11,6 @@ from poslens.attribution.evaluation.ranking_change import (
     halves,
     harmonic_mean,
     quality,
-    with_holm,
 )
 from tests.support.plain_bootstrap import plain_bca
 
@@ -93,15 +92,6 @@ def test_nothing_changes_where_nothing_was_done() -> None:
     for one in (found.mean, found.harmonic, found.psi):
         assert one.difference.value == 0 and one.difference.interval == (0, 0)
         assert one.verdict == "equivalent"
-
-
-def test_changes_that_are_shown_together_share_holms_adjustment() -> None:
-    changes = [change(BEFORE, AFTER, POSITIONS, DOCUMENTS), None]
-    (together, nothing) = with_holm(changes)
-    assert nothing is None and together is not None and together.psi is not None
-    parts = (together.mean, together.harmonic, together.psi)
-    p = sorted(each.p for each in parts if each.p is not None)
-    assert min(each.p_holm for each in parts if each.p_holm is not None) == pytest.approx(3 * p[0])
 
 
 def test_a_bin_of_zeros_makes_the_harmonic_mean_zero() -> None:

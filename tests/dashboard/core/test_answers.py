@@ -73,12 +73,13 @@ ARGUMENTS = {
         for name in ("differences", "query_differences")
     },
     "figure5": "--curves A=published.npz",
-    "calibrate": "--model bert --dataset pairs --strength 0.5 --block 8 --curves 2",
     **{
         f"debias --table {name}": f"--model bert --corpus short --steps 2 --strengths 0.5 "
         f"--table {name}"
-        for name in ("points", "checks")
+        for name in ("points", "checks", "queries")
     },
+    "debias --table selection": "--model bert --corpus pairs --steps 0 --pairs 2 --strengths 0.5 "
+    "--blocks 8 --table selection",
     **{
         f"audit --table {name}": f"--model BM25 --model bert --corpus pairs --top 1 --table {name}"
         for name in ("summary", "positions", "groups", "worst", "truncation", "differences")
@@ -142,7 +143,7 @@ ARGUMENTS = {
 
 MORE = [
     ("cause --intervention relocation or ablation", "--model bert --dataset pairs --pairs 2"),
-    ("calibrate", "--model bert --dataset pairs --strength 0.5 --block 8 --table queries"),
+    ("debias --table points", "--model bert --corpus pairs --steps 0 --strengths 0.5 --blocks 8"),
 ]
 """Other ways to ask for the same."""
 

@@ -239,7 +239,11 @@ def test_what_all_models_send_names_the_endpoints(
     for spec in specs:
         own_service.retriever(own_service.identify(spec))
     setup = rankings.RankingSetup(rankings.collection_of(datasets.read(SAMPLE)))
-    job = rankings.job_of_all(own_service, [*specs, resolve.resolve("BM25")], setup)
+    jobs = [rankings.job(own_service, spec, setup) for spec in (*specs, resolve.resolve("BM25"))]
+    key = ("all", "", "", SAMPLE, "")
+    job = own_service.one_by_one(
+        key, "All models", jobs, lambda: [(each.label, each) for each in jobs]
+    )
     assert job.endpoints == ("E5", "ours")
     assert job.quote().startswith("PosLens will send E5, ours (All models): ")
     (one,) = (part for part in job.parts if part.label == "E5")

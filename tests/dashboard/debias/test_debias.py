@@ -1,9 +1,10 @@
-"""Debias: a grid ranked once, what is recommended of it, the page and the command."""
+"""Debias without training: a calibration grid ranked once, its recommendation, page and command."""
 
 from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,24 +21,23 @@ from poslens.attribution.retrievers.resolve import resolve
 from poslens.compute.compute import Compute
 from poslens.dashboard.__main__ import app
 from poslens.figures.palettes import Style
-from poslens.studies.debias import service as debiasing
-from poslens.studies.debias import tables
-from poslens.studies.debias.figures import front
-from poslens.studies.debias.service import DebiasResult
-from poslens.studies.ranking import service as ranking_service
-from poslens.studies.ranking.service import RankingSetup
+from poslens.studies.debias.points import DebiasPoint, grid
+from poslens.studies.debias.study import DEBIAS
+from poslens.studies.debias.summary import DebiasSummary, HeldOutTest, setting_advice
+from poslens.study import stored
 from tests.support.nouns import NOUNS
 from tests.support.pages import SECONDS, page_file
 
 FILLER = "Filler stands here. " * 8
 WORDS = [f"{colour} {noun}" for colour in ("red", "green", "blue") for noun in NOUNS]
-WINDOWS = "blocks of 16 tokens, last half of layers"
+WINDOWS = "MiniLM, blocks of 16 tokens, last half of layers"
 ROWS = "query,document,evidence\n" + "".join(
     f"what is {word},{FILLER * (n % 3)}The {word} is {word}. {FILLER},The {word} is {word}.\n"
     for n, word in enumerate(WORDS)
 )
 MINILM = resolve("MiniLM")
-SMALL = {"strengths": (0.5, 1.0), "blocks": (16,), "layers": ("half",)}
+SETTINGS = DEBIAS.parameters.settings({"steps": 0, "pairs": 0, "blocks": (16,)})
+ASKED = ["debias", "--steps", "0", "--pairs", "0", "--strengths", "0.5", "--model", "MiniLM"]
 
 
 @pytest.fixture(scope="module")
@@ -46,178 +46,207 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> datasets.DataSet:
 
 
 @pytest.fixture(scope="module")
-def found(data: datasets.DataSet, tmp_path_factory: pytest.TempPathFactory) -> DebiasResult:
-    compute = Compute(tmp_path_factory.mktemp("debias"))
-    setup = RankingSetup(ranking_service.collection_of(data))
-    points = debiasing.grid(MINILM, **SMALL)  # type: ignore[arg-type]
-    assert debiasing.debias_result(compute, MINILM, points, setup) is None
-    run = debiasing.job(compute, MINILM, points, setup).start()
-    run.wait()
-    assert run.error == ""
-    made = debiasing.debias_result(compute, MINILM, points, setup)
-    assert made is not None
-    assert debiasing.debias_result(compute, MINILM, points, setup) is made
-    return made
+def compute(tmp_path_factory: pytest.TempPathFactory) -> Compute:
+    return Compute(tmp_path_factory.mktemp("debias"))
+
+
+@pytest.fixture(scope="module")
+def versions(data: datasets.DataSet, compute: Compute) -> list[DebiasPoint]:
+    """The plain model and two calibrated ones, ranked."""
+    versions = DEBIAS.subjects(compute, MINILM, DEBIAS.corpus(data, SETTINGS), SETTINGS)
+    assert not stored(DEBIAS, compute, versions)
+    for version in versions:
+        run = DEBIAS.job(compute, version).start()
+        run.wait()
+        assert run.error == ""
+    return versions
+
+
+@pytest.fixture(scope="module")
+def summaries(versions: list[DebiasPoint], compute: Compute) -> list[DebiasSummary]:
+    return stored(DEBIAS, compute, versions)
 
 
 def test_a_grid_names_each_setting_once() -> None:
-    names = [one.name for one in debiasing.grid(MINILM, (0.5, 1.0), (128,), ("half", "3", "all"))]
-    assert names == [
-        "MiniLM@calibrated",
-        "MiniLM@calibrated(strength=1)",
-        "MiniLM@calibrated(layers=6)",
-        "MiniLM@calibrated(strength=1, layers=6)",
+    settings = grid(MINILM, (0.5, 1.0), (128,), ("half", "3", "all"))
+    assert [setting.suffix for setting in settings] == [
+        "@calibrated",
+        "@calibrated(strength=1)",
+        "@calibrated(layers=6)",
+        "@calibrated(strength=1, layers=6)",
     ]
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "sentence"),
     [
-        ({"strengths": ()}, "No setting is left"),
         ({"strengths": (1.5,)}, "from 0 to 1, not 1.5"),
         ({"blocks": (0,)}, "at least 1 token"),
         ({"layers": ("7",)}, "has 6 layers of attention, so 7 cannot"),
         ({"layers": ("deep",)}, "half, all or a whole number, not 'deep'"),
-        ({"blocks": tuple(range(1, 40))}, "more than the 64"),
+        ({"blocks": tuple(range(1, 70))}, "more than the 64"),
     ],
 )
-def test_a_bad_grid_is_one_sentence(changes: dict[str, tuple[object, ...]], said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        debiasing.grid(MINILM, **{"layers": ("half",), **changes})  # type: ignore[arg-type]
+def test_a_bad_grid_is_one_sentence(changes: dict[str, tuple[object, ...]], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        grid(MINILM, **{"strengths": (0.5,), "blocks": (16,), "layers": ("half",), **changes})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["BM25", "MiniLM@calibrated"])
-def test_what_cannot_be_calibrated_has_no_grid(name: str) -> None:
+def test_models_that_cannot_be_calibrated_have_no_grid(name: str) -> None:
     with pytest.raises(UserError, match=r"no attention to calibrate|calibrated already"):
-        debiasing.grid(resolve(name))
+        grid(resolve(name), (0.5,), (128,), ("half",))
 
 
-def test_every_setting_is_measured_against_the_plain_model(found: DebiasResult) -> None:
-    assert [one.strength for one in found.points] == [0, 0.5, 1]
-    assert not found.missing and found.plain.change is None
-    before = found.plain.ranked.evaluation.per_query[NDCG]
-    for one in found.points[1:]:
-        after = one.ranked.evaluation.per_query[NDCG]
-        assert one.change is not None
-        difference = one.change.mean.difference
-        assert difference.value == pytest.approx(float((after - before).mean()), abs=1e-6)
-        assert one.ranked.model.key.fingerprint != found.plain.ranked.model.key.fingerprint
+def test_every_setting_is_measured_against_the_plain_model(summaries: list[DebiasSummary]) -> None:
+    plain, *calibrated = summaries
+    assert [each.point.kind for each in summaries] == ["plain", "calibrated", "calibrated"]
+    assert plain.changes is None and plain.ranked is not None
+    before = plain.ranked.evaluation.per_query[NDCG]
+    for each in calibrated:
+        assert each.ranked is not None and each.changes is not None
+        after, change = each.ranked.evaluation.per_query[NDCG], each.changes.quality
+        assert change is not None
+        assert change.difference.value == pytest.approx(float((after - before).mean()), abs=1e-6)
+        assert each.model.key.fingerprint != plain.model.key.fingerprint
+        assert not each.unretrieved and each.effect is None
 
 
-def test_a_point_is_chosen_on_one_half_and_judged_on_the_other(found: DebiasResult) -> None:
-    judged = found.judgement
-    assert judged is not None
-    assert (
-        judged.n_chosen + judged.before.n == len(WORDS) and len(found.chosen_on) == judged.n_chosen
+def test_a_setting_is_selected_on_one_half_and_tested_on_the_other(
+    summaries: list[DebiasSummary],
+) -> None:
+    plain = summaries[0]
+    test = plain.test
+    assert test is not None and plain.ranked is not None
+    assert len(test.selected_on) + test.before.n == len(WORDS)
+    queries = plain.ranked.setup.queries
+    rows = [n for n, query in enumerate(queries) if query.query_id not in test.selected_on]
+    expected = plain.ranked.evaluation.per_query[NDCG][rows].mean()
+    assert test.before.mean.value == pytest.approx(float(expected))
+    assert "recommend" in DEBIAS.verdict(plain).lower()
+
+
+def test_nothing_is_recommended_before_all_is_ranked(
+    versions: list[DebiasPoint], compute: Compute
+) -> None:
+    partial = stored(DEBIAS, compute, versions[:2])
+    assert DEBIAS.verdict(partial[0]).endswith(
+        "No recommendation yet: some settings are not ranked."
     )
-    rows = [n for n, q in enumerate(found.setup.queries) if q.query_id not in found.chosen_on]
-    expected = found.plain.ranked.evaluation.per_query[NDCG][rows].mean()
-    assert judged.before.mean.value == pytest.approx(float(expected))
-    assert found.recommended is not None
-    assert found.recommended.name in debiasing.verdict(found)
+    assert not any(each.recommended for each in partial)
 
 
-def test_nothing_is_recommended_before_all_is_ranked(found: DebiasResult) -> None:
-    waiting = replace(found, judgement=None, missing=("MiniLM@calibrated",))
-    assert debiasing.verdict(waiting).startswith("No recommendation yet")
-    assert waiting.recommended is None
+def planted(summaries: Sequence[DebiasSummary], *scores: np.ndarray) -> list[DebiasSummary]:
+    """The grid compared again, with `scores` [queries] as the nDCG@10 of each version."""
+    changed: list[DebiasSummary] = []
+    for summary, values in zip(summaries, scores, strict=True):
+        assert summary.ranked is not None
+        evaluation = replace(summary.ranked.evaluation, per_query={NDCG: values})
+        ranked = replace(summary.ranked, evaluation=evaluation)
+        summary = replace(summary, ranked=ranked, plain=changed[0] if changed else None)
+        if summary.plain is not None:
+            summary = replace(summary, changes=summary.against(summary.plain))
+        changed.append(summary)
+    return DEBIAS.together(changed)
 
 
-def planted(found: DebiasResult, *scores: np.ndarray) -> DebiasResult:
-    """The grid judged again, with `scores` [queries] as the nDCG@10 of each of its points."""
-    ranked = [
-        replace(
-            point.ranked,
-            evaluation=replace(point.ranked.evaluation, per_query={NDCG: values}),
-        )
-        for point, values in zip(found.points, scores, strict=True)
-    ]
-    queries = [query for query in found.setup.queries if query.evidence is not None]
-    return debiasing._evaluated(ranked, (), queries, found.setup)
+def positions_of(summaries: Sequence[DebiasSummary]) -> np.ndarray:
+    assert summaries[0].ranked is not None
+    return np.array([query.evidence for query in summaries[0].ranked.setup.queries])
 
 
-def ringed(found: DebiasResult) -> bool:
-    figure = front(found, "mean", Style(), provenance=found.provenance())
+def held_out_test_of(summaries: Sequence[DebiasSummary]) -> HeldOutTest:
+    assert summaries[0].test is not None
+    return summaries[0].test
+
+
+def ringed(summaries: Sequence[DebiasSummary]) -> bool:
+    figure = DEBIAS.figures[1].draw(summaries, Style(), [])
     return any(trace.name == "recommended" for trace in figure.data)
 
 
 def test_a_setting_that_wins_on_one_half_and_loses_on_the_other_is_not_recommended(
-    found: DebiasResult,
+    summaries: list[DebiasSummary],
 ) -> None:
-    places = np.array([query.evidence for query in found.setup.queries])
-    chosen_on = np.array([query.query_id in found.chosen_on for query in found.setup.queries])
-    plain = 0.9 - 0.3 * places
-    # Better where it is selected, worse on both axes where it is tested.
-    worse = np.where(chosen_on, plain + 0.02, plain - 0.3 * places)
-    other = planted(found, plain, plain - 0.1, worse)
-    assert other.judgement is not None and other.judgement.point is other.points[2]
-    assert other.recommended is other.plain and not ringed(other)
-    assert debiasing.verdict(other).startswith("No change recommended.")
-    assert "On held-out documents, " in debiasing.verdict(other)
-    assert "nDCG@10 is lower" in debiasing.verdict(other)
-    assert tables.POINTS.frame([other])["recommended"].tolist() == [True, False, False]
-    assert debiasing.summary(other, other.judgement)["recommended"] == "MiniLM"
+    positions = positions_of(summaries)
+    selected_on = held_out_test_of(summaries).selected_on
+    assert summaries[0].ranked is not None
+    queries = summaries[0].ranked.setup.queries
+    half = np.array([query.query_id in selected_on for query in queries])
+    plain = 0.9 - 0.3 * positions
+    # Better where it is selected, worse in both measures where it is tested.
+    worse = np.where(half, plain + 0.02, plain - 0.3 * positions)
+    other = planted(summaries, plain, plain - 0.1, worse)
+    assert other[2].tested and not any(each.recommended for each in other) and not ringed(other)
+    verdict = DEBIAS.verdict(other[0])
+    assert "No change recommended. On held-out documents, " in verdict
+    assert "nDCG@10 is lower" in verdict
+    selection = DEBIAS.tables["selection"].frame(other)
+    assert selection["recommended"].tolist() == [False]
+    assert selection["tested"].tolist() == [other[2].name]
 
-    none = planted(found, plain, plain - 0.1, plain - 0.2)
-    assert none.recommended is none.plain and not ringed(none)
-    assert debiasing.verdict(none).startswith("No change recommended: on the ")
-
-
-def test_a_setting_that_is_better_on_the_held_out_half_is_ringed(found: DebiasResult) -> None:
-    places = np.array([query.evidence for query in found.setup.queries])
-    plain = 0.9 - 0.3 * places
-    better = planted(found, plain, plain - 0.1, np.full(len(places), 0.9))
-    assert better.recommended is better.points[2] and ringed(better)
-    assert debiasing.verdict(better).startswith("Recommended: MiniLM@calibrated(strength=1")
-    frame = tables.POINTS.frame([better])
-    assert frame["nDCG@10 change verdict"].tolist()[1:] == ["lower", "higher"]
-    assert frame["PSI change verdict"].tolist()[2] == "lower"
-    assert better.judgement is not None
-    change = debiasing.summary(better, better.judgement)["change"]
-    assert change is not None and change["ndcg_at_10"] is not None
-    assert change["ndcg_at_10"]["verdict"] == "higher"
+    worst = planted(summaries, plain, plain - 0.1, plain - 0.2)
+    assert not any(each.recommended for each in worst) and not ringed(worst)
+    assert "No change recommended: on the " in DEBIAS.verdict(worst[0])
 
 
-def test_nothing_is_recommended_that_is_worse_on_both_axes_over_all_queries(
-    found: DebiasResult,
+def test_a_setting_that_is_better_on_the_held_out_half_is_ringed(
+    summaries: list[DebiasSummary],
+) -> None:
+    positions = positions_of(summaries)
+    plain = 0.9 - 0.3 * positions
+    better = planted(summaries, plain, plain - 0.1, np.full(len(positions), 0.9))
+    assert [each.recommended for each in better] == [False, False, True] and ringed(better)
+    assert "Recommended: MiniLM@calibrated(strength=1" in DEBIAS.verdict(better[0])
+    frame = DEBIAS.tables["points"].frame(better)
+    assert frame["ndcg_change_verdict"].tolist()[1:] == ["lower", "higher"]
+    assert frame["psi_change_verdict"].tolist()[2] == "lower"
+    assert DEBIAS.tables["selection"].frame(better)["change_verdict"].tolist() == ["higher"]
+    # p is adjusted for the three measures of both settings.
+    p = [part.p for each in better[1:] if each.changes for part in each.changes.parts() if part]
+    assert len(p) == 6
+    smallest = min(
+        (part for each in better[1:] if each.changes for part in each.changes.parts() if part),
+        key=lambda part: part.p or 0,
+    )
+    assert smallest.p is not None and smallest.p_holm == pytest.approx(6 * smallest.p)
+
+
+def test_a_setting_that_is_worse_on_both_axes_over_all_queries_is_not_recommended(
+    summaries: list[DebiasSummary],
 ) -> None:
     """Better on the held-out half alone, and so much worse elsewhere that nobody should use it."""
-    places = np.array([query.evidence for query in found.setup.queries])
-    plain, even = 0.9 - 0.3 * places, np.full(len(places), 0.92)
-    judged = planted(found, plain, plain - 0.1, even).judgement
-    assert judged is not None and judged.change is not None
-    steep = planted(found, plain, plain - 0.1, plain - 0.4 * places).points[2].quality
-    advice = debiasing._advice(judged.change, found.plain.quality, found.plain.quality)
-    assert advice.recommended
-    own = planted(found, plain, plain, plain).plain.quality
-    assert debiasing._advice(judged.change, own, steep).reason == (
+    positions = positions_of(summaries)
+    plain, even = 0.9 - 0.3 * positions, np.full(len(positions), 0.92)
+    changes = held_out_test_of(planted(summaries, plain, plain - 0.1, even)).changes
+    assert changes is not None
+    own, _, steep = planted(summaries, plain, plain - 0.1, plain - 0.4 * positions)
+    assert setting_advice(changes, own.ranking, own.ranking).recommended
+    assert setting_advice(changes, own.ranking, steep.ranking).reason == (
         "Over all queries it is worse in both PSI and nDCG@10."
     )
 
 
-def test_tables_and_the_front_show_every_setting(found: DebiasResult) -> None:
-    frame = tables.POINTS.frame([found])
+def test_tables_and_figures_show_every_setting(summaries: list[DebiasSummary]) -> None:
+    frame = DEBIAS.tables["points"].frame(summaries)
     assert frame["strength"].tolist() == [0, 0.5, 1] and frame["block"].tolist()[1:] == [16, 16]
-    assert frame["recommended"].sum() == 1
-    assert tables.POINTS.text_frame([found])["model"].tolist() == frame["model"].tolist()
-    queries = tables.queries_frame(found, found.points[2])
+    queries = DEBIAS.tables["queries"].frame(summaries[2:])
     assert len(queries) == len(WORDS)
     assert (queries["change"].abs().diff().dropna() <= 0).all()
     np.testing.assert_allclose(queries["after"] - queries["before"], queries["change"])
     assert set(queries["half"]) == {"selection", "held out"}
-    for measure in ("mean", "harmonic"):
-        figure = front(found, measure, Style(), provenance=found.provenance())  # type: ignore[arg-type]
-        (line,) = [t for t in figure.data if t.name.replace("<br>", " ") == WINDOWS]
+    for figure in DEBIAS.figures[:2]:
+        drawn = figure.draw(summaries, Style(), [])
+        (line,) = [t for t in drawn.data if t.name.replace("<br>", " ") == WINDOWS]
         assert len(line.x) == 3
-    said = dict(found.provenance()[0].items())
-    assert "strength 0.5, 1" in str(said["method"]) and said["model"] == "MiniLM"
+        (permuted,) = [t for t in drawn.data if t.name == "PSI under permutation"]
+        assert len(permuted.x) == 3
 
 
-def test_a_data_set_without_places_is_one_sentence(tmp_path: Path) -> None:
-    rows = b"query,document\nwhat is ice,Ice is water.\n"
-    setup = RankingSetup(ranking_service.collection_of(datasets.read_upload("bare.csv", rows)))
+def test_a_data_set_without_evidence_positions_is_one_sentence() -> None:
+    data = datasets.read_upload("bare.csv", b"query,document\nwhat is ice,Ice is water.\n")
     with pytest.raises(UserError, match="does not say where its evidence stands"):
-        debiasing.job(Compute(tmp_path), MINILM, debiasing.grid(MINILM), setup)
+        DEBIAS.corpus(data, SETTINGS)
 
 
 @pytest.fixture
@@ -227,58 +256,64 @@ def mine(tmp_path: Path) -> str:
     return "mine"
 
 
-def test_an_existing_export_folder_is_refused_before_anything_is_computed(
+def test_an_existing_folder_is_refused_before_anything_is_computed(
     mine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def computed(*_: object) -> None:
-        raise AssertionError("the grid was asked for")
+        raise AssertionError("the data set was read")
 
-    monkeypatch.setattr(debiasing, "debias_result", computed)
-    asked = ["calibrate", "--dataset", mine, "--export", str(tmp_path)]
-    refused = CliRunner().invoke(app, asked)
-    assert refused.exit_code == 2 and "is there already: name a new folder" in refused.stderr
+    monkeypatch.setattr(type(DEBIAS), "read", computed)
+    refused = CliRunner().invoke(app, [*ASKED, "--dataset", mine, "--out", str(tmp_path)])
+    assert refused.exit_code == 2 and "already exists: name a new folder" in refused.stderr
 
 
-def test_the_command_and_then_the_page(
-    mine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = ["calibrate", "--dataset", mine, "--strength", "0.5", "--block", "64"]
+def test_the_command_and_then_the_page(mine: str, tmp_path: Path) -> None:
+    asked = [*ASKED, "--dataset", mine, "--blocks", "64"]
     result = CliRunner().invoke(app, asked)
     assert result.exit_code == 0, result.output
     printed = json.loads(result.stdout)
-    assert printed["recommended"] in ("MiniLM", "MiniLM@calibrated(block=64)")
-    assert len(printed["points"]) == 2 and printed["provenance"][0]["dataset"] == mine
-    # Here the plain model is recommended, of which there is nothing to export.
-    refused = CliRunner().invoke(app, [*asked, "--export", str(tmp_path / "none")])
-    assert refused.exit_code == 2 and "no calibrated model to export" in refused.stderr
-    assert json.loads(refused.stdout) == printed
-    monkeypatch.setattr(debiasing, "export_point", lambda _, point, to: to.mkdir())
-    figure, folder = tmp_path / "front.json", tmp_path / "calibrated"
-    files = ["--figure", str(figure), "--export", str(folder)]
-    table = CliRunner().invoke(app, [*asked, *files, "--table", "queries", "--format", "csv"])
-    assert json.loads(figure.read_text())["data"] and folder.is_dir()
-    assert str(figure) in table.stderr and str(folder) in table.stderr
+    assert [row["model"] for row in printed["rows"]] == ["MiniLM", "MiniLM@calibrated(block=64)"]
+    assert printed["provenance"][0]["dataset"] == mine
+    # Here the plain model is the better one.
+    refused = CliRunner().invoke(app, [*asked, "--out", str(tmp_path / "none")])
+    assert refused.exit_code == 2 and "0 calibrated models are recommended" in refused.stderr
+    assert not (tmp_path / "none").exists()
+    figure = tmp_path / "front.json"
+    more = ["--figure", str(figure), "--table", "queries", "--format", "csv"]
+    table = CliRunner().invoke(app, [*asked, *more])
+    assert json.loads(figure.read_text())["data"] and str(figure) in table.stderr
     assert len(pd.read_csv(io.StringIO(table.stdout))) == len(WORDS)
 
     page = AppTest.from_file(str(page_file("debias")), default_timeout=SECONDS)
     for name, value in {
         "dataset": mine,
-        "model": "MiniLM",
-        "strength": "0.5",
-        "block": "64",
+        "models": "MiniLM",
+        "steps": "0",
+        "pairs": "0",
+        "strengths": "0.5",
+        "blocks": "64",
     }.items():
         page.query_params[name] = value
     page.run()
     assert not page.exception and not page.error
-    assert any(one.value.startswith("No change recommended") for one in page.markdown)
-    kinds = [chart.proto.spec for chart in page.get("plotly_chart")]
-    assert sum("debias_front" in spec for spec in kinds) == 2
-    assert any("rank after" in one.value.columns for one in page.dataframe)
+    assert any("No change recommended" in each.value for each in page.markdown)
+    specs = [chart.proto.spec for chart in page.get("plotly_chart")]
+    assert sum("debias_front" in spec for spec in specs) == 2
+    assert any("rank after" in each.value.columns for each in page.dataframe)
 
 
-def test_a_model_that_cannot_be_calibrated_leaves_the_page_whole() -> None:
+@pytest.mark.usefixtures("own_service")
+def test_the_recommended_model_is_written(summaries: list[DebiasSummary], tmp_path: Path) -> None:
+    recommended = [*summaries[:2], replace(summaries[2], recommended=True)]
+    DEBIAS.write_product(recommended, tmp_path / "calibrated")
+    written = json.loads((tmp_path / "calibrated" / "calibration.json").read_text())
+    assert written["block"] == 16 and written["strength"] == 1
+
+
+def test_a_model_that_cannot_be_calibrated_leaves_the_page_intact() -> None:
     page = AppTest.from_file(str(page_file("debias")), default_timeout=SECONDS)
-    page.query_params["model"] = "BM25"
+    page.query_params["models"] = "BM25"
+    page.query_params["steps"] = "0"
     page.run()
     assert not page.exception
-    assert "BM25 has no attention to calibrate" in page.error[0].value
+    assert any("BM25 has no attention to calibrate" in each.value for each in page.caption)

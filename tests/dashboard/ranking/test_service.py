@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -327,14 +327,30 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def all_models(compute: Compute, specs: Sequence[RetrieverSpec], setup: RankingSetup) -> Job:
+    """A job that ranks with each model that has no rankings."""
+    jobs = [(spec, ranking_service.job(compute, spec, setup)) for spec in specs]
+
+    def missing() -> list[tuple[str, Job]]:
+        return [
+            (spec.name, job)
+            for spec, job in jobs
+            if ranking_service.ranked(compute, spec, setup) is None
+        ]
+
+    names = " ".join(sorted(spec.name for spec in specs))
+    key = ("all models", names, "", setup.collection.name, "")
+    return compute.one_by_one(key, "All models", [job for _, job in jobs], missing)
+
+
 def test_all_models_rank_one_after_the_other(
     watched: list[list[str]], upload: RankingSetup, tmp_path: Path
 ) -> None:
     compute = Compute(tmp_path)
     specs = [resolve(name) for name in ("BM25", "MiniLM", "MiniLM-primacy", "MiniLM-recency")]
-    chain = ranking_service.job_of_all(compute, specs, upload).start()
+    chain = all_models(compute, specs, upload).start()
     until(lambda: len(watched) == 2)
-    assert ranking_service.job_of_all(compute, specs[::-1], upload).run is chain
+    assert all_models(compute, specs[::-1], upload).run is chain
     assert (chain.progress.done, chain.progress.total) == (1, 3), "MiniLM is ranked already"
     third = ranking_service.job(compute, specs[2], upload)
     until(lambda: third.active)
@@ -342,7 +358,7 @@ def test_all_models_rank_one_after_the_other(
     chain_and_last = [["BM25"], ["MiniLM-primacy"], ["MiniLM-recency"]]
     until(lambda: watched == chain_and_last)
     assert chain.active and not chain.stopping, "one was stopped by itself, not all"
-    ranking_service.job_of_all(compute, specs, upload).stop()
+    all_models(compute, specs, upload).stop()
     chain.wait()
     assert chain.progress.stopped and watched == chain_and_last
 
@@ -352,8 +368,8 @@ def test_all_models_stopped_begin_no_other(
 ) -> None:
     compute = Compute(tmp_path)
     specs = [resolve(name) for name in ("MiniLM-primacy", "MiniLM-recency", "BM25")]
-    chain = ranking_service.job_of_all(compute, specs, upload).start()
+    chain = all_models(compute, specs, upload).start()
     until(lambda: bool(watched))
-    ranking_service.job_of_all(compute, specs, upload).stop()
+    all_models(compute, specs, upload).stop()
     chain.wait()
     assert chain.progress.stopped and watched == [["MiniLM-primacy"]]

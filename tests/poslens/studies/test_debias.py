@@ -134,7 +134,10 @@ def test_every_point_is_judged_on_held_out_documents(planned: Plan[DebiasPoint])
     for one in summaries[1:]:
         verdict = DEBIAS.verdict(one)
         assert one.recommended or "No change recommended" in verdict or "first choice" in verdict
-    for figure in DEBIAS.figures:
+    quality, psi, *curves = DEBIAS.figures
+    with pytest.raises(UserError, match="set the steps to 0"):
+        psi.draw(summaries, Style(), [])
+    for figure in (quality, *curves):
         drawn = figure.draw(summaries, Style(), [DEBIAS.provenance(one) for one in summaries])
         assert len(drawn.data) >= 3
     rows = DEBIAS.tables["points"].frame(summaries)
@@ -262,7 +265,7 @@ def test_the_page_shows_what_was_measured(planned: Plan[DebiasPoint]) -> None:
     assert not page.exception and not page.error
     assert any("debiased\\: relocation difference" in one.value for one in page.markdown)
     assert any("nDCG@10 change" in one.value.columns for one in page.dataframe)
-    assert any("debias_quality" in chart.proto.spec for chart in page.get("plotly_chart"))
+    assert any("debias_front" in chart.proto.spec for chart in page.get("plotly_chart"))
 
 
 def test_the_page_refuses_a_model_that_cannot_be_trained(home: Path) -> None:
