@@ -36,10 +36,13 @@ def write(preferences: Iterable[Preference]) -> None:
     certified.cache_clear()
 
 
+INDEX = "the method's primacy-recency index"
+ORDER_BLIND = "on a model without position embeddings"
+
+
 def words(order_blind: Estimate, form: str = "+.2f") -> str:
     """What a method shows where no position is preferred, in a clause."""
-    index = order_blind.text(form)
-    return f"on a model without position embeddings, the method's primacy-recency index is {index}"
+    return f"{ORDER_BLIND}, {INDEX} is {order_blind.text(form)}"
 
 
 def short_verdict(method: Method) -> str:
@@ -48,7 +51,7 @@ def short_verdict(method: Method) -> str:
     model with a known position bias."""
     if (entry := certified().get(repr(method))) is not None:
         index = entry.order_blind.text("+.2f")
-        return f"index {index} without position embeddings, {entry.n_documents} documents"
+        return f"{index} ({INDEX} {ORDER_BLIND}, {entry.n_documents} documents)"
     if any(each.method.name == method.name for each in certified().values()):
         return "not certified with these parameters"
     return ""

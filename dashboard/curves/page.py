@@ -184,8 +184,8 @@ def axis_choice(curves: list[DataSetCurve]) -> str:
         wrap=True,
         help=(
             "Tokens read: relative to the tokens that each model reads. Whole "
-            "text: in percent of the document's characters, so that the same position means the "
-            "same text for every model."
+            "text: as a percentage of the document's characters, so that the same position means "
+            "the same text for every model."
         ),
     )
     return chosen or usual

@@ -182,7 +182,7 @@ def filters(data: DataSet) -> Selection:
             step=5,
             key="evidence",
             bind="query-params",
-            help="Midpoint of the evidence, in percent of the document's characters.",
+            help="Midpoint of the evidence, as a percentage of the document's characters.",
         )
     return counted.select(Filters(tuple(wanted), evidence, search or ""))
 
@@ -248,7 +248,8 @@ def models(default: Sequence[str], maximum: int = MAX_MODELS) -> list[str]:
         "@weightedmean, @last and @max set the pooling. @configured truncates at the length in the "
         "model's own configuration. @calibrated spreads a dense model's attention evenly over "
         "blocks of tokens (attention calibration); @calibrated(strength=0.5, block=128, layers=3) "
-        "also sets its strength, the tokens of a block, and the number of last layers.",
+        "also sets its strength, the number of tokens per block, and how many of the last layers "
+        "it changes.",
     )
     fetch_panel(names)
     model_limits(names, lambda chosen: st.session_state.update(models=chosen), "models")

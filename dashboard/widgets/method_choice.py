@@ -12,6 +12,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.methods import CURVE_PARAMETERS, METHODS, POSIR_CURVE, make_method
 from poslens.attribution.methods.base import MethodParameter
 from poslens.attribution.retrievers import resolve
+from poslens.attribution.text import listed
 from poslens.attribution.types import Method
 from poslens.compute.compute import service
 from poslens.dashboard.widgets import url_state
@@ -94,15 +95,18 @@ def methods(models: Sequence[str], usual: Sequence[str]) -> list[str]:
 
 
 def unfit_methods(models: Sequence[str]) -> dict[str, str]:
-    """Methods that don't fit all of `models`, each with the model and the reason."""
-    reasons: dict[str, str] = {}
+    """Methods that don't fit all of `models`, each with the models that it doesn't fit and why."""
+    reasons: dict[str, dict[str, list[str]]] = {}
     for name in models:
         # A model that can't be resolved is reported where it is used.
         with suppress(UserError):
             model = service().identify(resolve.resolve(name))
             for method, reason in service().unfit(model).items():
-                reasons.setdefault(method, f"{name}: {reason}")
-    return reasons
+                reasons.setdefault(method, {}).setdefault(reason.rstrip("."), []).append(name)
+    return {
+        method: "; ".join(f"{listed(names)}: {reason}" for reason, names in by_reason.items())
+        for method, by_reason in reasons.items()
+    }
 
 
 def say_unfit(unfit: Mapping[str, str]) -> None:
@@ -112,7 +116,7 @@ def say_unfit(unfit: Mapping[str, str]) -> None:
     n = "1 method" if len(unfit) == 1 else f"{len(unfit)} methods"
     with st.expander(f"{n} unavailable for the selected models"):
         for name, reason in unfit.items():
-            st.caption(plain(f"{title(name)} is unavailable for {reason}"))
+            st.caption(plain(f"{title(name)} cannot be computed for {reason}."))
 
 
 def _any_remote(models: Sequence[str]) -> bool:

@@ -50,8 +50,8 @@ def switch(method: Method) -> Control | None:
         wrap=True,
         help="Subtracts from each pair's curve its curve under a control: an unrelated query, the "
         "document's sentences in random order, or neutral text instead of the document. What "
-        "remains is due to what the control changes. For saliency also the query-free profile: the "
-        "part that does not depend on the query.",
+        "remains is due to what the control changes. For saliency, the query-free profile (the "
+        "part that does not depend on the query) can be subtracted too.",
     )
     return _kind(chosen, method)
 

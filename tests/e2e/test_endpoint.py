@@ -35,7 +35,7 @@ def test_what_is_sent_is_told_before_and_the_rest_does_not_fit(
         assert not any("grey" in text for text in server.sent)
         idle(page).get_by_text("unavailable for the selected models").click()
         why = page.get_by_test_id("stSidebar").get_by_text(
-            re.compile("Gradient saliency is unavailable for E5")
+            re.compile("Gradient saliency cannot be computed for E5")
         )
         expect(why).to_contain_text("so that there are no gradients")
         shown = page.content()

@@ -79,12 +79,12 @@ def upload(page: Page, file: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "method", "unfit"),
     [
-        ("BM25", "terms", "Gradient saliency is unavailable for"),
-        ("colbert", "maxsim", "Token decomposition is unavailable for"),
-        ("splade", "terms", "MaxSim shares is unavailable for"),
-        ("cross", "decomposition", "Term shares is unavailable for"),
-        ("judge", "saliency", "Term shares is unavailable for"),
-        ("answerer", "decomposition", "MaxSim shares is unavailable for"),
+        ("BM25", "terms", "Gradient saliency cannot be computed for"),
+        ("colbert", "maxsim", "Token decomposition cannot be computed for"),
+        ("splade", "terms", "MaxSim shares cannot be computed for"),
+        ("cross", "decomposition", "Term shares cannot be computed for"),
+        ("judge", "saliency", "Term shares cannot be computed for"),
+        ("answerer", "decomposition", "MaxSim shares cannot be computed for"),
     ],
 )
 def test_each_family(

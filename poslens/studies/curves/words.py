@@ -53,7 +53,7 @@ def over_what(curves: Sequence[PositionCurve], limits: Sequence[int | None] = ()
         if (names := [name for name, size in cut.items() if size == (n_cut, n)])
     )
     if any(curve.n_read is not None for curve in curves):
-        text = "Positions are in percent of the whole text's characters."
+        text = "Positions are percentages of the whole text's characters."
         if cut:
             text += (
                 " At each position, the mean covers the pairs whose text the model read there "

@@ -22,6 +22,7 @@ from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.types import TextPair
 from poslens.compute.compute import Compute, service
 from poslens.dashboard.__main__ import app
+from poslens.dashboard.widgets.method_choice import unfit_methods
 from poslens.studies.bias.contrast_view import contrasted, fitting
 from poslens.studies.bias.study import BIAS_STUDY
 from poslens.studies.bias.tables import Asked
@@ -52,9 +53,15 @@ def test_bm25_on_the_explain_page() -> None:
     assert shown_scores(page)[0] > 0
     captions = " ".join(c.value for c in page.caption)
     assert "statistics of sample" in captions
-    assert "Gradient saliency is unavailable for BM25: this method needs" in captions.replace(
+    assert "Gradient saliency cannot be computed for BM25: this method needs" in captions.replace(
         "\\", ""
     )
+
+
+def test_an_unfit_method_names_every_model_it_does_not_fit() -> None:
+    unfit = unfit_methods(["MiniLM-primacy", "BM25", "MiniLM"])
+    assert unfit["terms"].startswith("MiniLM-primacy and MiniLM: this method needs sparse")
+    assert unfit["saliency"].startswith("BM25: this method needs")
 
 
 def test_a_page_takes_the_hub_id_of_packaged_weights() -> None:
@@ -184,8 +191,8 @@ def test_a_folder_on_the_page_in_the_cache_and_under_test(neural: tuple[Path, st
     assert not page.exception and not page.error
     captions = " ".join(c.value for c in page.caption).replace("\\", "")
     if spec.family != "cross_encoder":
-        assert "Token decomposition is unavailable for mine: this method needs" in captions
-    assert "MaxSim shares is unavailable for" in captions or spec.family == "late_interaction"
+        assert "Token decomposition cannot be computed for mine: this method needs" in captions
+    assert "MaxSim shares cannot be computed for" in captions or spec.family == "late_interaction"
     chosen = make_method(method)
     assert service().explain(PAIR, spec, chosen).model.spec.family == spec.family != "dense"
     assert service().explain(PAIR, spec, chosen).from_cache

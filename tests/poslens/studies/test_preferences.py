@@ -88,7 +88,10 @@ def test_curves_state_the_certified_preference() -> None:
     found = certified()[repr(method)]
     assert verdict(method).startswith("On a model without position embeddings")
     assert found.order_blind.text("+.2f") in verdict(method)
-    assert found.order_blind.text("+.2f") in short_verdict(method)
+    assert short_verdict(method) == (
+        f"{found.order_blind.text('+.2f')} (the method's primacy-recency index on a model without "
+        f"position embeddings, {found.n_documents} documents)"
+    )
     posir = make_method("saliency", {"resampling": "point"})
     assert repr(posir) in certified(), "curve settings are measured too"
     other = make_method("occlusion", {"level": "token"})
