@@ -20,6 +20,7 @@ from poslens.attribution.curves.bootstrap import Statistic, Values
 from poslens.attribution.curves.curve_summary import index_of_sums, index_sums
 from poslens.attribution.evaluation.comparison import (
     INDEX_MARGIN,
+    POINTS,
     Comparison,
     adjusted,
     p_in_words,
@@ -44,7 +45,8 @@ def mean(means: Values) -> Values:
 class ItemMeasure:
     """A measure of one model: `statistic`, by default the mean, of the mean of `rows`, which have K
     numbers for each item. `documents` has the document of each item, which intervals resample.
-    `units` names the items. Two models that differ by at most `margin` are equivalent."""
+    `units` names the items. Two models that differ by at most `margin` are equivalent. If `share`,
+    the statistic is a share or a difference of shares, and sentences give it in percent."""
 
     title: str
     units: str
@@ -52,6 +54,7 @@ class ItemMeasure:
     rows: Mapping[Any, NDArray[np.float64]]
     documents: Mapping[Any, Hashable]
     statistic: Statistic = mean
+    share: bool = False
 
     @cached_property
     def digest(self) -> bytes:
@@ -84,7 +87,7 @@ class MeasuredModel:
 @dataclass(frozen=True)
 class PairedDifference:
     """A measure of a model compared with that of `other` over the items that both have: the value
-    of each, and the paired comparison."""
+    of each, and the paired comparison. `share` is that of the measure."""
 
     model: str
     other: str
@@ -93,6 +96,19 @@ class PairedDifference:
     value: float
     other_value: float
     comparison: Comparison
+    share: bool = False
+
+    @property
+    def in_words(self) -> str:
+        """`higher by 0.252 [0.180, 0.319] (p < 0.001)`, or the difference with its verdict if
+        neither model is higher; shares in percentage points."""
+        comparison = self.comparison
+        scale, form, unit = (100.0, ".1f", POINTS) if self.share else (1.0, ".3f", "")
+        if comparison.verdict not in ("higher", "lower"):
+            return comparison.text(f"+{form}", scale, unit)
+        sign = 1 if comparison.verdict == "higher" else -1
+        difference = comparison.difference.times(sign * scale).text(form)
+        return f"{comparison.verdict} by {difference}{unit} ({p_in_words(comparison)})"
 
 
 def paired_differences(models: Sequence[MeasuredModel]) -> list[PairedDifference]:
@@ -140,7 +156,14 @@ def _difference(
             float(measure.statistic(side.mean(0)[None])[0]) for side in (rows, other_rows)
         )
         return PairedDifference(
-            name, other_name, measure.title, measure.units, value, other_value, comparison
+            name,
+            other_name,
+            measure.title,
+            measure.units,
+            value,
+            other_value,
+            comparison,
+            measure.share,
         )
 
     return _differences.get((name, measure.digest, other_name, other.digest), difference)
@@ -184,20 +207,10 @@ def difference_sentences(differences: Sequence[PairedDifference]) -> list[str]:
     return [
         f"{model} compared with {other}: "
         + "; ".join(
-            f"{each.title} {_in_words(each.comparison)}"
+            f"{each.title} {each.in_words}"
             for each in differences
             if (each.model, each.other) == (model, other)
         )
         + "."
         for model, other in pairs
     ]
-
-
-def _in_words(comparison: Comparison) -> str:
-    """`higher by 0.252 [0.180, 0.319] (p < 0.001)`, or the difference with its verdict if neither
-    model is higher."""
-    if comparison.verdict not in ("higher", "lower"):
-        return comparison.text()
-    sign = 1 if comparison.verdict == "higher" else -1
-    difference = comparison.difference.times(sign).text()
-    return f"{comparison.verdict} by {difference} ({p_in_words(comparison)})"

@@ -228,21 +228,24 @@ def shift_sentence(
     meaning: str,
     margin: float,
     form: str = ".3f",
+    unit: str = "",
 ) -> str:
     """How `what` changes from the first to the last positions (`where`), and its meaning, as in
-    `side_sentence`."""
+    `side_sentence`; `unit` is that of the difference and the margin."""
     if difference is None or difference.interval is None:
         return "Too few documents to decide whether position matters."
-    meaning = side_sentence(difference, margin, meaning, "Equivalent")
-    return f"{what} {change_in_words(difference, form)} {where}. {meaning}"
+    meaning = side_sentence(difference, margin, meaning, "Equivalent", unit)
+    return f"{what} {change_in_words(difference, form, unit)} {where}. {meaning}"
 
 
-def side_sentence(difference: Estimate, margin: float, meaning: str, equivalent: str) -> str:
+def side_sentence(
+    difference: Estimate, margin: float, meaning: str, equivalent: str, unit: str = ""
+) -> str:
     """The meaning of a difference of the last minus the first positions: `meaning` with the side
     that has more in place of {}."""
     verdict = judged(difference, margin)
     if verdict == "too few documents":
         return "Too few documents to decide."
     if verdict == "equivalent":
-        return f"{equivalent} within the margin of {margin:g}."
+        return f"{equivalent} within the margin of {margin:g}{unit}."
     return meaning.format("end" if verdict == "higher" else "beginning")

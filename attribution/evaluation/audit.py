@@ -5,7 +5,7 @@ sentence is unretrieved if its own document is not in the top k. The control is 
 the sentences of each document in random order: an effect of position that remains there is due to
 position alone; one that disappears is due to content (docs/methods.md, section 14).
 
-The question is the sentence without punctuation and frequent words. The frequent words of a
+The question is the sentence without punctuation or frequent words. The frequent words of a
 language are its most frequent ones that together make up half of the corpus's running words.
 Sentences of fewer than three words are skipped.
 """

@@ -44,6 +44,9 @@ deviations of the model's scores: models have different scales."""
 SHARE_MARGIN = 0.02
 """Difference of two shares up to which they are equivalent."""
 
+POINTS = " percentage points"
+"""The unit of a difference of two shares times 100."""
+
 INDEX_MARGIN = 0.05
 """Difference of two primacy-recency indices, which range from -1 to 1, up to which they are
 equivalent."""
@@ -100,11 +103,11 @@ class Comparison:
         low, high = self.narrow
         return high <= self.margin if side == "higher" else low >= -self.margin
 
-    def text(self, form: str = "+.3f") -> str:
-        """The difference with its interval, the verdict, and about how many documents would
-        decide."""
+    def text(self, form: str = "+.3f", scale: float = 1.0, unit: str = "") -> str:
+        """The difference, times `scale`, with its interval and unit, the verdict, and about how
+        many documents would decide."""
         needed = "" if self.needed is None else f", about {self.needed:,} needed"
-        return f"{self.difference.text(form)}, {self.verdict}{needed}"
+        return f"{self.difference.times(scale).text(form)}{unit}, {self.verdict}{needed}"
 
     @property
     def sentence(self) -> str:
@@ -270,9 +273,9 @@ def _verdict(
     return "equivalent" if max(-narrow[0], narrow[1]) <= margin else "too few documents"
 
 
-def change_in_words(difference: Estimate, form: str = ".3f") -> str:
-    """A change with its interval, such as `drops by 0.054 [0.027, 0.082]`, or `does not change` if
-    all of it rounds to 0.
+def change_in_words(difference: Estimate, form: str = ".3f", unit: str = "") -> str:
+    """A change with its interval and unit, such as `drops by 0.054 [0.027, 0.082]`, or `does not
+    change` if all of it rounds to 0.
 
     The interval is in the direction of the change: its lower end is negative if it includes a
     change in the other direction.
@@ -281,9 +284,9 @@ def change_in_words(difference: Estimate, form: str = ".3f") -> str:
     if not any(digit in text for digit in "123456789"):
         return "does not change"
     if difference.value == 0:
-        return f"changes by {text}"
+        return f"changes by {text}{unit}"
     verb, factor = ("rises", 1) if difference.value > 0 else ("drops", -1)
-    return f"{verb} by {difference.times(factor).text(form)}"
+    return f"{verb} by {difference.times(factor).text(form)}{unit}"
 
 
 def _sentence(comparison: Comparison) -> str:

@@ -164,8 +164,8 @@ def failed_items(
     frame = pd.DataFrame(rows, columns=["run", unit, "reason"])
     frame = frame if several else frame.drop(columns="run")
     # Several runs can fail on the same item.
-    owner = (f"{len(failed)} runs", "result") if several else (failed[0][0].label, unit)
-    with no_result(frame, *owner):
+    owner = ("", "result") if several else (failed[0][0].label, unit)
+    with no_result(frame, *owner, where=f"in {len(failed)} runs" if several else ""):
         st.button(
             "Retry",
             key=f"{prefix}retry.{failed[0][0].key}",

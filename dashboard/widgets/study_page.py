@@ -159,8 +159,13 @@ def study_section(
         with panels.guarded():
             jobs = planned().jobs
             results = st.container()
+            ended = [(job, job.failures()) for job in jobs if not job.active]
             several = f" in {len(jobs)} runs" if len(jobs) > 1 else ""
-            done = run_board(jobs, prefix, unit=f"{plural(study.unit)}{several}") if jobs else 0
+            # Progress counts failed items too.
+            n_failed = sum(len(reasons) for _, reasons in ended)
+            failed = f" ({n_failed:,} failed)" if n_failed else ""
+            unit = f"{plural(study.unit)}{several}{failed}"
+            done = run_board(jobs, prefix, unit=unit) if jobs else 0
             if any_active(jobs) != ticking:
                 st.rerun()
             if not ticking:
@@ -177,7 +182,6 @@ def study_section(
                         if done
                         else "No results have been computed. Press Compute."
                     )
-            ended = [(job, job.failures()) for job in jobs if not job.active]
             failed_items(ended, prefix, unit=study.unit)
 
     board()

@@ -83,13 +83,19 @@ def chosen_row(frame: pd.DataFrame, key: str, ids: str, **options: Any) -> int |
 
 @contextmanager
 def no_result(
-    frame: pd.DataFrame, of: str = "", unit: str = "pair", key: str | None = None
+    frame: pd.DataFrame,
+    of: str = "",
+    unit: str = "pair",
+    key: str | None = None,
+    *,
+    where: str = "",
 ) -> Iterator[None]:
     """An expander, labeled with the count, that lists the items without a result and the reasons.
-    The body of the `with` block adds possible actions. `of` names their owner, and `unit` one
-    item."""
+    The body of the `with` block adds possible actions. `of` names their owner, `unit` one
+    item, and `where`, such as "in 4 runs", ends the label."""
     n = len(frame)
     text = f"{n:,} {unit}{'' if n == 1 else 's'}{f' of {of}' if of else ''} failed"
+    text = f"{text} {where}".rstrip()
     with st.expander(plain(text)):
         st.dataframe(frame.head(SHOWN_FAILURES), hide_index=True, key=key)
         if n > SHOWN_FAILURES:

@@ -14,7 +14,7 @@ from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate, Values
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.audit import ratios
-from poslens.attribution.evaluation.comparison import SHARE_MARGIN
+from poslens.attribution.evaluation.comparison import POINTS, SHARE_MARGIN
 from poslens.attribution.evaluation.needle import (
     MAX_LENGTH,
     MAX_NEEDLES,
@@ -376,7 +376,7 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
         return MeasuredModel(
             summary.model.spec.name,
             [
-                ItemMeasure("accuracy", "texts", SHARE_MARGIN, accuracy, needle_of),
+                ItemMeasure("accuracy", "texts", SHARE_MARGIN, accuracy, needle_of, share=True),
                 ItemMeasure(
                     "last minus first third of depths",
                     "texts",
@@ -384,6 +384,7 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
                     by_third,
                     needle_of,
                     _last_minus_first,
+                    share=True,
                 ),
             ],
         )
@@ -394,15 +395,17 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
         mean, difference = grid.mean(None), grid.last_minus_first
         if mean is None:
             return f"{name}: no cell."
-        sentences = [f"{name} retrieves {mean.text('.2f')} of the needles."]
+        sentences = [f"{name} retrieves {mean.text('.0%')} of the needles."]
         if difference is not None:
             sentences.append(
                 shift_sentence(
                     "The share",
-                    difference,
+                    difference.times(100),
                     "from the first to the last third of the text",
                     "Needles near the {} are easier to retrieve.",
-                    SHARE_MARGIN,
+                    100 * SHARE_MARGIN,
+                    ".1f",
+                    POINTS,
                 )
             )
         if unread := ", ".join(f"{number:,}" for number in summary.asked.unread):

@@ -108,6 +108,10 @@ def test_what_failed_is_listed_and_tried_again(
     page = open_page(name, dataset=mine.name, models=[model], **asked).run()
     assert not page.exception
     assert any("failed" in one.label for one in page.expander)
+    if fail in (audit, whole_audit):
+        n = 1 if fail is audit else 3
+        counted = f"3 of 3 documents \\({n} failed\\)"
+        assert any(counted in one.value for one in page.caption), "progress counts them too"
     assert any("reason" in f.value and WHY in list(f.value["reason"]) for f in page.dataframe)
     before = set(compute.runs._runs)
     next(one for one in page.button if one.label == "Retry").click().run()

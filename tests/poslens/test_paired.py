@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -42,6 +44,25 @@ def test_the_mean_is_compared_item_by_item() -> None:
     assert each.comparison.p == pytest.approx(stats.ttest_rel(second, first).pvalue, abs=0.02)
     assert each.comparison.verdict == "higher"
     assert difference_sentences([each])[0].startswith("B compared with A: score higher by 0.")
+
+
+def test_shares_differ_in_percentage_points() -> None:
+    low, high = np.tile([0.0, 0.0, 0.0, 1.0], 10), np.tile([0.0, 1.0, 1.0, 1.0], 10)
+    models = [
+        MeasuredModel(name, [replace(measure("missed", values), share=True)])
+        for name, values in (("A", low), ("B", high), ("C", high))
+    ]
+    for difference, start in zip(
+        paired_differences(models),
+        (
+            "B compared with A: missed higher by 50.0 [",
+            "C compared with A: missed higher by 50.0 [",
+            "C compared with B: missed +0.0 [+0.0, +0.0] percentage points, equivalent.",
+        ),
+        strict=True,
+    ):
+        (sentence,) = difference_sentences([difference])
+        assert sentence.startswith(start) and "] percentage points" in sentence
 
 
 def test_items_that_only_one_model_has_do_not_count() -> None:

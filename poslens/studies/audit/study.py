@@ -12,7 +12,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.audit import QUERY_FORMS, TOP, audit_method, require_top
 from poslens.attribution.evaluation.audit_workload import Workload, workload
 from poslens.attribution.evaluation.chunks import chunks_of
-from poslens.attribution.evaluation.comparison import SHARE_MARGIN, Verdict, judged
+from poslens.attribution.evaluation.comparison import POINTS, SHARE_MARGIN, Verdict, judged
 from poslens.attribution.retrievers.dense import FAMILY as DENSE
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.detect import family_of
@@ -50,7 +50,7 @@ AFTER_SHUFFLING: Mapping[Verdict, str] = {
     "lower": "Sentences near the beginning retrieve their document less often, even after "
     "shuffling.",
     "equivalent": "After shuffling, sentences near the beginning and near the end retrieve their "
-    f"document equally often, within {100 * SHARE_MARGIN:g} percentage points.",
+    f"document equally often, within {100 * SHARE_MARGIN:g}{POINTS}.",
     "too few documents": "There are too few documents to decide whether, after shuffling, "
     "sentences near the beginning or near the end retrieve their document less often.",
 }
@@ -105,7 +105,7 @@ PART = StudyPart(
         Measure(
             "last_minus_first_random_order",
             "share of unretrieved sentences, last minus first third, sentences in random order "
-            "(positive: primacy)",
+            "(positive: more unretrieved near the end, by primacy or truncation)",
             lambda summary: summary.last_minus_first["random"],
         ),
         Measure(
@@ -179,7 +179,7 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
             default="sentence",
             options=QUERY_FORMS,
             help="sentence: each sentence is a query. question: each query is a sentence without "
-            "punctuation and frequent words, like a typed question.",
+            "punctuation or frequent words, like a typed keyword query.",
         ),
         documents=Integer(
             title="Documents",
@@ -363,8 +363,8 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
         if difference is not None and difference.interval is not None:
             sentences.append(AFTER_SHUFFLING[judged(difference, SHARE_MARGIN)])
         if summary.recovered is not None and summary.base is not None:
-            points = summary.recovered.times(100).text("+.1f")
-            sentences.append(f"Recovered compared with {summary.base.name}: {points} points.")
+            points = f"{summary.recovered.times(100).text('+.1f')}{POINTS}"
+            sentences.append(f"Recovered compared with {summary.base.name}: {points}.")
         limit = limit_sentence(summary.index.spec, summary.truncations)
         return " ".join([*sentences, limit]).rstrip()
 

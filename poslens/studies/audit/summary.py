@@ -127,12 +127,12 @@ class AuditSummary:
         thirds = {key: thirds_row(document, "random", *asked) for key, document in by_id.items()}
         measures = (
             ("share of unretrieved sentences", shares, share),
-            ("unretrieved at the end minus at the beginning (shuffled)", thirds, thirds_difference),
+            ("last minus first (shuffled)", thirds, thirds_difference),
         )
         return MeasuredModel(
             self.name,
             [
-                ItemMeasure(title, "documents", SHARE_MARGIN, rows, ids, statistic)
+                ItemMeasure(title, "documents", SHARE_MARGIN, rows, ids, statistic, share=True)
                 for title, rows, statistic in measures
             ],
         )
@@ -248,19 +248,14 @@ def unretrieved_sentence(summary: AuditSummary, share: Estimate, control: Estima
     """The share of unretrieved sentences, and that after shuffling (`control`)."""
     form, top = summary.index.query_form, summary.index.top
     missed = (
-        f"{_percent(share)} of {form}s don't retrieve their own document"
+        f"{share.text('.1%')} of {form}s don't retrieve their own document"
         if share.value
         else f"every {form} retrieves its own document"
     )
     return (
-        f"{summary.name}: {missed} in the top {top} ({_percent(control)} unretrieved after "
+        f"{summary.name}: {missed} in the top {top} ({control.text('.1%')} unretrieved after "
         f"shuffling; {summary.n_sentences:,} {form}s of {len(summary.documents):,} documents)."
     )
-
-
-def _percent(share: Estimate) -> str:
-    value, bracket, interval = share.times(100).text(".1f").partition(" [")
-    return f"{value}%{bracket}{interval}"
 
 
 # -- truncation ------------------------------------------------------------------------------------

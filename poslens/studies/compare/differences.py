@@ -50,13 +50,14 @@ from poslens.study_part import MAX_PAIRS, Item, Scope
 class ComparedNumber:
     """A number of a passport that is a mean over items: its part and key in the passport, its
     title, and the difference up to which two models are equivalent. With `in_scores` it is divided
-    by the standard deviation of the model's scores."""
+    by the standard deviation of the model's scores. With `share` it is a share, in percent."""
 
     part: str
     key: str
     title: str
     margin: float
     in_scores: bool = False
+    share: bool = False
 
 
 MEASURES = (
@@ -65,7 +66,7 @@ MEASURES = (
     ),
     ComparedNumber("position_effect", "first_minus_last", "position effect on rank", 0.02),
     ComparedNumber("ranking", "ndcg_at_10", "nDCG@10", 0.01),
-    ComparedNumber("audit", "unretrieved", "unretrieved sentences", 0.02),
+    ComparedNumber("audit", "unretrieved", "unretrieved sentences", 0.02, share=True),
 )
 
 SALIENCY = make_method("saliency")
@@ -132,7 +133,7 @@ def differences_in_margins(
                     "symbol": style.symbol(number),
                 },
                 error_y=intervals(scaled, faint(str(look["color"]), 0.6)),
-                customdata=[difference.comparison.text() for difference in differences],
+                customdata=[difference.in_words for difference in differences],
                 hovertemplate="%{x}: %{customdata}",
             )
         )
@@ -230,7 +231,8 @@ class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
         """The model's own values of the measures, without those in standard deviations."""
         card = summary.card
         own = (
-            f"{measure.title} {np.mean([item.value for item in items]):.3f}"
+            f"{measure.title} "
+            + format(np.mean([item.value for item in items]), ".1%" if measure.share else ".3f")
             for measure in MEASURES
             if not measure.in_scores and (items := _items(card, measure))
         )
@@ -257,6 +259,7 @@ def _of_items(card: ModelPassport, measure: ComparedNumber) -> ItemMeasure:
         measure.margin,
         {key: np.array([item.value / scale]) for key, item in items.items()},
         {key: item.document for key, item in items.items()},
+        share=measure.share,
     )
 
 

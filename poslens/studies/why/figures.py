@@ -20,7 +20,7 @@ from poslens.figures.figure_base import (
 )
 from poslens.figures.legends import with_legend
 from poslens.figures.palettes import Style, escape
-from poslens.studies.why.summary import CHANGES, NULLS, WhySummary, percent, rank_words
+from poslens.studies.why.summary import CHANGES, NULLS, WhySummary, rank_words
 
 _SIDES = ("top left", "top right", "bottom left", "bottom right")
 
@@ -61,7 +61,7 @@ def causes_chart(
                 error_y=error,
                 hovertext=[
                     f"{escape(summary.name)}: {cause}, {n:,} misses"
-                    + (f", {percent(share)}" if share else "")
+                    + (f", {share.text('.0%')}" if share else "")
                     for cause, n, share in zip(CAUSES, counts, shares, strict=True)
                 ],
                 hovertemplate="%{hovertext}<extra></extra>",

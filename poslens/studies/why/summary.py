@@ -197,20 +197,14 @@ def verdict(summary: WhySummary) -> str:
     n, total = len(summary.misses), len(summary.explained)
     share = summary.missed
     top = summary.asked.top
+    in_percent = "" if share is None else f" ({share.text('.0%')})"
     head = (
-        f"{summary.name} misses {n:,} of {total:,} query-document "
-        f"pairs{'' if share is None else f' ({percent(share)})'}: the relevant document is not in "
-        f"the top {top:,}."
+        f"{summary.name} misses {n:,} of {total:,} query-document pairs{in_percent}: the relevant "
+        f"document is not in the top {top:,}."
     )
     parts = [
-        f"{cause} {percent(share)}"
+        f"{cause} {share.text('.0%')}"
         for cause in sorted(CAUSES, key=summary.count, reverse=True)
         if summary.count(cause) and (share := summary.share(cause)) is not None
     ]
     return f"{head} Causes: {', '.join(parts)}." if parts else head
-
-
-def percent(share: Estimate) -> str:
-    """A share in percent, with its interval."""
-    ends = "" if share.interval is None else f" [{share.low:.0%}, {share.high:.0%}]"
-    return f"{share.value:.0%}{ends}"

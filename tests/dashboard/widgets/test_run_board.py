@@ -201,7 +201,7 @@ def test_many_failures_are_counted_and_the_first_listed(setting: Setting) -> Non
 def test_failures_of_several_jobs_are_in_one_table(setting: Setting) -> None:
     setting.failed, setting.failed_of_b = {"p1": "It has no token."}, {"p1": "It is empty."}
     page, _ = setting.shown()
-    assert page.expander[0].label == "2 results of 2 runs failed"
+    assert page.expander[0].label == "2 results failed in 2 runs"
     table = page.dataframe[0].value
     assert list(table.columns) == ["run", "document", "reason"]
     assert table.to_numpy().tolist() == [

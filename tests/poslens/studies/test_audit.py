@@ -177,7 +177,7 @@ def test_the_call_gives_the_tables_of_the_command(
         after - before
     )
     apart = frame["last_minus_first_random_order"].diff().iloc[1]
-    row = differences.loc["unretrieved at the end minus at the beginning (shuffled)"]
+    row = differences.loc["last minus first (shuffled)"]
     assert row["difference"] == pytest.approx(apart) and row["documents"] == 12
 
 
