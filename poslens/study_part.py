@@ -28,6 +28,9 @@ Summary = TypeVar("Summary")
 MAX_PAIRS = 500
 """Maximum number of pairs that a passport attributes."""
 
+MOVABLE = "pairs with evidence"
+"""What selections of pairs whose evidence is moved are called."""
+
 NO_QUERIES = "This data set has no queries, so there are no pairs to attribute."
 NOT_YET = "Not computed yet."
 
@@ -112,9 +115,9 @@ class Scope:
         """The scope of jobs over these texts, which distinguishes them from those of other runs."""
         return f"{self.data.name}: passport"
 
-    def selection(self, chosen: Sequence[TextPair], n_all: int) -> str:
-        """How pairs were chosen from `n_all`; empty if all were."""
-        return "" if len(chosen) == n_all else f"{len(chosen):,} pairs spread evenly"
+    def selection(self, chosen: Sequence[TextPair], n_all: int, items: str = "pairs") -> str:
+        """How pairs, or what `items` names, were chosen from `n_all`; empty if all were."""
+        return "" if len(chosen) == n_all else f"{len(chosen):,} {items} spread evenly"
 
 
 @dataclass(frozen=True)

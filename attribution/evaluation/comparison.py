@@ -57,8 +57,8 @@ POWER = 0.8
 
 TEST = (
     "95% bootstrap intervals over documents; p is two-sided, from the same bootstrap, and "
-    "Holm-adjusted over all comparisons shown, so there can be too few documents for a verdict "
-    "even if the interval excludes 0; equivalent: the 90% interval is within the measure's margin "
+    'Holm-adjusted over all comparisons shown, so a verdict can be "too few documents" even if '
+    "the interval excludes 0; equivalent: the 90% interval is within the measure's margin "
     "(two one-sided tests)"
 )
 """What captions say of comparisons."""
@@ -80,7 +80,7 @@ class Comparison:
     comparisons that are shown together (`adjusted`); both None where `difference` has no interval.
     `needed` is about how many documents would decide, with a probability of 80% or more, if the
     difference and its spread stay what they are; None once it is decided, or where the spread is
-    unknown.
+    unknown. `n_compared` is the number of comparisons that `p_holm` is adjusted for.
     """
 
     difference: Estimate
@@ -89,6 +89,7 @@ class Comparison:
     p: float | None
     p_holm: float | None
     needed: int | None
+    n_compared: int = 1
 
     @property
     def verdict(self) -> Verdict:
@@ -232,7 +233,7 @@ def adjusted(comparisons: Sequence[Comparison | None]) -> list[Comparison | None
     for (i, comparison, p), p_holm in zip(
         with_p, holm([p for *_, p in with_p]).tolist(), strict=True
     ):
-        change = replace(comparison, p_holm=p_holm)
+        change = replace(comparison, p_holm=p_holm, n_compared=len(with_p))
         if change.verdict == "too few documents" and comparison.verdict in ("higher", "lower"):
             # Alone, the comparison has a verdict; among so many, it has none.
             needed = _documents(p, p_holm, comparison.difference)
@@ -308,11 +309,11 @@ def _sentence(comparison: Comparison) -> str:
 
 
 def p_in_words(comparison: Comparison) -> str:
-    """The adjusted p, and that it is adjusted where that changed it."""
+    """The adjusted p, and that it is adjusted if there are several comparisons."""
     p = comparison.p_holm or 0.0
     if p < 0.001:
         return "p < 0.001"
-    return "Holm-adjusted " * (comparison.p != comparison.p_holm) + f"p = {p:.2g}"
+    return "Holm-adjusted " * (comparison.n_compared > 1) + f"p = {p:.2g}"
 
 
 def _needed(value: float, margin: float, error: float | None, n: int) -> int | None:

@@ -20,7 +20,15 @@ from poslens.figures.curves import mean_curves
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause.figures import COSINE
 from poslens.studies.curves.words import too_few
-from poslens.study_part import Item, Number, PartAnswer, PartQuestion, Scope, shift_sentence
+from poslens.study_part import (
+    MOVABLE,
+    Item,
+    Number,
+    PartAnswer,
+    PartQuestion,
+    Scope,
+    shift_sentence,
+)
 
 RELOCATE = relocation_method()
 SEGMENTS_IN = {"order": segments_method("segments"), "random order": segments_method("shuffled")}
@@ -34,7 +42,7 @@ def _relocation(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
     jobs = [interventions.job(compute, spec, RELOCATE, moved, scope.name)]
     if too_few(spec.name, jobs[0].n_done(), len(moved)):
         return jobs, None
-    selection = scope.selection(moved, len(movable(scope.data.pairs)[0]))
+    selection = scope.selection(moved, len(movable(scope.data.pairs)[0]), MOVABLE)
     cause = interventions.data_set_cause(compute, spec, RELOCATE, moved, scope.data.name, selection)
     numbers = []
     if cause.last_minus_first is not None:
@@ -84,7 +92,7 @@ def _segments(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
     ]
     if any(too_few(spec.name, job.n_done(), len(documents)) for job in jobs):
         return jobs, None
-    selection = scope.selection(documents, len(documents_of(scope.data.pairs)))
+    selection = scope.selection(documents, len(documents_of(scope.data.pairs)), "documents")
     causes = {
         order: interventions.data_set_cause(
             compute, spec, method, documents, scope.data.name, selection
@@ -122,7 +130,8 @@ RELOCATION = PartQuestion(
     "relocation",
     "Effect of the evidence's position on the score",
     "Moving evidence removes it from its context. The first and last third include only positions "
-    "where the model reads the evidence whole; pairs without one in both thirds are left out.",
+    "where the model reads the evidence whole; pairs without such a position in each of the two "
+    "thirds are left out.",
     "pairs",
     _relocation,
 )
@@ -130,7 +139,7 @@ SEGMENTS = PartQuestion(
     "segments",
     "Weight of each position in the document vector",
     f"Each text is split into up to {N_SEGMENTS} consecutive segments of similar length. Only "
-    "vectors are compared; no query is ranked.",
+    "vectors are compared; no documents are ranked.",
     "documents",
     _segments,
 )

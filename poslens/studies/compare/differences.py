@@ -42,6 +42,7 @@ from poslens.rows import Table
 from poslens.studies.cause.service import DEFAULT_PAIRS
 from poslens.studies.passport import service as passports
 from poslens.studies.passport.service import QUESTIONS, ModelPassport
+from poslens.studies.positions.summary import FIRST_MINUS_LAST
 from poslens.study import Figure, Study, register
 from poslens.study_part import MAX_PAIRS, Item, Scope
 
@@ -64,7 +65,7 @@ MEASURES = (
     ComparedNumber(
         "relocation", "last_minus_first", "relocation difference", DEVIATIONS_MARGIN, True
     ),
-    ComparedNumber("position_effect", "first_minus_last", "position effect on rank", 0.02),
+    ComparedNumber("position_effect", "first_minus_last", FIRST_MINUS_LAST, 0.02),
     ComparedNumber("ranking", "ndcg_at_10", "nDCG@10", 0.01),
     ComparedNumber("audit", "unretrieved", "unretrieved sentences", 0.02, share=True),
 )
@@ -163,14 +164,14 @@ class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
     )
     limits = (
         "Relocation difference: score with the evidence in the last third minus first third, so "
-        "negative means primacy. Position effect on rank: nDCG@10 with the evidence first minus "
+        "negative means primacy. nDCG@10 first minus last: with the evidence first minus with it "
         "last, so positive means primacy. Nearer to 0, both mean less position bias. Saliency "
         "index: primacy-recency index of the mean saliency curve, negative for primacy; nearer to "
         "0, it need not mean less bias. Brackets are 95% bootstrap intervals over documents; p is "
         "adjusted for the number of rows (Holm). Equivalent: the 90% interval is within the margin "
-        "(two one-sided tests at 5%), which is 0.05 standard deviations of the scores, 0.02 of the "
-        "position effect, 0.01 of nDCG@10, 0.02 of the share of unretrieved sentences, or 0.05 of "
-        "the saliency index."
+        "(two one-sided tests at 5%), which is 0.05 standard deviations of the scores, 0.02 of "
+        "nDCG@10 first minus last, 0.01 of nDCG@10, 2 percentage points of unretrieved sentences, "
+        "or 0.05 of the saliency index."
     )
     parameters = Parameters(
         pairs=Integer(

@@ -39,7 +39,7 @@ from poslens.study_part import (
 )
 
 LIMITS = "Attribution isn't causation; see the effect of moving the evidence, below."
-PROFILE_LIMITS = "The query-free profile shows the document's own vector, for no query."
+PROFILE_LIMITS = "The query-free profile attributes the document's own vector and uses no query."
 PROFILE = make_method("profile")
 
 
@@ -58,15 +58,15 @@ def _attribution(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
     """Attribution by position and the query-free profile. Without queries, only the profile, which
     is then computed; with queries, it is shown if it is stored (`NULL_CONTROL` computes it)."""
     compute, spec, method = scope.compute, scope.spec, curve_method(scope.spec)
-    methods = [(method, scope.pairs, len(scope.data.pairs))] if scope.has_queries else []
+    methods = [(method, scope.pairs, len(scope.data.pairs), "pairs")] if scope.has_queries else []
     if _has_profile(spec):
-        methods.append((PROFILE, scope.of_each, len(documents_of(scope.data.pairs))))
+        methods.append((PROFILE, scope.of_each, len(documents_of(scope.data.pairs)), "documents"))
     if not methods:
         raise UserError(NO_QUERIES)
-    jobs = [compute.attribution_job(spec, each, pairs, scope.name) for each, pairs, _ in methods]
+    jobs = [compute.attribution_job(spec, each, pairs, scope.name) for each, pairs, *_ in methods]
     curves = [
-        compute.curve(spec, each, pairs, scope.data.name, scope.selection(pairs, n_all))
-        for (each, pairs, n_all), job in zip(methods, jobs, strict=True)
+        compute.curve(spec, each, pairs, scope.data.name, scope.selection(pairs, n_all, items))
+        for (each, pairs, n_all, items), job in zip(methods, jobs, strict=True)
         if job.n_done() and not too_few(spec.name, job.n_done(), job.total)
     ]
     if not curves:

@@ -55,7 +55,7 @@ def _ranking(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
             Number("psi", "PSI", Estimate(psi, n=quality.n), ".3f", note),
             Number("psi_minus_permutation", "PSI minus its mean with positions permuted", beyond),
         ]
-        finding = f"PSI is {psi:.3f} ({note}). {rankings.psi_verdict(p, quality.n)}"
+        finding = f"PSI is {psi:.3f} ({note}). {rankings.psi_verdict(psi, permuted, p, quality.n)}"
     provenance = (ranked.provenance(),)
     return jobs, PartAnswer(
         finding,

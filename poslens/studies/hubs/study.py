@@ -47,13 +47,13 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
 
     name = "hubs"
     title = "Hubs"
-    question = "Which documents do many queries retrieve that they do not answer, and why?"
+    question = "Which documents are retrieved by many queries that they don't answer, and why?"
     unit = "document"
     reads = (
-        "The in-degree of a document is the number of queries that retrieve it in their top k "
-        "although it does not answer them. In a skewed distribution, a few documents (hubs) are "
-        "retrieved by many such queries. Dotted lines: the same index with the words of each "
-        "document in random order."
+        "The in-degree of a document is the number of queries that it does not answer but that "
+        "have it in their top k, after relevant documents are removed from each ranking. In a "
+        "skewed distribution, a few documents (hubs) are retrieved by many such queries. Dotted "
+        "lines: the same corpus with the words of each document in random order."
     )
     limits = (
         "Documents judged relevant to a query are removed from its ranking before its top k is "

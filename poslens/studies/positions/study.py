@@ -47,7 +47,7 @@ from poslens.studies.positions.summary import (
 from poslens.studies.positions.tables import TABLES
 from poslens.studies.ranking.service import collection_of
 from poslens.study import Figure, Study, register
-from poslens.study_part import Item, Measure, Scope, StudyPart
+from poslens.study_part import MOVABLE, Item, Measure, Scope, StudyPart
 
 
 def _items(summary: PositionSummary) -> Iterator[Item]:
@@ -60,7 +60,7 @@ def _items(summary: PositionSummary) -> Iterator[Item]:
 
 def _of_scope(subject: PositionSubject, scope: Scope) -> PositionSubject:
     """The subject with the pairs that the scope moves."""
-    selection = scope.selection(scope.moved, len(movable(scope.data.pairs)[0]))
+    selection = scope.selection(scope.moved, len(movable(scope.data.pairs)[0]), MOVABLE)
     return replace(subject, moved=replace(subject.moved, pairs=scope.moved, selection=selection))
 
 
@@ -108,11 +108,11 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         "last, so positive means primacy. Controlled PSI: the position sensitivity index over "
         "these positions, with the same queries at each. Brackets are 95% bootstrap intervals over "
         "documents. Bands show variation within queries: each query's mean over positions is "
-        "subtracted first. p is Holm-adjusted for the number of models, so it can exceed 0.05 even "
-        "if the interval excludes 0. Equivalent: the 90% interval of first minus last is within "
-        f"{MARGIN:g} of 0 (two one-sided tests at 5%). Moving a sentence may break references to "
-        "it; turn on the control, which moves another sentence of similar length, to see how much "
-        "that changes nDCG@10."
+        'subtracted first. p is Holm-adjusted over the models (in "Paired differences", over the '
+        "comparisons), so it can exceed 0.05 even if the interval excludes 0. Equivalent: the 90% "
+        f"interval of first minus last is within {MARGIN:g} of 0 (two one-sided tests at 5%). "
+        "Moving a sentence may break references to it; turn on the control, which moves another "
+        "sentence of similar length, to see how much that changes nDCG@10."
     )
     parameters = Parameters(
         positions=Integer(
@@ -157,7 +157,7 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
             )
         collection = collection_of(data)
         pairs = list(spread_evenly(usable, min(settings.pairs or len(usable), len(usable))))
-        selection = "" if len(pairs) == len(usable) else f"{len(pairs):,} pairs spread evenly"
+        selection = "" if len(pairs) == len(usable) else f"{len(pairs):,} {MOVABLE} spread evenly"
         nulls, notes = [], [reason] if reason else []
         if selection:
             notes.append(f"{len(pairs):,} pairs, spread evenly over the data set, are used.")
@@ -347,7 +347,7 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
             n_queries=effect.n,
             n_documents=effect.n_documents,
             truncated=sum(not query.whole for query in summary.queries),
-            selection=(moved.selection, f"among {moved.collection.survey.n:,} documents"),
+            selection=(moved.selection, f"ranked among {moved.collection.survey.n:,} documents"),
             control="another sentence moved" if summary.null is not None else "",
             interval=effect.effect.difference,
         )

@@ -28,6 +28,8 @@ from poslens.compute.provenance import ModelIdentity
 from poslens.paired import ItemMeasure, MeasuredModel
 
 ALL, WHOLE = "all", "read whole"
+FIRST_MINUS_LAST = "nDCG@10 first minus last"
+"""The difference itself, not "position effect": a lower one may be a stronger effect."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +88,7 @@ class PositionSummary:
         ids = [query.pair.pair_id for query in self.queries]
         documents = {query.pair.pair_id: query.pair.document for query in self.queries}
         rows = dict(zip(ids, differences, strict=True))
-        measure = ItemMeasure(
-            "position effect on rank (nDCG@10 first minus last)", "queries", MARGIN, rows, documents
-        )
+        measure = ItemMeasure(FIRST_MINUS_LAST, "queries", MARGIN, rows, documents)
         return MeasuredModel(self.name, (measure,))
 
     @cached_property

@@ -149,10 +149,12 @@ def group_provenance(rankings: Sequence[Measured]) -> list[Provenance]:
     ]
 
 
-def psi_verdict(p: float, n_queries: int) -> str:
-    """What the p value of PSI allows to conclude, in a sentence."""
+def psi_verdict(psi: float, under_permutation: float, p: float, n_queries: int) -> str:
+    """What PSI, its mean under permutation and its p value allow to conclude, in a sentence."""
     if p < LEVEL:
         return "Rankings depend on the position of the evidence."
+    if psi <= under_permutation:
+        return "This is no larger than expected of a model that ignores position."
     return (
         f"{n_queries:,} queries are too few to distinguish this from the PSI of a model that "
         "ignores position."

@@ -98,8 +98,8 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
         ),
         own_corpus=Switch(
             title="Search the query's own corpus",
-            help="Search only the query's part of the corpus (PosIR's domain), as in published "
-            "figures, instead of the whole corpus, which is harder and shows whether a model "
+            help="Search only the query's part of the corpus (its domain in PosIR), as in "
+            "published figures. Searching the whole corpus is harder and shows whether a model "
             "prefers documents in the query's language.",
         ),
         monolingual=Switch(
@@ -324,11 +324,14 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
         evaluation, groups = summary.evaluation, summary.by_group
         profile = evaluation.profile if groups is None else groups.profile
         ndcg = f"{summary.name}: nDCG@10 {evaluation.estimates[NDCG]}, {evaluation.n:,} queries"
-        if profile is None or profile.psi is None or profile.p is None:
+        if profile is None:
+            return f"{ndcg}."
+        psi, permuted, p = profile.psi, profile.psi_under_permutation, profile.p
+        if psi is None or permuted is None or p is None:
             return f"{ndcg}."
         return (
-            f"{ndcg}. PSI is {profile.psi:.3f}, against {profile.psi_under_permutation:.3f} under "
-            f"permutation (p = {profile.p:.2g}). {service.psi_verdict(profile.p, evaluation.n)}"
+            f"{ndcg}. PSI is {psi:.3f}, against {permuted:.3f} under permutation (p = {p:.2g}). "
+            + service.psi_verdict(psi, permuted, p, evaluation.n)
         )
 
     def provenance(self, summary: Any) -> Provenance:

@@ -18,6 +18,7 @@ from poslens.attribution.evaluation.comparison import (
     compared,
     holm,
     judged,
+    p_in_words,
     paired,
     paired_indices,
 )
@@ -81,7 +82,7 @@ def test_verdicts(mean: float, spread: float, n: int, verdict: str, words: str) 
 def test_a_verdict_that_the_adjustment_changed_says_so() -> None:
     found = compared(normal(0.05, 0.1, 30), None, 0.02)
     assert found is not None and found.verdict == "higher" and "Holm" not in found.sentence
-    open_ = replace(found, p=0.03, p_holm=0.06, needed=40)
+    open_ = replace(found, p=0.03, p_holm=0.06, needed=40, n_compared=2)
     assert open_.verdict == "too few documents"
     assert open_.sentence == (
         "Too few documents to decide (Holm-adjusted p = 0.06); about 40 documents would be needed."
@@ -130,6 +131,14 @@ def test_holm_over_all_comparisons_takes_back_what_chance_would_give() -> None:
     assert together[0].verdict == "too few documents"
     assert together[0].needed is not None and together[0].needed > 30
     assert adjusted([weak])[0] == weak
+
+
+def test_the_largest_p_is_holm_adjusted_too_although_it_is_the_same() -> None:
+    sure, less = (compared(normal(mean, 0.05, 30), None, 0.01) for mean in (0.2, 0.025))
+    assert sure is not None and less is not None and less.verdict == "higher"
+    among = adjusted([sure, less])[1]
+    assert among is not None and among.p == among.p_holm == less.p
+    assert p_in_words(among) == f"Holm-adjusted {p_in_words(less)}"
 
 
 def test_holm_by_hand() -> None:

@@ -359,8 +359,9 @@ def test_the_baseline_says_what_it_was_made_over(
     lines = checking.baseline_lines(stored, NAMES)
     assert "sample (304 pairs of 68 documents)" in lines[0]
     assert lines[1:] == [
-        "relocation: 29 pairs of 29 documents (30 pairs spread evenly)",
-        "position_effect: 30 queries of 30 documents (30 pairs spread evenly, among 68 documents)",
+        "relocation: 29 pairs of 29 documents (30 pairs with evidence spread evenly)",
+        "position_effect: 30 queries of 30 documents (30 pairs with evidence spread evenly, "
+        "ranked among 68 documents)",
         "ranking: 304 queries of 68 documents",
         "audit: 66 documents (queries: sentences, top 10)",
         "misses: 304 pairs of 68 documents (top 10)",

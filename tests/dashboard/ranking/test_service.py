@@ -110,6 +110,21 @@ def test_tables(ranked: Ranked) -> None:
     assert len(tables.filtered(queries, [])) == 4
 
 
+@pytest.mark.parametrize(
+    ("psi", "p", "verdict"),
+    [
+        (0.3, 0.01, "Rankings depend on the position of the evidence."),
+        (0.3, 0.1, "304 queries are too few to distinguish this from the PSI of a model that"),
+        (0.2, 0.6, "This is no larger than expected of a model that ignores position."),
+        (0.1, 0.8, "This is no larger than expected of a model that ignores position."),
+    ],
+)
+def test_only_a_psi_above_its_permutation_mean_needs_more_queries(
+    psi: float, p: float, verdict: str
+) -> None:
+    assert ranking_service.psi_verdict(psi, 0.2, p, 304).startswith(verdict)
+
+
 def test_a_querys_top(ranked: Ranked) -> None:
     query = tables.query_of(ranked, "row-3")
     top = tables.top_frame(ranked, query)
