@@ -13,7 +13,6 @@ import typer
 from poslens.commands import listing as listing_command
 from poslens.commands.study_group import StudyGroup, add_studies
 from poslens.storage import command as cache
-from poslens.studies.benchmark import command as benchmark
 from poslens.studies.cause import command as interventions
 from poslens.studies.check import command as check
 from poslens.studies.compare import command as compare
@@ -30,7 +29,6 @@ _GROUPS = (
     published.app,
     passport.app,
     check.app,
-    benchmark.app,
     listing_command.app,
     cache.app,
 )

@@ -106,18 +106,14 @@ class Choice(Parameter[str]):
 @dataclass(frozen=True, kw_only=True)
 class Several(Parameter[tuple[str, ...]]):
     """One or more values, each checked by `check`, which raises UserError. `options` are
-    suggestions, or the only values allowed if `closed`. The default replaces an empty choice,
-    unless it `may_be_empty`."""
+    suggestions, or the only values allowed if `closed`. The default replaces an empty choice."""
 
     options: tuple[str, ...]
     check: Callable[[str], object] = str
     closed: bool = False
-    may_be_empty: bool = False
 
     def parse(self, value: Any) -> tuple[str, ...]:
         choices = [value] if isinstance(value, str) else list(value)
-        if not choices and not self.may_be_empty:
-            choices = list(self.default)
         for choice in choices:
             if self.closed and choice not in self.options:
                 raise UserError(
@@ -125,7 +121,7 @@ class Several(Parameter[tuple[str, ...]]):
                     f"{', '.join(self.options)}."
                 )
             self.check(choice)
-        return tuple(dict.fromkeys(map(str, choices)))
+        return tuple(dict.fromkeys(map(str, choices))) or self.default
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -91,10 +91,6 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
         that it offers."""
         return self.parameters
 
-    def default_models(self, settings: Settings) -> Sequence[str]:
-        """The models of a command that names none."""
-        return self.models
-
     @abstractmethod
     def corpus(self, data: DataSet, settings: Settings) -> Corpus:
         """The part of a data set that the study uses.
@@ -144,7 +140,7 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
 
     def without_models(self, corpus: Corpus) -> list[Summary]:
         """Results that no model computes, such as rankings read from a file; they follow those of
-        models.
+        models. A command that has them needs no model.
 
         Raises:
             UserError: they don't fit the corpus.
@@ -217,10 +213,6 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
     def tables_of(self, summaries: Sequence[Summary]) -> Mapping[str, Table[Any]]:
         """The tables that these results can fill."""
         return self.all_tables
-
-    def figure_of(self, table: str) -> Figure[Summary]:
-        """The figure that the command draws with a table."""
-        return next((each for each in self.figures if table in each.tables), self.figures[0])
 
     @property
     def streams(self) -> bool:

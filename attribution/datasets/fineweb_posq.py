@@ -24,7 +24,6 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.types import TextPair
 
 GROUPS = Groups(
-    "fineweb-posq",
     "FineWeb-PosQ",
     "the third of the passage that answers them",
     ("beginning", "middle", "end"),

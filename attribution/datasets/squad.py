@@ -44,7 +44,6 @@ SUFFIXES = (".json", ".json.gz")
 _STARTS = (0, 100, 200, 300, 400, 500)
 _END = 3120
 GROUPS = Groups(
-    "squad-posq",
     "SQuAD-PosQ",
     "the answer's first character",
     (*(f"[{a},{b})" for a, b in pairwise(_STARTS)), f"[500,{_END}]"),

@@ -66,11 +66,10 @@ class LostDocument(Rejection):
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Groups of queries that a benchmark compares: its `name` on the command line, its `title`, the
-    criterion `by` which queries are grouped, and the groups' `names` in order. A query can count in
-    several groups or in none."""
+    """Groups of queries that a benchmark compares: its `title`, the criterion `by` which queries
+    are grouped, and the groups' `names` in order. A query can count in several groups or in
+    none."""
 
-    name: str
     title: str
     by: str
     names: tuple[str, ...]

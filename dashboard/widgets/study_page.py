@@ -211,14 +211,13 @@ def _widget(name: str, parameter: Parameter[Any]) -> Any:
         )
     bound: dict[str, Any] = {"key": name, "bind": "query-params", "help": parameter.help}
     if isinstance(parameter, Several):
-        values = st.multiselect(
+        return st.multiselect(
             title,
             parameter.options,
             default=list(parameter.default),
             accept_new_options=not parameter.closed,
             **bound,
         )
-        return values if values or parameter.may_be_empty else list(parameter.default)
     if isinstance(parameter, Switch):
         return st.toggle(title, parameter.default, **bound)
     if isinstance(parameter, Numbers):

@@ -136,8 +136,10 @@ def _run(study: Study[Any, Any, Any], given: dict[str, Any]) -> None:
         {name: _value(declared, given[name]) for name, declared in study.parameters.items()}, table
     )
     data = with_rejections(study.read(data_name(given["dataset"])))
-    specs = specs_of(given["model"] or study.default_models(settings), data.name)
+    specs = specs_of(given["model"] or (), data.name)
     corpus = study.corpus(data, settings)
+    if not specs and not study.without_models(corpus):
+        specs = specs_of(study.models, data.name)
     quiet()
     from poslens.compute.compute import service
 
@@ -200,8 +202,8 @@ def print_summaries(
     """Print a table of the results, and draw them if `figure` is a file."""
     provenance = study.provenances(summaries, table)
     if figure is not None:
-        drawn = study.figure_of(table).draw(summaries, figure.style, provenance)
-        figure.draw(drawn, provenance)
+        drawn = next((each for each in study.figures if table in each.tables), study.figures[0])
+        figure.draw(drawn.draw(summaries, figure.style, provenance), provenance)
     print_table(study.all_tables[table].frame(summaries), format.value, provenance)
 
 

@@ -1,4 +1,4 @@
-"""Rows of the tables of `rank` and of the benchmarks with groups of queries."""
+"""Rows of the tables of `rank`."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from poslens.compute.coverage import Report
 from poslens.compute.protocols import posir_ranking_spec
 from poslens.compute.runs import Job
 from poslens.paired import MeasuredModel, PairedDifference
-from poslens.parameters import ModelName, Parameters, Settings, Several, Switch, Text
+from poslens.parameters import Integer, ModelName, Parameters, Settings, Several, Switch, Text
 from poslens.rows import Table
 from poslens.studies.ranking import service
 from poslens.studies.ranking.benchmarks import EvidencePositions, pools
@@ -93,7 +93,6 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
             option="--run",
             default=(),
             options=(),
-            may_be_empty=True,
             help="NAME=FILE of rankings from another program, in TREC format; repeatable.",
         ),
         own_corpus=Switch(
@@ -123,6 +122,15 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
             help="Exclude pairs whose evidence is past a model's context limit, even partly, and "
             f"pairs with more than {coverage.MAX_UNKNOWN:.0%} unknown tokens.",
         ),
+        group_queries=Integer(
+            title="Queries of each group",
+            default=0,
+            low=0,
+            high=10_000_000,
+            help="Measure this many queries of each group, drawn at random; 0 means all. For data "
+            "sets with groups of queries.",
+        ),
+        seed=Integer(title="Seed", default=0, low=0, high=1 << 31, help="Seed of that draw."),
         against=Text(
             title="Other data set",
             help="Data set whose order of models --table agreement compares.",
@@ -137,10 +145,6 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
         Figure("Queries by evidence position", draw_evidence, ("evidence",)),
     )
 
-    def default_models(self, settings: Settings) -> Sequence[str]:
-        """None if runs are measured."""
-        return () if settings.runs else self.models
-
     def parameters_for(self, data: DataSet) -> Parameters:
         """What the data set's corpus and queries allow, and the registered runs of its queries."""
         collection = collection_of(data)
@@ -148,6 +152,8 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
         offered = replace(self.parameters["runs"], options=runs, default=runs[:PRESELECTED])  # type: ignore[call-arg]
         hidden = {
             "against": True,
+            "group_queries": collection.groups is None,
+            "seed": collection.groups is None,
             "runs": not runs,
             "own_corpus": len(collection.parts) < 2,
             "monolingual": not service.has_pools(collection),
@@ -350,6 +356,8 @@ def _setup(data: DataSet, settings: Settings) -> RankingSetup:
     collection = collection_of(data)
     if settings.monolingual:
         collection = monolingual(collection)
+    if settings.group_queries:
+        collection = collection.sampled(settings.group_queries, settings.seed)
     first = _searching(with_corpus(resolve.resolve(settings.first_stage), data.name), settings)
     own_corpus = settings.own_corpus or settings.monolingual
     return RankingSetup(collection, own_corpus, first)

@@ -15,7 +15,7 @@ from poslens.attribution.evaluation.ranking_measures import CUTOFFS, NDCG, evalu
 from poslens.attribution.evaluation.search import Ranking
 from tests.support.plain_bootstrap import plain_bca
 
-GROUPS = Groups("mine", "Mine", "place", ("early", "middle", "late"))
+GROUPS = Groups("Mine", "place", ("early", "middle", "late"))
 N_DOCUMENTS = 150
 N_QUERIES = 90
 
@@ -114,5 +114,5 @@ def test_what_is_read_of_the_evidence_group_by_group() -> None:
 def test_no_query_in_a_group_is_no_result() -> None:
     collection, rankings, _ = made()
     evaluation = evaluate("M", rankings, collection)
-    other = Groups("other", "Other", "place", ("nowhere",))
+    other = Groups("Other", "place", ("nowhere",))
     assert grouped(evaluation.per_query, collection.queries, other) is None

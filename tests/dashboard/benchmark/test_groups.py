@@ -1,4 +1,4 @@
-"""benchmark squad-posq and fineweb-posq: the tables and the figure, and Ranking's own groups."""
+"""SQuAD-PosQ and FineWeb-PosQ: tables and figure of `rank`, and the page's groups."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def frame_of(found: Any) -> pd.DataFrame:
 def test_squad_posq_prints_groups_that_a_count_of_ranks_gives(tmp_path: Path) -> None:
     path = str(squad(tmp_path / "squad"))
     asked = ("--dataset", path, "--model", "BM25", "--format", "csv")
-    groups = frame_of(run("benchmark", "squad-posq", *asked, "--table", "groups"))
-    positions = frame_of(run("benchmark", "squad-posq", *asked)).iloc[0]
+    groups = frame_of(run("rank", *asked, "--table", "groups"))
+    positions = frame_of(run("rank", *asked, "--table", "positions")).iloc[0]
     ranks = frame_of(
         run("rank", "--dataset", path, "--model", "BM25", "--table", "queries", "--format", "csv")
     )
@@ -91,13 +91,14 @@ def test_squad_posq_prints_groups_that_a_count_of_ranks_gives(tmp_path: Path) ->
 def test_a_figure_and_the_provenance_say_what_was_drawn_and_resampled(tmp_path: Path) -> None:
     path, file = squad(tmp_path / "squad"), tmp_path / "groups.json"
     asked = (
-        "benchmark",
-        "squad-posq",
+        "rank",
+        "--table",
+        "positions",
         "--dataset",
         str(path),
         "--model",
         "BM25",
-        "--queries",
+        "--group-queries",
         "11",
     )
     found = json.loads(run(*asked).stdout)
@@ -125,33 +126,34 @@ def test_fineweb_posq_draws_queries_of_each_class(tmp_path: Path) -> None:
     ]
     path = tmp_path / "posq.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    asked = ("benchmark", "fineweb-posq", "--dataset", str(path), "--model", "BM25")
-    (row,) = json.loads(run(*asked, "--queries", "2").stdout)["rows"]
+    asked = ("rank", "--dataset", str(path), "--model", "BM25", "--table", "positions")
+    (row,) = json.loads(run(*asked, "--group-queries", "2").stdout)["rows"]
     assert row["queries"] == 6 and [row[n] for n in ("beginning", "middle", "end")] == [1, 1, 1]
     assert row["PSI"] == 0 and row["harmonic mean"] == 1
-    (row,) = json.loads(run(*asked, "--queries", "0").stdout)["rows"]
+    (row,) = json.loads(run(*asked).stdout)["rows"]
     assert row["queries"] == sum(bool(one["question"]) for one in rows)
 
 
-def test_another_data_set_is_one_sentence(tmp_path: Path) -> None:
-    for asked, said in (
-        (("fineweb-posq", "--dataset", str(squad(tmp_path / "squad"))), "format of FineWeb-PosQ"),
-        (("squad-posq", "--dataset", "sample"), "format of SQuAD-PosQ"),
-        (("squad-posq", "--dataset", str(tmp_path / "nowhere")), "There is no data set"),
-        (
-            ("squad-posq", "--dataset", "sample", "--figure", "x.txt"),
-            "doesn't have a supported suffix",
-        ),
-    ):
-        found = run("benchmark", *asked)
-        assert found.exit_code == 2 and said in found.stderr and "\n" not in found.stderr.strip()
-    found = run("rank", "--dataset", "sample", "--model", "BM25", "--table", "groups")
-    assert found.exit_code == 2 and "no groups of queries" in found.stderr
+@pytest.mark.parametrize("options", [("--table", "groups"), ("--group-queries", "2")])
+def test_a_data_set_without_groups_is_one_sentence(options: tuple[str, str]) -> None:
+    refused = run("rank", "--dataset", "sample", "--model", "BM25", *options)
+    assert refused.exit_code == 2 and "no groups of queries" in refused.stderr
+    assert "\n" not in refused.stderr.strip()
 
 
 def test_the_ranking_page_gives_the_same_groups(tmp_path: Path) -> None:
     datasets.register("squad", squad(tmp_path / "squad"))
-    asked = ("benchmark", "squad-posq", "--dataset", "squad", "--model", "BM25", "--format", "csv")
+    asked = (
+        "rank",
+        "--table",
+        "positions",
+        "--dataset",
+        "squad",
+        "--model",
+        "BM25",
+        "--format",
+        "csv",
+    )
     printed = frame_of(run(*asked)).iloc[0]
     page = open_page("ranking", dataset="squad", models=["BM25"], tab="Rankings")
     page.run()

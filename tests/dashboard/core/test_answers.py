@@ -92,11 +92,6 @@ ARGUMENTS = {
     "passport": "--model BM25 --dataset pairs --part attribution --part ranking",
     "check": "--model BM25 --dataset pairs --baseline baseline.json --only ranking",
     **{
-        f"benchmark {name} --table {table}": f"--model BM25 --dataset {name} --table {table}"
-        for name in ("squad-posq", "fineweb-posq")
-        for table in ("positions", "groups")
-    },
-    **{
         f"needles --table {name}": "--model BM25 --corpus pairs --needles 2 "
         f"--depths 0,100 --lengths 64 --table {name}"
         for name in ("cells", "summary")

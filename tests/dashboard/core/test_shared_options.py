@@ -79,8 +79,6 @@ def test_a_model_of_no_folder_is_refused_before_anything_is_computed(
     name: str, tmp_path: Path, pairs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    if name.startswith("benchmark "):
-        pytest.skip("refuses the data first")
     words = (*name.split(), *NEEDED.get(name, ()))
     more = () if name == "bias" else ("--data", f"mine={pairs}")
     done = run(*words, "--model", f"own={tmp_path / 'nowhere'}", *more)
@@ -100,11 +98,6 @@ def test_of_several_data_sets_one_has_to_be_chosen(pairs: Path) -> None:
     assert refused.exit_code == 2 and "mine and other: select one with --dataset" in refused.stderr
     chosen = run("failures", "--model", "BM25", "--method", "terms", *several, "--dataset", "other")
     assert json.loads(chosen.stdout)["dataset"] == "other"
-
-
-def test_a_benchmark_needs_a_data_set() -> None:
-    refused = run("benchmark", "squad-posq", "--model", "BM25")
-    assert refused.exit_code == 2 and "give --data NAME=PATH or --dataset" in refused.stderr
 
 
 def test_a_folder_goes_by_the_name_it_is_given(
