@@ -31,6 +31,9 @@ MAX_PAIRS = 500
 MOVABLE = "pairs with evidence"
 """What selections of pairs whose evidence is moved are called."""
 
+NOT_NEGATIVE = "cannot be negative, so its interval starts at 0"
+"""Note of numbers with a one-sided interval."""
+
 NO_QUERIES = "This data set has no queries, so there are no pairs to attribute."
 NOT_YET = "Not computed yet."
 

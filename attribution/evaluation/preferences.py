@@ -230,7 +230,7 @@ def with_query(
 class PlantedResponse:
     """What a method shows of a planted bias, with intervals as in `Preference`.
 
-    `indices` are those at `STRENGTHS`, `slope` is the change of the index per unit of strength, and
+    `indices` are those at `STRENGTHS`, `slope` is the change in the index per unit of strength, and
     `rank_correlation` Spearman's; None if all indices are equal. `primacy` and `recency` are
     detection limits: the smallest strength from which the difference of the index from the
     order-blind one, paired by document, excludes 0 on the planted side; None if not even the whole

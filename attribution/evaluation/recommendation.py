@@ -48,7 +48,9 @@ def recommendation(
     if not better:
         if undecided or not measured:
             return Recommendation(
-                False, f"Too few held-out documents to show less position bias{_needed(undecided)}."
+                False,
+                "Too few held-out documents to decide whether position bias changes"
+                f"{_needed(undecided)}.",
             )
         return Recommendation(False, "Held-out documents show no less position bias.")
     if quality is None:
@@ -120,7 +122,7 @@ def _listed(parts: Sequence[str]) -> str:
 
 def _needed(comparisons: Sequence[Comparison]) -> str:
     counts = [each.needed for each in comparisons if each.needed is not None]
-    return f"; about {min(counts):,} documents would be needed in total" if counts else ""
+    return f"; about {min(counts):,} held-out documents would be needed" if counts else ""
 
 
 def on_quality_front(points: Sequence[tuple[float | None, float | None]]) -> list[bool]:

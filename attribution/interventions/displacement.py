@@ -1,5 +1,5 @@
 """Displacement: the whole text moves without changing, after a neutral prefix or, for models that
-add position embeddings to word embeddings, by shifted position ids. A change of the score is
+add position embeddings to word embeddings, by shifted position ids. A change in the score is
 then caused by position, not by content.
 """
 

@@ -205,7 +205,7 @@ def edit_curves(
     should_stop: Callable[[], bool] = lambda: False,
     cached: Known | None = None,
 ) -> EditCurves:
-    """The change of the vector of the pair's document if neutral text is inserted, or its own text
+    """The change in the vector of the pair's document if neutral text is inserted, or its own text
     removed, at three positions; the query is not used.
 
     A text that would not be read whole after an insertion is shortened first (see `shortened`).

@@ -76,15 +76,16 @@ class Calibration:
     @property
     def words(self) -> str:
         """Every number of it, for captions."""
-        return self._described("token blocks")
+        return self._described("token blocks", "the last half of the layers")
 
     @property
     def key(self) -> str:
         """Every number of it, as it is part of the fingerprints that results are stored under."""
-        return self._described("baskets")  # as PosLens 0.1 wrote it, so that its results are valid
+        # As PosLens 0.1 wrote it, so that its results are valid.
+        return self._described("baskets", "half of the layers")
 
-    def _described(self, blocks: str) -> str:
-        layers = "half of the layers" if self.layers is None else f"last {self.layers} layers"
+    def _described(self, blocks: str, half: str) -> str:
+        layers = half if self.layers is None else f"last {self.layers} layers"
         return f"strength {decimals(self.strength)}, {blocks} of {self.block}, {layers}"
 
     def first_of(self, n: int, name: str) -> int:

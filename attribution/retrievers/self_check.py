@@ -34,7 +34,7 @@ MAX_DISTANCE, MAX_COARSE_DISTANCE = 1e-3, 0.05
 class SelfCheck:
     """Results for `PROBE`.
 
-    `library` is the distance from the library's result. `forward` is the change of the score by
+    `library` is the distance from the library's result. `forward` is the change in the score by
     linearising; `completeness` is decomposition's completeness error relative to the absolute sum
     of its shares (None if the model cannot be linearised). `unfit` has the methods that do not work
     with this model, each with the reason.

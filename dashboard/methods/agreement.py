@@ -25,7 +25,7 @@ from poslens.studies.cause import tables as intervention_tables
 def section(data: DataSet, models: Sequence[str], methods: Mapping[str, Method]) -> None:
     """The number of pairs, progress, and the agreement of each method."""
     st.caption(
-        "How well does a method's curve over positions correlate with the change of the score when "
+        "How well does a method's curve over positions correlate with the change in the score when "
         "the evidence is moved (relocation) or parts are deleted (ablation)?"
     )
     choice = choose_movable(data, models, ablation_method(), "cause.pairs")

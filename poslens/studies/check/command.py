@@ -85,7 +85,7 @@ def check(
         float,
         typer.Option(
             help=(
-                "Maximum mean change of the scores of the same pairs, in standard deviations of "
+                "Maximum mean change in the scores of the same pairs, in standard deviations of "
                 "the baseline's scores."
             )
         ),

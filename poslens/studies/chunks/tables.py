@@ -69,7 +69,7 @@ class SettingRow:
 
 @dataclass(frozen=True)
 class ChangeRow:
-    """The change of one measure from the reference to the chosen setting, on held-out documents."""
+    """The change in one measure from the reference to the chosen setting, on held-out documents."""
 
     model: str = column(MODEL)
     measure: str = column("unretrieved, reciprocal_rank or cut, as in the table of settings.")

@@ -40,7 +40,7 @@ class DebiasRow:
         form="+.3f",
     )
     rank_effect_change: Comparison | None = column(
-        "Change of its size against the plain model.", title="change of its size", form="+.3f"
+        "Change in its size against the plain model.", title="change in its size", form="+.3f"
     )
     ndcg_at_10: Estimate | None = column("nDCG@10 of held-out queries.", title="nDCG@10")
     ndcg_change: Comparison | None = column(

@@ -82,8 +82,8 @@ def _front(
         last = versions[-1]
         name, setting = last.name, last.point.calibration
         if setting is not None and len(versions) > 2:
-            depth = "last half of layers" if setting.layers is None else f"last {setting.layers}"
-            name = f"{last.point.base.name}, blocks of {setting.block} tokens, {depth}"
+            depth = "half of the" if setting.layers is None else setting.layers
+            name = f"{last.point.base.name}, blocks of {setting.block} tokens, last {depth} layers"
         figure.add_trace(_trace(versions, y, style, legend_name(name, style), look))
     ink, muted = style.colours.ink, style.colours.muted
     permuted = [

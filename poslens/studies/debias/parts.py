@@ -92,11 +92,11 @@ def _calibration(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
 def _changes(test: HeldOutTest) -> list[Number]:
     """Changes on the held-out queries."""
     changes = test.changes or NO_CHANGES
-    harmonic = "change of the harmonic mean of nDCG@10 over positions"
+    harmonic = "change in the harmonic mean of nDCG@10 over positions"
     numbers = (
-        ("ndcg_at_10_change", "change of nDCG@10", changes.quality),
+        ("ndcg_at_10_change", "change in nDCG@10", changes.quality),
         ("harmonic_mean_change", harmonic, changes.harmonic),
-        ("psi_change", "change of PSI", changes.psi),
+        ("psi_change", "change in PSI", changes.psi),
     )
     return [
         Number(key, f"{test.name}, {title}", comparison.difference, note=comparison.clause)

@@ -72,8 +72,8 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
     unit = "stage"
     reads = (
         "A low-rank adapter is trained without labels on half of the documents. It learns to map "
-        "each text to the mean of its sentence vectors, weighted by token count, which the "
-        "unchanged model computes one sentence at a time. Debiasing results are measured on the "
+        "each text to the mean, weighted by token count, of its sentences' vectors, each computed "
+        "by the unchanged model from that sentence alone. Debiasing results are measured on the "
         "other half."
     )
     limits = (
@@ -113,8 +113,8 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
             default=30,
             low=0,
             high=100_000,
-            help="Number of held-out pairs whose evidence is moved, spread evenly over the data "
-            "set. 0 measures rankings alone.",
+            help="Number of pairs whose evidence is moved, spread evenly over the held-out half "
+            "(without training, over the data set). 0 measures rankings alone.",
         ),
         strengths=Numbers(
             title="Calibration strengths",
@@ -401,14 +401,14 @@ def write_card(summary: DebiasSummary, verdict: str) -> None:
         (name, before.text(form), after.text(form), change.text(form) if change else "–")
         for name, form, before, after, change in (
             (
-                "relocation difference (change of its size)",
+                "relocation difference (change in its size)",
                 "+.4f",
                 plain.effect,
                 summary.effect,
                 changes.effect,
             ),
             (
-                "position effect on rank (change of its size)",
+                "position effect on rank (change in its size)",
                 "+.3f",
                 plain.rank_effect,
                 summary.rank_effect,

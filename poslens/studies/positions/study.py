@@ -47,7 +47,7 @@ from poslens.studies.positions.summary import (
 from poslens.studies.positions.tables import TABLES
 from poslens.studies.ranking.service import collection_of
 from poslens.study import Figure, Study, register
-from poslens.study_part import MOVABLE, Item, Measure, Scope, StudyPart
+from poslens.study_part import MOVABLE, NOT_NEGATIVE, Item, Measure, Scope, StudyPart
 
 
 def _items(summary: PositionSummary) -> Iterator[Item]:
@@ -82,7 +82,7 @@ PART = StudyPart(
             lambda it: it.effect.effect.difference,
             items=_items,
         ),
-        Measure("controlled_psi", "controlled PSI", lambda it: it.effect.psi, ".3f"),
+        Measure("controlled_psi", "controlled PSI", lambda it: it.effect.psi, ".3f", NOT_NEGATIVE),
     ),
     subject=_of_scope,
 )
@@ -106,8 +106,8 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         "all of the evidence. nDCG@10 counts the document with the moved evidence as the only "
         "relevant one. First minus last: nDCG@10 with the evidence first minus nDCG@10 with it "
         "last, so positive means primacy. Controlled PSI: the position sensitivity index over "
-        "these positions, with the same queries at each. Brackets are 95% bootstrap intervals over "
-        "documents. Bands show variation within queries: each query's mean over positions is "
+        f"these positions, with the same queries at each; it {NOT_NEGATIVE}. Brackets are 95% "
+        "bootstrap intervals over documents. Bands show variation within queries: each query's mean over positions is "
         'subtracted first. p is Holm-adjusted over the models (in "Paired differences", over the '
         "comparisons), so it can exceed 0.05 even if the interval excludes 0. Equivalent: the 90% "
         f"interval of first minus last is within {MARGIN:g} of 0 (two one-sided tests at 5%). "

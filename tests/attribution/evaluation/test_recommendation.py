@@ -25,7 +25,7 @@ def mean(value: float, spread: float = 0.01, n: int = 60, margin: float = MARGIN
 
 
 LESS, MORE, SAME = mean(-0.05), mean(0.05), mean(0.0)
-OPEN = mean(-0.01, 0.2)
+OPEN, OPEN_WORSE = mean(-0.01, 0.2), mean(0.01, 0.2)
 
 
 @pytest.mark.parametrize(
@@ -37,12 +37,13 @@ OPEN = mean(-0.01, 0.2)
         (LESS, LESS, False, "On held-out documents, nDCG@10 is lower."),
         (LESS, None, False, "its cost is not known"),
         (LESS, mean(0.0, n=5), False, "Too few held-out documents to rule out a loss"),
-        (OPEN, MORE, False, "Too few held-out documents to show less position bias; about "),
+        (OPEN, MORE, False, "to decide whether position bias changes; about "),
+        (OPEN_WORSE, MORE, False, "to decide whether position bias changes; about "),
         (SAME, MORE, False, "show no less position bias"),
         (MORE, MORE, False, "the effect is higher"),
         (MORE, LESS, False, "the effect is higher and nDCG@10 is lower"),
-        (mean(-0.1, n=5), SAME, False, "Too few held-out documents to show"),
-        (None, SAME, False, "Too few held-out documents to show less position bias."),
+        (mean(-0.1, n=5), SAME, False, "Too few held-out documents to decide whether"),
+        (None, SAME, False, "Too few held-out documents to decide whether position bias changes."),
     ],
 )
 def test_what_is_recommended(
