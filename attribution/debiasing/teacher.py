@@ -17,7 +17,7 @@ from poslens.attribution.retrievers.dense import DenseRetriever
 
 @dataclass(frozen=True, slots=True)
 class SentenceReading:
-    """A sentence read alone: `parts` [H] is the vector that is summed over the sentences of a
+    """A sentence read alone: `parts` [H] is the vector that is averaged over the sentences of a
     text, `vector` [D] its embedding of length 1, `norm` the embedding's length before
     normalization and `tokens` its token count."""
 
@@ -31,9 +31,9 @@ class Teacher:
     """Reads sentences one at a time with a frozen model, so that a reading is independent of other
     sentences, and combines the readings into the vector of a text.
 
-    With mean pooling a text's sum of token states is the sum of its sentences' sums, followed by
-    the model's modules after pooling (such as a dense layer). With any other pooling it is the sum
-    of the sentences' vectors, each of length 1, weighted by their token counts.
+    With mean pooling that vector is the mean of the token states of all sentences, followed by the
+    model's modules after pooling (such as a dense layer). With any other pooling it has the
+    direction of the mean of the sentences' vectors, each of length 1, weighted by token count.
     """
 
     def __init__(

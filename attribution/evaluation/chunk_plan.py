@@ -147,6 +147,11 @@ class ChunkMeasure:
     margin: float
     count: Callable[[DocumentChunks, int], tuple[float, int]]
 
+    @property
+    def heading(self) -> str:
+        """The title without its article, for tables and lists."""
+        return self.title.removeprefix("the ")
+
     def share(self, tried: Tried, documents: Sequence[str], top: int) -> Estimate | None:
         """The share over these documents; None where they have nothing to count."""
         rows = np.array([self.count(tried.documents[key], top) for key in documents], np.float64)

@@ -85,8 +85,8 @@ register(
             MethodParameter(
                 "gamma",
                 ("0.25", "0", "0.1", "1"),
-                "In a linear layer, contributions with the sign of the output count 1 + gamma "
-                "times. With 0, the result is the matrix of token decomposition.",
+                "In a linear layer, contributions with the same sign as the output are weighted by "
+                "1 + gamma. With 0, the result is the matrix of token decomposition.",
             ),
         ),
     )

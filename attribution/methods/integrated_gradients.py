@@ -187,8 +187,8 @@ register(
             MethodParameter(
                 "steps",
                 ("auto", *map(str, STEPS)),
-                "Points on the path. auto doubles them until the shares sum to the score within "
-                "0.1%.",
+                "Points on the path. auto doubles them until the shares plus the bias share equal "
+                "the score within 0.1%.",
             ),
         ),
     )

@@ -129,8 +129,8 @@ def _query(collection: Collection, first: str) -> tuple[str, Query | None]:
 def _ranked(
     spec: RetrieverSpec, chosen: Chosen, collection: Collection, text: str, query: Query | None
 ) -> QueryRanking | None:
-    """The ranking of the query. If none is stored, a search starts; the page then shows its
-    progress, and the result is None."""
+    """The stored ranking of the query. If the query is not ranked yet, this starts a search, shows
+    its progress on the page, and returns None."""
     compute = service_for(chosen.data.name)
     if query and query.pairs and (stored := _stored(compute, spec, chosen, query)) is not None:
         return stored

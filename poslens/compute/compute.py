@@ -343,7 +343,8 @@ class Compute:
     def average(
         self, spec: RetrieverSpec, method: Method, pairs: Sequence[TextPair], dataset: str
     ) -> CurveSummary | None:
-        """The average of the stored curves of all pairs of a data set; None if none is stored.
+        """The average of the curves that are stored for `pairs`, all pairs of a data set; None if
+        there are no stored curves.
 
         It is recomputed only when results change, so that pages can call this at every rerun. While
         a run adds results, an average that takes seconds lags behind."""

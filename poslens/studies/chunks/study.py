@@ -277,7 +277,7 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
             tried.setting.title(unit) for tried in (choice.chosen, choice.reference)
         )
         changes = "; ".join(
-            f"{MEASURES[name].title.removeprefix('the ')} {change.text()}"
+            f"{MEASURES[name].heading} {change.text()}"
             for name, change in summary.changes.items()
             if change is not None
         )

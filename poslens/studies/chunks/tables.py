@@ -51,13 +51,14 @@ class SettingRow:
         "Share of sentences that don't retrieve their own document in the top k, 0 to 1."
     )
     cut: Estimate | None = column(
-        "Share of evidence that is not whole in the read part of any chunk, 0 to 1; null without "
-        "evidence.",
+        "Share of evidence that no chunk contains in full within the part that the model reads, 0 "
+        "to 1; null without evidence.",
         title="cut evidence",
     )
     reciprocal_rank: Estimate | None = column(
         "Mean reciprocal rank of the document with the evidence (or of the first relevant one), 0 "
-        "to 1; null without queries."
+        "to 1; null without queries.",
+        title="mean reciprocal rank",
     )
     vectors: int = column("Vectors of the whole corpus.")
     vectors_per_document: Estimate | None = column("Their mean per document.", form=".1f")
@@ -72,7 +73,10 @@ class ChangeRow:
     """The change in one measure from the reference to the chosen setting, on held-out documents."""
 
     model: str = column(MODEL)
-    measure: str = column("unretrieved, reciprocal_rank or cut, as in the table of settings.")
+    measure: str = column(
+        f"{', '.join(measure.heading for measure in MEASURES.values())}: as in the table of "
+        "settings."
+    )
     wanted: Wanted = column("The better direction: higher or lower.")
     chosen: str = column("The setting that was chosen on the other half.")
     reference: str = column("The setting that it is compared with.")
@@ -128,7 +132,7 @@ def _changes(chunk_summary: ChunkSummary) -> Iterator[ChangeRow]:
         if chunk_summary.choice is not None and change is not None:
             yield ChangeRow(
                 chunk_summary.name,
-                name,
+                MEASURES[name].heading,
                 MEASURES[name].wanted,
                 str(chunk_summary.choice.chosen.setting),
                 str(chunk_summary.choice.reference.setting),

@@ -107,10 +107,11 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         "relevant one. First minus last: nDCG@10 with the evidence first minus nDCG@10 with it "
         "last, so positive means primacy. Controlled PSI: the position sensitivity index over "
         f"these positions, with the same queries at each; it {NOT_NEGATIVE}. Brackets are 95% "
-        "bootstrap intervals over documents. Bands show variation within queries: each query's mean over positions is "
-        'subtracted first. p is Holm-adjusted over the models (in "Paired differences", over the '
-        "comparisons), so it can exceed 0.05 even if the interval excludes 0. Equivalent: the 90% "
-        f"interval of first minus last is within {MARGIN:g} of 0 (two one-sided tests at 5%). "
+        "bootstrap intervals over documents. Bands show variation within queries: each query's "
+        "mean over positions is subtracted first. p is Holm-adjusted over the models (in "
+        '"Paired differences", over the comparisons), so it can exceed 0.05 even if the interval '
+        "excludes 0. Equivalent: the 90% interval of first minus last is within "
+        f"{MARGIN:g} of 0 (two one-sided tests at 5%). "
         "Moving a sentence may break references to it; turn on the control, which moves another "
         "sentence of similar length, to see how much that changes nDCG@10."
     )
