@@ -384,19 +384,17 @@ class Compute:
                     options=self.run_options(spec, run, report),
                 )
 
-        return self.job(
-            run_key(model, method, scope),
-            spec.name,
+        return self.model_job(
+            model,
+            method,
+            scope,
             len(pairs),
             work,
+            lambda other: other.attribution_job(spec, method, pairs, scope),
             n_done=lambda: self._means.n_attempted(model.key, method, pairs),
             failures=lambda: self.store.curves(model.key, method, pairs).failed,
             n_at_work=lambda: at_work(claims_folder(self.store, model.key, method)),
-            can_start=not model.stored_only,
             doing=METHODS[method.name].title,
-            sending=self.sending(
-                spec, lambda other: other.attribution_job(spec, method, pairs, scope)
-            ),
         )
 
     def job(self, key: RunKey, label: str, total: int, work: Work, **details: Any) -> Job:
@@ -404,6 +402,31 @@ class Compute:
         if details.get("sending") is not None:
             work = within_batches(work)
         return Job(self.runs, self.root, key, label, total, work, **details)
+
+    def model_job(
+        self,
+        model: ModelIdentity,
+        method: Method,
+        scope: str,
+        total: int,
+        work: Work,
+        again: Callable[[Compute], Job],
+        *,
+        label: str = "",
+        **details: Any,
+    ) -> Job:
+        """A job of one model; `scope` identifies the selection of items. `again` creates the same
+        job for another `Compute`, so that the texts for an endpoint can be counted before they are
+        sent. `label` is by default the model's name."""
+        return self.job(
+            run_key(model, method, scope),
+            label or model.spec.name,
+            total,
+            work,
+            can_start=not model.stored_only,
+            sending=self.sending(model.spec, again),
+            **details,
+        )
 
     def one_by_one(
         self,

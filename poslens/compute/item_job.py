@@ -13,7 +13,7 @@ from poslens.attribution.types import Method
 from poslens.cache.jobs.items import compute_missing
 from poslens.cache.jobs.loop import Progress
 from poslens.cache.storage.results import Results
-from poslens.compute.compute import Compute, run_key
+from poslens.compute.compute import Compute
 from poslens.compute.provenance import ModelIdentity
 from poslens.compute.runs import Job, Report, Run
 
@@ -117,18 +117,19 @@ def stored_job(
     *,
     scope: str,
     doing: str,
+    label: str = "",
 ) -> Job:
     """A job with one result in `store` per item: `work` computes the missing ones, and the store
-    tells which are done or have failed. `again` creates the same job for another `Compute`, so that
-    the texts for an endpoint can be counted before they are sent."""
-    return compute.job(
-        run_key(model, method, scope),
-        model.spec.name,
+    tells which are done or have failed. See `Compute.model_job`."""
+    return compute.model_job(
+        model,
+        method,
+        scope,
         len(items),
         work,
+        again,
+        label=label,
         n_done=lambda: len(items) - len(store.missing(model.key, method, items)),
         failures=lambda: store.select(model.key, method, items).failed,
-        can_start=not model.stored_only,
         doing=doing,
-        sending=compute.sending(model.spec, again),
     )

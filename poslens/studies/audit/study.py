@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from poslens.attribution import datasets
 from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate
@@ -21,7 +22,7 @@ from poslens.attribution.types import Provenance
 from poslens.cache.jobs.loop import Progress
 from poslens.cache.kinds.rankings import fingerprint
 from poslens.cache.lru_cache import LRUCache
-from poslens.compute.compute import Compute, run_key
+from poslens.compute.compute import Compute
 from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job, Report, Run, duration
 from poslens.paired import MeasuredModel
@@ -281,16 +282,17 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
             )
 
         drawn_from = f"{collection.name} {collection.drawn}".rstrip()
-        return compute.job(
-            run_key(model, audit_method(subject.chunks), drawn_from),
-            subject.name,
+        return compute.model_job(
+            model,
+            audit_method(subject.chunks),
+            drawn_from,
             total,
             work,
+            partial(self.job, subject=subject),
+            label=subject.name,
             n_done=n_done,
             failures=lambda: store.select(model.key, subject.chunks).failed,
-            can_start=not model.stored_only,
             doing="audit",
-            sending=compute.sending(subject.spec, lambda other: self.job(other, subject)),
         )
 
     def estimate(self, compute: Compute, subject: AuditIndex, *, load: bool = False) -> str:

@@ -52,7 +52,8 @@ from poslens.cache.lru_cache import LRUCache
 from poslens.cache.storage.results import Stored
 from poslens.cache.storage.store import StoredCurves
 from poslens.compute import provenance
-from poslens.compute.compute import Compute, run_key
+from poslens.compute.compute import Compute
+from poslens.compute.item_job import stored_job
 from poslens.compute.provenance import ModelIdentity
 from poslens.compute.queue import Place, ready
 from poslens.compute.runs import Job, Report, Run
@@ -182,25 +183,18 @@ def job(
     compute: Compute, spec: RetrieverSpec, method: Method, pairs: Sequence[TextPair], scope: str
 ) -> Job:
     """A job that applies an intervention to `pairs` and stores the results."""
-    model = compute.identify(spec)
+    model, store = compute.identify(spec), causes(compute.root, method)
 
     def work(run: Run, report: Report) -> Progress:
         retriever, options = compute.retriever(model), compute.run_options(spec, run, report)
         return intervene_all(retriever, model.key, method, pairs, compute.root, options=options)
 
-    def n_done() -> int:
-        return len(pairs) - len(causes(compute.root, method).missing(model.key, method, pairs))
+    def again(other: Compute) -> Job:
+        return job(other, spec, method, pairs, scope)
 
-    key = run_key(model, method, scope)
-    label = f"{spec.name}, {method.name}"
-    return compute.job(
-        key,
-        label,
-        len(pairs),
-        work,
-        doing="intervention",
-        n_done=n_done,
-        sending=compute.sending(spec, lambda other: job(other, spec, method, pairs, scope)),
+    label, doing = f"{spec.name}, {method.name}", "intervention"
+    return stored_job(
+        compute, model, method, pairs, store, work, again, scope=scope, doing=doing, label=label
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from poslens.attribution import datasets
 from poslens.attribution.datasets import Collection, DataSet
@@ -17,7 +18,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, Provenance
 from poslens.cache.jobs.loop import Progress
 from poslens.cache.lru_cache import LRUCache
-from poslens.compute.compute import Compute, run_key
+from poslens.compute.compute import Compute
 from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job, Report, Run, duration
 from poslens.parameters import Integer, Numbers, Parameters, Settings, Several
@@ -182,17 +183,13 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
                 on_stage=stage,
             )
 
-        return compute.job(
-            run_key(model, _method(subject), f"{collection.name} {collection.drawn}".rstrip()),
-            subject.spec.name,
-            total,
-            work,
-            n_done=lambda: (
-                total - sum(len(store.missing(model.key, setting)) for setting in settings)
-            ),
-            can_start=not model.stored_only,
-            doing="chunks",
-            sending=compute.sending(subject.spec, lambda other: self.job(other, subject)),
+        def n_done() -> int:
+            return total - sum(len(store.missing(model.key, setting)) for setting in settings)
+
+        scope, again = f"{collection.name} {collection.drawn}", partial(self.job, subject=subject)
+        method = _method(subject)
+        return compute.model_job(
+            model, method, scope.rstrip(), total, work, again, n_done=n_done, doing="chunks"
         )
 
     def estimate(self, compute: Compute, subject: ChunkPlan, *, load: bool = False) -> str:

@@ -18,7 +18,8 @@ from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.kinds.faithfulness import FaithfulnessStore
 from poslens.cache.kinds.faithfulness import run as run_tests
 from poslens.cache.storage.results import Stored
-from poslens.compute.compute import Compute, run_key
+from poslens.compute.compute import Compute
+from poslens.compute.item_job import stored_job
 from poslens.compute.queue import Place, ready
 from poslens.compute.runs import Job, Report, Run
 
@@ -92,11 +93,6 @@ def with_baselines(methods: Iterable[Method]) -> dict[str, Method]:
     }
 
 
-def label(spec: RetrieverSpec, method: Method) -> str:
-    """The label of a job, which distinguishes it from others on the same pairs."""
-    return f"{spec.name}, {method.name}"
-
-
 def job(
     compute: Compute,
     spec: RetrieverSpec,
@@ -106,7 +102,7 @@ def job(
     parameters: ErasureParameters,
 ) -> Job:
     """A job that tests a method on `pairs` and stores the results."""
-    model = compute.identify(spec)
+    model, store = compute.identify(spec), FaithfulnessStore(compute.root)
 
     def work(run: Run, report: Report) -> Progress:
         return run_tests(
@@ -115,26 +111,22 @@ def job(
             method,
             pairs,
             compute.store,
-            FaithfulnessStore(compute.root),
+            store,
             parameters=parameters,
             options=compute.run_options(spec, run, report),
         )
 
-    def n_done() -> int:
-        tests = FaithfulnessStore(compute.root).tests(parameters)
-        return len(pairs) - len(tests.missing(model.key, method, pairs))
-
-    key = run_key(model, method, f"{scope} {parameters!r}")
-    return compute.job(
-        key,
-        label(spec, method),
-        len(pairs),
+    return stored_job(
+        compute,
+        model,
+        method,
+        pairs,
+        store.tests(parameters),
         work,
+        lambda other: job(other, spec, method, pairs, scope, parameters),
+        scope=f"{scope} {parameters!r}",
         doing="faithfulness",
-        n_done=n_done,
-        sending=compute.sending(
-            spec, lambda other: job(other, spec, method, pairs, scope, parameters)
-        ),
+        label=f"{spec.name}, {method.name}",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.errors import UserError
@@ -19,7 +20,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance, TextPair
 from poslens.cache.jobs.loop import Progress
 from poslens.cache.lru_cache import LRUCache
-from poslens.compute.compute import Compute, run_key
+from poslens.compute.compute import Compute
 from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job, Report, Run
 from poslens.parameters import Integer, Parameters, Settings
@@ -171,15 +172,9 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
             return total if done else 0
 
         scope = f"{corpus.collection.name} {corpus.collection.drawn} {subject.explained}"
-        return compute.job(
-            run_key(model, subject.method, scope),
-            spec.name,
-            total,
-            work,
-            n_done=n_done,
-            can_start=not model.stored_only,
-            doing="hubs",
-            sending=compute.sending(spec, lambda other: self.job(other, subject)),
+        again = partial(self.job, subject=subject)
+        return compute.model_job(
+            model, subject.method, scope, total, work, again, n_done=n_done, doing="hubs"
         )
 
     def summarize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from poslens.cache.jobs.loop import Progress
 from poslens.cache.kinds.rankings import RankingStore, complete, ranking_method
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute import provenance
-from poslens.compute.compute import Compute, run_key
+from poslens.compute.compute import Compute
 from poslens.compute.provenance import ModelIdentity
 from poslens.compute.runs import Job, Report, Run
 from poslens.paired import ItemMeasure, MeasuredModel
@@ -303,15 +303,9 @@ def job(compute: Compute, spec: RetrieverSpec, setup: RankingSetup) -> Job:
         return n_queries if _complete_rankings(compute, model, method, setup.collection) else 0
 
     n_queries = len(setup.collection.queries)
-    key = run_key(model, method, setup.collection.name)
-    return compute.job(
-        key,
-        spec.name,
-        n_queries,
-        work,
-        n_done=n_done,
-        doing="ranking",
-        sending=compute.sending(spec, lambda other: job(other, spec, setup)),
+    scope, again = setup.collection.name, partial(job, spec=spec, setup=setup)
+    return compute.model_job(
+        model, method, scope, n_queries, work, again, n_done=n_done, doing="ranking"
     )
 
 

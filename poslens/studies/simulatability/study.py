@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -36,7 +37,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Attribution, Method, Provenance, TextPair
 from poslens.cache.jobs.loop import Progress
 from poslens.cache.lru_cache import LRUCache
-from poslens.compute.compute import Compute, run_key
+from poslens.compute.compute import Compute
 from poslens.compute.provenance import ModelIdentity, of_model
 from poslens.compute.runs import Job, Report, Run
 from poslens.figures.figure_base import Provenances
@@ -285,15 +286,16 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
             missing = compute.store.missing(model.key, subject.method, _pairs(candidates))
             return max(0, total - (len(missing) + 1) // 2)
 
-        return compute.job(
-            run_key(model, subject.measure, f"{collection.name} {subject.queries}"),
-            f"{spec.name}, {subject.method.name}",
+        return compute.model_job(
+            model,
+            subject.measure,
+            f"{collection.name} {subject.queries}",
             total,
             work,
+            partial(self.job, subject=subject),
+            label=f"{spec.name}, {subject.method.name}",
             n_done=n_done,
-            can_start=not model.stored_only,
             doing="simulatability",
-            sending=compute.sending(spec, lambda other: self.job(other, subject)),
         )
 
     def summarize(

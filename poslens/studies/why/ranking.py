@@ -14,7 +14,7 @@ from poslens.attribution.types import Method
 from poslens.cache.jobs.loop import Progress
 from poslens.cache.kinds.why import explanations
 from poslens.cache.lru_cache import LRUCache
-from poslens.compute.compute import Compute, run_key
+from poslens.compute.compute import Compute
 from poslens.compute.runs import Job, Report, Run
 from poslens.studies.ranking.service import stored_ranking
 from poslens.studies.why.search import Corpus, Searcher, opened, require_ranking
@@ -72,17 +72,15 @@ def search_job(
             _searched.keep(key, (corpus, searcher.search(query, query_id)))
         return Progress(total, total, 0, 0, 0.0)
 
-    return compute.job(
-        run_key(model, _SEARCH, f"{collection.digest} {query}"),
-        spec.name,
+    return compute.model_job(
+        model,
+        _SEARCH,
+        f"{collection.digest} {query}",
         total,
         work,
+        lambda other: search_job(other, spec, collection, query, query_id),
         n_done=lambda: total if _searched.find(key) is not None else 0,
-        can_start=not model.stored_only,
         doing="search",
-        sending=compute.sending(
-            spec, lambda other: search_job(other, spec, collection, query, query_id)
-        ),
     )
 
 
