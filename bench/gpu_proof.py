@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import numpy as np
@@ -39,17 +40,19 @@ LIMIT = 1e-3
 ROUNDING = 4
 """If float32 itself is imprecise, a device may differ from the CPU by this multiple of the
 difference between float32 and float64 on the CPU. Occlusion subtracts two scores near 1, so that an
-effect of 1e-4 has three digits; the gradients of a random mT5 amplify rounding errors a
-thousandfold."""
+effect of 1e-4 has three digits; a random mT5's gradients amplify rounding a thousandfold."""
 
 COMPLETE = {"float32": 1e-3, "bfloat16": 0.05, "float16": 0.05}
-"""Maximum completeness error relative to the sum of the absolute shares, by precision, for the
-methods in `EXACT`. For integrated gradients the error depends on the number of steps."""
+"""Maximum completeness error relative to the sum of both texts' absolute shares, by precision, for
+the methods in `EXACT`. For integrated gradients the error depends on the number of steps."""
 
 EXACT = ("decomposition", "terms", "maxsim")
 
 VARIANTS: Mapping[str, Sequence[Mapping[str, str]]] = {
-    "decomposition": ({}, {"matrix": "yes"}, {"biases": "decompx"}, {"biases": "absdot"})
+    "decomposition": (
+        *({}, {"matrix": "yes"}, {"biases": "decompx"}, {"biases": "absdot"}, {"part": "word"}),
+    ),
+    "integrated_jacobians": ({}, {"matrix": "yes", "steps": "8"}),
 }
 """Parameters that are tested, for methods whose computation depends on them; others have defaults
 only."""
@@ -95,23 +98,30 @@ def prove(
 ) -> Iterator[Case]:
     """A case for every method on every architecture, or on those of `names`; models are built in
     the folder `root`."""
-    for label, spec in _named(root, names):
-        methods = methods_of(spec)
-        expected = results(load(spec, "cpu", "float32"), methods)
-        exact = results(_wide(spec), methods) if "float32" in precisions else {}
-        for precision in precisions:
-            try:
-                retriever = load(spec, device, precision)
-                check_retriever(retriever)
-            except Exception as error:
-                passed = None if precision != "float32" and isinstance(error, UserError) else False
-                yield Case(label, "all", precision, device, passed=passed, note=_sentence(error))
-                continue
-            computed = results(retriever, methods)
-            for method in methods:
-                on_cpu = expected[method]
-                own = rounding(on_cpu, exact[method]) if precision == "float32" else 0.0
-                yield compare(label, method, precision, device, computed[method], on_cpu, own)
+    for spec in named(root, names):
+        yield from _cases(spec, precisions, device, partial(load, spec, device))
+
+
+def _cases(
+    spec: RetrieverSpec, precisions: Sequence[str], how: str, load_on: Callable[[str], Retriever]
+) -> Iterator[Case]:
+    """A case for every method on a model, which `load_on` loads in a precision."""
+    methods = methods_of(spec)
+    expected = results(load(spec, "cpu", "float32"), methods)
+    exact = results(_wide(spec), methods) if "float32" in precisions else {}
+    for precision in precisions:
+        try:
+            retriever = load_on(precision)
+            check_retriever(retriever)
+        except Exception as error:
+            passed = None if precision != "float32" and isinstance(error, UserError) else False
+            yield Case(spec.name, "all", precision, how, passed=passed, note=_sentence(error))
+            continue
+        computed = results(retriever, methods)
+        for method in methods:
+            on_cpu = expected[method]
+            own = rounding(on_cpu, exact[method]) if precision == "float32" else 0.0
+            yield compare(spec.name, method, precision, how, computed[method], on_cpu, own)
 
 
 def _wide(spec: RetrieverSpec) -> Any:
@@ -122,12 +132,12 @@ def _wide(spec: RetrieverSpec) -> Any:
     return retriever
 
 
-def _named(root: Path, names: Iterable[str] | None) -> Iterator[tuple[str, RetrieverSpec]]:
+def named(root: Path, names: Iterable[str] | None) -> Iterator[RetrieverSpec]:
     """The architectures with these names, or all; building stops after the last of them."""
     left = None if names is None else set(names)
     for label, spec in models(root):
         if left is None or label in left:
-            yield label, spec
+            yield spec
             if left is not None:
                 left.remove(label)
         if left is not None and not left:
@@ -210,9 +220,8 @@ def compare(
         if attribution.completeness_error is not None
     ]
     completeness = max(missed) if missed else None
-    passed = method.name not in EXACT or (
-        completeness is not None and completeness <= COMPLETE[precision]
-    )
+    exact = method.name in EXACT and expected[0].completeness_error is not None
+    passed = not exact or (completeness is not None and completeness <= COMPLETE[precision])
     note = ""
     if precision == "float32":
         limit = LIMITS.get(method.name, LIMIT)
@@ -234,7 +243,9 @@ def _distance(attribution: Attribution, other: Attribution) -> float:
 
 
 def _missed(attribution: Attribution) -> float:
-    parts = float(np.abs(attribution.document_scores).sum()) + abs(attribution.bias_share or 0.0)
+    # Of texts that are read together, both sides' shares sum to the score.
+    shares = (attribution.query_scores, attribution.document_scores)
+    parts = sum(float(np.abs(side).sum()) for side in shares) + abs(attribution.bias_share or 0.0)
     return abs(attribution.completeness_error or 0.0) / max(parts, 1e-12)
 
 
@@ -246,10 +257,9 @@ def kernels(
 ) -> Iterator[Case]:
     """Cases for saliency and decomposition with each attention kernel alone, on pairs of equal
     length, which need no mask, and on padded ones."""
-    alike = [PAIRS[0]] * 2
-    for label, spec in _named(root, names):
+    for spec in named(root, names):
         methods = [make_method("saliency"), make_method("decomposition")]
-        batches = {"one length": alike, "padded": list(PAIRS)}
+        batches = {"one length": [PAIRS[0]] * 2, "padded": list(PAIRS)}
         reference = load(spec, "cpu", "float32")
         expected = {how: results(reference, methods, batch) for how, batch in batches.items()}
         for precision in precisions:
@@ -265,16 +275,10 @@ def kernels(
                         computed = results(retriever, methods, batch)
                     for method in methods:
                         own = computed[method]
-                        case = compare(
-                            label,
-                            method,
-                            precision,
-                            f"{name}, {how}",
-                            own,
-                            expected[how][method],
-                        )
+                        both = own, expected[how][method]
+                        case = compare(spec.name, method, precision, f"{name}, {how}", *both)
                         missing = isinstance(own, str) and _is_missing(name, method, own)
-                        yield _without_verdict(case) if missing else case
+                        yield replace(case, passed=None) if missing else case
 
 
 def _is_missing(kernel: str, method: Method, text: str) -> bool:
@@ -282,10 +286,6 @@ def _is_missing(kernel: str, method: Method, text: str) -> bool:
     # packages with a sentence.
     foreign = kernel == FLASH2 and method.name == "decomposition" and not text.startswith("!")
     return foreign or "No available kernel" in text or "No viable backend" in text
-
-
-def _without_verdict(case: Case) -> Case:
-    return Case(case.model, case.method, case.precision, case.how, note=case.note)
 
 
 def _only(backend: SDPBackend) -> Context:
@@ -381,22 +381,19 @@ def limited(device: str, n_bytes: int) -> Iterator[None]:
 
 
 def spread(spec: RetrieverSpec, device: str, several: bool = True) -> tuple[list[Case], list[str]]:
-    """Cases for saliency and decomposition of a model whose layers are spread over all devices, and
-    the devices with layers. If there are `several` devices but all layers are on one, a case
-    fails."""
-    methods = [make_method("saliency"), make_method("decomposition")]
-    expected = results(load(spec, "cpu", "float32"), methods)
-    # PosLens spreads only models that are too large for one GPU.
-    with patch("poslens.attribution.retrievers.dense_loading.must_spread", lambda *_: True):
-        retriever: Any = load(spec, device, "float32")
-    where = sorted({str(weight.device) for weight in retriever.backbone.parameters()})
-    computed = results(retriever, methods)
-    cases = [
-        compare(spec.name, method, "float32", "spread", computed[method], expected[method])
-        for method in methods
-    ]
+    """A case for every method on a dense model whose layers are spread over all devices, and the
+    devices with layers. If there are `several` devices but all layers are on one, a case fails."""
+    where: set[str] = set()
+
+    def load_spread(precision: str) -> Retriever:
+        # PosLens spreads only models that are too large for one GPU.
+        with patch("poslens.attribution.retrievers.dense_loading.must_spread", lambda *_: True):
+            retriever = load(spec, device, precision)
+        where.update(str(w.device) for w in cast(Any, retriever).backbone.parameters())
+        return retriever
+
+    cases = list(_cases(spec, ["float32"], "spread", load_spread))
     if several and len(where) < 2:
-        cases.append(
-            Case(spec.name, "all", "float32", "spread", passed=False, note="it was not spread")
-        )
-    return cases, where
+        note = "it was not spread"
+        cases.append(Case(spec.name, "all", "float32", "spread", passed=False, note=note))
+    return cases, sorted(where)

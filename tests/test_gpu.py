@@ -77,7 +77,8 @@ def test_every_method_of_an_architecture_is_compared(one_thread: None, tmp_path:
     assert all(case.distance == 0 and case.score == 0 for case in exact)
     tried = {case.method for case in exact}
     dense = {name for name in METHODS if name not in ("terms", "maxsim")}
-    variants = {f"decomposition {v}" for v in ("matrix=yes", "biases=decompx", "biases=absdot")}
+    options = ("matrix=yes", "biases=decompx", "biases=absdot", "part=word")
+    variants = {*(f"decomposition {v}" for v in options), "integrated_jacobians matrix=yes steps=8"}
     assert tried == dense | variants
     coarse = [case.distance for case in cases if case.precision == "bfloat16"]
     assert all(distance is not None and distance > 1e-4 for distance in coarse)
@@ -158,7 +159,7 @@ def test_a_difference_that_rounding_explains_is_none(one_thread: None, tmp_path:
     """Scores of this model are near 1 and effects below 1e-3: float32 keeps three of their digits,
     and any other order of sums gives other ones."""
     method = make_method("occlusion")
-    ((label, spec),) = gpu_proof._named(tmp_path, ["gte"])
+    (spec,) = gpu_proof.named(tmp_path, ["gte"])
     expected = gpu_proof.results(gpu_proof.load(spec, "cpu", "float32"), [method])[method]
     exact = gpu_proof.results(gpu_proof._wide(spec), [method])[method]
     own = gpu_proof.rounding(expected, exact)
@@ -173,7 +174,9 @@ def test_a_difference_that_rounding_explains_is_none(one_thread: None, tmp_path:
         ]
 
     def passes(times: float, rounding: float) -> bool | None:
-        case = gpu_proof.compare(label, method, "float32", "", off(times), expected, rounding * own)
+        case = gpu_proof.compare(
+            spec.name, method, "float32", "", off(times), expected, rounding * own
+        )
         return case.passed
 
     many = 1.5 * gpu_proof.LIMIT / own  # beyond the limit
@@ -221,7 +224,8 @@ def test_a_batch_that_does_not_fit(one_thread: None) -> None:
     assert roomy.attempts == (2,) and not roomy.passed, "nothing was halved, so nothing is shown"
 
 
-def test_a_model_over_several_devices(one_thread: None, minilm: DenseRetriever) -> None:
+@pytest.mark.usefixtures("one_thread", "two_methods")
+def test_a_model_over_several_devices(minilm: DenseRetriever) -> None:
     """Through the same placement, here of all layers on the CPU."""
     cases, where = spread(minilm.spec, "cpu", several=False)
     assert where == ["cpu"] and len(cases) == 2 and all(case.passed for case in cases)

@@ -22,7 +22,7 @@ from poslens.attribution.methods.base import (
     register,
 )
 from poslens.attribution.methods.gradients import times_gradient
-from poslens.attribution.methods.linearised import linearised
+from poslens.attribution.methods.linearised import dependent, linearised
 from poslens.attribution.methods.matrix import many_gradients, share_matrices
 from poslens.attribution.methods.passes import (
     Read,
@@ -146,8 +146,8 @@ def _attribute_jointly(
             retriever.override_embeddings(inputs, retriever.entry),
         ):
             values = retriever.embed(queries)
-        reached = values + 0 * (bias_scale + inputs.flatten(1).sum(1))
-        products, bias = times_gradient(reached, (inputs, bias_scale))
+        leaves = inputs, bias_scale
+        products, bias = times_gradient(dependent(values, *leaves), leaves)
     values = values.detach()
     tokens = products.sum(-1, dtype=torch.float32).cpu()
     scores = values.float().cpu()
@@ -185,7 +185,7 @@ def spread_vectors(retriever: DenseRetriever, encoded: Encoded) -> Tensor:
         retriever.override_embeddings(leaf, last),
     ):
         directions = retriever.directions(retriever.embed(encoded))
-    directions = directions + 0 * values[:, None]  # most models have no constants after the layers
+    directions = dependent(directions, values)
     probe = torch.zeros_like(directions).requires_grad_()
     gradient, bias = torch.autograd.grad(directions, (leaf, values), probe, create_graph=True)
     products = torch.cat([torch.einsum("th,tkh->k", gradient[0], vectors), bias])

@@ -74,14 +74,15 @@ class _Linearised(TorchFunctionMode):
         """Attribute the constant `bias` in `y` [B, ...] separately from the tokens."""
         if bias is None or not y.requires_grad:
             return y
+        # A layer of a model that is spread over devices may be on another device than its leaves.
         if self.apart is not None and bias is self.apart[0]:
-            return apply(Attached, y, bias, self.apart[1])
+            return apply(Attached, y, bias, self.apart[1].to(y.device))
         if y.shape[0] != self.bias_scale.shape[0]:
             raise UserError(
                 "This model mixes the rows of a batch with the positions of a text, so it cannot "
                 "be linearised: choose saliency, integrated gradients or occlusion."
             )
-        return apply(Attached, y, bias, self.bias_scale)
+        return apply(Attached, y, bias, self.bias_scale.to(y.device))
 
     def activated(self, x: Tensor, y: Tensor, ratio: Callable[[Tensor], Tensor]) -> Tensor:
         """`y` = f(x) as a constant ratio times `x`."""
@@ -283,6 +284,15 @@ for _handler, _functions in (
 ):
     for _function in _functions:
         _HANDLERS[_function] = _handler
+
+
+def dependent(output: Tensor, *leaves: Tensor) -> Tensor:
+    """`output` [B, ...], unchanged, with gradients of zero for those of `leaves` [B, ...] that it
+    does not depend on, where autograd would raise: many models have no constants, and a model
+    frozen as a whole fails the completeness check."""
+    nothing = sum(0 * leaf.flatten(1).sum(1) if leaf.dim() > 1 else 0 * leaf for leaf in leaves)
+    assert isinstance(nothing, Tensor)
+    return output + nothing.to(output.device).view(-1, *[1] * (output.dim() - 1))
 
 
 # Activations that transformers computes by formulas: the whole is one ratio. Identified by class

@@ -54,6 +54,9 @@ def propagate(
         vectors[torch.arange(n), torch.arange(n)] = hidden
         for number, layer in enumerate(layers):
             applied = calibrator if calibrator and calibrator.applies(number) else None
+            # Layers of a model that is spread over devices may be on different ones.
+            device = layer.output.dense.weight.device
+            hidden, vectors = hidden.to(device), vectors.to(device)
             hidden, vectors = _layer(layer, hidden, vectors, spread, number == 0, applied)
     return hidden, vectors
 

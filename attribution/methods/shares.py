@@ -11,7 +11,7 @@ from torch import Tensor
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods.gradients import times_gradient
-from poslens.attribution.methods.linearised import linearised
+from poslens.attribution.methods.linearised import dependent, linearised
 from poslens.attribution.methods.passes import Read, Rounds, one_round
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.encoded import Encoded
@@ -107,9 +107,7 @@ def _linear_directions(
         retriever.override_embeddings(inputs, retriever.entry_of(encoded.side)),
     ):
         directions = retriever.directions(retriever.embed(encoded))
-    # Inputs that the output does not depend on have a share of zero, where autograd would raise:
-    # many models have no constants, and a model frozen as a whole fails the completeness check.
-    return directions + 0 * (bias_scale + inputs.flatten(1).sum(1))[:, None]
+    return dependent(directions, bias_scale, inputs)
 
 
 def _first_value_bias(retriever: DenseRetriever, side: Side) -> Tensor:

@@ -3,6 +3,7 @@ cross-encoders share."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -15,7 +16,7 @@ from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.types import Side
 
 
-class EmbeddingHooks:
+class EmbeddingHooks(ABC):
     """A retriever with word embeddings `embeddings`. Hooks are on shared modules: everything that
     runs the model must hold its lock."""
 
@@ -23,9 +24,9 @@ class EmbeddingHooks:
     model: Any
     embeddings: nn.Module
 
+    @abstractmethod
     def embed(self, encoded: Encoded) -> Any:
         """The representation of a batch, or its scores."""
-        raise NotImplementedError
 
     def embeddings_of(self, side: Side) -> nn.Module:
         """The word embeddings of one side."""

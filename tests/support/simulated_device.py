@@ -1,9 +1,9 @@
 """A device that is not the CPU, for tests on machines without a GPU.
 
-Kernels run on the CPU, but a tensor on the device `simulated:0` or `simulated:1` has no memory that
+Kernels run on the CPU, but a tensor on the device `simulated:1` or `simulated:2` has no memory that
 the CPU can read, and an operation whose tensors are on different devices fails, as under CUDA. Code
-that passes here puts no tensor on the wrong device. The device has memory that can be limited, and
-then runs out with CUDA's error. It shows nothing about speed, about kernels that exist only for
+that passes here puts no tensor on the wrong device. The devices have memory that can be limited,
+and then run out with CUDA's error. They show nothing about speed, about kernels that exist only for
 CUDA, or about their rounding.
 
 `install()` changes torch for the whole process and can't be undone: call it in a process of its
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -25,10 +25,16 @@ import torch
 from torch.utils import _device as default_device
 from torch.utils._pytree import tree_leaves
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+from transformers import masking_utils
 
 NAME = "simulated"
-DEVICES = 2
 CPU = torch.device("cpu")
+FIRST, SECOND = torch.device("privateuseone", 1), torch.device("privateuseone", 2)
+ANYWHERE = torch.device("privateuseone", 0)
+"""To torch itself all tensors are here, because its autograd engine knows a single device of a
+backend in Python. What torch creates in C++ like another tensor is therefore here until an
+operation combines it with a tensor on a device."""
+
 COPIES = frozenset({"_to_copy", "copy_", "_copy_from", "_copy_from_and_resize"})
 """Operations that move numbers between devices."""
 INDEXING = frozenset({"index", "index_put", "index_put_", "_index_put_impl_"})
@@ -85,29 +91,25 @@ memory = Memory()
 
 
 class OnDevice(torch.Tensor):
-    """A tensor on one of the devices; `raw` holds its numbers, on the CPU.
-
-    torch's autograd engine knows a single device of a backend in Python, so to torch all are on
-    number 0; `number` is the one that this module and Python code see. Gradients therefore can't
-    move between the devices.
-    """
+    """A tensor on one of the devices; `raw` holds its numbers, on the CPU, and `place` is the
+    device that this module and Python code see."""
 
     raw: torch.Tensor
-    number: int
+    place: torch.device
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
-    def __new__(cls, raw: torch.Tensor, number: int = 0) -> OnDevice:
+    def __new__(cls, raw: torch.Tensor, place: torch.device = ANYWHERE) -> OnDevice:
         tensor: OnDevice = torch.Tensor._make_wrapper_subclass(
             cls,
             raw.shape,
             strides=raw.stride(),
             storage_offset=raw.storage_offset(),
             dtype=raw.dtype,
-            device=torch.device(NAME, 0),
+            device=ANYWHERE,
             requires_grad=raw.requires_grad,
         )
-        tensor.raw, tensor.number = raw, number
+        tensor.raw, tensor.place = raw, place
         memory.take(tensor, raw)
         return tensor
 
@@ -118,20 +120,29 @@ class OnDevice(torch.Tensor):
         return _run(operation, *args, **(kwargs or {}))
 
     def __repr__(self, **_: Any) -> str:
-        return f"OnDevice({self.raw}, {NAME}:{self.number})"
+        return f"OnDevice({self.raw}, {self.place})"
 
     @property
     def device(self) -> torch.device:
-        return torch.device(NAME, self.number)
+        return self.place
 
-    def to(self, *args: Any, **kwargs: Any) -> Any:
-        # torch thinks that `simulated:1` is `simulated:0` and would return the tensor itself.
+    def to(self, *args: Any, copy: bool = False, **kwargs: Any) -> Any:
         target, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
-        if target is None or target.type != NAME or (target.index or 0) == self.number:
-            return super().to(*args, **kwargs)
-        if self.requires_grad and torch.is_grad_enabled():
-            raise NotImplementedError("Gradients between simulated devices are not supported.")
-        return torch.ops.aten._to_copy.default(self, dtype=dtype, device=target)
+        if target is not None and target.type != NAME:
+            return super().to(*args, copy=copy, **kwargs)
+        place = self.place if target is None else _specific(target)
+        tensor = _Move.apply(self, place) if copy or place != self.place else self
+        return tensor if dtype is None else torch.Tensor.to(tensor, dtype)
+
+    # By their addresses, libraries recognize weights that are shared.
+    def data_ptr(self) -> int:
+        return self.raw.data_ptr()
+
+    def storage(self) -> Any:
+        return self.raw.storage()
+
+    def untyped_storage(self) -> Any:
+        return self.raw.untyped_storage()
 
     # What these three write in C++ needs memory that the CPU can read.
     def __getitem__(self, index: Any) -> Any:
@@ -145,6 +156,24 @@ class OnDevice(torch.Tensor):
 
     def new_tensor(self, data: Any, *, dtype: Any = None, device: Any = None, **_: Any) -> Any:
         return torch.tensor(data, dtype=dtype or self.dtype).to(device or self.device)
+
+
+class _Move(torch.autograd.Function):
+    """A copy on another device, whose gradient returns to the first."""
+
+    @staticmethod
+    def forward(context: Any, tensor: OnDevice, target: torch.device) -> Any:
+        context.place = tensor.place
+        return OnDevice(tensor.raw.clone(), target)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Any) -> Any:
+        return _Move.apply(gradients[0], context.place), None
+
+
+def _specific(device: torch.device) -> torch.device:
+    """The device itself, or the first one if it has no number."""
+    return FIRST if device.index is None else device
 
 
 def _indices(index: Any) -> Any:
@@ -166,10 +195,29 @@ def _unwrapped(value: Any) -> Any:
     return CPU if isinstance(value, torch.device) and value.type == NAME else value
 
 
-def _wrapped(value: Any, number: int) -> Any:
+def _wrapped(value: Any, place: torch.device) -> Any:
     if isinstance(value, list | tuple):
-        return type(value)(_wrapped(one, number) for one in value)
-    return OnDevice(value, number) if isinstance(value, torch.Tensor) else value
+        return type(value)(_wrapped(part, place) for part in value)
+    return OnDevice(value, place) if isinstance(value, torch.Tensor) else value
+
+
+def _place(tensors: Iterable[Any], operation: Any) -> torch.device:
+    """The device on which an operation over `tensors` runs.
+
+    Raises:
+        RuntimeError: they are on different devices.
+    """
+    # A number alone may be on the CPU.
+    places = {tensor.device for tensor in tensors if isinstance(tensor, OnDevice) or tensor.dim()}
+    if {FIRST, SECOND} & places:
+        places.discard(ANYWHERE)
+    if len(places) > 1:
+        first, second, *_ = sorted(map(str, places))
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices, "
+            f"{first} and {second}! ({operation})"
+        )
+    return places.pop() if places else CPU
 
 
 def _run(operation: Any, *args: Any, **kwargs: Any) -> Any:
@@ -179,42 +227,37 @@ def _run(operation: Any, *args: Any, **kwargs: Any) -> Any:
         RuntimeError: its tensors are on different devices.
     """
     name = operation._schema.name.split("::")[1]
-    tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
-    here = [one for one in tensors if isinstance(one, OnDevice)]
-    # torch creates numbers alone on device 0, where it thinks that all tensors are.
-    number = next((one.number for one in sorted(here, key=lambda t: t.dim() == 0)), None)
-    if name not in COPIES:
-        # A number alone may be on the CPU, and so may indices.
-        checked = tree_leaves((args[0], args[2:])) if name in INDEXING else tensors
-        places = {one.device for one in checked if isinstance(one, torch.Tensor) and one.dim()}
-        if name in INDEXING:
-            indices = [one for one in tree_leaves(args[1]) if isinstance(one, OnDevice)]
-            places |= {one.device for one in indices}
-        if len(places) > 1:
-            first, second, *_ = sorted(map(str, places))
-            raise RuntimeError(
-                "Expected all tensors to be on the same device, but found at least two devices, "
-                f"{first} and {second}! ({operation})"
-            )
-    target = kwargs.get("device")
-    if target is not None:
-        number = (target.index or 0) if target.type == NAME else None
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    if name in INDEXING:
+        indices = tree_leaves(args[1])
+        tensors = [
+            t for t in tensors if isinstance(t, OnDevice) or not any(t is i for i in indices)
+        ]
+    if name in COPIES:
+        place = next((t.device for t in tensors if isinstance(t, OnDevice)), CPU)
+    else:
+        place = _place(tensors, operation)
+    if (target := kwargs.get("device")) is not None:
+        place = _specific(target) if target.type == NAME else CPU
     raw_args, raw_kwargs = _unwrapped(args), {k: _unwrapped(v) for k, v in kwargs.items()}
     result = operation(*raw_args, **raw_kwargs)
     if name == "_to_copy" and result.data_ptr() == raw_args[0].data_ptr():
         result = result.clone()
-    if number is None:
+    if place == CPU:
         return result
     schema = operation._schema
     if not schema.is_mutable:
-        return _wrapped(result, number)
+        return _wrapped(result, place)
     written = [
-        kwargs.get(argument.name, args[place] if place < len(args) else None)
-        for place, argument in enumerate(schema.arguments)
+        kwargs.get(argument.name, args[number] if number < len(args) else None)
+        for number, argument in enumerate(schema.arguments)
         if argument.alias_info is not None and argument.alias_info.is_write
     ]
+    for tensor in tree_leaves(written):
+        if isinstance(tensor, OnDevice) and tensor.place == ANYWHERE:
+            tensor.place = place
     if len(schema.returns) != len(written):
-        return _wrapped(result, number) if schema.returns else None
+        return _wrapped(result, place) if schema.returns else None
     return written[0] if len(written) == 1 else tuple(written)
 
 
@@ -227,10 +270,10 @@ class _Backend:
         def __exit__(self, *_: Any) -> None: ...
 
     def device_count(self) -> int:
-        return DEVICES
+        return 3
 
     def current_device(self) -> int:
-        return 0
+        return FIRST.index
 
     def is_available(self) -> bool:
         return True
@@ -280,7 +323,7 @@ def _apply_with_attributes(module: torch.nn.Module, change: Any, recurse: bool =
     for name, values in attributes.items():
         parameter = module._parameters[name]
         for key, value in values.items():
-            if key not in ("grad", "raw", "number"):
+            if key not in ("grad", "raw", "place"):
                 setattr(parameter, key, value)
     return result
 
@@ -313,6 +356,11 @@ def _one_by_one(function: Callable[..., Any], *_: Any, **__: Any) -> Callable[..
     return call
 
 
+def _broadcast(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A mask's function of indices over all four dimensions at once; transformers uses vmap."""
+    return lambda *indices: function(*masking_utils._non_vmap_expansion_sdpa(*indices))
+
+
 _library: Any = None
 
 
@@ -332,3 +380,4 @@ def install() -> None:
     # Libraries have decorated their functions with this class when they were imported.
     torch.inference_mode.__enter__, torch.inference_mode.__exit__ = _enter, _exit
     torch.func.vmap = _one_by_one
+    masking_utils._vmap_expansion_sdpa = _broadcast
