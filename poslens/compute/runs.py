@@ -134,45 +134,30 @@ class Runs:
         self._lock = threading.Lock()
         self._runs: OrderedDict[tuple[Path, RunKey], Run] = OrderedDict()
 
-    def start(
-        self,
-        owner: Path,
-        key: RunKey,
-        total: int,
-        work: Work,
-        on_progress: Report = lambda progress: None,
-        *,
-        label: str = "",
-        retry_failed: bool = False,
-        parts: Sequence[Job] = (),
-        upkeep: bool = False,
-        within: Run | None = None,
-    ) -> Run:
-        """Run `work` in a thread, or return the active run with the same owner and key. `label` is
-        shown to readers; the other arguments are those of `Run`. A run `within` another one does
-        not count toward the limit.
-
-        Raises:
-            UserError: the limit of active runs is reached.
-        """
-        reader = within.reader if within is not None else self.reader()
+    def start(self, job: Job, on_progress: Report, retry_failed: bool, within: Run | None) -> Run:
+        """Start a job's run: see `Job.start`. A run `within` another one does not count toward the
+        limit."""
+        reader, key = within.reader if within is not None else self.reader(), (job.owner, job.key)
         with self._lock:
-            running = self._runs.get((owner, key))
+            running = self._runs.get(key)
             if running is not None and running.active:
                 return running
             if within is None:
                 self._require_place(reader)
-            run = Run(label, total, retry_failed, parts=parts, upkeep=upkeep, within=within)
+            label = f"{job.label}: {job.doing}" if job.doing else job.label
+            run = Run(
+                label, job.total, retry_failed, parts=job.parts, upkeep=job.upkeep, within=within
+            )
             run.reader = reader
-            self._runs[owner, key] = run
-            self._runs.move_to_end((owner, key))
+            self._runs[key] = run
+            self._runs.move_to_end(key)
 
             def report(progress: Progress) -> None:
                 run.progress = progress
                 on_progress(progress)
 
             def work_and_report(run: Run) -> None:
-                report(work(run, report))
+                report(job.work(run, report))
 
             run.start(work_and_report)
             self._drop_ended()
@@ -240,14 +225,6 @@ class Runs:
         return len(self._runs)
 
 
-def _none() -> int:
-    return 0
-
-
-def _no_failures() -> Mapping[str, str]:
-    return {}
-
-
 @dataclass(frozen=True)
 class Sending:
     """The endpoint to which a job sends texts, and a function that counts what is left to send."""
@@ -273,9 +250,9 @@ class Job:
     label: str
     total: int
     work: Work
-    n_done: Callable[[], int] = _none
-    failures: Callable[[], Mapping[str, str]] = _no_failures
-    n_at_work: Callable[[], int] = _none
+    n_done: Callable[[], int] = int
+    failures: Callable[[], Mapping[str, str]] = dict
+    n_at_work: Callable[[], int] = int
     can_start: bool = True
     parts: tuple[Job, ...] = ()
     doing: str = ""
@@ -328,18 +305,7 @@ class Job:
         Raises:
             UserError: the limit of active runs is reached.
         """
-        return self.runs.start(
-            self.owner,
-            self.key,
-            self.total,
-            self.work,
-            on_progress,
-            label=f"{self.label}: {self.doing}" if self.doing else self.label,
-            retry_failed=retry_failed,
-            parts=self.parts,
-            upkeep=self.upkeep,
-            within=within,
-        )
+        return self.runs.start(self, on_progress, retry_failed, within)
 
     @property
     def run(self) -> Run | None:

@@ -28,7 +28,7 @@ from poslens.cache.storage import maintenance
 from poslens.cache.storage.maintenance import StoredFile
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import poslens_version
-from poslens.compute.runs import Run
+from poslens.compute.runs import Job, Run
 from poslens.compute.settings import SHIPPED
 from poslens.export.files import file_name
 
@@ -149,7 +149,7 @@ def _start(
         return run.progress
 
     if exports is not None:
-        return compute.runs.start(exports.folder, _EXPORT, 0, timed, label=doing)
+        return Job(compute.runs, exports.folder, _EXPORT, doing, 0, timed).start()
     return compute.job(_KEY, doing, 0, timed, upkeep=True).start()
 
 

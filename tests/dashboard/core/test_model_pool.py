@@ -24,7 +24,7 @@ from poslens.cache.storage import connections
 from poslens.compute import model_pool
 from poslens.compute.compute import Compute
 from poslens.compute.model_pool import ModelPool
-from poslens.compute.runs import KEPT_RUNS, Report, Run, Runs
+from poslens.compute.runs import KEPT_RUNS, Job, Report, Run, Runs
 
 CHECKED = SelfCheck(LibraryCheck(0.0, "score"))
 
@@ -151,15 +151,15 @@ def test_runs_have_bounds(tmp_path: Path) -> None:
     def key(number: int) -> tuple[str, str, str, str, str]:
         return ("m", "f", "c", str(number), "cpu")
 
-    started = [runs.start(tmp_path, key(number), 1, work) for number in range(3)]
-    assert runs.start(tmp_path, key(0), 1, work) is started[0], "the same one is shared"
+    started = [Job(runs, tmp_path, key(number), "m", 1, work).start() for number in range(3)]
+    assert Job(runs, tmp_path, key(0), "m", 1, work).start() is started[0], "the same one is shared"
     with pytest.raises(UserError, match="3 runs are already active"):
-        runs.start(tmp_path / "other", key(0), 1, work)
+        Job(runs, tmp_path / "other", key(0), "m", 1, work).start()
     hold.set()
     for run in started:
         run.wait()
     for number in range(2 * KEPT_RUNS):
-        runs.start(tmp_path, key(number), 1, work).wait()
+        Job(runs, tmp_path, key(number), "m", 1, work).start().wait()
     assert len(runs) <= KEPT_RUNS + 1
     assert runs.find(tmp_path, key(2 * KEPT_RUNS - 1)) is not None
 
@@ -172,8 +172,8 @@ def test_an_owner_that_ends_takes_its_runs_along(tmp_path: Path) -> None:
             time.sleep(0.01)
         return run.progress
 
-    own = runs.start(tmp_path / "own", ("m", "f", "c", "s", "cpu"), 1, work)
-    other = runs.start(tmp_path / "other", ("m", "f", "c", "s", "cpu"), 1, work)
+    own = Job(runs, tmp_path / "own", ("m", "f", "c", "s", "cpu"), "m", 1, work).start()
+    other = Job(runs, tmp_path / "other", ("m", "f", "c", "s", "cpu"), "m", 1, work).start()
     runs.end(tmp_path / "own")
     assert not own.active and other.active and len(runs) == 1
     runs.end(tmp_path / "other")

@@ -23,7 +23,7 @@ from poslens.attribution.types import TextPair
 from poslens.cache.jobs.loop import Progress
 from poslens.cache.storage import index
 from poslens.compute.compute import Compute, service
-from poslens.compute.runs import Report, Run
+from poslens.compute.runs import Job, Report, Run
 from poslens.dashboard.server import own_texts
 from poslens.dashboard.server.own_texts import Session, remove_left_over
 from poslens.studies.faithfulness import service as faithfulness
@@ -128,7 +128,7 @@ def test_a_session_sees_everybodys_runs_and_its_own(
     everybodys, mine, others = (
         one.job(key, "m", 1, work).start() for one in (shared, own.compute, other.compute)
     )
-    export = shared.runs.start(own.exports.folder, key, 1, work)
+    export = Job(shared.runs, own.exports.folder, key, "m", 1, work).start()
     assert shared.runs.active(own_texts.owners(), upkeep=True) == [everybodys]
     own_texts.st.session_state["own texts"] = own
     assert shared.runs.active(own_texts.owners(), upkeep=True) == [everybodys, mine, export]

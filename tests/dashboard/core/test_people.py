@@ -97,10 +97,12 @@ def test_only_who_started_a_run_stops_it(monkeypatch: pytest.MonkeyPatch) -> Non
     runs.reader = people.reader
     anna, bert = of("anna", "1"), of("bert", "2")
     anna.look(monkeypatch)
-    run = runs.start(Path("shared"), KEY, 1, endless)
+    run = Job(runs, Path("shared"), KEY, "m", 1, endless).start()
     assert people.may_stop(run)
     bert.look(monkeypatch)
-    assert runs.start(Path("shared"), KEY, 1, endless) is run and not people.may_stop(run)
+    assert Job(runs, Path("shared"), KEY, "m", 1, endless).start() is run and not people.may_stop(
+        run
+    )
     access.use(access_of())
     assert people.may_stop(run), "where nobody logs in it is everybody's"
     assert runs.stop_all(60) and not run.active
@@ -111,14 +113,14 @@ def test_a_reader_has_so_many_runs_and_what_they_start_counts_as_theirs() -> Non
     who = "anna"
     runs.reader = lambda: who
     part = Job(runs, Path("p"), ("part", *KEY[1:]), "part", 1, endless)
-    one = runs.start(Path("1"), KEY, 1, endless, parts=[part])
-    runs.start(Path("2"), KEY, 1, endless)
+    one = Job(runs, Path("1"), KEY, "m", 1, endless, parts=(part,)).start()
+    Job(runs, Path("2"), KEY, "m", 1, endless).start()
     with pytest.raises(UserError, match="2 of your runs"):
-        runs.start(Path("3"), KEY, 1, endless)
+        Job(runs, Path("3"), KEY, "m", 1, endless).start()
     who = ""  # a run starts its parts outside of pages
     assert part.start(within=one).reader == one.reader == "anna"
     who = "bert"
-    other = runs.start(Path("3"), KEY, 1, endless)
+    other = Job(runs, Path("3"), KEY, "m", 1, endless).start()
     assert other.reader == "bert" and runs.active_at_all()
     assert runs.stop_all(60) and not runs.active_at_all()
 
@@ -131,7 +133,7 @@ def test_a_run_that_does_not_end_in_time_is_said_so() -> None:
         go.wait()
         return run.progress
 
-    run = runs.start(Path("1"), KEY, 1, deaf)
+    run = Job(runs, Path("1"), KEY, "m", 1, deaf).start()
     assert not runs.stop_all(0.05) and run.stopping
     go.set()
     assert runs.stop_all(60)
