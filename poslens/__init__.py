@@ -34,7 +34,6 @@ if TYPE_CHECKING:
         models,
         passport,
         rank,
-        relocate,
         run_study,
     )
     from poslens.evaluator import PositionEvaluator
@@ -52,7 +51,6 @@ __all__ = [
     "models",
     "passport",
     "rank",
-    "relocate",
     "run_study",
 ]
 

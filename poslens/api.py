@@ -15,7 +15,6 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
 from poslens.averages import cause as cause
 from poslens.averages import curve as curve
-from poslens.averages import relocate as relocate
 from poslens.compute.compute import service
 from poslens.inputs import Option, evidence_span, listed, method_of, text_of
 from poslens.listings import datasets as datasets

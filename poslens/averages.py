@@ -1,4 +1,4 @@
-"""Python functions of `poslens` that average over a data set: curve, cause and relocate."""
+"""Python functions of `poslens` that average over a data set: curve and cause."""
 
 from __future__ import annotations
 
@@ -173,22 +173,3 @@ def _intervention(name: str, by: Replacement, data: DataSet) -> tuple[Method, Se
     if not usable:
         raise UserError(reason or f"No pair of {data.name} has evidence that could be moved.")
     return relocation_method(), usable
-
-
-@overload
-def relocate(
-    model: Model, dataset: str | Path = SAMPLE, *, pairs: int = interventions.DEFAULT_PAIRS
-) -> Curve: ...
-@overload
-def relocate(
-    model: Models, dataset: str | Path = SAMPLE, *, pairs: int = interventions.DEFAULT_PAIRS
-) -> ByModel[Curve]: ...
-def relocate(
-    model: Model | Models,
-    dataset: str | Path = SAMPLE,
-    *,
-    pairs: int = interventions.DEFAULT_PAIRS,
-) -> Curve | ByModel[Curve]:
-    """The score as a function of the evidence's position, moved within its own text: `cause`
-    with intervention="relocation"."""
-    return cause(model, dataset, intervention="relocation", pairs=pairs)

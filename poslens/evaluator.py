@@ -105,7 +105,7 @@ class PositionEvaluator(BaseEvaluator):
 
     `_low` and `_high` are ends of 95% intervals, which resample documents. An undefined measure is
     NaN, such as the relocation difference if the model never reads the evidence in one third. The
-    numbers equal those of `poslens.positions`, `poslens.relocate` and `poslens.audit` for the same
+    numbers equal those of `poslens.positions`, `poslens.cause` and `poslens.audit` for the same
     texts. They depend on the number of documents: compare checkpoints with each other, not with
     results on a larger corpus.
 

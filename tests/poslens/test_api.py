@@ -141,7 +141,7 @@ def test_curves_relocation_and_rankings_of_a_file(_data: str) -> None:
     curve = poslens.curve("BM25", _data, method="terms")
     assert curve.summary.n == 10 and curve.curve.shape == (100,)
     assert curve.center_of_mass.n == 10 and len(curve.to_frame()) == 100
-    moved = poslens.relocate("BM25", _data)
+    moved = poslens.cause("BM25", _data)
     assert moved.last_minus_first.value == pytest.approx(0, abs=1e-6), (
         "word statistics cannot see order"
     )
@@ -172,7 +172,7 @@ def test_several_models_give_the_results_of_each_by_name(_data: str, tmp_path: P
     names = ["MiniLM", "BM25"]
     calls_of_one = {
         "curve": lambda model: poslens.curve(model, _data, method="occlusion", level="sentence"),
-        "relocate": lambda model: poslens.relocate(model, _data),
+        "relocation": lambda model: poslens.cause(model, _data),
         "ablation": lambda model: poslens.cause(model, _data, intervention="ablation", by="mask"),
     }
     for name, call in calls_of_one.items():
@@ -188,7 +188,7 @@ def test_several_models_give_the_results_of_each_by_name(_data: str, tmp_path: P
         entries = json.loads((tmp_path / f"{name}.provenance.json").read_bytes())
         assert [entry["model"] for entry in entries] == names
     with pytest.raises(KeyError):
-        _ = poslens.relocate(names, _data)["MiniLM-recency"]
+        _ = poslens.cause(names, _data)["MiniLM-recency"]
     ranked = poslens.rank(names, _data)
     rows = pd.concat([poslens.rank(name, _data).to_frame() for name in names], ignore_index=True)
     pd.testing.assert_frame_equal(ranked.to_frame(), rows)
@@ -298,7 +298,7 @@ def test_an_object_with_encode_is_a_model(_data: str) -> None:
     assert poslens.explain(Counts(), QUERY, DOCUMENT, method="occlusion").results[0].from_cache
     curve = poslens.curve(own, _data, method="occlusion", level="sentence")
     assert curve.summary.n == 10 and curve.curve.shape == (100,)
-    moved = poslens.relocate(own, _data)
+    moved = poslens.cause(own, _data)
     assert moved.last_minus_first.value == pytest.approx(0, abs=1e-6), "counts cannot see order"
     assert poslens.rank(own, _data).to_frame()["model"].tolist() == [name]
     assert name in repr(poslens.passport(own, _data))
