@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -89,19 +88,11 @@ class TextPair:
                 f"{len(self.document)}"
             )
 
-
-class Pairs(tuple[TextPair, ...]):
-    """Pairs that are used repeatedly, such as those of a data set. Expensive results derived from
-    them are stored in `made` and are freed together with the pairs."""
-
-    made: object | None = None
-
-    @cached_property
-    def digest(self) -> str:
-        """Digest of everything in the pairs, for caches in this process's memory. It uses the
-        strings' own keyed hashes, which Python caches, so it reads no text twice."""
-        hashes = np.fromiter(map(hash, self), np.int64, len(self))
-        return hashlib.sha256(hashes.tobytes()).hexdigest()[:32]
+    @property
+    def text_digest(self) -> bytes:
+        """SHA-256 of the two texts."""
+        texts = f"{self.query}\0{self.document}"
+        return hashlib.sha256(texts.encode("utf-8", "surrogatepass")).digest()
 
 
 class Token(NamedTuple):

@@ -2,7 +2,7 @@
 screen, in Chromium.
 
     python -m bench.page [--clicks 15] [--starts 5] [--rounds 1] [--against CHECKOUT]
-    python -m bench.page --stored N [--home FOLDER]
+    python -m bench.page --stored N [--home FOLDER] [--against CHECKOUT]
     python -m bench.page --traffic [--clicks 15] [--against CHECKOUT]
 
 Starts the dashboard with an empty cache and the included results, and waits for the port and for
@@ -19,15 +19,16 @@ Everything is repeated --rounds times, and alternately for an earlier checkout o
 --against names one.
 
 With --stored N it steps through a data set of N pairs with stored results instead (random words and
-numbers, which take about 4 ms each to create and are kept in --home if given), and times the first
-pair, whose chart waits for the mean of all, and the next ones. With --traffic it only counts
-what the server sends for a click.
+numbers, which take about 0.2 ms each to create and are kept in --home if given), and times the
+first pair, whose chart waits for the mean of all, and the next ones, and prints the server's
+memory. The first run also writes the index of the data set and computes the mean, so run it twice.
+With --traffic it only counts what the server sends for a click. Both measure the checkout of
+--against if given.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import socket
@@ -46,22 +47,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-# Returns the milliseconds from the click to two frames after the document pane has changed.
+# Returns the milliseconds from the click to two frames after a text of the heatmap has changed:
+# consecutive pairs can share a document.
 CLICK = """
 (button) => new Promise((resolve) => {
-  const find = (root) => {
-    for (const element of root.querySelectorAll("*")) {
-      if (element.matches(".hm-pane[data-side=document]")) return element;
-      const inside = element.shadowRoot && find(element.shadowRoot);
-      if (inside) return inside;
-    }
-    return null;
-  };
-  const before = find(document).textContent;
+  const text = (root) => [...root.querySelectorAll("*")].map((element) =>
+    element.matches(".hm-pane") ? element.textContent
+      : element.shadowRoot ? text(element.shadowRoot) : "").join("");
+  const before = text(document);
   const started = performance.now();
   const look = () => {
-    const pane = find(document);
-    if (pane && pane.textContent !== before)
+    const now = text(document);
+    if (now && now !== before)
       requestAnimationFrame(() =>
         requestAnimationFrame(() => resolve(performance.now() - started)));
     else requestAnimationFrame(look);
@@ -140,24 +137,6 @@ def dashboard(
             server.wait(30)
 
 
-def stored(folder: Path, n: int) -> Path:
-    """The file of a data set of `n` pairs below `folder`, for which results of MiniLM are stored;
-    both are created if missing."""
-    from bench.store import fill, result
-    from poslens.attribution.retrievers import resolve
-    from poslens.compute.compute import Compute
-
-    data = folder / f"{n}.jsonl"
-    if not data.exists():
-        compute = Compute(folder)
-        fill(compute.store, n, model=compute.identify(resolve.resolve("MiniLM")).key)
-        with data.open("w") as rows:
-            for pair in (result(k)[0] for k in range(n)):
-                row = {"pair_id": pair.pair_id, "query": pair.query, "document": pair.document}
-                rows.write(json.dumps(row | {"language": pair.language}) + "\n")
-    return data
-
-
 def steps(page: Page, n: int) -> list[float]:
     """Milliseconds of each of `n` clicks on Next."""
     button = page.locator(".st-key-next button").first
@@ -185,7 +164,6 @@ def of_clicks(n: int, checkout: Path) -> dict[str, list[float]]:
     """Milliseconds of `n` clicks to pairs that are computed, and to the same pairs when cached."""
     times = {}
     with dashboard(checkout=checkout) as (url, browser, _):
-        # Consecutive pairs of one document would look the same, so a filter spreads them.
         page = browser.new_page(viewport={"width": 1440, "height": 1000})
         page.goto(f"{url}/?bucket=Q1&language=eng&evidence=0&evidence=35")
         page.get_by_test_id("stPlotlyChart").wait_for(timeout=120_000)
@@ -282,10 +260,18 @@ def of_bare(n: int) -> tuple[float, list[float]]:
             return visit, steps(page, n)
 
 
-def of_many(n: int, clicks: int, home: Path) -> None:
-    """Print the time to the first pair of a data set of `n` stored pairs, and to the next ones."""
-    data = stored(home, n)
-    with dashboard(f"--data=bench={data}", home=home) as (url, browser, _):
+def of_many(n: int, clicks: int, home: Path, checkout: Path) -> None:
+    """Print the time from the start to the port, to the first pair of a data set of `n` stored
+    pairs, and to the next ones, and the CPU time and memory that the server has used by then."""
+    import psutil
+
+    from bench.curves import fill
+
+    data = fill(home.absolute(), n)
+    options = f"--data=bench={data}"
+    with dashboard(options, home=home, checkout=checkout) as (url, browser, started):
+        print(f"port answers: {time.perf_counter() - started:.1f} s")
+        (server,) = (p for p in psutil.Process().children() if options in p.cmdline())
         page = browser.new_page(viewport={"width": 1440, "height": 1000})
         page.goto(url)
         page.get_by_test_id("stPlotlyChart").wait_for(timeout=120_000)
@@ -296,6 +282,8 @@ def of_many(n: int, clicks: int, home: Path) -> None:
         print(f"first pair of {n:,} stored ones: {time.perf_counter() - started:.1f} s")
         time.sleep(5)
         print(f"next: p50 {statistics.median(steps(page, clicks)):.0f} ms, n={clicks}")
+        used, memory = server.cpu_times(), server.memory_info().rss
+        print(f"server: {used.user + used.system:.1f} s of CPU time, {memory / 2**20:,.0f} MiB")
 
 
 def main() -> None:
@@ -314,7 +302,7 @@ def main() -> None:
         return
     if given.stored:
         with tempfile.TemporaryDirectory() as own:
-            of_many(given.stored, given.clicks, given.home or Path(own))
+            of_many(given.stored, given.clicks, given.home or Path(own), given.against or HERE)
         return
     checkouts = {"here": HERE} | ({"there": given.against} if given.against else {})
     times: dict[tuple[str, str], list[float]] = defaultdict(list)

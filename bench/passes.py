@@ -31,6 +31,7 @@ from torch import Tensor
 from poslens.attribution import datasets
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.datasets.types import spread_evenly
+from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.retrievers.resolve import resolve
@@ -119,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     data, limit, only = datasets.read(options.dataset), options.pairs or 500, options.part
     if options.baseline:
         pairs = spread_evenly(data.pairs, options.pairs or 40)
-        data = DataSet(f"{data.name}-baseline", data.title, tuple(pairs))
+        data = DataSet(f"{data.name}-baseline", data.title, Pairs(pairs))
         only = sorted({measure.part for measure in MEASURES.values()})
     encodings = Encodings()
     print(f"{'part':22}{'cpu s':>7}{'passes':>8}{'texts':>7}{'tokens':>9}{'attributed':>12}  again")

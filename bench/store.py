@@ -42,7 +42,8 @@ import pyarrow.parquet as pq
 from bench.timing import interleaved, ratio
 from poslens.attribution.curves.curve_summary import summarize
 from poslens.attribution.methods import make_method
-from poslens.attribution.types import Attribution, Pairs, TextPair, TokenizedText
+from poslens.attribution.pairs import Pairs
+from poslens.attribution.types import Attribution, TextPair, TokenizedText
 from poslens.cache.exchange.rows import stored
 from poslens.cache.exchange.transfer import export
 from poslens.cache.storage import index

@@ -10,12 +10,8 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
 
 from poslens.attribution.paths import open_regular
 from poslens.attribution.retrievers.specs import ModelFiles, RetrieverSpec, data_folder
@@ -88,16 +84,11 @@ def text_fingerprint(pair: TextPair) -> str:
     key = (hash(pair.query), hash(pair.document))
     fingerprint = _texts.get(key)
     if fingerprint is None:
-        fingerprint = _digest(pair)[:8].hex()
+        fingerprint = pair.text_digest[:8].hex()
         if len(_texts) >= _MAX_TEXTS:
             _texts.clear()
         _texts[key] = fingerprint
     return fingerprint
-
-
-def _digest(pair: TextPair) -> bytes:
-    text = f"{pair.query}\0{pair.document}"
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 def signed(fingerprint: str) -> int:
@@ -113,16 +104,6 @@ def unsigned(number: int) -> str:
 def text_number(pair: TextPair) -> int:
     """The pair's text fingerprint as a signed 64-bit integer."""
     return signed(text_fingerprint(pair))
-
-
-def text_numbers(pairs: Sequence[TextPair], *, remembered: bool = True) -> NDArray[np.int64]:
-    """The text fingerprint of each pair as signed 64-bit integers [n]. A caller that keeps the
-    result can turn off `remembered`: caching per pair takes longer, and as much memory as the
-    ids."""
-    if remembered:
-        return np.fromiter((text_number(pair) for pair in pairs), np.int64, len(pairs))
-    heads = b"".join([_digest(pair)[:8] for pair in pairs])
-    return np.frombuffer(heads, ">i8").astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from pathlib import Path
 from poslens.attribution.datasets.corpus import Collection
 from poslens.attribution.datasets.judged_pairs import from_pairs
 from poslens.attribution.datasets.types import DataSet
-from poslens.attribution.types import EvidenceSpan, Pairs, TextPair
+from poslens.attribution.pairs import Pairs
+from poslens.attribution.types import EvidenceSpan, TextPair
 from poslens.compute.selection import facets
 from poslens.studies.ranking.service import monolingual
 
@@ -27,7 +28,7 @@ def data_set(document: str = "Fog lifts at noon.") -> DataSet:
         TextPair("a", "when does fog lift", document, EvidenceSpan(0, 3), "eng", dataset="d"),
         TextPair("b", "what rises", "Bread rises.", language="eng", dataset="d"),
     ]
-    return DataSet("d", "D", tuple(pairs))
+    return DataSet("d", "D", Pairs(pairs))
 
 
 def test_no_cache_is_keyed_by_an_address() -> None:

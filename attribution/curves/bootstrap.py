@@ -24,6 +24,8 @@ import numpy as np
 import scipy  # loads scipy.special at its first use
 from numpy.typing import NDArray
 
+from poslens.attribution.pairs import numbered as numbered
+
 Values = NDArray[np.float64]
 Statistic = Callable[[Values], Values]
 """Maps mean rows [R, K] to one number per row [R] or several [R, J]; NaN where undefined."""
@@ -82,12 +84,6 @@ class Estimate:
         if self.interval is None:
             return format(self.value, form)
         return f"{self.value:{form}} [{self.low:{form}}, {self.high:{form}}]"
-
-
-def numbered(groups: Sequence[Hashable]) -> NDArray[np.int64]:
-    """Groups as integers [n] from 0, in order of first appearance."""
-    order: dict[Hashable, int] = {}
-    return np.array([order.setdefault(group, len(order)) for group in groups], dtype=np.int64)
 
 
 def _summed(

@@ -6,6 +6,7 @@ Each format is a module that registers itself when this package imports it.
 from __future__ import annotations
 
 import pkgutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from errno import ENOENT
@@ -14,7 +15,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TypeVar
 
-from poslens.attribution.datasets import formats, sources
+import numpy as np
+
+from poslens.attribution.datasets import formats, indexes, sources
 from poslens.attribution.datasets.corpus import Collection
 from poslens.attribution.datasets.formats import detect
 from poslens.attribution.datasets.judged_pairs import from_pairs
@@ -22,7 +25,7 @@ from poslens.attribution.datasets.own import read_upload
 from poslens.attribution.datasets.types import DataSet, Rejection
 from poslens.attribution.errors import UserError
 from poslens.attribution.names import Names
-from poslens.attribution.types import TextPair
+from poslens.attribution.pairs import Pairs
 
 for _module in pkgutil.iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
@@ -64,12 +67,14 @@ _folders: Names[Path] = Names(
     }
 )
 _variants: Names[str] = Names()
-_Stamp = tuple[tuple[str, int, int], ...]
+_Stamp = tuple[tuple[str, int, int, int, int], ...]
 _stamps: dict[str, _Stamp] = {}
-"""The files of each data set when it was read: paths, times and sizes."""
+"""The files of each data set when it was read: paths, times, sizes and inodes."""
 _of_pairs: dict[str, _Stamp] = {}
 """The same, when its pairs were read: its corpus may be read later."""
 _generation = 0
+_RESOLUTION_NS = 2_000_000_000
+"""More than the resolution of any file system's clock, FAT's 2 s included."""
 _titles = {
     SAMPLE: "Bundled sample (PosIR format)",
     SAMPLE_MULTILINGUAL: "Bundled multilingual sample (PosIR format)",
@@ -136,13 +141,22 @@ def reload_if_changed(name: str) -> None:
 
 
 def _stamp(place: Path) -> _Stamp:
-    """The files at a path with their times and sizes; empty if they cannot be read."""
+    """The files at a path with what changes when they do; empty if they cannot be read."""
     try:
         files = sorted(place.rglob("*")) if place.is_dir() else [place]
-        looked = ((str(file), file.stat()) for file in files)
-        return tuple((file, status.st_mtime_ns, status.st_size) for file, status in looked)
+        return tuple(
+            (str(file), status.st_mtime_ns, status.st_size, status.st_ctime_ns, status.st_ino)
+            for file, status in ((file, file.stat()) for file in files)
+        )
     except OSError:
         return ()
+
+
+def _settled(stamp: _Stamp) -> bool:
+    """Whether another change of the files would change their times, whatever the resolution of the
+    file system's clock."""
+    newest = max((max(mtime, ctime) for _, mtime, _, ctime, _ in stamp), default=0)
+    return bool(stamp) and time.time_ns() - newest > _RESOLUTION_NS
 
 
 def files_read(name: str) -> tuple[str, tuple[Path, ...]] | None:
@@ -167,18 +181,31 @@ def names() -> list[str]:
 
 
 def read(name: str) -> DataSet:
-    """The data set of this name; read once and cached.
+    """The data set of this name; cached. The pairs of a large one are read from its files once,
+    and then from their index (`indexes`), also by later processes.
 
     Raises:
         UserError: there is none, or its files are invalid.
     """
-    return _read(_known(name))
+    data = _read(_known(name))
+    if data.damaged:
+        _forget()
+        data = _read(name)
+    return data
 
 
 @lru_cache(maxsize=4)
 def _read(name: str) -> DataSet:
-    _of_pairs[name] = _stamp(_folders[name])
-    return _by(formats.read, name)
+    with _still_there(name):
+        stamp = _of_pairs[name] = _stamps[name] = _stamp(_folders[name])
+        place = indexes.place_of(name, str(_folders[name]), _variants.get(name, ""))
+        if data := indexes.opened(place, stamp):
+            return data
+        settled = _settled(stamp)
+        data = _by(formats.read, name)
+        if settled and _stamps[name] == stamp == _stamp(_folders[name]):
+            data = indexes.saved(place, stamp, data)
+        return data
 
 
 def collection(name: str) -> Collection:
@@ -250,13 +277,13 @@ def _still_there(name: str) -> Iterator[None]:
         ) from error
 
 
-def posir_selection(pair: TextPair) -> bool:
+def posir_selection(pairs: Pairs) -> Pairs:
     """The pairs that PosIR's saliency scripts select: English documents of at least 1,024 tokens
     (the data set's own count) whose evidence is in the middle, 0.4 <= r <= 0.6, where r is the
     span's mid-point relative to the document's characters. Unknown languages are included."""
-    if pair.language not in (None, "eng"):
-        return False
-    if pair.evidence is None or (pair.document_tokens or 0) < 1024:
-        return False
-    middle = (pair.evidence.start + pair.evidence.end) / 2 / len(pair.document)
-    return 0.4 <= middle <= 0.6
+    codes, languages = pairs.labels("language")
+    other = [code for code, language in enumerate(languages) if language != "eng"]
+    middle = pairs.evidence_positions
+    return pairs.select(
+        ~np.isin(codes, other) & (pairs.document_tokens >= 1024) & (middle >= 0.4) & (middle <= 0.6)
+    )

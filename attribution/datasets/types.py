@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
+from poslens.attribution.datasets.index_writer import PairWriter
+from poslens.attribution.datasets.indexed_pairs import IndexedPairs
 from poslens.attribution.errors import UserError, printable
-from poslens.attribution.types import Pairs, TextPair
+from poslens.attribution.pairs import Pairs, PairsById
+from poslens.attribution.types import TextPair
 
 T = TypeVar("T")
 
@@ -95,33 +98,30 @@ class Passages:
 class DataSet:
     """All pairs of a data set; accepted + rejected = rows read.
 
-    `versions` are other versions of pairs by id, such as translations, and `version_name` is the
-    name of a version; they belong to the data set that each of them names.
+    `versions` are other versions of pairs with their ids, such as translations, and `version_name`
+    is the name of a version; they belong to the data set that each of them names.
     """
 
     name: str
     title: str
-    pairs: tuple[TextPair, ...]
+    pairs: Pairs
     rejected: tuple[Rejection, ...] = field(default=())
-    versions: Mapping[str, TextPair] = field(default_factory=dict, compare=False)
+    versions: Pairs = field(default_factory=Pairs, compare=False)
     version_name: str = ""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "pairs", Pairs(self.pairs))
 
     @cached_property
     def digest(self) -> str:
         """Digest of names and pairs, for caches in this process's memory."""
         stated = (self.name, self.title, self.version_name, self.rejected)
         total = hashlib.sha256(repr(stated).encode("utf-8", "replace"))
-        for pairs in (self.pairs, self.versions.values()):
-            total.update(Pairs(pairs).digest.encode())
+        for pairs in (self.pairs, self.versions):
+            total.update(pairs.digest.encode())
         return total.hexdigest()[:32]
 
-    @cached_property
-    def by_id(self) -> dict[str, TextPair]:
+    @property
+    def by_id(self) -> Mapping[str, TextPair]:
         """Pairs by id."""
-        return {pair.pair_id: pair for pair in self.pairs}
+        return PairsById(self.pairs)
 
     def pair(self, pair_id: str) -> TextPair:
         """The pair with this id.
@@ -129,17 +129,23 @@ class DataSet:
         Raises:
             UserError: there is none.
         """
-        pair = self.by_id.get(pair_id)
-        if pair is None:
+        place = self.pairs.find(pair_id)
+        if place is None:
+            example = self.pairs[0].pair_id if self.pairs else ""
             raise UserError(
                 f"{self.name} has no pair {pair_id[:80]!r}: choose one of its own, such as "
-                f"{next(iter(self.by_id), '')!r}."
+                f"{example!r}."
             )
-        return pair
+        return self.pairs[place]
+
+    @property
+    def damaged(self) -> bool:
+        """Whether its index turned out to be damaged after it was opened."""
+        return isinstance(self.pairs, IndexedPairs) and self.pairs.source.damaged
 
     def version_of(self, pair: TextPair) -> TextPair | None:
         """The other version of a pair, if the data set has one."""
-        return self.versions.get(pair.pair_id)
+        return PairsById(self.versions).get(pair.pair_id)
 
 
 def spread_evenly(items: Sequence[T], n: int) -> Sequence[T]:
@@ -165,19 +171,21 @@ def collect(
     Raises:
         UserError: there are no rows, or no row is a valid pair; the message has the first reason.
     """
-    pairs: list[TextPair] = []
+    writer = PairWriter()
     rejected: list[Rejection] = []
     for row in rows:
         if isinstance(row, TextPair):
-            pairs.append(row)
+            writer.add(row)
         else:
             rejected.append(row)
-    if not pairs and not rejected:
-        raise UserError(f"{title or name} holds no rows: give a data set with at least one pair.")
-    if not pairs:
+    title = title or name
+    if not writer and not rejected:
+        raise UserError(f"{title} holds no rows: give a data set with at least one pair.")
+    if not writer:
         first = rejected[0]
         raise UserError(
-            f"None of the {len(rejected):,} rows of {title or name} is a pair; correct "
+            f"None of the {len(rejected):,} rows of {title} is a pair; correct "
             f"{first.file} row {first.row} first: {first.reason}"
         )
-    return DataSet(name, title or name, tuple(pairs), tuple(rejected), versions or {}, version_name)
+    pairs, others = writer.finished(title, (versions or {}).values())
+    return DataSet(name, title, pairs, tuple(rejected), others, version_name)

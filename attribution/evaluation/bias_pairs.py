@@ -72,7 +72,7 @@ def lacking(data: DataSet) -> dict[str, str]:
     if files := _colder_names(data):
         reason = "the data set has no pairs for it"
         return {n: "" if n in files else f"{reason} ({n}.jsonl)" for n in COLDER_TESTS}
-    if not any(pair.evidence is not None for pair in data.pairs):
+    if not data.pairs.n_with_evidence:
         return dict.fromkeys(TESTS, f"the data set has no evidence spans: {_USE_FILES}")
     return {
         name: ""
@@ -89,7 +89,7 @@ def available(data: DataSet) -> tuple[str, ...]:
 
 def unknown_files(data: DataSet) -> list[str]:
     """Files of a ColDeR data set that belong to none of the seven tests."""
-    domains = {pair.domain for pair in data.pairs if pair.domain} if _is_colder(data) else set()
+    domains = set(filter(None, data.pairs.labels("domain").values)) if _is_colder(data) else set()
     return sorted(d for d in domains if d not in _FILES and not REPETITIONS.fullmatch(d))
 
 

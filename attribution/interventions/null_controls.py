@@ -71,8 +71,8 @@ def control(kind: Control, pair: TextPair, pairs: Sequence[TextPair], seed: int 
 
         # Random draws succeed quickly in most data sets; a list of all would be slow per pair.
         for index in lot.integers(len(pairs), size=32) if pairs else ():
-            if fits(pairs[index]):
-                return replace(changed, query=pairs[index].query)
+            if fits(other := pairs[index]):
+                return replace(changed, query=other.query)
         fitting = [other.query for other in pairs if fits(other)]
         if not fitting:
             raise UserError(

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from poslens.attribution.pairs import Pairs
 from poslens.attribution.types import N_BINS, Array
-from poslens.cache.columns import PairColumns
 from poslens.cache.storage import blocks
 from poslens.cache.storage.blocks import SUMMARY, Ids, magnitudes_name, numbers, values_of
 
@@ -63,9 +63,7 @@ class BlockIndex:
     _joined: int = 0
     """How many of `_rows` are in `_ids`."""
     _ids: dict[str, dict[str, int]] = field(default_factory=dict)
-    _asked: WeakKeyDictionary[PairColumns, tuple[int, Ids]] = field(
-        default_factory=WeakKeyDictionary
-    )
+    _asked: WeakKeyDictionary[Pairs, tuple[int, Ids]] = field(default_factory=WeakKeyDictionary)
     _values: dict[str, _Values] = field(default_factory=dict)
 
     # -- keeping up ----------------------------------------------------------------------------
@@ -149,7 +147,7 @@ class BlockIndex:
         """Texts, scores or flags of truncation [n]."""
         return self._columns[name][_places(ids)]
 
-    def ids(self, pairs: PairColumns) -> Ids:
+    def ids(self, pairs: Pairs) -> Ids:
         """The id of each pair's last row [n]; 0 if there is none. Repeated lookups of the same
         pairs are cached until a row is added."""
         answer = self._asked.get(pairs)

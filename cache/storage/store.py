@@ -12,7 +12,6 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import compress
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,8 +20,9 @@ from numpy.typing import NDArray
 from poslens.attribution.curves.curve_summary import CurveSummary
 from poslens.attribution.curves.positions import positions
 from poslens.attribution.errors import UserError
+from poslens.attribution.pairs import Pairs
 from poslens.attribution.types import N_BINS, Array, Attribution, Method, TextPair
-from poslens.cache.columns import PairColumns, columns_of
+from poslens.cache.columns import columns_of
 from poslens.cache.keys import text_fingerprint
 from poslens.cache.storage import blocks, means, rows
 from poslens.cache.storage.blocks import Ids, curve_name
@@ -154,10 +154,10 @@ class Store(Files):
 
         columns = columns_of(pairs)
         state = self._asked(model, method, lambda _, index: _states(index, columns)[1])
-        missing = list(pairs)
         if state is not None:
             stored = (state == RESULT) | (state == FAILED) & (not retry)
-            missing = list(compress(pairs, (~stored).tolist()))
+            columns = columns.select(~stored)
+        missing = list(columns)
         if not missing:
             return missing
         left = self.read_fallback(model, method, lambda it: it.missing(model, method, missing))
@@ -175,7 +175,7 @@ class Store(Files):
 
         def fallback(store: Store) -> StoredCurves:
             there = set(own.pair_ids)
-            lacking = [pair for pair in asked.pairs if pair.pair_id not in there]
+            lacking = [pair for pair in asked if pair.pair_id not in there]
             return _joined(asked, own, store.curves(model, method, lacking)) if lacking else own
 
         return self.read_fallback(model, method, fallback) or own
@@ -212,7 +212,7 @@ class Store(Files):
 
     # -- curves --------------------------------------------------------------------------------
 
-    def _own_curves(self, model: ModelKey, method: Method, asked: PairColumns) -> StoredCurves:
+    def _own_curves(self, model: ModelKey, method: Method, asked: Pairs) -> StoredCurves:
         def ask(db: sqlite3.Connection, index: BlockIndex) -> tuple[StoredCurves, list[TextPair]]:
             ids, state = _states(index, asked)
             places = np.flatnonzero(state == RESULT)
@@ -228,7 +228,7 @@ class Store(Files):
                 positions=positions(method.curve_params["resampling"]),
                 failed={asked.ids[k]: index.reasons[int(ids[k])] for k in failed},
             )
-            return stored, [asked.pairs[place] for place in places[~there].tolist()]
+            return stored, [asked[place] for place in places[~there].tolist()]
 
         answer = self._asked(model, method, ask)
         if answer is not None and answer[1]:
@@ -310,7 +310,7 @@ def _nothing(method: Method) -> StoredCurves:
     return StoredCurves((), curves, curves, flags.astype(np.float32), flags, at, {})  # type: ignore[arg-type]
 
 
-def _joined(asked: PairColumns, own: StoredCurves, fallback: StoredCurves) -> StoredCurves:
+def _joined(asked: Pairs, own: StoredCurves, fallback: StoredCurves) -> StoredCurves:
     """Own results and those of the fallback, in the order of `asked`. A result of the fallback
     takes precedence over an own failure."""
     if not fallback.pair_ids and not fallback.failed:
@@ -341,7 +341,7 @@ def _joined(asked: PairColumns, own: StoredCurves, fallback: StoredCurves) -> St
 # -- the index ------------------------------------------------------------------------------------
 
 
-def _states(index: BlockIndex, pairs: PairColumns) -> tuple[Ids, NDArray[np.int8]]:
+def _states(index: BlockIndex, pairs: Pairs) -> tuple[Ids, NDArray[np.int8]]:
     """The id of each pair's last row [n], 0 for none, and its state [n]: absent, result or failed.
     What is stored of other texts counts as absent."""
     ids = index.ids(pairs)

@@ -24,7 +24,8 @@ def pair_of(data: DataSet, collection: Collection, document: str) -> str:
     for query in collection.queries:
         if document in query.pairs:
             return query.pairs[document]
-    return document if document in data.by_id and data.by_id[document].query else ""
+    pair = data.by_id.get(document)
+    return document if pair is not None and pair.query else ""
 
 
 def documents_section(summaries: Sequence[AuditSummary], data: DataSet) -> None:

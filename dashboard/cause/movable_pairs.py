@@ -27,7 +27,7 @@ class MovablePairs:
     data: DataSet
     specs: tuple[RetrieverSpec, ...]
     interventions: Mapping[str, Method]
-    pairs: tuple[TextPair, ...]
+    pairs: Sequence[TextPair]
     words: str
 
     @property

@@ -95,7 +95,7 @@ if not selection.pairs:
 if not names:
     st.info("Select a model in the sidebar.")
     st.stop()
-if METHODS[method.name].needs_query and not any(pair.query for pair in selection.pairs):
+if METHODS[method.name].needs_query and not selection.pairs.has_queries:
     free = [name for name, entry in METHODS.items() if not entry.needs_query]
     st.info(
         panels.plain(

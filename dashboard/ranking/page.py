@@ -148,7 +148,7 @@ with st.sidebar, panels.guarded():
 if ranking_settings is None:
     st.stop()
 posir = ranking_settings.posir
-with_evidence = any(pair.evidence is not None for pair in data.pairs)
+with_evidence = data.pairs.n_with_evidence > 0
 shown = [MOVED, UNMODIFIED, HUBS] if with_evidence else [UNMODIFIED, HUBS]
 for title, tab in zip(shown, st.tabs(shown, key="tab", bind="query-params"), strict=True):
     if not tab.open:

@@ -63,7 +63,7 @@ def first_page(name: str) -> FirstPage:
     pairs = f"{counted(len(data.pairs), 'pair')} of a query and a document"
     if not datasets.judged(name):
         return _first_of_unjudged(name, data, pairs)
-    marked = sum(pair.evidence is not None for pair in data.pairs)
+    marked = data.pairs.n_with_evidence
     if not marked:
         return FirstPage(
             "why",
@@ -83,7 +83,7 @@ def _first_of_unjudged(name: str, data: DataSet, pairs: str) -> FirstPage:
             f"{name} has {pairs}, but no judgments. Explain, Curves and Cause with its bias tests "
             "need none; Why, Audit and Ranking do.",
         )
-    documents = counted(len({pair.document for pair in data.pairs}), "document")
+    documents = counted(data.pairs.n_documents, "document")
     if not queries:
         return FirstPage(
             "audit",

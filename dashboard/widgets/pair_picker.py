@@ -7,12 +7,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+import numpy as np
 import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
+from poslens.attribution.pairs import Pairs
 from poslens.attribution.text import words
 from poslens.attribution.types import Method, TextPair
 from poslens.cache.storage.store import StoredCurves
@@ -22,8 +24,8 @@ from poslens.compute.selection import (
     FACETS,
     Filters,
     Selection,
-    bucket_of,
     evidence_position,
+    facet_labels,
     facets,
 )
 from poslens.dashboard.server.own_texts import service_for
@@ -85,7 +87,7 @@ def choose_pair(
         return typed
     if chosen is None:
         st.info("No pair matches the filters. Change them.")
-    elif chosen.pair_id not in ordered.places:
+    elif ordered.pairs.find(chosen.pair_id) is None:
         st.caption("This pair doesn't match the filters.")
     return chosen
 
@@ -99,7 +101,7 @@ def _narrowed() -> bool:
     )
 
 
-def _readable(selection: Selection, models: Sequence[str]) -> tuple[TextPair, ...]:
+def _readable(selection: Selection, models: Sequence[str]) -> Pairs:
     specs = []
     for name in models:
         with suppress(UserError):  # errors of a model are reported where it is used
@@ -148,8 +150,9 @@ def _asked(selection: Selection, order: str) -> TextPair | None:
     if not selection.pairs:
         return None
     # Prefer a document that most models read completely, for a better first impression.
-    short = (p for p in selection.pairs if order == AS_GIVEN and bucket_of(p) == "Q1")
-    chosen = next(short, selection.pairs[0])
+    codes, buckets = facet_labels(selection.pairs, "bucket")
+    short = np.flatnonzero(codes == buckets.index("Q1")) if order == AS_GIVEN else codes[:0]
+    chosen = selection.pairs[int(short[0]) if len(short) else 0]
     url_state.put("pair", chosen.pair_id)
     return chosen
 
@@ -172,7 +175,7 @@ def _bar(
 ) -> None:
     """Previous, the list, facts about the pair, next and random."""
     pairs = selection.pairs
-    at = selection.places.get(chosen.pair_id)
+    at = selection.pairs.find(chosen.pair_id)
 
     def go(step: int) -> None:
         if pairs:
@@ -291,7 +294,7 @@ def _table(selection: Selection, chosen: TextPair, order: str, values: Mapping[s
     )
     if values:
         frame.insert(0, order, [values.get(pair_id) for pair_id in ids])
-    at = selection.places.get(chosen.pair_id)
+    at = selection.pairs.find(chosen.pair_id)
     st.dataframe(
         with_values(frame),
         key=key,

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import streamlit as st
 
 from poslens.attribution.errors import UserError
+from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
 from poslens.compute import coverage
@@ -38,9 +39,7 @@ def told(doing: str) -> Iterator[coverage.Report]:
         place.empty()
 
 
-def readable_pairs(
-    specs: Sequence[RetrieverSpec], pairs: Sequence[TextPair]
-) -> tuple[tuple[TextPair, ...], str]:
+def readable_pairs(specs: Sequence[RetrieverSpec], pairs: Sequence[TextPair]) -> tuple[Pairs, str]:
     """The pairs, and an empty string or a description of the pairs that were excluded. If the user
     turns on the switch, pairs are excluded whose evidence is past a model's context limit, even
     partly, or that have too many unknown tokens."""
@@ -52,7 +51,7 @@ def readable_pairs(
         f"limit, and pairs whose document has more than {coverage.MAX_UNKNOWN:.0%} unknown "
         "tokens.",
     )
-    pairs = pairs if isinstance(pairs, tuple) else tuple(pairs)
+    pairs = pairs if isinstance(pairs, Pairs) else Pairs(pairs)
     if not only or not pairs:
         return pairs, ""
     try:

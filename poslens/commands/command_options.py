@@ -19,6 +19,7 @@ from poslens.commands.error_stream import print_error
 
 if TYPE_CHECKING:
     from poslens.attribution.datasets import DataSet
+    from poslens.attribution.pairs import Pairs
     from poslens.attribution.retrievers.specs import RetrieverSpec
     from poslens.attribution.types import Method, TextPair
 
@@ -299,7 +300,7 @@ def with_rejections(data: DataSet) -> DataSet:
     return data
 
 
-def pairs_of(dataset: str, posir: bool) -> tuple[DataSet, list[TextPair]]:
+def pairs_of(dataset: str, posir: bool) -> tuple[DataSet, Pairs]:
     """A data set by name or path, and its pairs; with `posir` only those that the paper's protocol
     selects.
 
@@ -309,7 +310,7 @@ def pairs_of(dataset: str, posir: bool) -> tuple[DataSet, list[TextPair]]:
     from poslens.attribution import datasets
 
     data = with_rejections(datasets.read(data_name(dataset)))
-    pairs = [pair for pair in data.pairs if not posir or datasets.posir_selection(pair)]
+    pairs = datasets.posir_selection(data.pairs) if posir else data.pairs
     if not pairs:
         raise UserError(
             f"No pair of {data.name} remains: the PosIR protocol selects English documents of "
@@ -319,8 +320,8 @@ def pairs_of(dataset: str, posir: bool) -> tuple[DataSet, list[TextPair]]:
 
 
 def readable_of(
-    specs: Sequence[RetrieverSpec], pairs: list[TextPair], only: bool
-) -> tuple[list[TextPair], str]:
+    specs: Sequence[RetrieverSpec], pairs: Sequence[TextPair], only: bool
+) -> tuple[Sequence[TextPair], str]:
     """The pairs and an empty description; with `only`, the pairs that every model can read, and
     a description of that selection. Prints on stderr how many were excluded.
 
@@ -341,7 +342,7 @@ def readable_of(
     )
     if not chosen_pairs:
         raise UserError(f"{names} can't read any pair in full: select another model or data set.")
-    return list(chosen_pairs), coverage.LEFT_OUT
+    return chosen_pairs, coverage.LEFT_OUT
 
 
 def data_name(dataset: str) -> str:

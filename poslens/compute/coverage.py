@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
 from poslens.attribution.coverage import MAX_UNKNOWN as MAX_UNKNOWN
 from poslens.attribution.coverage import Coverage, of_attribution
 from poslens.attribution.coverage import coverage as read
+from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.family import Capability
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.attribution.types import Pairs, TextPair
+from poslens.attribution.types import TextPair
+from poslens.cache.columns import columns_of
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute, Explained
 from poslens.compute.provenance import ModelIdentity
@@ -112,11 +116,9 @@ def readable(
 
     def select() -> Pairs:
         by_model = [count(compute, spec, pairs, report) for spec in specs]
-        return Pairs(
-            pair
-            for pair in pairs
-            if all(coverages[pair.pair_id].readable for coverages in by_model)
-        )
+        columns = columns_of(pairs)
+        keep = (all(of[i].readable for of in by_model) for i in columns.ids)
+        return columns.select(np.fromiter(keep, np.bool_, len(columns)))
 
     if not isinstance(pairs, Pairs):
         return select()

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from poslens.attribution.curves.curve_summary import CurveSummary, summarize
 from poslens.attribution.curves.text_axis import average, is_over_text
 from poslens.attribution.errors import UserError
@@ -102,12 +100,7 @@ class MeanCurves:
         self, model: ModelKey, method: Method, pairs: Sequence[TextPair], dataset: str
     ) -> CurveSummary:
         stored = self._store.curves(model, method, pairs)
-        columns = columns_of(pairs).once
-        groups = columns.documents
-        if len(stored.pair_ids) < len(columns):
-            document_of = dict(zip(columns.ids.tolist(), groups.tolist(), strict=True))
-            groups = np.array([document_of[pair_id] for pair_id in stored.pair_ids], np.int64)
-        documents_of = groups.tolist()
+        documents_of = columns_of(pairs).once.documents_of(list(stored.pair_ids))
         about: dict[str, Any] = {
             "model": model.name,
             "dataset": dataset,

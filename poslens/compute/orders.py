@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poslens.attribution.curves.curve_summary import center_of_mass
+from poslens.attribution.pairs import Pairs
 from poslens.attribution.types import N_BINS, Array, TextPair
 from poslens.cache.storage.store import StoredCurves
 
@@ -23,10 +24,10 @@ HELP = (
 
 
 def arrange(
-    pairs: tuple[TextPair, ...],
+    pairs: Pairs,
     order: str,
     stored: Callable[[int], StoredCurves | None],
-) -> tuple[tuple[TextPair, ...], Mapping[str, float]]:
+) -> tuple[Pairs, Mapping[str, float]]:
     """The pairs in the order of this name, one of `ORDERS`, and the value they are sorted by, by
     pair id. Pairs without a value come last.
 
@@ -36,13 +37,12 @@ def arrange(
     if order == AS_GIVEN:
         return pairs, {}
     if order == SHUFFLED:
-        mixed = np.random.default_rng(0).permutation(len(pairs))
-        return tuple(pairs[i] for i in mixed), {}
+        return pairs.select(np.random.default_rng(0).permutation(len(pairs))), {}
     # A curve of zeros has no center of mass and no shares.
     values = {p: value for p, value in _values(pairs, order, stored).items() if np.isfinite(value)}
     sign = 1 if order == "smallest evidence share" else -1
-    ranked = sorted(pairs, key=lambda pair: sign * values.get(pair.pair_id, sign * np.inf))
-    return tuple(ranked), values
+    ranks = np.array([sign * values.get(pair_id, sign * np.inf) for pair_id in pairs.ids])
+    return pairs.select(np.argsort(ranks, kind="stable")), values
 
 
 def _values(

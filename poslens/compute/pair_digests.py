@@ -9,14 +9,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cache
-from pathlib import Path
 from weakref import WeakKeyDictionary
 
 from poslens.attribution import datasets
+from poslens.attribution.datasets.indexes import code_digest
 from poslens.attribution.errors import UserError
+from poslens.attribution.pairs import Pairs
 from poslens.attribution.types import TextPair
-from poslens.cache.columns import PairColumns, columns_of
+from poslens.cache.columns import columns_of
 from poslens.cache.keys import file_digest
 from poslens.compute.provenance import poslens_version
 
@@ -24,7 +24,7 @@ MANY = 2000
 """Minimum number of pairs that are identified by the files of their data set; the texts of fewer
 are hashed faster than their files are looked up."""
 
-_digests: WeakKeyDictionary[PairColumns, str] = WeakKeyDictionary()
+_digests: WeakKeyDictionary[Pairs, str] = WeakKeyDictionary()
 
 
 def pairs_digest(pairs: Sequence[TextPair]) -> str:
@@ -38,7 +38,7 @@ def pairs_digest(pairs: Sequence[TextPair]) -> str:
     return digest
 
 
-def _of_texts(columns: PairColumns) -> str:
+def _of_texts(columns: Pairs) -> str:
     total = hashlib.blake2b(columns.texts.tobytes(), digest_size=16)
     for dataset, places in columns.places.items():
         total.update(repr((dataset, columns.ids[places].tolist())).encode("utf-8", "replace"))
@@ -55,10 +55,9 @@ def _of_files(pairs: Sequence[TextPair]) -> str:
     ids: list[str] | None = None
     if pairs is not data.pairs:
         # A pair with the same id may have other texts, such as a null control's.
-        by_id = data.by_id
-        if not all(by_id.get(pair.pair_id) is pair for pair in pairs):
+        if not data.pairs.holds(pairs):
             return ""
-        ids = [pair.pair_id for pair in pairs]
+        ids = columns_of(pairs).ids.tolist()
     read = datasets.files_read(name)
     if read is None:
         return ""
@@ -66,14 +65,5 @@ def _of_files(pairs: Sequence[TextPair]) -> str:
     digests = [(str(path), file_digest(path)) for path in files]
     if datasets.files_read(name) != read:
         return ""
-    about = (poslens_version(), _readers(), name, variant, digests, ids)
+    about = (poslens_version(), code_digest(), name, variant, digests, ids)
     return hashlib.blake2b(repr(about).encode("utf-8", "replace"), digest_size=16).hexdigest()
-
-
-@cache
-def _readers() -> str:
-    """A digest of the code that reads data sets, since another version may read other pairs."""
-    folder = Path(datasets.__file__).parent
-    files = (*folder.iterdir(), folder.parent / "text.py")
-    code = [path.read_bytes() for path in sorted(files) if path.is_file()]
-    return hashlib.blake2b(b"\0".join(code), digest_size=16).hexdigest()

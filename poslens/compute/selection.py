@@ -7,25 +7,21 @@ every rerun, even for hundreds of thousands of pairs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import compress
+from typing import cast
 
 import numpy as np
 
-from poslens.attribution.curves.positions import length_bucket
+from poslens.attribution.curves.positions import BUCKET_EDGES, LENGTH_BUCKETS
 from poslens.attribution.datasets import DataSet, posir_selection
-from poslens.attribution.types import Pairs, TextPair
+from poslens.attribution.pairs import LabelName, Labels, Pairs
+from poslens.attribution.types import TextPair
 from poslens.cache.lru_cache import LRUCache
 
 ANY = "any"
 ANYWHERE = (0, 100)
-
-
-def bucket_of(pair: TextPair) -> str:
-    """The length bucket of a document by the data set's token counts; empty without them."""
-    return length_bucket(pair.document_tokens) if pair.document_tokens else ""
 
 
 def evidence_position(pair: TextPair) -> float | None:
@@ -35,14 +31,17 @@ def evidence_position(pair: TextPair) -> float | None:
     return (pair.evidence.start + pair.evidence.end) / 2 / len(pair.document)
 
 
-FACETS: Mapping[str, Callable[[TextPair], str | None]] = {
-    "domain": lambda pair: pair.domain,
-    "language": lambda pair: pair.language,
-    "bucket": bucket_of,
-    "query_type": lambda pair: pair.query_type,
-}
-"""The properties by which pairs can be filtered: name, and the function that returns a pair's
-value."""
+FACETS = ("domain", "language", "bucket", "query_type")
+"""The properties by which pairs can be filtered."""
+
+
+def facet_labels(pairs: Pairs, name: str) -> Labels:
+    """The values of a facet as a column."""
+    if name != "bucket":
+        return pairs.labels(cast(LabelName, name))
+    tokens = pairs.document_tokens
+    buckets = np.searchsorted(BUCKET_EDGES, tokens).astype(np.int8)
+    return Labels(np.where(tokens > 0, buckets, np.int8(-1)), LENGTH_BUCKETS)
 
 
 @dataclass(frozen=True)
@@ -69,22 +68,17 @@ class Selection:
     """The pairs that pass the filters, and the filters as text for captions (`words`)."""
 
     data: DataSet
-    pairs: tuple[TextPair, ...]
+    pairs: Pairs
     words: str
-
-    @cached_property
-    def places(self) -> Mapping[str, int]:
-        """Index of each pair in the selection, by its id."""
-        return {pair.pair_id: at for at, pair in enumerate(self.pairs)}
 
     @cached_property
     def posir(self) -> Selection:
         """The pairs of this selection that the PosIR protocol includes; the same object at every
         rerun."""
         words = ", ".join(filter(None, (self.words, "PosIR protocol")))
-        return Selection(self.data, Pairs(filter(posir_selection, self.pairs)), words)
+        return Selection(self.data, posir_selection(self.pairs), words)
 
-    def of(self, pairs: tuple[TextPair, ...]) -> Selection:
+    def of(self, pairs: Pairs) -> Selection:
         """The same selection restricted to these pairs, in their order."""
         return self if pairs is self.pairs else replace(self, pairs=pairs)
 
@@ -94,16 +88,11 @@ class Facets:
 
     def __init__(self, data: DataSet) -> None:
         self.data = data
-        self._columns = {
-            name: np.array([of(pair) or "" for pair in data.pairs], dtype=object)
-            for name, of in FACETS.items()
-        }
+        self._columns = {name: facet_labels(data.pairs, name) for name in FACETS}
         self.counts: Mapping[str, Counter[str]] = {
-            name: Counter(filter(None, column)) for name, column in self._columns.items()
+            name: _counted(column) for name, column in self._columns.items()
         }
         """How many pairs have each value, by facet."""
-        positions = (evidence_position(pair) for pair in data.pairs)
-        self._positions = np.array([np.nan if at is None else 100 * at for at in positions])
         self._selections: LRUCache[Selection] = LRUCache(
             8 + 3 * len(data.pairs), weigh=lambda selection: 1 + len(selection.pairs)
         )
@@ -113,24 +102,27 @@ class Facets:
         return self._selections.get(filters, lambda: self._select(filters))
 
     def _select(self, filters: Filters) -> Selection:
-        keep = np.ones(len(self.data.pairs), dtype=np.bool_)
+        pairs = self.data.pairs
+        keep = np.ones(len(pairs), dtype=np.bool_)
         for name, value in filters.facets:
             if value != ANY:
-                keep &= self._columns[name] == value
+                codes, values = self._columns[name]
+                keep &= codes == values.index(value) if value in values else False
         if filters.evidence != ANYWHERE:
             low, high = filters.evidence
-            keep &= (low <= self._positions) & (self._positions <= high)
-        pairs = self.data.pairs
+            positions = 100 * pairs.evidence_positions
+            keep &= (low <= positions) & (positions <= high)
         if not keep.all():
-            pairs = Pairs(compress(pairs, keep.tolist()))
-        if needles := filters.search.casefold().split():
-            pairs = Pairs(pair for pair in pairs if _holds(pair, needles))
+            pairs = pairs.select(keep)
+        if words := filters.search.split():
+            pairs = pairs.select(pairs.containing(words))
         return Selection(self.data, pairs, str(filters))
 
 
-def _holds(pair: TextPair, needles: Sequence[str]) -> bool:
-    words = f"{pair.pair_id} {pair.query} {pair.document}".casefold()
-    return all(needle in words for needle in needles)
+def _counted(column: Labels) -> Counter[str]:
+    counts = np.bincount(column.codes[column.codes >= 0], minlength=len(column.values)).tolist()
+    pairs_of = zip(column.values, counts, strict=True)
+    return Counter({value: n for value, n in pairs_of if n and value})
 
 
 _facets: LRUCache[Facets] = LRUCache(4)

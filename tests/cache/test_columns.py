@@ -6,8 +6,9 @@ import weakref
 from dataclasses import replace
 
 from poslens.attribution.datasets import DataSet
-from poslens.attribution.types import Pairs, TextPair
-from poslens.cache.columns import PairColumns, columns_of
+from poslens.attribution.pairs import Pairs
+from poslens.attribution.types import TextPair
+from poslens.cache.columns import columns_of
 from poslens.cache.keys import text_fingerprint, text_number
 from poslens.cache.lru_cache import forget_made
 from poslens.compute.selection import Filters, facets
@@ -31,7 +32,7 @@ def test_columns_are_those_of_the_pairs() -> None:
         int.from_bytes(bytes.fromhex(text_fingerprint(p)), "big", signed=True) for p in PAIRS
     ]
     assert columns.texts.tolist() == numbers == [text_number(pair) for pair in PAIRS]
-    assert PairColumns(list(PAIRS)).texts.tolist() == numbers
+    assert Pairs(PAIRS).texts.tolist() == numbers
     assert columns.documents.tolist() == [0, 1, 0, 2]
 
 
@@ -39,14 +40,14 @@ def test_a_pair_that_is_there_twice_counts_once_with_its_last_texts() -> None:
     twice = (*PAIRS, replace(PAIRS[0], document="Fog stays."))
     once = columns_of(twice).once
     kept = Pairs(PAIRS)
-    assert once.pairs == (twice[4], *PAIRS[1:])
+    assert once == (twice[4], *PAIRS[1:])
     assert columns_of(kept).once is columns_of(kept)
     of_one = (PAIRS[0], PAIRS[2], replace(PAIRS[0], query="who"))
-    assert columns_of(of_one).once.pairs == (of_one[2], PAIRS[2])
+    assert columns_of(of_one).once == (of_one[2], PAIRS[2])
 
 
 def test_those_of_a_data_set_are_kept_as_long_as_it_is() -> None:
-    data = DataSet("one", "One", PAIRS)
+    data = DataSet("one", "One", Pairs(PAIRS))
     columns = columns_of(data.pairs)
     assert columns_of(data.pairs) is columns
     assert columns_of(PAIRS) is not columns_of(PAIRS)
@@ -68,7 +69,7 @@ def test_a_choice_that_nobody_keeps_leaves_nothing_behind() -> None:
 
 
 def test_columns_go_with_whoever_asked_for_them() -> None:
-    columns = PairColumns(list(PAIRS))
+    columns = columns_of(list(PAIRS))
     assert columns.once is columns
     gone = weakref.ref(columns)
     del columns

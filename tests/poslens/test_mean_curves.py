@@ -23,7 +23,8 @@ from poslens.attribution.curves.positions import curve_params
 from poslens.attribution.curves.text_axis import over_text
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.methods import make_method
-from poslens.attribution.types import Attribution, Method, Pairs, TextPair
+from poslens.attribution.pairs import Pairs
+from poslens.attribution.types import Attribution, Method, TextPair
 from poslens.cache.storage import blocks, means
 from poslens.cache.storage.maintenance import compact, drop_file, listing, verify
 from poslens.cache.storage.store import ModelKey, Store
@@ -190,7 +191,7 @@ def test_another_process_sees_what_this_one_adds_and_the_reverse(
 import sys
 from pathlib import Path
 from bench.curves import made_up
-from poslens.attribution.types import Pairs
+from poslens.attribution.pairs import Pairs
 from poslens.compute import mean_curves, pair_digests
 from tests.poslens.test_mean_curves import METHOD, MODEL, N, Store, mean
 mean_curves.MANY = pair_digests.MANY = 1

@@ -14,6 +14,7 @@ from poslens.attribution.evaluation.audit import QUERY_FORMS, TOP, audit_method,
 from poslens.attribution.evaluation.audit_workload import Workload, workload
 from poslens.attribution.evaluation.chunks import chunks_of
 from poslens.attribution.evaluation.comparison import POINTS, SHARE_MARGIN, Verdict, judged
+from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.dense import FAMILY as DENSE
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.detect import family_of
@@ -208,7 +209,7 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
 
     def read(self, dataset: str) -> DataSet:
         """The data set without its pairs: an audit needs documents alone."""
-        return DataSet(dataset, datasets.corpus_of(dataset).title, ())
+        return DataSet(dataset, datasets.corpus_of(dataset).title, Pairs())
 
     def corpus(self, data: DataSet, settings: Settings) -> AuditCorpus:
         """The whole corpus of the data set, or a sample of it."""

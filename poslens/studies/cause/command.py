@@ -114,7 +114,7 @@ def cause(
     chosen = spread_evenly(usable, n)
     words = "" if n == len(usable) else f"{n} pairs spread evenly"
     quiet()
-    chosen, left_out = readable_of([spec], list(chosen), readable)
+    chosen, left_out = readable_of([spec], chosen, readable)
     words = ", ".join(filter(None, (words, left_out)))
     from poslens.compute.compute import service
     from poslens.studies.cause import service as interventions

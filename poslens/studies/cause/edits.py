@@ -13,6 +13,7 @@ from poslens.attribution.curves.curve_summary import nothing_stored
 from poslens.attribution.interventions.segments import POSITIONS, SHARES, EditCurves, EditPosition
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, Provenance, TextPair
+from poslens.cache.columns import columns_of
 from poslens.compute import provenance
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import ModelIdentity
@@ -61,7 +62,7 @@ def mean_edits(
     if not curves:
         raise nothing_stored(spec.name, dataset)
     cosines = np.array([edits.cosines for edits in curves], dtype=np.float64)
-    groups = interventions.documents_of_pairs(documents, stored.results)
+    groups = columns_of(documents).documents_of(list(stored.results))
 
     def means(position: int) -> tuple[Estimate, ...]:
         estimates = (estimate(cosines[:, position, [k]], groups) for k in range(cosines.shape[2]))

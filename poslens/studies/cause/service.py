@@ -4,7 +4,7 @@ attribution methods; null controls."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +36,7 @@ from poslens.attribution.interventions.relocation import Relocation, relocation_
 from poslens.attribution.interventions.segments import SegmentCurve
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import N_BINS, Array, Method, Provenance, TextPair
+from poslens.cache.columns import columns_of
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.kinds.interventions import (
     OTHERS,
@@ -264,7 +265,7 @@ def data_set_cause(
     """
     selected = stored(compute, spec, method, pairs)
     results = list(selected.results.values())
-    groups = documents_of_pairs(pairs, selected.results)
+    groups = columns_of(pairs).documents_of(list(selected.results))
     summary, last_minus_first, lost = _answers.get(
         ("average", spec.name, dataset, repr(method), tuple(groups), selected.digest),
         lambda: _average(results, groups, spec.name, dataset, method, len(selected.failed)),
@@ -280,12 +281,6 @@ def data_set_cause(
         len(pairs),
         selection,
     )
-
-
-def documents_of_pairs(pairs: Sequence[TextPair], ids: Iterable[str]) -> list[str]:
-    """The documents of the pairs with these ids, as the groups that a bootstrap resamples."""
-    by_id = {pair.pair_id: pair.document for pair in pairs}
-    return [by_id[i] for i in ids]
 
 
 def _average(
@@ -362,7 +357,7 @@ def agreement_of(
     ids, of_method = [curves.pair_ids[row] for row in rows], curves.curves[rows]
     effects = [selected.results[i] for i in ids]
     key = ("agreement", spec.name, repr(method), repr(cause), _digest(of_method), selected.digest)
-    groups = documents_of_pairs(pairs, ids)
+    groups = columns_of(pairs).documents_of(ids)
     answer: Agreement = _answers.get(
         key, lambda: agreement(spec.name, method, list(of_method), effects, groups)
     )
@@ -405,7 +400,7 @@ def controlled(
     rows, null_rows = (np.array(side) for side in zip(*both, strict=True))
     curves, of_nulls = own.curves[rows], nulls.curves[null_rows]
     weights = own.magnitudes[rows], nulls.magnitudes[null_rows]
-    groups = documents_of_pairs(pairs, [own.pair_ids[row] for row in rows.tolist()])
+    groups = columns_of(pairs).documents_of([own.pair_ids[row] for row in rows.tolist()])
     key = ("controlled", kind, _digest(curves, of_nulls, *weights), tuple(groups))
     answer: ControlledCurve = _answers.get(
         key, lambda: minus_null(kind, curves, of_nulls, groups, weights)

@@ -12,6 +12,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.audit import TOP, require_top
 from poslens.attribution.evaluation.audit_workload import Workload, plan_workload
 from poslens.attribution.evaluation.chunk_plan import MEASURES, IndexSetting, settings_of
+from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
@@ -109,7 +110,7 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
 
     def read(self, dataset: str) -> DataSet:
         """The data set without its pairs: documents and queries come from its collection."""
-        return DataSet(dataset, datasets.corpus_of(dataset).title, ())
+        return DataSet(dataset, datasets.corpus_of(dataset).title, Pairs())
 
     def corpus(self, data: DataSet, settings: Settings) -> ChunkCorpus:
         """The corpus of the data set or a sample of it, and the settings to try; without titles,

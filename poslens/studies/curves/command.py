@@ -51,6 +51,7 @@ from poslens.rows import frame_of
 from poslens.studies.curves.answers import CurveRow, Failures, Precomputed
 
 if TYPE_CHECKING:
+    from poslens.attribution.pairs import Pairs
     from poslens.attribution.types import Method, TextPair
     from poslens.cache.exchange.part_files import PartWriter
     from poslens.compute.compute import DataSetCurve
@@ -74,7 +75,7 @@ def _published(folder: str) -> PartWriter:
     return part_files.PartWriter(part_files.PartFolder(folder), service().root, poslens_version())
 
 
-def _shard_of(pairs: list[TextPair], text: str) -> list[TextPair]:
+def _shard_of(pairs: Sequence[TextPair], text: str) -> list[TextPair]:
     from poslens.cache.jobs import attributions
 
     if not re.fullmatch(r"[1-9]\d{0,5}/[1-9]\d{0,5}", text):
@@ -147,10 +148,10 @@ def precompute(
         raise UserError(
             f"{spec.name} is an endpoint, which a cluster doesn't speed up: remove --executor ray."
         )
-    data, pairs = pairs_of(dataset, posir)
+    data, all_pairs = pairs_of(dataset, posir)
     spec = for_data(spec, data.name)
     quiet()
-    pairs, _ = readable_of([spec], pairs, readable)
+    pairs, _ = readable_of([spec], all_pairs, readable)
     if shard:
         pairs = _shard_of(pairs, shard)
     from tqdm import tqdm
@@ -281,7 +282,7 @@ class CurveTable(StrEnum):
 
 def _curves(
     models: Sequence[str], chosen: Method, dataset: str, posir: bool, readable: bool
-) -> tuple[list[DataSetCurve], list[TextPair]]:
+) -> tuple[list[DataSetCurve], Pairs]:
     """The mean curve of each model, and the pairs of the data set."""
     from poslens.compute.compute import service
 

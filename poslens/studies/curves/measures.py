@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from poslens.attribution.types import TextPair
+from poslens.cache.columns import columns_of
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import DataSetCurve
 from poslens.paired import MeasuredModel, PairedDifference, index_measure, paired_differences
@@ -22,7 +23,8 @@ def curve_differences(
         return []
 
     def compared() -> list[PairedDifference]:
-        documents = {pair.pair_id: pair.document for pair in pairs}
+        columns = columns_of(pairs)
+        documents = dict(zip(columns.ids.tolist(), columns.documents.tolist(), strict=True))
         return paired_differences(
             [
                 MeasuredModel(curve.model.spec.name, [index_measure(curve.stored, documents)])

@@ -264,8 +264,7 @@ def difference_of(first: StoredCurves, second: StoredCurves, data: DataSet) -> D
         return None
     own, other = (np.array(side) for side in zip(*both, strict=True))
     ids = [first.pair_ids[row] for row in own.tolist()]
-    by_id = {pair.pair_id: pair.document for pair in data.pairs}
-    documents = [by_id[i] for i in ids]
+    documents = data.pairs.documents_of(ids)
     gap = first.curves[own].astype(np.float64) - second.curves[other]
     edges = band(gap, documents)
     distance = apart(first.magnitudes[own], second.magnitudes[other])

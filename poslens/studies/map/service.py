@@ -12,6 +12,7 @@ import numpy as np
 
 from poslens.attribution.curves.projection import Layout, comparable
 from poslens.attribution.errors import UserError
+from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.base import Pooled
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
@@ -94,9 +95,9 @@ class CurveMap:
 
     def __init__(self, method: Method, pairs: Sequence[TextPair]) -> None:
         self.method = method
-        # The same tuple if possible, because its columns are cached with it.
-        self.pairs = pairs if isinstance(pairs, tuple) else tuple(pairs)
-        digest = hashlib.sha256("\0".join(p.pair_id for p in self.pairs).encode()).hexdigest()
+        # The same object if possible, because its columns are cached with it.
+        self.pairs = pairs if isinstance(pairs, Pairs) else Pairs(pairs)
+        digest = hashlib.sha256("\0".join(self.pairs.ids).encode()).hexdigest()
         self.scope = f"{method!r} {digest}"
 
     def __len__(self) -> int:

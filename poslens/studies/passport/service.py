@@ -151,7 +151,7 @@ def passport(
         data.name,
         data.title,
         len(data.pairs),
-        len({pair.document for pair in data.pairs}),
+        data.pairs.n_documents,
         tuple(
             question.part(scope)
             for key, question in QUESTIONS.items()

@@ -18,6 +18,7 @@ from poslens.attribution.evaluation.position_effect import MARGIN
 from poslens.attribution.evaluation.position_groups import GroupedRanking, grouped
 from poslens.attribution.evaluation.ranking_measures import NDCG, Evaluation, evaluate
 from poslens.attribution.evaluation.search import Ranking
+from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers import limits
 from poslens.attribution.retrievers.base import joint
 from poslens.attribution.retrievers.detect import family_of
@@ -182,7 +183,7 @@ def read_searched(name: str) -> DataSet:
     """
     if datasets.judged(name):
         return datasets.read(name)
-    return DataSet(name, datasets.corpus_of(name).title, ())
+    return DataSet(name, datasets.corpus_of(name).title, Pairs())
 
 
 def is_judged(data: DataSet) -> bool:

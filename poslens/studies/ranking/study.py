@@ -48,7 +48,7 @@ class RankingTask:
 
     setups: tuple[RankingSetup, ...]
     dataset: str
-    pairs: tuple[TextPair, ...]
+    pairs: Sequence[TextPair]
     runs: tuple[TrecRun, ...] = ()
     excluded: str = ""
     table: str = ""

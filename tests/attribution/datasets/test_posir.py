@@ -15,6 +15,7 @@ from poslens.attribution import datasets
 from poslens.attribution.datasets import posir, posir_selection
 from poslens.attribution.datasets.types import DataSet
 from poslens.attribution.errors import UserError
+from poslens.attribution.pairs import Pairs
 from poslens.attribution.types import EvidenceSpan, TextPair
 
 DOCUMENT = "Fog forms over cold water. It lifts at noon."
@@ -83,7 +84,7 @@ def test_a_domain_is_read(write: Write) -> None:
     )
     span = found.pairs[0].evidence
     assert span is not None and DOCUMENT[span.start : span.end] == "It lifts at noon."
-    assert found.pair("q1") is found.pairs[0]
+    assert found.pair("q1") == found.pairs[0]
     with pytest.raises(UserError, match="mine has no pair 'q9'"):
         found.pair("q9")
 
@@ -214,11 +215,11 @@ def test_selection_of_the_posir_protocol(
     tokens: int | None, span: tuple[int, int], chosen: bool
 ) -> None:
     pair = TextPair("p", "q", "x" * 100, EvidenceSpan(*span), document_tokens=tokens)
-    assert posir_selection(pair) is chosen
+    assert (len(posir_selection(Pairs([pair]))) == 1) is chosen
 
 
 def test_selection_needs_evidence() -> None:
-    assert not posir_selection(TextPair("p", "q", "x" * 100, document_tokens=5000))
+    assert not posir_selection(Pairs([TextPair("p", "q", "x" * 100, document_tokens=5000)]))
 
 
 @pytest.mark.parametrize(
@@ -227,7 +228,7 @@ def test_selection_needs_evidence() -> None:
 def test_the_protocol_takes_english_pairs(language: str | None, chosen: bool) -> None:
     """The published scripts read the folder eng-Latn alone."""
     pair = TextPair("p", "q", "x" * 100, EvidenceSpan(49, 51), language, document_tokens=2000)
-    assert posir_selection(pair) is chosen
+    assert (len(posir_selection(Pairs([pair]))) == 1) is chosen
 
 
 # -- data sets by name -------------------------------------------------------------------------

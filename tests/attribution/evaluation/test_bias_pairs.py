@@ -22,6 +22,7 @@ from poslens.attribution.evaluation.bias_pairs import (
     varied,
 )
 from poslens.attribution.evaluation.bias_tests import COLDER_TESTS, PairScores, paired_test
+from poslens.attribution.pairs import Pairs
 from poslens.attribution.text import sentences
 from poslens.attribution.types import EvidenceSpan, TextPair
 from tools.sample import build_bias as sample_bias
@@ -122,11 +123,11 @@ def test_what_cannot_be_built_says_why(one: TextPair, test: str, sentence: str) 
 
 
 def test_pairs_without_evidence_are_counted() -> None:
-    data = DataSet("mine", "mine", (pair(), pair(None), pair("Ice melts.", "Ice melts.")))
+    data = DataSet("mine", "mine", Pairs((pair(), pair(None), pair("Ice melts.", "Ice melts."))))
     found = pairs_for(data, "position")
     assert len(found.pairs) == 1 and sum(found.rejected.values()) == 2
     assert "built from evidence spans" in found.source and "to the end" in found.source
-    short = DataSet("mine", "mine", (pair("Ice melts.", "Ice melts."),))
+    short = DataSet("mine", "mine", Pairs((pair("Ice melts.", "Ice melts."),)))
     with pytest.raises(UserError, match=r"No pair of documents could be built .* 1 x The document"):
         pairs_for(short, "brevity")
 
@@ -141,7 +142,7 @@ def test_items_at_even_distances_with_the_first_and_without_rounding() -> None:
 def test_position_variants_move_the_evidence_past_a_share_of_the_sentences() -> None:
     sentences_of = [f"Tea {number} is hot." for number in range(8)]
     document = " ".join([*sentences_of[:3], "Ice melts.", *sentences_of[3:]])
-    data = DataSet("mine", "mine", (pair(document=document),))
+    data = DataSet("mine", "mine", Pairs((pair(document=document),)))
     assert varied(data) == ("position",)
     built = variants(data, "position")
     assert [of.variant for of in built] == ["25%", "50%", "75%", "100%"]
@@ -205,11 +206,11 @@ def test_some_pairs_spread_evenly(sample: DataSet) -> None:
 
 
 def test_what_a_data_set_lacks_is_named() -> None:
-    spans = DataSet("mine", "mine", (pair(),))
+    spans = DataSet("mine", "mine", Pairs((pair(),)))
     assert available(spans) == ("position", "brevity", "necessity")
     assert "don't mark the entity" in lacking(spans)["literal"]
     assert "ColDeR" in lacking(spans)["repetition"]
-    bare = DataSet("bare", "bare", (pair(None), pair(None)))
+    bare = DataSet("bare", "bare", Pairs((pair(None), pair(None))))
     assert available(bare) == () and "no evidence spans" in lacking(bare)["position"]
     with pytest.raises(UserError, match="mine has no pairs for the test foil: evidence spans"):
         pairs_for(spans, "foil")

@@ -27,6 +27,7 @@ from poslens.attribution.evaluation.preferences import (
     with_query,
 )
 from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.dense import FAMILY, DenseRetriever
 from poslens.attribution.text import sentences
 from poslens.attribution.types import TextPair
@@ -215,6 +216,6 @@ def test_conditions_name_their_models_and_queries(sample: DataSet) -> None:
 
 
 def test_a_data_set_without_evidence_is_refused() -> None:
-    data = DataSet("mine", "Mine", (FORWARD,))
+    data = DataSet("mine", "Mine", Pairs((FORWARD,)))
     with pytest.raises(UserError, match="no English pairs with marked evidence"):
         pairs_for(data, 3)

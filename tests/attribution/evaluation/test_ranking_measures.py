@@ -26,6 +26,7 @@ from poslens.attribution.evaluation.ranking_measures import (
     success_of_pairs,
 )
 from poslens.attribution.evaluation.search import Ranking
+from poslens.attribution.pairs import Pairs
 from poslens.attribution.types import TextPair
 
 
@@ -142,7 +143,7 @@ def test_pairs_alone_make_a_collection() -> None:
         TextPair("3", "what melts", "Snow melts."),
         TextPair("4", "what is hard", "Stone stays."),
     )
-    found = from_pairs(DataSet("d", "D", pairs))
+    found = from_pairs(DataSet("d", "D", Pairs(pairs)))
     assert [q.query_id for q in found.queries] == ["1", "2", "4"]
     assert found.queries[0].relevant == {"1": 1, "3": 1}
     assert found.queries[2].pairs == {"2": "4"}

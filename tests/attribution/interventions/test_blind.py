@@ -32,6 +32,7 @@ from poslens.attribution.interventions.displacement import position_table
 from poslens.attribution.interventions.null_controls import control, minus_null
 from poslens.attribution.interventions.relocation import Relocation, relocations
 from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.resolve import resolve
@@ -132,7 +133,7 @@ def test_no_curve_agrees_with_it(
 
 
 def test_the_position_test_is_a_tie(blind: DenseRetriever, pairs: list[TextPair]) -> None:
-    data = DataSet("blind", "blind", tuple(pairs))
+    data = DataSet("blind", "blind", Pairs(pairs))
     for place in ("middle", "end"):
         items = pairs_for(data, "position", place).pairs
         scores = bias_scores.score(blind, items)
@@ -229,7 +230,7 @@ def test_whole_texts_have_no_slope(explained: list[Attribution], pairs: list[Tex
 def test_psi_stands_beside_what_was_read(
     blind: DenseRetriever, pairs: list[TextPair], tmp_path: Path
 ) -> None:
-    collection = from_pairs(DataSet("blind", "blind", tuple(pairs)))
+    collection = from_pairs(DataSet("blind", "blind", Pairs(pairs)))
     store, key = RankingStore(tmp_path, collection), ModelKey("blind", "0" * 16)
     assert store.evidence_missing(key)
     store.read_evidence(blind, key)

@@ -19,6 +19,7 @@ from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.deletion import deletion_insertion
 from poslens.attribution.methods import METHODS, attribute_batches, make_method
+from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers import lexical, resolve
 from poslens.attribution.retrievers.lexical import (
     LexicalRetriever,
@@ -216,7 +217,7 @@ def test_statistics_belong_to_the_fingerprint(
     assert "the two texts" in plain.origin and with_corpus(plain, "typed") is plain
     assert with_corpus(resolve.resolve("MiniLM"), sample.name) == resolve.resolve("MiniLM")
     before = settings(spec)
-    fewer = DataSet(sample.name, sample.title, sample.pairs[:50])
+    fewer = DataSet(sample.name, sample.title, Pairs(sample.pairs[:50]))
     monkeypatch.setattr(datasets, "read", lambda name: fewer)
     assert settings(spec) != before and settings(plain) not in (before, settings(spec))
 

@@ -16,6 +16,7 @@ from poslens.attribution.datasets.corpus import Collection, Document, Query
 from poslens.attribution.datasets.types import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.search import BLOCK, Ranking, TopK
+from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.lexical import terms_of
 from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.specs import presets
@@ -142,7 +143,9 @@ def first_stage(folder: Path) -> tuple[RankingStore, list[Ranking]]:
     pairs = tuple(
         TextPair(str(n), "which ice", f"ice {'very ' * n}cold", dataset="p") for n in range(5)
     )
-    found = from_pairs(DataSet("p", "P", (*pairs, TextPair("s", "what stone", "ice stone ice"))))
+    found = from_pairs(
+        DataSet("p", "P", Pairs((*pairs, TextPair("s", "what stone", "ice stone ice"))))
+    )
     store = RankingStore(folder, found)
     store.search(Bm25(), ModelKey("BM25", "1" * 16), METHOD)
     first = store.select(ModelKey("BM25", "1" * 16), METHOD)

@@ -13,7 +13,8 @@ import pytest
 
 from poslens.attribution.curves.text_axis import curves_of
 from poslens.attribution.methods import make_method
-from poslens.attribution.types import Array, Attribution, Pairs, TextPair
+from poslens.attribution.pairs import Pairs
+from poslens.attribution.types import Array, Attribution, TextPair
 from poslens.cache.keys import text_fingerprint
 from poslens.cache.storage import blocks, index
 from poslens.cache.storage.maintenance import compact, drop_file, listing, repair

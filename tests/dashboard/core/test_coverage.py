@@ -14,8 +14,9 @@ from poslens.attribution import datasets
 from poslens.attribution.coverage import Coverage, coverage, of_attribution
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.methods import make_method
+from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.resolve import resolve
-from poslens.attribution.types import EvidenceSpan, Pairs, TextPair
+from poslens.attribution.types import EvidenceSpan, TextPair
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute import coverage as core_coverage
 from poslens.compute.compute import Compute, service

@@ -23,6 +23,7 @@ from poslens.attribution.interventions.null_controls import CONTROLS
 from poslens.attribution.interventions.relocation import relocation_method
 from poslens.attribution.interventions.segments import segments_method
 from poslens.attribution.methods import make_method
+from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers import endpoint_client, limits, resolve
 from poslens.attribution.retrievers.endpoint_address import key_name
 from poslens.attribution.types import EvidenceSpan, TextPair
@@ -262,7 +263,7 @@ def test_what_an_endpoint_reads_is_unknown(server: EndpointServer, own_service: 
     assert figure.data[0].marker.symbol == UNKNOWN_SYMBOL
     assert relocation_frame({"E5": moved}, None, ["E5"])["evidence read"].isna().all()
     assert relocation_frame({"E5": moved})["evidence read"].eq(1).all()
-    own = DataSet("typed", "Typed", tuple(PAIRS), ())
+    own = DataSet("typed", "Typed", Pairs(PAIRS), ())
     setup = rankings.RankingSetup(rankings.collection_of(own))
     assert not finished(rankings.job(own_service, spec, setup))
     ranked = rankings.ranked(own_service, spec, setup)
@@ -417,7 +418,7 @@ def test_chunks_behind_an_endpoint_are_windows_of_words(
     server: EndpointServer, tmp_path: Path
 ) -> None:
     spec, compute = resolve.register_endpoint(f"E5={server.url}"), Compute(tmp_path)
-    collection = datasets.from_pairs(DataSet("set", "set", tuple(pair(n) for n in range(12))))
+    collection = datasets.from_pairs(DataSet("set", "set", Pairs(pair(n) for n in range(12))))
     settings = settings_of((8,), (0,), titled=False)
     subject = ChunkPlan(spec, collection, settings, 2)
     job = CHUNKS.job(compute, subject)

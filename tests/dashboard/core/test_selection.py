@@ -7,9 +7,11 @@ import random
 import pytest
 
 from poslens.attribution import datasets
+from poslens.attribution.curves.positions import length_bucket
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.methods import make_method
-from poslens.attribution.types import EvidenceSpan, Pairs, TextPair
+from poslens.attribution.pairs import Pairs
+from poslens.attribution.types import EvidenceSpan, TextPair
 from poslens.compute.selection import ANY, FACETS, Filters, evidence_position, facets
 from poslens.studies.map.service import CurveMap
 
@@ -33,7 +35,7 @@ def pair(n: int, chance: random.Random) -> TextPair:
 @pytest.fixture
 def data() -> DataSet:
     chance = random.Random(4)
-    return DataSet("some", "some", tuple(pair(n, chance) for n in range(200)))
+    return DataSet("some", "some", Pairs(pair(n, chance) for n in range(200)))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -45,7 +47,9 @@ def test_the_pairs_that_pass_are_those_of_a_plain_loop(data: DataSet, seed: int)
     search = chance.choice(["", "FOG ice", "p1"])
 
     def passes(one: TextPair) -> bool:
-        if any(wanted[name] not in (ANY, of(one)) for name, of in FACETS.items()):
+        bucket = length_bucket(one.document_tokens) if one.document_tokens else ""
+        values = [one.domain, one.language, bucket, one.query_type]
+        if any(wanted[name] not in (ANY, v) for name, v in zip(FACETS, values, strict=True)):
             return False
         at = evidence_position(one)
         if at is None or not low <= 100 * at <= high:
@@ -55,7 +59,9 @@ def test_the_pairs_that_pass_are_those_of_a_plain_loop(data: DataSet, seed: int)
 
     chosen = found.select(Filters(tuple(wanted.items()), (low, high), search))
     assert chosen.pairs == tuple(one for one in data.pairs if passes(one))
-    assert [chosen.places[one.pair_id] for one in chosen.pairs] == list(range(len(chosen.pairs)))
+    assert [chosen.pairs.find(one.pair_id) for one in chosen.pairs] == list(
+        range(len(chosen.pairs))
+    )
 
 
 def test_all_pairs_pass_where_nothing_is_asked(data: DataSet) -> None:
@@ -77,6 +83,8 @@ def test_a_choice_is_made_once_and_another_data_set_has_its_own(data: DataSet) -
 def test_what_is_made_of_the_pairs_that_posir_keeps_is_kept_too(data: DataSet) -> None:
     found = facets(data).select(Filters()).posir
     assert isinstance(found.pairs, Pairs) and found.words == "PosIR protocol"
-    assert found.pairs == tuple(filter(datasets.posir_selection, data.pairs))
+    assert found.pairs == tuple(
+        pair for pair in data.pairs if datasets.posir_selection(Pairs([pair]))
+    )
     assert facets(data).select(Filters()).posir is found
     assert CurveMap(make_method("saliency"), found.pairs).pairs is found.pairs

@@ -12,6 +12,7 @@ import pytest
 from poslens.attribution.curves.positions import document_curve
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.methods import make_method
+from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.retrievers.specs import RetrieverSpec
@@ -40,7 +41,7 @@ def compute(tmp_path: Path) -> Iterator[Compute]:
 def data(sample: DataSet) -> DataSet:
     """Twelve pairs of as many documents."""
     by_document = {pair.document: pair for pair in sample.pairs if pair.language == "eng"}
-    return replace(sample, pairs=tuple(by_document.values())[:12])
+    return replace(sample, pairs=Pairs(list(by_document.values())[:12]))
 
 
 def fill(compute: Compute, spec: RetrieverSpec, data: DataSet, n: int) -> None:
@@ -104,7 +105,7 @@ def test_a_null_control_is_taken_from_pair_and_mean(
 ) -> None:
     fill(compute, bm25, data, 12)
     assert service.average(compute, bm25, TERMS, data, "unrelated").mean is None
-    nulls = replace(data, pairs=tuple(service.controls("unrelated", data)))
+    nulls = replace(data, pairs=Pairs(service.controls("unrelated", data)))
     fill(compute, bm25, nulls, len(nulls.pairs))
     found = service.average(compute, bm25, TERMS, data, "unrelated")
     assert found.mean is not None and "minus unrelated query" in found.mean.note
@@ -144,7 +145,7 @@ def test_pairs_of_one_document_do_not_narrow_the_interval_of_a_difference(
     fill(compute, bm25, data, 12)
     own = compute.store.curves(compute.identify(bm25).key, TERMS, data.pairs)
     copies = tuple(replace(pair, pair_id=f"{pair.pair_id} again") for pair in data.pairs)
-    both = replace(data, pairs=(*data.pairs, *copies))
+    both = replace(data, pairs=Pairs((*data.pairs, *copies)))
 
     def twice(found: StoredCurves) -> StoredCurves:
         ids = (*found.pair_ids, *(f"{pair_id} again" for pair_id in found.pair_ids))

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from poslens.attribution.curves.positions import positions
+from poslens.attribution.pairs import Pairs
 from poslens.attribution.types import EvidenceSpan, TextPair
 from poslens.cache.storage.store import StoredCurves
 from poslens.compute.orders import AS_GIVEN, ORDERS, SHUFFLED, arrange, in_span
 
-PAIRS = tuple(TextPair(name, "q", "x" * 100, evidence=EvidenceSpan(0, 10)) for name in "abcd")
+PAIRS = Pairs(TextPair(name, "q", "x" * 100, evidence=EvidenceSpan(0, 10)) for name in "abcd")
 
 
 def stored(names: str, curves: np.ndarray, cut: tuple[int, ...] = ()) -> StoredCurves:

@@ -20,6 +20,7 @@ from poslens.attribution.datasets import Collection, DataSet, formats
 from poslens.attribution.datasets.corpus import Document
 from poslens.attribution.evaluation.chunk_plan import IndexSetting, settings_of
 from poslens.attribution.evaluation.chunks import chunks_of
+from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.resolve import resolve
@@ -183,7 +184,7 @@ def answered(n: int, text: Callable[[int], str], query: str, span: tuple[int, in
         TextPair(f"d{d}", query.format(d), text(d), evidence=EvidenceSpan(*span), dataset="set")
         for d in range(n)
     ]
-    return datasets.from_pairs(DataSet("set", "set", tuple(rows)))
+    return datasets.from_pairs(DataSet("set", "set", Pairs(rows)))
 
 
 def test_evidence_is_cut_where_no_window_holds_all_of_it(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import poslens
 from poslens.attribution import datasets
 from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.errors import UserError
+from poslens.attribution.pairs import Pairs
 from poslens.cache.kinds.rankings import RankingStore
 from poslens.commands.command_options import data_name
 from poslens.dashboard.__main__ import app
@@ -208,7 +209,7 @@ def test_an_empty_corpus_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> Non
     empty = Collection("mine", "Mine", (), lambda: iter(()))
     monkeypatch.setattr("poslens.studies.hubs.study.searched", lambda _: empty)
     with pytest.raises(UserError, match="Mine has no documents: add some to its corpus"):
-        HUBS.corpus(DataSet("mine", "Mine", ()), HUBS.parameters.settings())
+        HUBS.corpus(DataSet("mine", "Mine", Pairs()), HUBS.parameters.settings())
 
 
 def test_few_queries_have_no_interval_and_no_verdict(tmp_path: Path) -> None:
