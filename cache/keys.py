@@ -96,11 +96,6 @@ def signed(fingerprint: str) -> int:
     return int.from_bytes(bytes.fromhex(fingerprint), "big", signed=True)
 
 
-def unsigned(number: int) -> str:
-    """The 16 hexadecimal digits of a signed 64-bit integer; inverse of `signed`."""
-    return int(number).to_bytes(8, "big", signed=True).hex()
-
-
 def text_number(pair: TextPair) -> int:
     """The pair's text fingerprint as a signed 64-bit integer."""
     return signed(text_fingerprint(pair))

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
         methods,
         models,
         passport,
-        rank,
         run_study,
     )
     from poslens.evaluator import PositionEvaluator
@@ -50,7 +49,6 @@ __all__ = [
     "methods",
     "models",
     "passport",
-    "rank",
     "run_study",
 ]
 

@@ -230,15 +230,15 @@ def model_label(name: str) -> str:
     return name if spec is None or resolve.installed(spec) else f"{name} (not downloaded)"
 
 
-def models(default: Sequence[str], maximum: int = MAX_MODELS) -> list[str]:
-    """Choose one to `maximum` models: presets, registered folders, or a Hugging Face hub id typed
-    in."""
+def models(default: Sequence[str]) -> list[str]:
+    """Choose one to `MAX_MODELS` models: presets, registered folders, or a Hugging Face hub id
+    typed in."""
     offered, label = model_names()
     names = st.multiselect(
         "Models",
         offered,
-        default=opening.current().models_or(default, maximum),
-        max_selections=maximum,
+        default=opening.current().models_or(default, MAX_MODELS),
+        max_selections=MAX_MODELS,
         accept_new_options=True,
         format_func=label,
         key="models",

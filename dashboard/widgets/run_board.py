@@ -35,7 +35,6 @@ def run_board(
     unit: str = "",
     rate_unit: str = "",
     verb: str = "Compute",
-    stop: str = "Stop",
     idle: str = "",
     others: bool = False,
 ) -> int:
@@ -68,7 +67,7 @@ def run_board(
         button.caption("Another user started this run.")
     elif runs:
         button.button(
-            plain(stop), key=f"{prefix}stop{suffix}", on_click=_stop, args=(jobs,), width="stretch"
+            "Stop", key=f"{prefix}stop{suffix}", on_click=_stop, args=(jobs,), width="stretch"
         )
     elif (idle or done < total) and not any(job.can_start for job in jobs):
         button.markdown("from the cache")

@@ -22,7 +22,6 @@ from typing import (
     cast,
 )
 
-from poslens.attribution.evaluation.comparison import Comparison, Verdict
 from poslens.commands.result_files import result_file
 from poslens.export.json_text import json_text
 from poslens.rows import answer_of
@@ -99,37 +98,6 @@ def interval(estimate: Estimate | None) -> Interval | None:
     if estimate is None:
         return None
     return {"value": estimate.value, "low": estimate.low, "high": estimate.high}
-
-
-class ComparisonEntry(Interval):
-    """A paired difference with its verdict."""
-
-    verdict: Annotated[
-        Verdict, "higher, lower, equivalent (within the margin) or too few documents."
-    ]
-    p_holm: Annotated[
-        float | None, "p of the difference, adjusted by Holm for all that are shown; null without."
-    ]
-    margin: Annotated[float, "Difference up to which two values are equivalent."]
-    documents_needed: Annotated[
-        int | None, "Documents needed for a decision, estimated; null once decided, or if unknown."
-    ]
-
-
-def comparison_entry(comparison: Comparison | None) -> ComparisonEntry | None:
-    """A comparison as in JSON; None without one."""
-    if comparison is None:
-        return None
-    difference = comparison.difference
-    return {
-        "value": difference.value,
-        "low": difference.low,
-        "high": difference.high,
-        "verdict": comparison.verdict,
-        "p_holm": comparison.p_holm,
-        "margin": comparison.margin,
-        "documents_needed": comparison.needed,
-    }
 
 
 class Lines(Generic[Row]):

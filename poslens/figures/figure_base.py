@@ -298,20 +298,18 @@ def line(
     values: NDArray[np.float64],
     style: Style,
     name: str,
-    share: float = 1.0,
     x: NDArray[np.float64] | None = None,
     *,
     panel: str = "",
     role: str = "",
 ) -> go.Scatter:
-    """The `index`-th line: values [100] over the first `share` of the document, at positions `x`
-    [100] in [0, 1] within that share, or at bin centers.
+    """The `index`-th line: values [100] at positions `x` [100] in [0, 1], or at bin centers.
 
     `name` is markup and must be escaped; `panel` and `role`, which are plain text, are those of
     `group`.
     """
     trace = go.Scatter(
-        x=(CENTRES if x is None else 100 * x) * share,
+        x=CENTRES if x is None else 100 * x,
         y=values,
         customdata=BINS,
         # plotly.js cannot select points of a trace without markers.
