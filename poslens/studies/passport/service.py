@@ -171,7 +171,8 @@ def scope_of(
     """The texts that a passport covers: see `passport`."""
     documents = documents_of(data.pairs)
     usable, _ = movable(data.pairs)
-    first_pairs = {pair.document: pair for pair in reversed(data.pairs)}
+    chosen = tuple(spread_evenly(documents, min(DEFAULT_PAIRS, len(documents))))
+    first_pairs = {(pair.document, pair.language): pair for pair in reversed(data.pairs)}
     return Scope(
         compute,
         spec,
@@ -180,8 +181,8 @@ def scope_of(
         tuple(spread_evenly(usable, min(moved, len(usable))))
         if isinstance(moved, int)
         else tuple(pair for pair in usable if pair.pair_id in moved),
-        tuple(spread_evenly(documents, min(DEFAULT_PAIRS, len(documents)))),
-        tuple(spread_evenly(list(first_pairs.values()), min(DEFAULT_PAIRS, len(first_pairs)))),
+        chosen,
+        tuple(first_pairs[document.document, document.language] for document in chosen),
     )
 
 

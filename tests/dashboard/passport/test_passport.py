@@ -121,6 +121,20 @@ def test_a_card_is_over_its_own_documents_whatever_else_is_stored(
     assert agreed.n == 30 and agreed.interval is None
 
 
+def test_the_profile_is_of_the_documents_whose_segments_are_compared(
+    primacy: ModelPassport,
+) -> None:
+    scope = primacy.scope
+    assert [pair.document for pair in scope.of_each] == [pair.document for pair in scope.documents]
+    assert all(pair.query for pair in scope.of_each)
+    profile = part(primacy, "attribution").provenance[1]
+    segments = part(primacy, "segments").provenance[0]
+    assert profile.selection == segments.selection == "30 documents spread evenly"
+    assert profile.truncated == segments.truncated
+    moved = part(primacy, "relocation").provenance[0]
+    assert moved.selection == "30 pairs with evidence spread evenly"
+
+
 def test_the_attribution_alone_computes_no_profile(
     tmp_path: Path, sample: datasets.DataSet
 ) -> None:
