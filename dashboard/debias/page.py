@@ -59,8 +59,8 @@ def queries_section(summaries: Sequence[DebiasSummary], dataset: str) -> None:
 if (chosen := study_choices(DEBIAS)) is not None:
     with panels.guarded():
         opened = study_section(DEBIAS, chosen.data, chosen.models, chosen.settings)
-        if opened is not None and not opened.summaries:
+        if opened is not None and opened.summaries:
+            queries_section(opened.summaries, opened.data.name)
+        elif opened is not None and opened.settings.steps:
             st.markdown(BEFORE)
             study_section(POSITIONS, chosen.data, chosen.models, POSITIONS.parameters.settings())
-        elif opened is not None:
-            queries_section(opened.summaries, opened.data.name)
