@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         methods,
         models,
         passport,
+        rank,
         run_study,
     )
     from poslens.evaluator import PositionEvaluator
@@ -49,6 +50,7 @@ __all__ = [
     "methods",
     "models",
     "passport",
+    "rank",
     "run_study",
 ]
 

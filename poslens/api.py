@@ -33,6 +33,7 @@ from poslens.studies.check.measures import NAMES, Check
 from poslens.studies.explain import service as explaining
 from poslens.studies.passport import service as passports
 from poslens.study_call import run_study as run_study
+from poslens.study_result import StudyResult
 from poslens.subjects import (
     Model,
     Models,
@@ -221,6 +222,25 @@ def check(
 
     results = {spec.name: checked(spec) for spec in specs_of(model, data)}
     return results if isinstance(model, list | tuple) else next(iter(results.values()))
+
+
+def rank(
+    model: Model | Models,
+    dataset: str | Path | None = None,
+    *,
+    by: str = "",
+    **parameters: Any,
+) -> StudyResult:
+    """The study `rank`: search a data set's whole corpus for each query, and measure the rankings.
+    With `by="position"` the study `positions`: each query is its own control, because its document
+    is ranked with the evidence at several positions.
+
+    Raises:
+        UserError: as in `run_study`, or `by` is something else.
+    """
+    if by not in ("", "position"):
+        raise UserError(f'rank does not know by={by[:40]!r}: give by="position", or leave it out.')
+    return run_study("positions" if by else "rank", model, dataset, **parameters)
 
 
 def __getattr__(name: str) -> Any:

@@ -106,7 +106,7 @@ def test_ranks_are_those_of_a_brute_force_ranking(
     for pair, _, rank in by_hand(folder):
         ranks.setdefault(pair, []).append(rank)
     assert len({tuple(one) for one in ranks.values()}) > 5  # or there is nothing to tell apart
-    found = poslens.positions(str(folder), corpus, positions=4)
+    found = poslens.rank(str(folder), corpus, by="position", positions=4)
     queries = found.to_frame("queries").set_index("id")
     for pair, own in ranks.items():
         row = queries.loc[pair]
@@ -217,7 +217,7 @@ def test_data_without_evidence_and_cross_encoders_are_refused(
     (tmp_path / "plain.csv").write_text("query,document\na,One b. Two c.\n")
     found = run("--model", "BM25", "--dataset", str(tmp_path / "plain.csv"))
     assert found.exit_code == 2 and "choose a data set with evidence spans" in found.stderr
-    with pytest.raises(UserError, match="There is no parameter 'by'"):
+    with pytest.raises(UserError, match='give by="position", or leave it out'):
         poslens.rank("BM25", corpus, by="length")
     with pytest.raises(UserError, match="There is no parameter 'null'"):
         poslens.rank("BM25", corpus, null=True)
