@@ -74,6 +74,23 @@ _MEAN = pa.schema(
 """The state of the results that a curve averages, its counts and curves, and the value and both
 ends of the interval of each number; null where there is none."""
 
+CONTROLLED = f"{MEAN}minus control "
+"""Prefix of the names of blocks with one mean curve minus that of its null controls each."""
+
+_CONTROLLED = pa.schema(
+    [
+        ("state", pa.string()),
+        ("n", pa.int64()),
+        ("n_documents", pa.int64()),
+        ("mean", pa.list_(pa.float32(), N_BINS)),
+        ("ci_low", pa.list_(pa.float32(), N_BINS)),
+        ("ci_high", pa.list_(pa.float32(), N_BINS)),
+        ("comparison", pa.string()),
+        ("distance", pa.string()),
+    ]
+)
+"""The same of such a curve; `comparison` and `distance` are JSON."""
+
 SMALL = 1024
 """Blocks with fewer rows than this are merged with their neighbors from time to time."""
 
@@ -85,6 +102,8 @@ MERGE_EVERY = 128
 
 def schema_of(name: str) -> pa.Schema:
     """The schema of the blocks with this name."""
+    if name.startswith(CONTROLLED):
+        return _CONTROLLED
     if name.startswith(MEAN):
         return _MEAN
     return _SUMMARY if name == SUMMARY else _VALUES

@@ -8,8 +8,11 @@ is derived data: a missing or damaged block means that the mean is computed agai
 
 from __future__ import annotations
 
+import json
+import math
 import sqlite3
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -20,9 +23,11 @@ from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.curves.curve_summary import CurveSummary
 from poslens.attribution.curves.positions import positions
 from poslens.attribution.errors import UserError
-from poslens.attribution.types import Method, PositionCurve
+from poslens.attribution.evaluation.comparison import Comparison
+from poslens.attribution.interventions.null_controls import Control, ControlledCurve
+from poslens.attribution.types import N_BINS, Method, PositionCurve, as_array
 from poslens.cache.storage import blocks
-from poslens.cache.storage.blocks import MEAN, SUMMARY, curve_name, magnitudes_name
+from poslens.cache.storage.blocks import CONTROLLED, MEAN, SUMMARY, curve_name, magnitudes_name
 
 MAX_MEANS = 64
 """Maximum number of means in one file; the oldest are dropped."""
@@ -50,10 +55,26 @@ def find(
     and data set."""
     # A valid checksum doesn't mean that the values are valid: anyone may have written the file.
     with suppress(pa.ArrowException, UserError, ValueError, TypeError, LookupError):
-        for _, rows in blocks.read(db, MEAN + key):
-            (row,) = [] if rows is None else rows.to_pylist()
-            if row["state"] == state:
-                return _summary(row, model, dataset, method)
+        if (row := _row(db, MEAN + key, state)) is not None:
+            return _summary(row, model, dataset, method)
+    return None
+
+
+def find_controlled(
+    db: sqlite3.Connection, key: str, state: str, control: Control
+) -> ControlledCurve | None:
+    """The mean curve minus that of its controls with this key, if it was computed in this state."""
+    with suppress(pa.ArrowException, UserError, ValueError, TypeError, LookupError):
+        if (row := _row(db, CONTROLLED + key, state)) is not None:
+            return _controlled(row, control)
+    return None
+
+
+def _row(db: sqlite3.Connection, name: str, state: str) -> dict[str, Any] | None:
+    for _, rows in blocks.read(db, name):
+        (row,) = [] if rows is None else rows.to_pylist()
+        if row["state"] == state:
+            return dict(row)
     return None
 
 
@@ -68,13 +89,55 @@ def put(db: sqlite3.Connection, key: str, state: str, summary: CurveSummary) -> 
     for name in _NUMBERS:
         number: Estimate | None = getattr(summary, name)
         row[name] = None if number is None else [number.value, number.low, number.high]
-    db.execute("DELETE FROM block WHERE name = ?", (MEAN + key,))
-    blocks.append(db, MEAN + key, pa.RecordBatch.from_pylist([row], blocks.schema_of(MEAN)))
+    _put(db, MEAN + key, row)
+
+
+def put_controlled(db: sqlite3.Connection, key: str, state: str, curve: ControlledCurve) -> None:
+    """The same as `put` for a mean curve minus that of its controls."""
+    row: dict[str, Any] = {"state": state, "n": curve.n, "n_documents": curve.n_documents}
+    for name in ("mean", "ci_low", "ci_high"):
+        values: NDArray[Any] | None = getattr(curve, name)
+        row[name] = None if values is None else values.tolist()
+    for name in ("comparison", "distance"):
+        number: Comparison | Estimate | None = getattr(curve, name)
+        row[name] = None if number is None else json.dumps(asdict(number))
+    _put(db, CONTROLLED + key, row)
+
+
+def _put(db: sqlite3.Connection, name: str, row: dict[str, Any]) -> None:
+    db.execute("DELETE FROM block WHERE name = ?", (name,))
+    blocks.append(db, name, pa.RecordBatch.from_pylist([row], blocks.schema_of(name)))
     db.execute(
         "DELETE FROM block WHERE id IN (SELECT id FROM block WHERE name > ? AND name < ? "
         "ORDER BY id DESC LIMIT -1 OFFSET ?)",
         (MEAN, MEAN + "~", MAX_MEANS),
     )
+
+
+def _controlled(row: dict[str, Any], control: Control) -> ControlledCurve:
+    if not 0 < row["n_documents"] <= row["n"]:
+        raise ValueError("no mean of pairs")
+    mean, low, high = (
+        None if row[name] is None else as_array(row[name], (N_BINS,), "a curve")
+        for name in ("mean", "ci_low", "ci_high")
+    )
+    if mean is None:
+        raise ValueError("no mean")
+    comparison = None
+    if row["comparison"] is not None:
+        about = json.loads(row["comparison"])
+        about["difference"] = _estimate(about["difference"])
+        about["narrow"] = None if about["narrow"] is None else (*map(float, about["narrow"]),)
+        comparison = Comparison(**about)
+    distance = None if row["distance"] is None else _estimate(json.loads(row["distance"]))
+    counts = row["n"], row["n_documents"]
+    return ControlledCurve(control, *counts, mean, low, high, comparison, distance)
+
+
+def _estimate(about: dict[str, Any]) -> Estimate:
+    if not math.isfinite(about["value"]):
+        raise ValueError("no number")
+    return Estimate(**about)
 
 
 def _summary(row: dict[str, Any], model: str, dataset: str, method: Method) -> CurveSummary:

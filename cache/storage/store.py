@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from poslens.attribution.curves.curve_summary import CurveSummary
 from poslens.attribution.curves.positions import positions
 from poslens.attribution.errors import UserError
+from poslens.attribution.interventions.null_controls import Control, ControlledCurve
 from poslens.attribution.pairs import Pairs
 from poslens.attribution.types import N_BINS, Array, Attribution, Method, TextPair
 from poslens.cache.columns import columns_of
@@ -209,6 +210,22 @@ class Store(Files):
         with suppress(UserError), self.changing(model, method) as db:
             if db is not None:
                 means.put(db, key, state, mean)
+
+    def controlled(
+        self, model: ModelKey, method: Method, key: str, state: str, control: Control
+    ) -> ControlledCurve | None:
+        """The mean curve minus that of its controls that `put_controlled` stored under this key in
+        this state."""
+        with self.reading(model, method) as db:
+            return None if db is None else means.find_controlled(db, key, state, control)
+
+    def put_controlled(
+        self, model: ModelKey, method: Method, key: str, state: str, curve: ControlledCurve
+    ) -> None:
+        """The same as `put_mean` for a mean curve minus that of its controls."""
+        with suppress(UserError), self.changing(model, method) as db:
+            if db is not None:
+                means.put_controlled(db, key, state, curve)
 
     # -- curves --------------------------------------------------------------------------------
 

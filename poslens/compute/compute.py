@@ -143,7 +143,7 @@ class Compute:
         self.models: ModelPool = beside.models if beside else ModelPool(memory_limit)
         self.runs: Runs = beside.runs if beside else Runs(RUN_LIMIT.get, RUNS_EACH.get)
         self._identified: LRUCache[tuple[float, ModelIdentity]] = LRUCache(64)
-        self._means = MeanCurves(self.store)
+        self.means = MeanCurves(self.store)
         self._terms: LRUCache[list[Term]] = LRUCache(64)
 
     def set_reader_key(self, reader: Callable[[], str]) -> None:
@@ -336,7 +336,7 @@ class Compute:
             UserError: none of the pairs has a stored result.
         """
         model = self.identify(spec)
-        content, summary = self._means.of(model.key, method, pairs, dataset)
+        content, summary = self.means.of(model.key, method, pairs, dataset)
         read = partial(self.store.curves, model.key, method, pairs)
         return DataSetCurve(content, summary, model, len(pairs), selection, read)
 
@@ -348,7 +348,7 @@ class Compute:
 
         It is recomputed only when results change, so that pages can call this at every rerun. While
         a run adds results, an average that takes seconds lags behind."""
-        return self._means.recent(self.identify(spec).key, method, pairs, dataset)
+        return self.means.recent(self.identify(spec).key, method, pairs, dataset)
 
     def attribution_job(
         self,
@@ -391,7 +391,7 @@ class Compute:
             len(pairs),
             work,
             lambda other: other.attribution_job(spec, method, pairs, scope),
-            n_done=lambda: self._means.n_attempted(model.key, method, pairs),
+            n_done=lambda: self.means.n_attempted(model.key, method, pairs),
             failures=lambda: self.store.curves(model.key, method, pairs).failed,
             n_at_work=lambda: at_work(claims_folder(self.store, model.key, method)),
             doing=METHODS[method.name].title,

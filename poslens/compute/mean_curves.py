@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from poslens.attribution.curves.curve_summary import CurveSummary, summarize
 from poslens.attribution.curves.text_axis import average, is_over_text
 from poslens.attribution.errors import UserError
+from poslens.attribution.interventions.null_controls import (
+    Control,
+    ControlledCurve,
+    null_method,
+)
 from poslens.attribution.types import Method, TextPair
 from poslens.cache.columns import columns_of
 from poslens.cache.lru_cache import LRUCache, StampedCache
@@ -72,6 +77,35 @@ class MeanCurves:
             return None
 
         return self._recent.get(place._replace(state=""), place.state, averaged)
+
+    def controlled(
+        self,
+        model: ModelKey,
+        method: Method,
+        control: Control,
+        pairs: Sequence[TextPair],
+        among: Sequence[TextPair],
+        compute: Callable[[], ControlledCurve],
+    ) -> ControlledCurve:
+        """The mean over the stored results of `pairs` minus that of their controls, which are drawn
+        from `among`. Over many pairs, `compute` is called only if no process has stored the mean of
+        these results.
+
+        Raises:
+            UserError: as `compute`.
+        """
+        if len(pairs) < MANY:
+            return compute()
+        digests = pairs_digest(pairs), pairs_digest(among)
+        about = (MEAN_VERSION, poslens_version(), repr(method), control, digests)
+        key = hashlib.blake2b(repr(about).encode("utf-8", "replace"), digest_size=16).hexdigest()
+        methods = (method, null_method(control, method))
+        state = " ".join(self._store.state(model, of_curves) for of_curves in methods)
+        curve = self._store.controlled(model, method, key, state, control)
+        if curve is None:
+            curve = compute()
+            self._store.put_controlled(model, method, key, state, curve)
+        return curve
 
     def n_attempted(self, model: ModelKey, method: Method, pairs: Sequence[TextPair]) -> int:
         """The number of `pairs` that have a result, or a stored reason why they have none."""

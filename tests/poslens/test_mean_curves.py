@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,15 +23,24 @@ from poslens.attribution.curves.curve_summary import CurveSummary
 from poslens.attribution.curves.positions import curve_params
 from poslens.attribution.curves.text_axis import over_text
 from poslens.attribution.datasets import DataSet
+from poslens.attribution.interventions.null_controls import (
+    Control,
+    ControlledCurve,
+    minus_null,
+    null_method,
+)
 from poslens.attribution.methods import make_method
 from poslens.attribution.pairs import Pairs
+from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.types import Attribution, Method, TextPair
 from poslens.cache.storage import blocks, means
 from poslens.cache.storage.maintenance import compact, drop_file, listing, verify
 from poslens.cache.storage.store import ModelKey, Store
 from poslens.compute import mean_curves, pair_digests
+from poslens.compute.compute import Compute
 from poslens.compute.mean_curves import MeanCurves
 from poslens.compute.pair_digests import pairs_digest
+from poslens.studies.cause import service as interventions
 
 ROOT = Path(__file__).parents[2]
 METHOD = make_method("saliency")
@@ -355,3 +365,120 @@ def test_pairs_that_are_not_what_the_files_hold_are_identified_by_their_texts(
     assert pair_digests._of_files(data.pairs) == ""
     file.unlink()
     assert len(pairs_digest(Pairs(data.pairs))) == 32
+
+
+# -- minus null controls -----------------------------------------------------------------------
+
+
+def controlled(
+    store: Store, pairs: Pairs, control: Control = "filler", among: Pairs | None = None
+) -> tuple[ControlledCurve, int]:
+    """The mean minus that of its controls that a new process would show, and how often it computed
+    it."""
+    computed = []
+
+    def compute() -> ControlledCurve:
+        computed.append(control)
+        stored = store.curves(MODEL, METHOD, pairs)
+        groups = pairs.documents_of(list(stored.pair_ids))
+        return minus_null(control, stored.curves, stored.curves[::-1], groups)
+
+    means = MeanCurves(Store(store.root))
+    found = means.controlled(MODEL, METHOD, control, pairs, among or pairs, compute)
+    return found, len(computed)
+
+
+def listed(curve: ControlledCurve) -> str:
+    return json.dumps(asdict(curve), default=lambda value: np.asarray(value).tolist())
+
+
+def test_a_new_process_reads_the_mean_minus_its_controls(store: Store, pairs: Pairs) -> None:
+    first, computed = controlled(store, pairs)
+    again, computed_again = controlled(store, Pairs(pairs))
+    assert (computed, computed_again) == (1, 0) and listed(again) == listed(first)
+    assert again.ci_low is not None and again.distance is not None
+    assert again.comparison is not None and again.comparison.narrow is not None
+    assert again.sentence == first.sentence and again.verdict == first.verdict
+    assert averaged_is_untouched(store, pairs)
+
+
+def averaged_is_untouched(store: Store, pairs: Pairs) -> bool:
+    """Whether the plain mean of the same pairs has a block of its own."""
+    return same(mean(store, pairs), mean(store, pairs)) and controlled(store, pairs)[1] == 0
+
+
+def test_a_mean_of_few_documents_minus_controls_comes_back_without_intervals(
+    store: Store, pairs: Pairs
+) -> None:
+    few = pairs.select(np.arange(4))
+    first, _ = controlled(store, few)
+    again, computed = controlled(store, few)
+    assert computed == 0 and listed(again) == listed(first) and again.ci_low is None
+
+
+def test_other_controls_pairs_and_results_have_differences_of_their_own(
+    store: Store, pairs: Pairs, results: list[tuple[TextPair, Attribution]]
+) -> None:
+    controlled(store, pairs)
+    fewer = pairs.select(np.arange(N - 1))
+    assert controlled(store, pairs, "shuffled")[1] == 1
+    assert controlled(store, fewer)[1] == 1
+    assert controlled(store, pairs, among=fewer)[1] == 1
+    assert [controlled(store, pairs)[1], controlled(store, fewer)[1]] == [0, 0]
+    store.put(MODEL, METHOD, results[N:])
+    assert [controlled(store, pairs)[1], controlled(store, pairs)[1]] == [1, 0]
+
+
+def test_a_changed_control_of_another_method_changes_the_difference(
+    store: Store, pairs: Pairs, results: list[tuple[TextPair, Attribution]]
+) -> None:
+    """Controls by the query-free profile are results of another method, in another file."""
+    controlled(store, pairs, "profile")
+    assert controlled(store, pairs, "profile")[1] == 0
+    store.put(MODEL, null_method("profile", METHOD), results[:1])
+    assert controlled(store, pairs, "profile")[1] == 1
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"mean": [float("nan")] * 100},
+        {"mean": None},
+        {"n": 0},
+        {"n_documents": None},
+        {"distance": "{}"},
+        {"distance": '{"value": NaN}'},
+        {"comparison": "no JSON"},
+        {"comparison": '{"difference": {"value": 1}}'},
+    ],
+)
+def test_a_forged_difference_is_computed_again(
+    store: Store, pairs: Pairs, forged: dict[str, Any]
+) -> None:
+    first, _ = controlled(store, pairs)
+    ((name,),) = sql(store, "SELECT name FROM block WHERE name LIKE 'mean minus%'")
+    with store.changing(MODEL, METHOD) as db:
+        assert db is not None
+        ((_, rows),) = blocks.read(db, name)
+        assert rows is not None
+        (row,) = rows.to_pylist()
+        db.execute("DELETE FROM block WHERE name = ?", (name,))
+        blocks.append(db, name, pa.RecordBatch.from_pylist([row | forged], blocks.schema_of(name)))
+    again, computed = controlled(store, pairs)
+    assert computed == 1 and listed(again) == listed(first)
+    sql(store, "UPDATE block SET data = 'text' WHERE name LIKE 'mean minus%'")
+    assert controlled(store, pairs)[1] == 1 and controlled(store, pairs)[1] == 0
+
+
+def test_the_service_stores_the_mean_minus_controls(
+    store: Store, pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What pages ask for goes through the stored means."""
+    asked: list[Control] = []
+    monkeypatch.setattr(
+        MeanCurves, "controlled", lambda self, model, method, kind, *_: asked.append(kind)
+    )
+    compute = Compute(store.root.parent)
+    monkeypatch.setattr(compute, "identify", lambda spec: SimpleNamespace(key=MODEL))
+    interventions.controlled(compute, resolve("MiniLM"), METHOD, "filler", pairs, pairs)
+    assert asked == ["filler"]

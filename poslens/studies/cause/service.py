@@ -390,6 +390,24 @@ def controlled(
     Raises:
         UserError: no pair has both.
     """
+    return compute.means.controlled(
+        compute.identify(spec).key,
+        method,
+        kind,
+        pairs,
+        among,
+        lambda: _controlled(compute, spec, method, kind, pairs, among),
+    )
+
+
+def _controlled(
+    compute: Compute,
+    spec: RetrieverSpec,
+    method: Method,
+    kind: Control,
+    pairs: Sequence[TextPair],
+    among: Sequence[TextPair],
+) -> ControlledCurve:
     own = compute.store.curves(compute.identify(spec).key, method, pairs)
     nulls, of_null = _nulls(compute, spec, method, kind, pairs, among)
     both = [(row, of_null[i]) for row, i in enumerate(own.pair_ids) if i in of_null]
