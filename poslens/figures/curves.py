@@ -27,6 +27,7 @@ from poslens.figures.figure_base import (
     TEXT_TITLE,
     Provenances,
     Span,
+    band,
     bins,
     canvas,
     faint,
@@ -170,20 +171,12 @@ def _band(
     line."""
     finite = np.isfinite(np.asarray(low))
     x, below, above, numbers = (np.asarray(column)[finite] for column in (at, low, high, BINS))
+    colour, customdata = (
+        faint(str(style.line(index)["color"]), 0.2),
+        np.concatenate([numbers, numbers[::-1]]),
+    )
     figure.add_trace(
-        go.Scatter(
-            x=100 * np.concatenate([x, x[::-1]]),
-            y=np.concatenate([above, below[::-1]]),
-            customdata=np.concatenate([numbers, numbers[::-1]]),
-            mode="lines",
-            fill="toself",
-            fillcolor=faint(str(style.line(index)["color"]), 0.2),
-            line={"width": 0},
-            hoverinfo="skip",
-            legendgroup=f"curve {index}",
-            showlegend=False,
-            name=name,
-        )
+        band(100 * x, below, above, colour, f"curve {index}", customdata=customdata, name=name)
     )
 
 

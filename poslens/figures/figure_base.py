@@ -60,6 +60,26 @@ def faint(colour: str, opacity: float) -> str:
     return f"rgba({red},{green},{blue},{opacity})"
 
 
+def band(
+    x: ArrayLike, low: ArrayLike, high: ArrayLike, colour: str, key: str | None = None, **more: Any
+) -> go.Scatter:
+    """The area between two curves [n] at `x` [n], in the legend group `key`. `more` are properties
+    of the trace."""
+    at, below, above = (np.asarray(values) for values in (x, low, high))
+    return go.Scatter(
+        x=np.concatenate([at, at[::-1]]),
+        y=np.concatenate([above, below[::-1]]),
+        mode="lines",
+        fill="toself",
+        fillcolor=colour,
+        line={"width": 0},
+        hoverinfo="skip",
+        legendgroup=key,
+        showlegend=False,
+        **more,
+    )
+
+
 def intervals(values: Sequence[Estimate | None], colour: str) -> dict[str, Any]:
     """Error bars of the 95% intervals that exist, as a trace's `error_y`."""
     ends = [(v.value, v.low, v.high) if v else (0.0, None, None) for v in values]

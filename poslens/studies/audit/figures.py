@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from poslens.attribution.evaluation.audit import N_BINS, UnretrievedCurve
 from poslens.figures.figure_base import (
     Provenances,
+    band,
     canvas,
     faint,
     group,
@@ -74,17 +75,5 @@ def _band(figure: go.Figure, curve: UnretrievedCurve, colour: str, key: str) -> 
     if curve.low is None or curve.high is None:
         return
     values = np.isfinite(curve.low)
-    x = CENTRES[values]
-    figure.add_trace(
-        go.Scatter(
-            x=np.concatenate([x, x[::-1]]),
-            y=100 * np.concatenate([curve.high[values], curve.low[values][::-1]]),
-            fill="toself",
-            fillcolor=colour,
-            line={"width": 0},
-            mode="lines",
-            hoverinfo="skip",
-            legendgroup=key,
-            showlegend=False,
-        )
-    )
+    low, high = 100 * curve.low[values], 100 * curve.high[values]
+    figure.add_trace(band(CENTRES[values], low, high, colour, key))

@@ -21,6 +21,7 @@ from poslens.figures.figure_base import (
     TEXT_TITLE,
     UNKNOWN_SYMBOL,
     Provenances,
+    band,
     canvas,
     faint,
     group,
@@ -226,20 +227,12 @@ def minus_null_curves(
     for index, (_, controlled) in enumerate(curves):
         if controlled.ci_low is None or controlled.ci_high is None:
             continue  # too few documents for a band
-        figure.add_trace(
-            go.Scatter(
-                x=np.concatenate([CENTRES, CENTRES[::-1]]),
-                y=np.concatenate([controlled.ci_high, controlled.ci_low[::-1]]),
-                customdata=np.concatenate([BINS, BINS[::-1]]),
-                mode="lines",
-                fill="toself",
-                fillcolor=faint(str(style.line(index)["color"]), 0.2),
-                line={"width": 0},
-                hoverinfo="skip",
-                legendgroup=f"curve {index}",
-                showlegend=False,
-            )
+        colour, customdata = (
+            faint(str(style.line(index)["color"]), 0.2),
+            np.concatenate([BINS, BINS[::-1]]),
         )
+        ends = (controlled.ci_low, controlled.ci_high)
+        figure.add_trace(band(CENTRES, *ends, colour, f"curve {index}", customdata=customdata))
     for index, (name, controlled) in enumerate(curves):
         mean = controlled.mean.astype(np.float64)
         figure.add_trace(line(index, mean, style, legend_name(name, style), panel=name))

@@ -11,6 +11,7 @@ from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.evaluation.faithfulness import Faithfulness, position_order
 from poslens.figures.figure_base import (
     Provenances,
+    band,
     canvas,
     faint,
     group,
@@ -59,17 +60,7 @@ def deletion_insertion(
     random = np.array([first.scaled(curve) for curve in spread])
     mean, std = random.mean(0), random.std(0)
     muted = style.colours.muted
-    figure.add_trace(
-        go.Scatter(
-            x=np.concatenate([shares, shares[::-1]]),
-            y=np.concatenate([mean + std, (mean - std)[::-1]]),
-            fill="toself",
-            fillcolor=faint(muted, 0.2),
-            line={"width": 0},
-            hoverinfo="skip",
-            showlegend=False,
-        )
-    )
+    figure.add_trace(band(shares, mean - std, mean + std, faint(muted, 0.2)))
     figure.add_trace(
         go.Scatter(
             x=shares,

@@ -7,7 +7,15 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from poslens.attribution.evaluation.position_effect import PositionEffect
-from poslens.figures.figure_base import Provenances, canvas, faint, group, legend_name, with_legend
+from poslens.figures.figure_base import (
+    Provenances,
+    band,
+    canvas,
+    faint,
+    group,
+    legend_name,
+    with_legend,
+)
 from poslens.figures.palettes import Style
 from poslens.studies.positions.summary import PositionSummary
 
@@ -64,16 +72,4 @@ def _band(figure: go.Figure, x: list[float], effect: PositionEffect, colour: str
             return
         low.append(mean.value + own.interval[0] - own.value)
         high.append(mean.value + own.interval[1] - own.value)
-    figure.add_trace(
-        go.Scatter(
-            x=[*x, *reversed(x)],
-            y=[*high, *reversed(low)],
-            fill="toself",
-            fillcolor=colour,
-            line={"width": 0},
-            mode="lines",
-            hoverinfo="skip",
-            legendgroup=key,
-            showlegend=False,
-        )
-    )
+    figure.add_trace(band(x, low, high, colour, key))
