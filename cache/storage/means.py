@@ -13,7 +13,7 @@ import math
 import sqlite3
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,10 +24,12 @@ from poslens.attribution.curves.curve_summary import CurveSummary
 from poslens.attribution.curves.positions import positions
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import Comparison
-from poslens.attribution.interventions.null_controls import Control, ControlledCurve
 from poslens.attribution.types import N_BINS, Method, PositionCurve, as_array
 from poslens.cache.storage import blocks
 from poslens.cache.storage.blocks import CONTROLLED, MEAN, SUMMARY, curve_name, magnitudes_name
+
+if TYPE_CHECKING:
+    from poslens.attribution.interventions.null_controls import Control, ControlledCurve
 
 MAX_MEANS = 64
 """Maximum number of means in one file; the oldest are dropped."""
@@ -115,6 +117,9 @@ def _put(db: sqlite3.Connection, name: str, row: dict[str, Any]) -> None:
 
 
 def _controlled(row: dict[str, Any], control: Control) -> ControlledCurve:
+    # Importing it here keeps torch out of the store.
+    from poslens.attribution.interventions.null_controls import ControlledCurve
+
     if not 0 < row["n_documents"] <= row["n"]:
         raise ValueError("no mean of pairs")
     mean, low, high = (

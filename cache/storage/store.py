@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from poslens.attribution.curves.curve_summary import CurveSummary
 from poslens.attribution.curves.positions import positions
 from poslens.attribution.errors import UserError
-from poslens.attribution.interventions.null_controls import Control, ControlledCurve
 from poslens.attribution.pairs import Pairs
 from poslens.attribution.types import N_BINS, Array, Attribution, Method, TextPair
 from poslens.cache.columns import columns_of
@@ -32,6 +31,9 @@ from poslens.cache.storage.encoded import EncodedResults, curve_columns, encoded
 from poslens.cache.storage.files import LAYOUT, Files, ModelKey
 from poslens.cache.storage.index import FAILED, RESULT, BlockIndex, index_of
 from poslens.cache.storage.rows import ATTRIBUTION, Key
+
+if TYPE_CHECKING:
+    from poslens.attribution.interventions.null_controls import Control, ControlledCurve
 
 __all__ = ["LAYOUT", "ModelKey", "Store", "StoredCurves"]
 
