@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
+import pytest
 import torch
 from transformers.utils import logging
 
@@ -23,6 +24,7 @@ from bench import gpu_proof
 from poslens.attribution.batching import Halving
 from poslens.attribution.debiasing.position_effect import embed_documents
 from poslens.attribution.debiasing.recipe import TrainingRecipe
+from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.displacement import behind_prefix, shifted_positions
 from poslens.attribution.interventions.segments import CUTS
 from poslens.attribution.methods import METHODS, make_method
@@ -264,8 +266,11 @@ def preferences_agree() -> None:
 
 def memory_runs_out(name: str) -> None:
     """Every method on a model: a batch that exceeds the device's memory gives the same numbers, one
-    pair that exceeds it is refused in a sentence, and no memory of either remains in use."""
+    pair that exceeds it is refused in a sentence, and no memory of either remains in use. A model
+    that exceeds it is refused in a sentence, too."""
     (spec,) = gpu_proof.named(folder(), [name])
+    with memory.limited(10_000), pytest.raises(UserError, match="does not fit into what is free"):
+        load(spec, FIRST, "float32")
     retriever = load(spec, FIRST, "float32")
     batch = [*gpu_proof.PAIRS, *(TextPair(f"{n}", "fox", "tide " * n) for n in range(1, 6))]
     longest = [max(batch, key=lambda pair: len(pair.document))]
