@@ -6,7 +6,8 @@ import hashlib
 import json
 import sqlite3
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from poslens.attribution.datasets.indexed_pairs import (
     checksum_of,
     packed,
 )
+from poslens.attribution.errors import UserError
 from poslens.attribution.pairs import LabelName, Pairs, fingerprints
 from poslens.attribution.types import TextPair
 
@@ -50,7 +52,11 @@ class PairWriter:
         return len(self._pairs) if self._index is None else len(self._index)
 
     def add(self, pair: TextPair) -> None:
-        """Append a pair."""
+        """Append a pair.
+
+        Raises:
+            UserError: there is no space for the index.
+        """
         if self._index is not None:
             self._index.add(pair)
             return
@@ -63,10 +69,25 @@ class PairWriter:
             self._pairs = []
 
     def finished(self, title: str, versions: Iterable[TextPair]) -> tuple[Pairs, Pairs]:
-        """The pairs, and other versions of them. No more can be added."""
+        """The pairs, and other versions of them. No more can be added.
+
+        Raises:
+            UserError: there is no space for the index.
+        """
         if self._index is None:
             return Pairs(self._pairs), Pairs(versions)
         return indexed(self._index.finished(title, versions))
+
+
+@contextmanager
+def _translate_errors() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise UserError(
+            f"The index of a large data set can't be written to the temporary folder ({error}): "
+            "free space there, or set SQLITE_TMPDIR to another folder."
+        ) from error
 
 
 def indexed(index: PairIndex) -> tuple[Pairs, Pairs]:
@@ -79,6 +100,7 @@ def indexed(index: PairIndex) -> tuple[Pairs, Pairs]:
 class _IndexWriter:
     """A temporary index to which rows are appended."""
 
+    @_translate_errors()
     def __init__(self) -> None:
         # SQLite keeps a database without a name in a file that is deleted when it is closed.
         self._db = sqlite3.connect("", isolation_level=None, check_same_thread=False)
@@ -98,6 +120,7 @@ class _IndexWriter:
         if len(self._batch) >= _BATCH:
             self._flush()
 
+    @_translate_errors()
     def _flush(self) -> None:
         new: list[tuple[int, bytes]] = []
         first = len(self._numbers["texts"])
@@ -130,6 +153,7 @@ class _IndexWriter:
         )
         self._batch = []
 
+    @_translate_errors()
     def finished(self, title: str, versions: Iterable[TextPair]) -> PairIndex:
         self._flush()
         n = len(self)

@@ -313,6 +313,18 @@ def test_a_folder_that_cannot_be_written_costs_only_time(file: Path, home: Path)
         assert len(all_pairs(opened(file))) == 600
 
 
+@pytest.mark.parametrize("step", ["fingerprints", "put_columns"])
+def test_a_full_temporary_folder_is_one_sentence(
+    step: str, file: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(index_writer, step, fail)
+    with pytest.raises(UserError, match=r"disk is full\): free space there"):
+        opened(file)
+
+
 def test_an_interrupted_writer_leaves_nothing(
     file: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
