@@ -19,14 +19,12 @@ from poslens.studies.compare import command as compare
 from poslens.studies.curves import command as curves
 from poslens.studies.explain import command as explain
 from poslens.studies.passport import command as passport
-from poslens.studies.published import command as published
 
 _GROUPS = (
     explain.app,
     compare.app,
     curves.app,
     interventions.app,
-    published.app,
     passport.app,
     check.app,
     listing_command.app,

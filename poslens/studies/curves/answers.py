@@ -64,3 +64,13 @@ class CurveRow(TypedDict):
         int | None,
         ("Number of pairs whose text was read at this position; null if it is all of them."),
     ]
+
+
+class PublishedCurveRow(TypedDict):
+    """One position of a published mean curve."""
+
+    model: Model
+    position: Annotated[float, "Position in the text, 0 to 1."]
+    mean: Annotated[float, "Mean over the published curves."]
+    std: Annotated[float, "Standard deviation over the published curves."]
+    n: Annotated[int, "Curves averaged."]

@@ -31,6 +31,7 @@ from poslens.commands.command_options import (
     Resampling,
     for_data,
     method_of,
+    named,
     pairs_of,
     readable_of,
     resolve,
@@ -48,7 +49,7 @@ from poslens.commands.command_output import (
 from poslens.commands.result_files import FigureFile, FigureOption
 from poslens.paired import DifferenceRow, difference_rows, difference_sentences
 from poslens.rows import frame_of
-from poslens.studies.curves.answers import CurveRow, Failures, Precomputed
+from poslens.studies.curves.answers import CurveRow, Failures, Precomputed, PublishedCurveRow
 
 if TYPE_CHECKING:
     from poslens.attribution.pairs import Pairs
@@ -278,6 +279,7 @@ class CurveTable(StrEnum):
 
     curves = "curves"
     differences = "differences"
+    published = "published"
 
 
 def _curves(
@@ -298,7 +300,11 @@ def _curves(
 @app.command()
 @cli_command
 @answers(
-    {"--table curves": TableAnswer[CurveRow], "--table differences": table_answer(DifferenceRow)}
+    {
+        "--table curves": TableAnswer[CurveRow],
+        "--table differences": table_answer(DifferenceRow),
+        "--table published": TableAnswer[PublishedCurveRow],
+    }
 )
 def curve(
     model: Models = None,
@@ -313,21 +319,40 @@ def curve(
     table: Annotated[
         CurveTable,
         typer.Option(
-            help="curves, or differences: the primacy-recency index of each pair of models, paired."
+            help="curves, differences (the primacy-recency index of each pair of models, paired) "
+            "or published (the curves of --published; no model by default)."
         ),
     ] = CurveTable.curves,
+    published: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--published",
+            help="NAME=FILE of a model's published saliency curves, .npz or .pkl, which are added "
+            "to the chart; repeatable.",
+        ),
+    ] = None,
     figure: Annotated[FigureFile | None, FigureOption("the mean curves")] = None,
     format: Annotated[TextFormat, typer.Option(help="csv or json.")] = TextFormat.csv,
 ) -> None:
     """Print the mean curves of models over a data set, from the results of `precompute`."""
+    from poslens.attribution.curves.published import read_bytes, read_curves
+    from poslens.compute.provenance import of_published
     from poslens.export.files import curve_frame
     from poslens.studies.curves.measures import curve_differences
+    from poslens.studies.published.service import curves_frame, means
 
     chosen = _on(axis, method_of(method, normalization, resampling, posir, option), posir)
-    averages, pairs = _curves(model or ["MiniLM"], chosen, dataset, posir, readable)
+    files = [named(value, "--published", "FILE") for value in published or []]
+    theirs = [read_curves(name, path.name, read_bytes(path)) for name, path in files]
+    if table is CurveTable.published and not theirs:
+        raise UserError("--table published prints published curves: give --published NAME=FILE.")
+    models = model or ([] if table is CurveTable.published else ["MiniLM"])
+    averages, pairs = _curves(models, chosen, dataset, posir, readable)
     curves = [average.summary.curve for average in averages]
-    provenance = [average.provenance() for average in averages]
-    say_caveat(chosen)
+    of_models = [average.provenance() for average in averages]
+    of_files = [of_published(each) for each in theirs]
+    if curves:
+        say_caveat(chosen)
     # With either axis, indices are computed over the tokens that each model read.
     differences = curve_differences(averages, pairs)
     for sentence in difference_sentences(differences):
@@ -335,8 +360,16 @@ def curve(
     if figure is not None:
         from poslens.figures.curves import mean_curves
 
-        figure.draw(mean_curves(curves, figure.style, provenance=provenance), provenance)
-    frame = curve_frame(curves)
-    if table is CurveTable.differences:
+        provenance, shown = [*of_models, *of_files], means(theirs, band=not curves)
+        y_title = None if curves else "Normalized gradient L2 norm"  # as in the PosIR paper
+        drawn = mean_curves(
+            curves, figure.style, published=shown, y_title=y_title, provenance=provenance
+        )
+        figure.draw(drawn, provenance)
+    if table is CurveTable.published:
+        print_table(curves_frame(theirs), format.value, of_files)
+    elif table is CurveTable.differences:
         frame = frame_of(DifferenceRow, difference_rows(differences))
-    print_table(frame, format.value, provenance)
+        print_table(frame, format.value, of_models)
+    else:
+        print_table(curve_frame(curves), format.value, of_models)

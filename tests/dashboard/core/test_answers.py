@@ -72,7 +72,7 @@ ARGUMENTS = {
         f"rank --table {name}": f"--model BM25 --model bert --dataset pairs --table {name}"
         for name in ("differences", "query_differences")
     },
-    "figure5": "--curves A=published.npz",
+    "curve --table published": "--table published --published A=published.npz",
     **{
         f"debias --table {name}": f"--model bert --corpus short --steps 2 --strengths 0.5 "
         f"--table {name}"

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from tools.docs import commands, every_command
 
 COMMANDS = dict(commands(every_command()))
-ABOUT_FILES = {"figure5", "methods", "models fetch"}
+ABOUT_FILES = {"methods", "models fetch"}
 ANALYSES = sorted(
     name
     for name in set(COMMANDS) - ABOUT_FILES - {"run", "models", "datasets"}

@@ -259,29 +259,29 @@ def test_posirs_ranking_reads_8192_tokens_on_both_sides() -> None:
     assert posir_ranking_spec(replace(long, max_length=512)).max_length == 512
 
 
-def test_figure5_is_one_command(tmp_path: Path) -> None:
+def test_published_curves_are_one_command(tmp_path: Path) -> None:
     curves = np.random.default_rng(0).random((9, 100))
     np.savez(tmp_path / "a.npz", curves=curves)
     source = f"A={tmp_path / 'a.npz'}"
     target = tmp_path / "five.csv"
-    assert run("figure5", "--out", str(target), "--curves", source).exit_code == 0
+    asked = ("curve", "--table", "published", "--published", source)
+    assert run(*asked, "--out", str(target)).exit_code == 0
     frame = pd.read_csv(target)
     assert np.allclose(frame["mean"], curves.mean(0), atol=1e-6)
     assert np.allclose(frame["std"], curves.std(0, ddof=1), atol=1e-6)
     page = tmp_path / "five.html"
-    assert (
-        run("figure5", "--figure", str(page), "--curves", source, "--size", "screen").exit_code == 0
-    )
+    assert run(*asked, "--figure", str(page), "--size", "screen").exit_code == 0
     assert "Normalized gradient L2 norm" in page.read_text()
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["figure5", "--figure", "x.bmp", "--curves", "a=b.npz"], "use .png"),
-        (["figure5", "--curves", "a"], "--curves must be NAME=FILE"),
-        (["figure5", "--curves", "a=/nonexistent.npz"], "cannot be read"),
-        (["figure5", "--curves", f"a={__file__}"], "give a .npz or .pkl"),
+        (["curve", "--figure", "x.bmp", "--published", "a=b.npz"], "use .png"),
+        (["curve", "--published", "a"], "--published must be NAME=FILE"),
+        (["curve", "--published", "a=/nonexistent.npz"], "cannot be read"),
+        (["curve", "--published", f"a={__file__}"], "give a .npz or .pkl"),
+        (["curve", "--table", "published"], "give --published NAME=FILE"),
         (["rank", "--dataset", "nope"], "no data set 'nope'"),
         (["rank", "--model", "nope"], "no retriever named"),
         (["run", "--published", "/nonexistent"], "is not a folder"),
