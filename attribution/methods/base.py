@@ -109,9 +109,9 @@ CURVE_PARAMETERS = (
     MethodParameter(
         "normalization",
         NORMALIZATIONS,
-        "How each document's values are scaled before averaging. p99: clip at the document's 99th "
-        "percentile and divide by it, as PosIR's scripts do. max: divide by its largest value, as "
-        "PosIR's paper describes. none: no scaling.",
+        "How each document's values are scaled before averaging. p99: clip at the 99th percentile "
+        "of the document's magnitudes and divide by it, as PosIR's scripts do. max: divide by the "
+        "largest magnitude, as PosIR's paper describes. none: no scaling.",
     ),
     MethodParameter(
         "resampling",

@@ -99,8 +99,8 @@ register(
         name="occlusion",
         title="Occlusion",
         help="How much the score falls when a unit (word, token or sentence) is replaced with "
-        "padding tokens, or deleted if the model is an endpoint or a Python object with only an "
-        "encode method. Signed. Slow.",
+        "padding tokens, or left out if the model is BM25, an endpoint or a Python object with "
+        "only an encode method. Signed. Slow.",
         axis="Score lost by occlusion",
         unit="score",
         signed=True,
