@@ -65,6 +65,7 @@ def test_a_sample_of_damaged_widget_states() -> None:
     assert faults == []
 
 
+@pytest.mark.usefixtures("own_service")  # so that the model is loaded here
 def test_a_model_that_would_end_the_program_is_an_error_of_its_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
