@@ -185,6 +185,8 @@ def relocation_curves(
     curves = [
         summary.cause.summary.curve for summary in _drawn(summaries) if summary.cause is not None
     ]
+    if not curves:
+        raise UserError("No evidence was moved: set the number of pairs to more than 0.")
     return mean_curves(
         curves, style, y_title="Score minus the pair's mean over positions", provenance=provenance
     )
@@ -193,12 +195,18 @@ def relocation_curves(
 def saliency_curves(
     summaries: Sequence[DebiasSummary], style: Style, provenance: Provenances = ()
 ) -> go.Figure:
-    """Mean saliency by position in held-out documents, of the models of `relocation_curves`."""
+    """Mean saliency by position in held-out documents, of the models of `relocation_curves`.
+
+    Raises:
+        UserError: no saliency was computed.
+    """
     curves = [
         summary.saliency.summary.curve
         for summary in _drawn(summaries)
         if summary.saliency is not None
     ]
+    if not curves:
+        raise UserError("No saliency was computed: set the number of pairs to more than 0.")
     return mean_curves(curves, style, y_title="Saliency", provenance=provenance)
 
 

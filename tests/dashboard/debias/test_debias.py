@@ -21,6 +21,7 @@ from poslens.attribution.retrievers.resolve import resolve
 from poslens.compute.compute import Compute
 from poslens.dashboard.__main__ import app
 from poslens.figures.palettes import Style
+from poslens.studies.debias.front import relocation_curves, saliency_curves
 from poslens.studies.debias.points import DebiasPoint, grid
 from poslens.studies.debias.study import DEBIAS
 from poslens.studies.debias.summary import DebiasSummary, HeldOutTest, setting_advice
@@ -110,6 +111,12 @@ def test_every_setting_is_measured_against_the_plain_model(summaries: list[Debia
         assert change.difference.value == pytest.approx(float((after - before).mean()), abs=1e-6)
         assert each.model.key.fingerprint != plain.model.key.fingerprint
         assert not each.unretrieved and each.effect is None
+
+
+def test_curves_that_were_not_measured_are_not_drawn(summaries: list[DebiasSummary]) -> None:
+    for curves in (relocation_curves, saliency_curves):
+        with pytest.raises(UserError, match="set the number of pairs to more than 0"):
+            curves(summaries, Style())
 
 
 def test_a_setting_is_selected_on_one_half_and_tested_on_the_other(
@@ -298,7 +305,7 @@ def test_the_command_and_then_the_page(mine: str, tmp_path: Path) -> None:
     assert not page.exception and not page.error
     assert any("No change recommended" in each.value for each in page.markdown)
     specs = [chart.proto.spec for chart in page.get("plotly_chart")]
-    assert sum("debias_front" in spec for spec in specs) == 2
+    assert len(specs) == sum("debias_front" in spec for spec in specs) == 2
     assert any("rank after" in each.value.columns for each in page.dataframe)
 
 
