@@ -7,7 +7,7 @@ token offsets are not computed.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -32,6 +32,10 @@ from poslens.attribution.types import Array, Side, TextPair, as_array
 
 Text = tuple[str, str]
 """A query and a document."""
+
+_START = 256
+"""Only texts with the same first characters, so many, are tokenized to see whether they differ past
+the context limit: edited versions of one document do, documents of a corpus don't."""
 
 DeviceSlot = Callable[[], AbstractContextManager[object]]
 """Entered for each batch: a server passes its device queue."""
@@ -148,9 +152,12 @@ def read_texts(
         for text, representation in cached_of.items()
         if representation is not None
     )
+    new = [text for text, representation in cached_of.items() if representation is None]
+    starts = Counter(text[:_START] for text in new)
     same: dict[Hashable, list[str]] = defaultdict(list)
-    for text in (text for text, representation in cached_of.items() if representation is None):
-        same[_reading(retriever, text, side)].append(text)
+    for text in new:
+        alike = starts[text[:_START]] > 1 and estimated_tokens(text) >= retriever.max_length
+        same[_reading(retriever, text, side) if alike else text].append(text)
     groups = {texts[0]: texts for texts in same.values()}
     read = in_batches(
         retriever, embed, list(groups), estimated_tokens, should_stop, device_slot, limit
@@ -167,10 +174,7 @@ def read_texts(
 
 
 def _reading(retriever: Separate, text: str, side: Side) -> Hashable:
-    """What the model reads of a text: its token ids if it is perhaps longer than the context limit,
-    else the text. Tokenizing twice costs far less than a second forward pass."""
-    if estimated_tokens(text) < retriever.max_length:
-        return text
+    """The token ids that the model reads of a text, or the text if it reads no tokens."""
     with retriever.lock:
         ids = retriever.encode_plain([text], side).features.get("input_ids")
     return text if ids is None else ids.cpu().numpy().tobytes()

@@ -154,6 +154,23 @@ def test_texts_that_differ_past_the_context_limit_are_embedded_once(
     assert sum(rows) == 3, "each text is cached under its own name"
 
 
+def test_long_texts_with_different_beginnings_are_tokenized_once(
+    make: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retriever = make("dense")
+    tokenized: list[str] = []
+    encode = retriever.encode_plain
+
+    def counting(texts: list[str], side: str) -> Any:
+        tokenized.extend(texts)
+        return encode(texts, side)
+
+    monkeypatch.setattr(retriever, "encode_plain", counting)
+    long = [word + " quick brown fox" * retriever.max_length for word in ("tide", "moon", "fox")]
+    score_texts(retriever, [(QUERIES[0], text) for text in long])
+    assert sorted(tokenized) == sorted([QUERIES[0], *long])
+
+
 @pytest.mark.parametrize("kind", ["dense", "cross-encoder", "lexical"])
 def test_stops_between_batches_and_releases_the_lock(
     kind: str, make: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
