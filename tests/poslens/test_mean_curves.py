@@ -103,6 +103,18 @@ def sql(store: Store, statement: str, *parameters: object) -> list[tuple[Any, ..
         return db.execute(statement, parameters).fetchall()
 
 
+def forge(store: Store, name_like: str, forged: dict[str, Any]) -> None:
+    """Replace fields of the only stored mean whose block has such a name."""
+    ((name,),) = sql(store, f"SELECT name FROM block WHERE name LIKE '{name_like}'")
+    with store.changing(MODEL, METHOD) as db:
+        assert db is not None
+        ((_, rows),) = blocks.read(db, name)
+        assert rows is not None
+        (row,) = rows.to_pylist()
+        db.execute("DELETE FROM block WHERE name = ?", (name,))
+        blocks.append(db, name, pa.RecordBatch.from_pylist([row | forged], blocks.schema_of(name)))
+
+
 def test_a_new_process_reads_the_mean_and_no_curve(
     store: Store, pairs: Pairs, averaged: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,14 +270,7 @@ def test_a_forged_mean_is_no_mean(
     store: Store, pairs: Pairs, averaged: list[int], forged: dict[str, Any]
 ) -> None:
     first = mean(store, pairs)
-    ((name,),) = sql(store, "SELECT name FROM block WHERE name LIKE 'mean %'")
-    with store.changing(MODEL, METHOD) as db:
-        assert db is not None
-        ((_, rows),) = blocks.read(db, name)
-        assert rows is not None
-        (row,) = rows.to_pylist()
-        db.execute("DELETE FROM block WHERE name = ?", (name,))
-        blocks.append(db, name, pa.RecordBatch.from_pylist([row | forged], blocks.schema_of(name)))
+    forge(store, "mean %", forged)
     assert same(mean(store, pairs), first) and averaged == [N, N]
 
 
@@ -456,14 +461,7 @@ def test_a_forged_difference_is_computed_again(
     store: Store, pairs: Pairs, forged: dict[str, Any]
 ) -> None:
     first, _ = controlled(store, pairs)
-    ((name,),) = sql(store, "SELECT name FROM block WHERE name LIKE 'mean minus%'")
-    with store.changing(MODEL, METHOD) as db:
-        assert db is not None
-        ((_, rows),) = blocks.read(db, name)
-        assert rows is not None
-        (row,) = rows.to_pylist()
-        db.execute("DELETE FROM block WHERE name = ?", (name,))
-        blocks.append(db, name, pa.RecordBatch.from_pylist([row | forged], blocks.schema_of(name)))
+    forge(store, "mean minus%", forged)
     again, computed = controlled(store, pairs)
     assert computed == 1 and listed(again) == listed(first)
     sql(store, "UPDATE block SET data = 'text' WHERE name LIKE 'mean minus%'")

@@ -390,40 +390,28 @@ def controlled(
     Raises:
         UserError: no pair has both.
     """
-    return compute.means.controlled(
-        compute.identify(spec).key,
-        method,
-        kind,
-        pairs,
-        among,
-        lambda: _controlled(compute, spec, method, kind, pairs, among),
-    )
 
-
-def _controlled(
-    compute: Compute,
-    spec: RetrieverSpec,
-    method: Method,
-    kind: Control,
-    pairs: Sequence[TextPair],
-    among: Sequence[TextPair],
-) -> ControlledCurve:
-    own = compute.store.curves(compute.identify(spec).key, method, pairs)
-    nulls, of_null = _nulls(compute, spec, method, kind, pairs, among)
-    both = [(row, of_null[i]) for row, i in enumerate(own.pair_ids) if i in of_null]
-    if not both:
-        raise UserError(
-            f"No pair has a curve of {spec.name} and one of its control yet: compute them first."
+    def computed() -> ControlledCurve:
+        own = compute.store.curves(model, method, pairs)
+        nulls, of_null = _nulls(compute, spec, method, kind, pairs, among)
+        both = [(row, of_null[i]) for row, i in enumerate(own.pair_ids) if i in of_null]
+        if not both:
+            raise UserError(
+                f"No pair has a curve of {spec.name} and one of its control yet: compute them "
+                "first."
+            )
+        rows, null_rows = (np.array(side) for side in zip(*both, strict=True))
+        curves, of_nulls = own.curves[rows], nulls.curves[null_rows]
+        weights = own.magnitudes[rows], nulls.magnitudes[null_rows]
+        groups = columns_of(pairs).documents_of([own.pair_ids[row] for row in rows.tolist()])
+        key = ("controlled", kind, _digest(curves, of_nulls, *weights), tuple(groups))
+        answer: ControlledCurve = _answers.get(
+            key, lambda: minus_null(kind, curves, of_nulls, groups, weights)
         )
-    rows, null_rows = (np.array(side) for side in zip(*both, strict=True))
-    curves, of_nulls = own.curves[rows], nulls.curves[null_rows]
-    weights = own.magnitudes[rows], nulls.magnitudes[null_rows]
-    groups = columns_of(pairs).documents_of([own.pair_ids[row] for row in rows.tolist()])
-    key = ("controlled", kind, _digest(curves, of_nulls, *weights), tuple(groups))
-    answer: ControlledCurve = _answers.get(
-        key, lambda: minus_null(kind, curves, of_nulls, groups, weights)
-    )
-    return answer
+        return answer
+
+    model = compute.identify(spec).key
+    return compute.means.controlled(model, method, kind, pairs, among, computed)
 
 
 def query_controls_agree(

@@ -111,8 +111,9 @@ def test_random_retrieval_is_binomial() -> None:
 def test_the_verdict_of_two_indexes_of_the_same_queries() -> None:
     even = InDegrees(tuple(np.arange(row, row + 5) % 40 for row in range(80)), tuple("ab" * 40), 40)
     groups = tuple(str(row // 2) for row in range(80))
-    hub = InDegrees(tuple(np.array([0, *(np.arange(4) + 4 * row) % 39 + 1]) for row in range(80)),
-                    groups, 40)  # fmt: skip
+    hub = InDegrees(
+        tuple(np.array([0, *(np.arange(4) + 4 * row) % 39 + 1]) for row in range(80)), groups, 40
+    )
     spread = InDegrees(
         tuple(
             np.random.default_rng(row).choice(40, 5, replace=False, p=np.arange(1, 41) / 820)

@@ -193,9 +193,17 @@ def test_no_text_is_scored_twice() -> None:
 
 def test_a_position_is_no_cause_if_any_new_order_does_half_as_much() -> None:
     base = {
-        "document_id": "d", "top": 10, "n_documents": 20, "rank": 12, "score": 0.5,
-        "source": "marked", "start": 0, "end": 5, "position": 0.5, "evidence_read": 1.0,
-    }  # fmt: skip
+        "document_id": "d",
+        "top": 10,
+        "n_documents": 20,
+        "rank": 12,
+        "score": 0.5,
+        "source": "marked",
+        "start": 0,
+        "end": 5,
+        "position": 0.5,
+        "evidence_read": 1.0,
+    }
 
     def cause(moved: Step, alone: Step | None = None) -> str:
         return Why(**base, moved=moved, alone=alone).cause  # type: ignore[arg-type]

@@ -35,8 +35,9 @@ def cards(tmp_path_factory: pytest.TempPathFactory) -> list[ModelPassport]:
         compute = Compute(tmp_path_factory.mktemp("cohort"))
     data = datasets.read("sample")
     only = ["position_effect", "ranking", "relocation"]
-    specs = [with_corpus(resolve(name), "sample") if name == "BM25" else resolve(name)
-             for name in NAMES]  # fmt: skip
+    specs = [
+        with_corpus(resolve(name), "sample") if name == "BM25" else resolve(name) for name in NAMES
+    ]
     return [passports.passport(compute, spec, data, only=only) for spec in specs]
 
 

@@ -79,10 +79,13 @@ class Planted:
     def rows(self) -> list[dict[str, str]]:
         texts = [text for text in self._vectors if not text.startswith("query")]
         return [
-            {"pair_id": "hub" if "hub" in text else f"d{n}", "query": f"query {n}",
-             "document": text}
+            {
+                "pair_id": "hub" if "hub" in text else f"d{n}",
+                "query": f"query {n}",
+                "document": text,
+            }
             for n, text in enumerate(texts)
-        ]  # fmt: skip
+        ]
 
     def encode(self, texts: list[str]) -> np.ndarray:
         vectors = [self._vectors.get(text, self._other(text)) for text in texts]

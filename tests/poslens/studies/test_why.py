@@ -269,9 +269,29 @@ def test_a_reranker_has_no_ranking_to_explain(
 
 def test_stored_explanations_are_read_back_as_they_were() -> None:
     one = Why(
-        "d", 10, 20, 12, 0.5, "marked", 0, 5, 0.5, 1.0, None, Step(3, 11), Step(1), None, 0.1,
-        9, 3, ("a", "b"), (Above("e", 1, True, False, 4),), 1, 2, 3,
-    )  # fmt: skip
+        "d",
+        10,
+        20,
+        12,
+        0.5,
+        "marked",
+        0,
+        5,
+        0.5,
+        1.0,
+        None,
+        Step(3, 11),
+        Step(1),
+        None,
+        0.1,
+        9,
+        3,
+        ("a", "b"),
+        (Above("e", 1, True, False, 4),),
+        1,
+        2,
+        3,
+    )
     packed = unpack_fields(pack_fields(SCHEMA.pack(one)))
     assert packed is not None
     assert SCHEMA.unpack(packed, Owner(ModelKey("m", "0" * 16), why_method(10), "d")) == one
