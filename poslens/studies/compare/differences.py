@@ -138,7 +138,7 @@ def differences_in_margins(
                 hovertemplate="%{x}: %{customdata}",
             )
         )
-    figure.update_xaxes(type="category", tickangle=0, automargin=True)
+    figure.update_xaxes(type="category", autotickangles=[0, 90], automargin=True)
     figure.update_layout(scattermode="group", scattergap=0.6)
     return with_legend(figure, style)
 
