@@ -121,7 +121,9 @@ class ChangedQueryRow:
     rank_before: int | None = column("Rank of the first relevant document; null if none.")
     rank_after: int | None = column("The same by the changed model.")
     evidence: float | None = column(
-        "Where the evidence begins, in percent of the document.", title="evidence position"
+        "Where the evidence begins, in percent of the document.",
+        title="evidence position, %",
+        form=".0f",
     )
     half: str = column("Half of the data set: selection or held out.")
     id: str = column("Id of the query.")

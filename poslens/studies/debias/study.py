@@ -74,7 +74,8 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         "A low-rank adapter is trained without labels on half of the documents. It learns to map "
         "each text to the mean, weighted by token count, of its sentences' vectors, each computed "
         "by the unchanged model from that sentence alone. Debiasing results are measured on the "
-        "other half."
+        "other half. With 0 steps, nothing is trained, and only settings of attention calibration "
+        "are compared."
     )
     limits = (
         "In the first chart, models further left have less position bias, and models further up "
