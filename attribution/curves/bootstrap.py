@@ -24,6 +24,7 @@ import numpy as np
 import scipy  # loads scipy.special at its first use
 from numpy.typing import NDArray
 
+from poslens.attribution.nouns import number_text
 from poslens.attribution.pairs import numbered as numbered
 
 Values = NDArray[np.float64]
@@ -82,8 +83,9 @@ class Estimate:
     def text(self, form: str = ".3f") -> str:
         """`value [low, high]` in this number format; only the value if there is no interval."""
         if self.interval is None:
-            return format(self.value, form)
-        return f"{self.value:{form}} [{self.low:{form}}, {self.high:{form}}]"
+            return number_text(self.value, form)
+        value, low, high = (number_text(x, form) for x in (self.value, *self.interval))
+        return f"{value} [{low}, {high}]"
 
 
 def _summed(

@@ -56,10 +56,11 @@ POWER = 0.8
 """Probability with which as many documents as `Comparison.needed` decide."""
 
 TEST = (
-    "95% bootstrap intervals over documents; p is two-sided, from the same bootstrap, and "
-    'Holm-adjusted over all comparisons shown, so a verdict can be "too few documents" even if '
-    "the interval excludes 0; equivalent: the 90% interval is within the measure's margin "
-    "(two one-sided tests)"
+    "95% bootstrap intervals over documents; p is two-sided, from the same bootstrap, or from "
+    "Student's t if p is too small for the number of resamples; it is Holm-adjusted over all "
+    "comparisons shown, so it can exceed 0.05 even if the interval excludes 0, and the verdict is "
+    'then "too few documents"; equivalent: the 90% interval of the difference is within the '
+    "measure's margin (two one-sided tests)"
 )
 """What captions say of comparisons."""
 
@@ -293,7 +294,7 @@ def change_in_words(difference: Estimate, form: str = ".3f", unit: str = "") -> 
 def _sentence(comparison: Comparison) -> str:
     verdict, margin = comparison.verdict, f"the margin of {comparison.margin:g}"
     if verdict == "equivalent":
-        return f"Equivalent within {margin}."
+        return f"Equivalent: the 90% interval is within {margin}."
     interval = comparison.difference.interval
     if verdict == "too few documents":
         if interval is None:
@@ -309,11 +310,10 @@ def _sentence(comparison: Comparison) -> str:
 
 
 def p_in_words(comparison: Comparison) -> str:
-    """The adjusted p, and that it is adjusted if there are several comparisons."""
-    p = comparison.p_holm or 0.0
-    if p < 0.001:
-        return "p < 0.001"
-    return "Holm-adjusted " * (comparison.n_compared > 1) + f"p = {p:.2g}"
+    """The adjusted p, and over how many comparisons it is adjusted if there are several."""
+    p, n = comparison.p_holm or 0.0, comparison.n_compared
+    words = "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
+    return f"{words}, Holm-adjusted over {n:,} tests" if n > 1 else words
 
 
 def _needed(value: float, margin: float, error: float | None, n: int) -> int | None:

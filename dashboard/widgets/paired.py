@@ -21,15 +21,17 @@ from poslens.rows import frame_of, text_frame_of
 
 
 def show_differences(differences: Sequence[PairedDifference], key: str, remark: str = "") -> None:
-    """A sentence for each pair of models, and the table; nothing without differences. `remark`
-    explains the measures."""
+    """A sentence for each pair of models, the table, and the margins of equivalence; nothing
+    without differences. `remark` explains the measures."""
     if not differences:
         return
     st.markdown(f"**{TITLE}**")
     for sentence in difference_sentences(differences):
         st.markdown(panels.plain(sentence))
     show_table(text_frame_of(difference_rows(differences)), key=key)
-    st.caption(panels.plain(f"{remark} {TEST[0].upper()}{TEST[1:]}.".lstrip()))
+    margins = dict.fromkeys(f"{each.title} {each.comparison.margin:g}" for each in differences)
+    test = f"{TEST}. Margins of equivalence: {', '.join(margins)}."
+    st.caption(panels.plain(f"{remark} {test}".lstrip()))
 
 
 def differences_table(

@@ -163,8 +163,17 @@ def test_a_statistic_that_is_not_defined_has_no_estimate() -> None:
     assert estimate(np.empty((0, 1)), []) is None
 
 
-def test_text_has_the_asked_form() -> None:
-    assert Estimate(-0.25, -0.5, 0.125).text("+.2f") == "-0.25 [-0.50, +0.12]"
+def test_text_has_the_format_and_rounds_halves_away_from_zero() -> None:
+    assert Estimate(-0.25, -0.5, 0.125).text("+.2f") == "-0.25 [-0.50, +0.13]"
+    share = Estimate(0.2625, -0.2625, 0.4375)
+    assert share.text(".3f") == "0.263 [-0.263, 0.438]"
+    assert share.times(100).text(".1f") == "26.3 [-26.3, 43.8]"
+
+
+def test_a_number_that_rounds_to_zero_has_no_minus_sign() -> None:
+    small = Estimate(-0.0004, -0.0006, -0.0)
+    assert small.text("+.3f") == "+0.000 [-0.001, +0.000]"
+    assert small.text(".0%") == "0% [0%, 0%]" and Estimate(512).text(",.0f") == "512"
 
 
 def test_draws_that_are_kept_are_those_that_would_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:

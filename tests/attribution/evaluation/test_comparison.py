@@ -61,16 +61,19 @@ def test_the_standard_error_is_of_documents_and_not_of_queries() -> None:
     assert standard_error(values[:4], [0] * 4) is None
 
 
+EQUIVALENT = "Equivalent: the 90% interval is within the margin of 0.02."
+
+
 @pytest.mark.parametrize(
     ("mean", "spread", "n", "verdict", "words"),
     [
         (0.05, 0.05, 30, "higher", "Higher (p "),
         (-0.05, 0.05, 30, "lower", "Lower (p "),
         (0.01, 0.01, 100, "higher", "Higher, by less than the margin of 0.02 (p "),
-        (0.0, 0.02, 30, "equivalent", "Equivalent within the margin of 0.02."),
+        (0.0, 0.02, 30, "equivalent", EQUIVALENT),
         (0.0, 0.1, 30, "too few documents", "Too few documents to decide; about "),
         (0.5, 0.01, 5, "too few documents", "Too few documents to decide: an interval needs 10."),
-        (0.0, 0.0, 30, "equivalent", "Equivalent within the margin of 0.02."),
+        (0.0, 0.0, 30, "equivalent", EQUIVALENT),
     ],
 )
 def test_verdicts(mean: float, spread: float, n: int, verdict: str, words: str) -> None:
@@ -85,7 +88,8 @@ def test_a_verdict_that_the_adjustment_changed_says_so() -> None:
     open_ = replace(found, p=0.03, p_holm=0.06, needed=40, n_compared=2)
     assert open_.verdict == "too few documents"
     assert open_.sentence == (
-        "Too few documents to decide (Holm-adjusted p = 0.06); about 40 documents would be needed."
+        "Too few documents to decide (p = 0.06, Holm-adjusted over 2 tests); about 40 documents "
+        "would be needed."
     )
 
 
@@ -138,7 +142,9 @@ def test_the_largest_p_is_holm_adjusted_too_although_it_is_the_same() -> None:
     assert sure is not None and less is not None and less.verdict == "higher"
     among = adjusted([sure, less])[1]
     assert among is not None and among.p == among.p_holm == less.p
-    assert p_in_words(among) == f"Holm-adjusted {p_in_words(less)}"
+    assert p_in_words(among) == f"{p_in_words(less)}, Holm-adjusted over 2 tests"
+    tiny = replace(among, p_holm=0.0002)
+    assert p_in_words(tiny) == "p < 0.001, Holm-adjusted over 2 tests"
 
 
 def test_holm_by_hand() -> None:

@@ -164,7 +164,7 @@ def test_the_null_controls_finding_agrees_with_its_interval(
     low, high = index.interval
     assert low < 0.05 and high < 0.06
     assert ("nearer the end than" in one.finding) == (low > 0)
-    equivalent = "Equivalent to the control within the margin of 0.05"
+    equivalent = "Equivalent to the control: the 90% interval is within the margin of 0.05"
     assert (equivalent in one.finding) == (low <= 0 and high <= 0.05)
     assert index.text("+.3f") in one.finding and "does not depend" not in one.finding
 

@@ -56,7 +56,7 @@ def words(page: AppTest) -> str:
 def test_from_the_button_to_the_hubs(mine: str) -> None:
     page = settled(dataset=mine, models=["BM25"], tab="Hubs", top="2")
     assert "The top hub, hub, is in the top 2 of 12 of the 12 queries" in words(page)
-    assert "Equivalent within the margin of 0.5" in words(page)
+    assert "Equivalent: the 90% interval is within the margin of 0.5" in words(page)
     hubs = next(one.value for one in page.dataframe if "answers" in one.value)
     assert hubs["document"].iloc[0] == "hub" and hubs["in-degree"].iloc[0] == 12
     charts = [chart.proto.spec for chart in page.get("plotly_chart")]

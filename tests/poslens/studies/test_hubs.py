@@ -151,7 +151,7 @@ def test_word_order_means_nothing_to_bm25_and_its_words_make_the_hub(
     (row,) = json.loads(result.stdout)["rows"]
     assert row["skewness"] == row["skewness_random_order"] > 2
     assert row["difference"] == 0 and row["difference_verdict"] == "equivalent"
-    assert "Equivalent within the margin of 0.5" in result.stderr
+    assert "Equivalent: the 90% interval is within the margin of 0.5" in result.stderr
     assert "The top hub, hub, is in the top 3 of 48 of the 48 queries" in result.stderr
     (provenance,) = json.loads(result.stdout)["provenance"]
     assert provenance["control"] == "words of each document in random order"

@@ -174,7 +174,7 @@ def test_cause_has_encoded_every_text_of_the_pairs(
 
 def test_bm25_does_not_read_positions(corpus: str) -> None:
     found = run("--model", "BM25", "--dataset", corpus, "--null", "--positions", "4")
-    assert "last position are equivalent within the margin of 0.02" in found.stderr
+    assert "are equivalent: the 90% interval is within the margin of 0.02" in found.stderr
     (row,) = json.loads(found.stdout)["rows"]
     assert row["first_minus_last"] == row["null_first_minus_last"] == row["controlled_psi"] == 0
     assert row["verdict"] == "equivalent" and row["documents_needed"] is None
