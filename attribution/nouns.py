@@ -7,7 +7,7 @@ def number_text(value: float, form: str) -> str:
     """A number in this format. A number halfway between two is rounded away from 0, so that a share
     and the same in percent agree, and one that rounds to 0 has no minus sign."""
     sign = form[:1] if form[:1] in ("+", "-", " ") else ""
-    # Binary fractions lie beside the decimal ones: 0.2625 rounds up, 26.25 would round down.
+    # Binary fractions only approximate decimal ones: 0.2625 rounds up, 26.25 would round down.
     return format(value * (1 + 1e-13), f"{sign}z{form.removeprefix(sign)}")
 
 

@@ -173,7 +173,7 @@ register(
         "them: signed shares of the difference between the text's score and that of the padding. "
         "Slow.",
         axis="Integrated gradients",
-        unit="score",
+        unit="share of the score",
         signed=True,
         additive=True,
         needs=Capability.GRADIENTS,

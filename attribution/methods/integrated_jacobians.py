@@ -207,7 +207,7 @@ register(
         "encoders averaged along straight paths from padding tokens; a token's value is its sum "
         "over the other text. Values plus the bias share equal the score. Slow.",
         axis="Integrated Jacobians",
-        unit="score",
+        unit="share of the score",
         signed=True,
         additive=True,
         needs=Capability.JACOBIAN,
