@@ -144,8 +144,8 @@ def run_memory(device: str) -> Halved:
     compute = partial(METHODS[method.name].compute, retriever, method)
     compute(batch[:1])  # the first call allocates memory that stays allocated
     before, whole = memory_of(lambda: compute(batch), device)
-    _, one = memory_of(lambda: compute(batch[:1]), device)
-    less, least = before + 0.4 * (whole - before), before + 0.3 * (one - before)
+    _, single = memory_of(lambda: compute(batch[:1]), device)
+    less, least = before + 0.4 * (whole - before), before + 0.3 * (single - before)
     return halves(
         retriever,
         batch,

@@ -54,7 +54,9 @@ def main() -> None:
 
 def measure(retriever: DenseRetriever, tokens: int, batch: int, rounds: int) -> None:
     """Print the table of one length."""
-    config = retriever.model.transformers_model.config
+    model = retriever.model.transformers_model
+    assert model is not None
+    config = model.config
     backward = gradient_limit(config.hidden_size, config.intermediate_size, tokens)
     texts = [pair.document for pair in pairs(batch, tokens)]
     encoded = retriever.encode_texts(texts, "document")

@@ -1,4 +1,5 @@
-"""Names are unambiguous: each public class of the packages has one of its own."""
+"""Names are unambiguous: each public class of the packages has one of its own, and a variable says
+what it holds."""
 
 import ast
 from collections import defaultdict
@@ -16,3 +17,22 @@ def test_no_two_public_classes_share_a_name() -> None:
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     places[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def test_variables_are_named_after_what_they_hold() -> None:
+    nothing = {"found", "one", "said", "known", "kept", "made"}
+    bound = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {name}"
+        for package in ("attribution", "cache", "poslens", "dashboard", "bench", "tools")
+        for path in (ROOT / package).glob("**/*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for name in (
+            [node.id]
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+            else [node.arg]
+            if isinstance(node, ast.arg)
+            else []
+        )
+        if name in nothing
+    ]
+    assert bound == []

@@ -127,8 +127,8 @@ def plan(compute: Compute) -> Iterator[tuple[str, Job]]:
     """Everything that ships of the models that PosLens brings, in the order in which it is
     computed, each with a word what it is."""
     data, tests = datasets.read(SAMPLE), datasets.read(SAMPLE_BIAS)
-    found = specs(SAMPLE)
-    for spec in found:
+    models = specs(SAMPLE)
+    for spec in models:
         for method in methods_of(spec):
             yield method.name, compute.attribution_job(spec, method, data.pairs, SAMPLE)
     for spec in specs(SAMPLE_BIAS):
@@ -136,39 +136,39 @@ def plan(compute: Compute) -> Iterator[tuple[str, Job]]:
         for subject in BIAS_STUDY.subjects(compute, spec, corpus, BIAS_STUDY.parameters.settings()):
             yield "bias tests", BIAS_STUDY.job(compute, subject)
     setup = ranking.RankingSetup(ranking.collection_of(data))
-    for spec in found:
+    for spec in models:
         yield "ranking", ranking.job(compute, spec, setup)
-    for spec in found:
+    for spec in models:
         for source in sources(spec, data):
             yield "map", maps.job(compute, spec, source, LAYOUT)
     moved = few(data, movable(data.pairs)[0], interventions.DEFAULT_PAIRS)
     for what in (relocation_method(), ablation_method("delete")):
-        for spec in found:
+        for spec in models:
             yield what.name, interventions.job(compute, spec, what, moved, SAMPLE)
     settings = POSITIONS.parameters.settings()
-    for spec in found:
+    for spec in models:
         for asked in POSITIONS.subjects(compute, spec, POSITIONS.corpus(data, settings), settings):
             yield "position effect", POSITIONS.job(compute, asked)
     settings = WHY.parameters.settings()
-    for spec in found:
+    for spec in models:
         for misses in WHY.subjects(compute, spec, WHY.corpus(data, settings), settings):
             yield "explanations of misses", WHY.job(compute, misses)
     tested = few(data, spread_evenly(data.pairs, faithfulness.DEFAULT_PAIRS), N_TESTED)
-    quick = [n for n, e in METHODS.items() if not e.slow and e.fits(family_of(found[0]))]
+    quick = [n for n, e in METHODS.items() if not e.slow and e.fits(family_of(models[0]))]
     for name in quick:
         method = make_method(name)
         yield (
             f"faithfulness of {name}",
-            faithfulness.job(compute, found[0], method, tested, SAMPLE, ErasureParameters()),
+            faithfulness.job(compute, models[0], method, tested, SAMPLE, ErasureParameters()),
         )
     nulls = interventions.controls("unrelated", data.pairs, data.pairs)
-    for spec in found:
+    for spec in models:
         method = methods_of(spec)[0]
         yield f"{method.name}, null", compute.attribution_job(spec, method, nulls, "null")
     for measured in methods_measured(compute):
         yield "preferences", PREFERENCES.job(compute, measured)
     # Whatever else stands on a model's card.
-    for spec in found:
+    for spec in models:
         yield "passport", passports.job(compute, passports.passport(compute, spec, data))
 
 
@@ -186,10 +186,10 @@ def preferences_of(compute: Compute) -> Iterator[Preference]:
     """What these methods prefer, under each setting of curves."""
     for subject in methods_measured(compute):
         for curve in CURVES:
-            found = summary_of(compute, subject, replace(subject.method, curve_params=curve))
-            if found is not None:  # the whole table is of default curves alone, to be small
+            summary = summary_of(compute, subject, replace(subject.method, curve_params=curve))
+            if summary is not None:  # the whole table is of default curves alone, to be small
                 default = curve == subject.method.curve_params
-                yield found.preference if default else replace(found.preference, planted=None)
+                yield summary.preference if default else replace(summary.preference, planted=None)
 
 
 def sources(spec: RetrieverSpec, data: DataSet) -> Iterator[TextMap]:
@@ -241,11 +241,11 @@ def write_all(store: Store, folder: Path) -> tuple[ShippedFile, ...]:
     for old in folder.glob("*.parquet"):
         old.unlink()
     files = [file for file in listing(store) if not left_out(file)]
-    made = tuple(write(store, file, folder) for file in sorted(files, key=_name))
-    if (total := sum(file.bytes for file in made)) > MAX_BYTES:
+    written = tuple(write(store, file, folder) for file in sorted(files, key=_name))
+    if (total := sum(file.bytes for file in written)) > MAX_BYTES:
         raise UserError(f"{total:,} bytes are more than the {MAX_BYTES:,} that may ship.")
-    write_manifest(made, folder)
-    return made
+    write_manifest(written, folder)
+    return written
 
 
 def write(store: Store, file: StoredFile, folder: Path) -> ShippedFile:

@@ -325,10 +325,10 @@ def _read(index: PairIndex, rows: Rows) -> Iterator[TextPair]:
 
 def _renumbered(codes: Integers) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Numbers in order of first occurrence [n], -1 where the code is, and the codes numbered."""
-    known = np.flatnonzero(codes >= 0)
+    coded = np.flatnonzero(codes >= 0)
     first = np.full(int(codes.max(initial=-1)) + 1, -1)
     # Of several assignments to one element the last one counts: the first occurrence.
-    first[codes[known][::-1]] = known[::-1]
+    first[codes[coded][::-1]] = coded[::-1]
     present = np.flatnonzero(first >= 0)
     order = present[np.argsort(first[present])]
     numbers = np.append(np.full(len(first), -1), -1)

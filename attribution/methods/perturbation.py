@@ -34,7 +34,7 @@ class Kept:
     """The model's outputs for a text's copies, call by call, as far as they fit into `room`
     (bytes): without a limit, token vectors of all copies of a long text could fill a device."""
 
-    made: list[Representation] = field(default_factory=list)
+    outputs: list[Representation] = field(default_factory=list)
     room: int = KEPT_BYTES
 
     def add(self, representation: Representation) -> None:
@@ -42,7 +42,7 @@ class Kept:
         stored, because outputs are looked up by index."""
         self.room -= size(representation)
         if self.room >= 0:
-            self.made.append(representation)
+            self.outputs.append(representation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def perturbed(
     encoded, other = (query, document) if side == "query" else (document, query)
     constant = constant_side(retriever, other)
     text = varied(retriever, encoded)
-    again = iter(tuple(state.made if state else ()))
+    again = iter(tuple(state.outputs if state else ()))
 
     def scores(vectors: Representation) -> Tensor:
         return compare(retriever, vectors, constant, side)

@@ -100,8 +100,8 @@ def curve_columns(
         nothing = np.zeros((0, N_BINS), np.float32)
         return nothing, nothing
     if is_over_text(method):
-        made = [curves_of(result, method, len(pair.document)) for pair, result in results]
-        curves, magnitudes = (np.array(side, np.float32) for side in zip(*made, strict=True))
+        sides = [curves_of(result, method, len(pair.document)) for pair, result in results]
+        curves, magnitudes = (np.array(side, np.float32) for side in zip(*sides, strict=True))
     else:
         scores = [result.document_scores[result.document.content] for _, result in results]
         curves = magnitudes = score_curves(scores, method)

@@ -31,7 +31,7 @@ T = TypeVar("T")
 # Decoded results with the bytes they were decoded from, because a page that refreshes itself reads
 # the same ones repeatedly. An entry is used only if the stored bytes are still the same, so that a
 # replaced, deleted or damaged result is noticed at once.
-_DECODED: LRUCache[tuple[bytes, Any]] = LRUCache(32 << 20, weigh=lambda kept: len(kept[0]))
+_DECODED: LRUCache[tuple[bytes, Any]] = LRUCache(32 << 20, weigh=lambda entry: len(entry[0]))
 
 _NO_ROW = StoredRow(0, None, None)
 

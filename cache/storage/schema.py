@@ -127,18 +127,18 @@ class Schema(Generic[T]):
             for stored, name in self._stored.items()
         }
 
-    def unpack(self, found: Fields, owner: Owner) -> T:
+    def unpack(self, fields: Fields, owner: Owner) -> T:
         """The result with these fields.
 
         Raises:
             Misfit: the fields are not a valid result of this kind.
         """
-        if not self._required <= found.keys() <= self._stored.keys():
+        if not self._required <= fields.keys() <= self._stored.keys():
             raise Misfit("other fields")
         try:
             values = {
                 self._stored[name]: self._readers[self._stored[name]](value)
-                for name, value in found.items()
+                for name, value in fields.items()
             }
             return self._kind(**{**values, **self._given(owner)})
         except _REFUSED as error:

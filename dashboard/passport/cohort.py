@@ -31,7 +31,7 @@ def section(compute: Compute, data: DataSet) -> None:
     effect = right.selectbox(
         "Position effect",
         cohort.EFFECTS,
-        format_func=lambda one: cohort.TITLES[one],
+        format_func=cohort.TITLES.__getitem__,
         key="passport.effect",
     )
     labels = {card.name: f"{card.name} {card.model.spec.family}".lower() for card in cards}

@@ -344,5 +344,5 @@ def spec(name: str, dataset: str, *, posir: bool = False) -> RetrieverSpec:
 def ranking_spec(name: str, dataset: str, *, posir: bool = False) -> RetrieverSpec:
     """The retriever of this name for ranking this data set, optionally with PosIR's prompt and
     ranking lengths."""
-    found = spec(name, dataset)
-    return posir_ranking_spec(found) if posir else found
+    plain = spec(name, dataset)
+    return posir_ranking_spec(plain) if posir else plain

@@ -111,8 +111,8 @@ def _no_number(text: str) -> NoReturn:
     raise ValueError(text)
 
 
-def _is_entry(one: Any) -> bool:
-    return isinstance(one, dict) and {"format", "model", "dataset", "parts"} <= set(one)
+def _is_entry(value: Any) -> bool:
+    return isinstance(value, dict) and {"format", "model", "dataset", "parts"} <= set(value)
 
 
 def _baseline(entry: Mapping[str, Any], name: str) -> Baseline:
@@ -125,21 +125,21 @@ def _baseline(entry: Mapping[str, Any], name: str) -> Baseline:
             int(_number(entry.get("n_documents", 0))),
             _text(entry.get("poslens", "")),
             {
-                part: {key: _of_part(one) for key, one in about["numbers"].items()}
+                part: {key: _of_part(value) for key, value in about["numbers"].items()}
                 for part, about in entry["parts"].items()
             },
             {
                 part: "; ".join(
                     dict.fromkeys(
-                        _text(one.get("selection", "")) for one in about.get("provenance", [])
+                        _text(origin.get("selection", "")) for origin in about.get("provenance", [])
                     )
                 )
                 for part, about in entry["parts"].items()
             },
             {part: _text(about.get("absent", "")) for part, about in entry["parts"].items()},
             {
-                pair_id: PairScore(_text(one["texts"]), _number(one["score"]))
-                for pair_id, one in entry.get("scores", {}).items()
+                pair_id: PairScore(_text(pair["texts"]), _number(pair["score"]))
+                for pair_id, pair in entry.get("scores", {}).items()
             },
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -149,14 +149,14 @@ def _baseline(entry: Mapping[str, Any], name: str) -> Baseline:
         ) from error
 
 
-def _of_part(one: Mapping[str, Any]) -> BaselineNumber:
+def _of_part(number: Mapping[str, Any]) -> BaselineNumber:
     return BaselineNumber(
-        _number(one["value"]),
-        int(_number(one.get("n", 0))),
-        int(_number(one.get("n_resampled", 0))),
+        _number(number["value"]),
+        int(_number(number.get("n", 0))),
+        int(_number(number.get("n_resampled", 0))),
         {
             item_id: (_text(item["fingerprint"]), _number(item["value"]))
-            for item_id, item in one.get("items", {}).items()
+            for item_id, item in number.get("items", {}).items()
         },
     )
 

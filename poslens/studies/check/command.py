@@ -112,25 +112,25 @@ def check(
         relocation, position_effect, ranking, audit, misses, truncation, drift
     )
     spec = resolve(model)
-    known = read_baseline(baseline, spec.name)
-    names = checking.chosen(known, [fromkey.value for fromkey in dict.fromkeys(only or ())])
+    saved = read_baseline(baseline, spec.name)
+    names = checking.chosen(saved, [fromkey.value for fromkey in dict.fromkeys(only or ())])
     data, _ = pairs_of(dataset, False)
     spec = for_data(spec, data.name)
     from poslens.compute.compute import service
 
     compute = service()
-    passport = checking.passport(compute, spec, data, known, names)
+    passport = checking.passport(compute, spec, data, saved, names)
     if passport.missing:
         watched(spec.name, passports.job(compute, passport), unit="computation")
-        passport = checking.passport(compute, spec, data, known, names)
-    checks = checking.checks(passport, known, tolerances, names)
-    for line in ("Baseline:", *checking.baseline_lines(known, names)):
+        passport = checking.passport(compute, spec, data, saved, names)
+    checks = checking.checks(passport, saved, tolerances, names)
+    for line in ("Baseline:", *checking.baseline_lines(saved, names)):
         print(line, file=sys.stderr)
     if junit is not None:
         with replacing(junit) as file:
             file.write(junit_bytes(checks, f"PosLens: {spec.name} on {data.name}"))
     if format is LineFormat.json:
-        print_json(checking.entry(passport, known, checks))
+        print_json(checking.entry(passport, saved, checks))
     else:
         for check in checks:
             print(f"{check.outcome}: {check.name}: {check.line}")

@@ -192,8 +192,8 @@ def verdict(summary: WhySummary) -> str:
     """The verdict: ranks and cause for a single pair, otherwise the number of misses and their
     causes."""
     if summary.asked.corpus.typed and len(summary.explained) == 1:
-        (one,) = summary.explained.values()
-        return f"{summary.name}: {sentence(one)}"
+        (explained,) = summary.explained.values()
+        return f"{summary.name}: {sentence(explained)}"
     n, total = len(summary.misses), len(summary.explained)
     share = summary.missed
     top = summary.asked.top

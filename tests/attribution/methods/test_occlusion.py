@@ -189,8 +189,8 @@ def test_what_is_kept_for_other_queries_has_a_limit_and_changes_nothing(
         np.testing.assert_allclose(found.document_scores, one.document_scores, atol=1e-6)
         np.testing.assert_allclose(found.query_scores, one.query_scores, atol=1e-6)
     (one_document,) = kept
-    assert sum(map(size, one_document.made)) <= limit
-    assert bool(one_document.made) == bool(limit)
+    assert sum(map(size, one_document.outputs)) <= limit
+    assert bool(one_document.outputs) == bool(limit)
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "qwen3-left", "llama-right"])
