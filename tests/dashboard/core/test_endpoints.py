@@ -225,7 +225,7 @@ def test_cause_begins_with_sentences_for_an_endpoint_and_proposes_them_where_wor
     words, sentences = line.split("; at the level of sentences, ")
     assert _tokens(words) > 5 * _tokens(sentences)
     assert not page.exception and not page.error and not page.warning
-    page = open_page("cause", dataset=SAMPLE, models=["MiniLM"], method="occlusion").run()
+    page = open_page("cause", dataset=SAMPLE, models=["BM25"], method="occlusion").run()
     assert page.selectbox(key="level").value == "word"
 
 

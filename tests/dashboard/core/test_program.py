@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ from poslens.attribution.errors import UserError
 from poslens.cache.exchange.atomic_file import replacing
 from tests.support.forked import Child, Forked
 from tests.support.ports import free_port
-from tests.support.served import served
+from tests.support.served import answers
 
 ROOT = Path(__file__).parents[3]
 LONG = "x" * 300
@@ -260,21 +259,20 @@ def test_sigterm_ends_a_command_like_ctrl_c(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_command_that_waits_for_the_device_can_be_interrupted(
-    start: Callable[..., subprocess.Popen[bytes]],
-    number: signal.Signals,
-    tmp_path: Path,
+    forked: Forked, number: signal.Signals, tmp_path: Path
 ) -> None:
     device = tmp_path / "home" / "cache" / "device-auto.lock"
     device.parent.mkdir(parents=True)
     said = tmp_path / "said"
     with FileLock(device):
-        process = start("precompute", "--model", "MiniLM", stderr=said.open("wb"))
+        home = {"POSLENS_HOME": str(tmp_path / "home")}
+        process = forked.start("precompute", "--model", "MiniLM", env=home, stderr=str(said))
         deadline = time.monotonic() + 200
         while not is_held(Path(f"{device}.next")):
             assert process.poll() is None and time.monotonic() < deadline, said.read_text()
             time.sleep(0.1)
         process.send_signal(number)
-        assert process.wait(30) == 130
+        assert process.wait() == 130
     assert "Traceback" not in said.read_text()
 
 
@@ -335,16 +333,24 @@ def test_a_server_that_is_starting_ends_cleanly(
         assert "Traceback" not in err.decode() and "terminate called" not in err.decode()
 
 
-def test_a_running_server_exits_with_code_0_after_either_signal(tmp_path: Path) -> None:
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    folders = [tmp_path / str(number.value) for number in numbers]
-    with ExitStack() as stack:
-        for folder in folders:
-            folder.mkdir()
-        servers = [stack.enter_context(served(folder)) for folder in folders]
-        for number, server in zip(numbers, servers, strict=True):
-            server.process.send_signal(number)
-        assert [server.process.wait(60) for server in servers] == [0, 0]
+def test_a_running_server_exits_with_code_0_after_either_signal(
+    forked: Forked, tmp_path: Path
+) -> None:
+    ports = {number: free_port() for number in (signal.SIGINT, signal.SIGTERM)}
+    servers = {
+        number: forked.start(
+            *("run", "--port", str(port)),
+            env={"POSLENS_HOME": str(tmp_path / f"{port}")},
+            stderr=str(tmp_path / f"{port}.log"),
+        )
+        for number, port in ports.items()
+    }
+    for number, server in servers.items():
+        while not answers(f"http://127.0.0.1:{ports[number]}/_stcore/health"):
+            assert server.poll() is None, (tmp_path / f"{ports[number]}.log").read_text()
+            time.sleep(0.1)
+        server.send_signal(number)
+    assert [server.wait() for server in servers.values()] == [0, 0]
 
 
 def listens(port: int) -> bool:
