@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., object])
 Row = TypeVar("Row")
+Answer = TypeVar("Answer")
 
 # -- shapes ----------------------------------------------------------------------------------------
 
@@ -121,6 +122,20 @@ def answers(shape: Any) -> Callable[[Command], Command]:
         return command
 
     return declare
+
+
+def answer_from(shape: type[Answer], source: object = None, /, **values: Any) -> Answer:
+    """An answer of this shape: `values`, and for its other fields the attributes of `source` that
+    have their names.
+
+    Raises:
+        ValueError: the shape has no field for one of `values`.
+    """
+    names = list(shape.__annotations__)
+    if unknown := [name for name in values if name not in names]:
+        raise ValueError(f"{shape.__name__} has no {unknown}")
+    fields = (values[name] if name in values else getattr(source, name) for name in names)
+    return cast(Answer, dict(zip(names, fields, strict=True)))
 
 
 # -- printing --------------------------------------------------------------------------------------

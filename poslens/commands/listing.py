@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from poslens.commands.answers import answers, print_json
+from poslens.commands.answers import answer_from, answers, print_json
 from poslens.commands.command_options import Data, distinct, several_models
 from poslens.commands.command_options import resolve as by_name
 from poslens.commands.command_output import LineFormat, cli_command
@@ -46,20 +46,15 @@ def models(
     listed = distinct(map(by_name, model)) if model else resolve.known().values()
 
     if format is LineFormat.json:
-        rows: list[ModelEntry] = [
-            {
-                "name": spec.name,
-                "title": spec.title,
-                "installed": resolve.installed(spec),
-                "family": spec.family,
-                "hub_id": spec.hub_id or None,
-                "pooling": spec.pooling,
-                "max_length": spec.max_length,
-                "configured_max_length": limits.configured_apart(spec),
-                "size_mb": spec.size_mb,
-                "license": spec.license or None,
-                "dequantized_bits": spec.dequantized_bits,
-            }
+        rows = [
+            answer_from(
+                ModelEntry,
+                spec,
+                installed=resolve.installed(spec),
+                hub_id=spec.hub_id or None,
+                configured_max_length=limits.configured_apart(spec),
+                license=spec.license or None,
+            )
             for spec in listed
         ]
         print_json(rows)
@@ -145,18 +140,16 @@ def methods(format: Format = LineFormat.text) -> None:
     from poslens.attribution.retrievers.detect import families_with
 
     if format is LineFormat.json:
-        rows: list[ListedMethod] = [
-            {
-                "name": entry.name,
-                "title": entry.title,
-                "help": entry.help,
-                "caveat": entry.caveat,
-                "families": [family.name for family in families_with(entry.needs)],
-                "parameters": {
-                    parameter.name: list(parameter.choices)
+        rows = [
+            answer_from(
+                ListedMethod,
+                entry,
+                families=[family.name for family in families_with(entry.needs)],
+                parameters={
+                    parameter.name: parameter.choices
                     for parameter in (*entry.parameters, *CURVE_PARAMETERS)
                 },
-            }
+            )
             for entry in METHODS.values()
         ]
         print_json(rows)

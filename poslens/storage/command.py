@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from poslens.attribution.errors import UserError
-from poslens.commands.answers import Lines, answers, print_answer
+from poslens.commands.answers import Lines, answer_from, answers, print_answer
 from poslens.commands.command_output import LineFormat, cli_command
 from poslens.commands.error_stream import is_quiet, print_error
 from poslens.commands.result_files import suffix_of
@@ -119,17 +119,16 @@ def list_files(format: Format = LineFormat.json) -> None:
     from poslens.cache.storage.maintenance import listing
 
     for file in listing(_store()):
-        stored: StoredAnswer = {
-            "model": file.model.name,
-            "fingerprint": file.model.fingerprint,
-            "method": file.method.core,
-            "results": file.results,
-            "failed": file.failed,
-            "bytes": file.bytes,
-            "last_used": round(file.last_used),
-        }
-        if file.problem:
-            stored["problem"] = file.problem
+        stored = answer_from(
+            StoredAnswer,
+            file,
+            model=file.model.name,
+            fingerprint=file.model.fingerprint,
+            method=file.method.core,
+            last_used=round(file.last_used),
+        )
+        if not file.problem:
+            del stored["problem"]
         print_answer(stored, format.value)
 
 
@@ -180,14 +179,7 @@ def import_(
         with _progress("Importing") as report:
             taken = import_file(_store(), path, report=report)
         print(taken.sentence(), file=sys.stderr)
-        answer: Imported = {
-            "file": str(path),
-            "rows": taken.rows,
-            "added": taken.added,
-            "conflicts": taken.conflicts,
-            "rejected": taken.rejected,
-        }
-        print_answer(answer, format.value)
+        print_answer(answer_from(Imported, taken, file=str(path)), format.value)
 
 
 @cache.command()
@@ -207,14 +199,7 @@ def merge(
     for problem in problems:
         print(problem, file=sys.stderr)
     print(taken.sentence(), file=sys.stderr)
-    answer: Merged = {
-        "folder": str(folder),
-        "rows": taken.rows,
-        "added": taken.added,
-        "conflicts": taken.conflicts,
-        "rejected": taken.rejected,
-    }
-    print_answer(answer, format.value)
+    print_answer(answer_from(Merged, taken, folder=str(folder)), format.value)
 
 
 @cache.command()
@@ -234,15 +219,14 @@ def ingest(
         print_error(problem)
     if ingested.taken.rejected:
         print(ingested.taken.sentence(), file=sys.stderr)
-    answer: IngestAnswer = {
-        "folder": folder,
-        "parts": ingested.parts,
-        "new": ingested.new,
-        "added": ingested.taken.added,
-        "conflicts": ingested.taken.conflicts,
-        "rejected": ingested.taken.rejected,
-        "damaged": len(ingested.problems),
-    }
+    answer = answer_from(
+        IngestAnswer,
+        ingested.taken,
+        folder=folder,
+        parts=ingested.parts,
+        new=ingested.new,
+        damaged=len(ingested.problems),
+    )
     print_answer(answer, format.value)
     if ingested.problems:
         raise typer.Exit(2)

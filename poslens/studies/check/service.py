@@ -10,6 +10,7 @@ from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import Comparison, adjusted
 from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.commands.answers import answer_from
 from poslens.compute.compute import Compute
 from poslens.studies.cause.service import DEFAULT_PAIRS
 from poslens.studies.check.answers import BaselinePart, CheckAnswer, CheckEntry, Outcome
@@ -174,22 +175,15 @@ def entry(passport: ModelPassport, baseline: Baseline, checks: Sequence[Check]) 
 
 def _entry(check: Check) -> CheckEntry:
     comparison = check.comparison
-    return {
-        "name": check.name,
-        "outcome": check.outcome,
-        "value": check.value,
-        "baseline": check.baseline,
-        "n": check.n,
-        "n_documents": check.n_documents,
-        "difference": check.difference,
-        "low": comparison.difference.low if comparison else None,
-        "high": comparison.difference.high if comparison else None,
-        "verdict": comparison.verdict if comparison else None,
-        "p_holm": comparison.p_holm if comparison else None,
-        "documents_needed": comparison.needed if comparison else None,
-        "tolerance": check.tolerance,
-        "line": check.line,
-    }
+    return answer_from(
+        CheckEntry,
+        check,
+        low=comparison.difference.low if comparison else None,
+        high=comparison.difference.high if comparison else None,
+        verdict=comparison.verdict if comparison else None,
+        p_holm=comparison.p_holm if comparison else None,
+        documents_needed=comparison.needed if comparison else None,
+    )
 
 
 def passed(checks: Sequence[Check]) -> bool:

@@ -13,6 +13,7 @@ import typer
 from poslens.attribution.errors import UserError
 from poslens.commands.answers import (
     TableAnswer,
+    answer_from,
     answers,
     print_answer,
     print_json,
@@ -200,17 +201,14 @@ def precompute(
         bar.refresh()
     if running.error:
         raise UserError(running.error)
-    progress = running.progress
-    answer: Precomputed = {
-        "model": spec.name,
-        "method": repr(chosen),
-        "dataset": data.name,
-        "total": progress.total,
-        "done": progress.done,
-        "computed": progress.computed,
-        "failed": progress.failed,
-        "seconds": round(progress.seconds, 3),
-    }
+    answer = answer_from(
+        Precomputed,
+        running.progress,
+        model=spec.name,
+        method=repr(chosen),
+        dataset=data.name,
+        seconds=round(running.progress.seconds, 3),
+    )
     print_answer(answer, format.value)
 
 

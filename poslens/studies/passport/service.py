@@ -16,7 +16,7 @@ from poslens.attribution.retrievers import limits
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
 from poslens.cache.keys import text_fingerprint
-from poslens.commands.answers import source
+from poslens.commands.answers import answer_from, source
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import ModelIdentity, poslens_version
 from poslens.compute.runs import Job, RunKey
@@ -27,7 +27,13 @@ from poslens.studies.cause.service import DEFAULT_PAIRS
 from poslens.studies.curves.parts import ATTRIBUTION, NULL_CONTROL, curve_method
 from poslens.studies.debias.parts import CALIBRATION, RANKING
 from poslens.studies.needles import NEEDLE_STUDY
-from poslens.studies.passport.answers import PartEntry, PassportEntry
+from poslens.studies.passport.answers import (
+    ItemEntry,
+    NumberEntry,
+    PairScoreEntry,
+    PartEntry,
+    PassportEntry,
+)
 from poslens.studies.positions.study import POSITIONS
 from poslens.studies.why.study import WHY
 from poslens.study import question_of
@@ -230,52 +236,42 @@ def _key(model: ModelIdentity, dataset: str, title: str = "passport") -> RunKey:
 
 def entry(passport: ModelPassport) -> PassportEntry:
     """A passport in its JSON form."""
-    return {
-        "format": FORMAT,
-        "model": passport.name,
-        "source": passport.model.spec.origin,
-        "weights": passport.model.weights,
-        "precision": passport.model.precision,
-        "max_length": passport.model.spec.max_length,
-        "configured_max_length": limits.configured_apart(passport.model.spec),
-        "dataset": passport.dataset,
-        "n_pairs": passport.n_pairs,
-        "n_documents": passport.n_documents,
-        "poslens": poslens_version(),
-        "limits": LIMITS,
-        "parts": {part.key: _part_entry(part) for part in passport.parts},
-        "scores": {
-            pair_id: {"texts": score.texts, "score": score.score}
+    model = passport.model
+    return answer_from(
+        PassportEntry,
+        passport,
+        format=FORMAT,
+        model=passport.name,
+        source=model.spec.origin,
+        weights=model.weights,
+        precision=model.precision,
+        max_length=model.spec.max_length,
+        configured_max_length=limits.configured_apart(model.spec),
+        poslens=poslens_version(),
+        limits=LIMITS,
+        parts={part.key: _part_entry(part) for part in passport.parts},
+        scores={
+            pair_id: answer_from(PairScoreEntry, score)
             for pair_id, score in passport.scores.items()
         },
-    }
+    )
 
 
 def _part_entry(part: Part) -> PartEntry:
-    return {
-        "title": part.title,
-        "finding": part.finding,
-        "limits": part.limits,
-        "absent": part.absent,
-        "numbers": {
-            number.key: {
-                "name": number.name,
-                "value": number.estimate.value,
-                "low": number.estimate.low,
-                "high": number.estimate.high,
-                "n": number.estimate.n,
-                "n_resampled": number.estimate.n_resampled,
-                "resampled": number.estimate.resampled if number.estimate.interval else "",
-                "note": number.note,
-                "items": {
-                    item.item_id: {"fingerprint": item.fingerprint, "value": item.value}
-                    for item in number.items
-                },
-            }
-            for number in part.numbers
-        },
-        "provenance": [source(provenance) for provenance in part.provenance],
+    numbers = {
+        number.key: answer_from(
+            NumberEntry,
+            number.estimate,
+            name=number.name,
+            resampled=number.estimate.resampled if number.estimate.interval else "",
+            note=number.note,
+            items={item.item_id: answer_from(ItemEntry, item) for item in number.items},
+        )
+        for number in part.numbers
     }
+    return answer_from(
+        PartEntry, part, numbers=numbers, provenance=list(map(source, part.provenance))
+    )
 
 
 def table(passports: Sequence[ModelPassport]) -> pd.DataFrame:
