@@ -15,14 +15,12 @@ from poslens.commands.study_group import StudyGroup, add_studies
 from poslens.storage import command as cache
 from poslens.studies.cause import command as interventions
 from poslens.studies.check import command as check
-from poslens.studies.compare import command as compare
 from poslens.studies.curves import command as curves
 from poslens.studies.explain import command as explain
 from poslens.studies.passport import command as passport
 
 _GROUPS = (
     explain.app,
-    compare.app,
     curves.app,
     interventions.app,
     passport.app,

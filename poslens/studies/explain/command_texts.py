@@ -1,5 +1,5 @@
-"""Shared by the commands `explain` and `compare`: the pair that options specify, its attributions,
-and its heatmap as a file."""
+"""The pair that options of `explain` and `compare` specify, its attributions, and its heatmap as a
+file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from poslens.attribution.errors import UserError
 from poslens.attribution.types import TextPair
 from poslens.commands.command_options import choice_of_data, data_name, for_data, resolve
-from poslens.commands.command_output import say_cost, share_shown
+from poslens.commands.command_output import quiet, say_cost, say_preference, share_shown
 from poslens.commands.result_files import FigureFile, FigureOption
 
 if TYPE_CHECKING:
@@ -97,11 +97,17 @@ def spec_of(model: str, dataset: str) -> RetrieverSpec:
     return for_data(spec, corpus)
 
 
-def explained(pair: TextPair, specs: Sequence[RetrieverSpec], method: Method) -> list[Explained]:
-    """The pair's attribution for each retriever. Prints on stderr what is sent to endpoints, a
-    progress bar, and notices."""
+def explained(
+    pair: TextPair,
+    specs: Sequence[RetrieverSpec],
+    method: Method,
+    figure: FigureFile | None,
+) -> list[Explained]:
+    """The pair's attribution for each retriever, whose heatmap is written to `figure`. Prints on
+    stderr what is sent to endpoints, a progress bar, and notices."""
     from poslens.compute.compute import service
 
+    quiet()
     compute, explained_pairs = service(), []
     for spec in specs:
         if spec.remote:
@@ -112,10 +118,13 @@ def explained(pair: TextPair, specs: Sequence[RetrieverSpec], method: Method) ->
         if explained.notice:
             print(explained.notice, file=sys.stderr)
         explained_pairs.append(explained)
+    say_preference(method)
+    if figure is not None:
+        _write_heatmap(figure, explained_pairs)
     return explained_pairs
 
 
-def write_heatmap(file: FigureFile, results: Sequence[Explained]) -> None:
+def _write_heatmap(file: FigureFile, results: Sequence[Explained]) -> None:
     """Write the heatmap of one pair with a column per model and, if stored, the mean curve of the
     pair's data set."""
     from poslens.attribution import datasets
