@@ -8,14 +8,8 @@ from typing import overload
 
 from poslens.attribution.datasets import SAMPLE, DataSet
 from poslens.attribution.errors import UserError
-from poslens.attribution.interventions.ablation import Replacement, ablation_method
-from poslens.attribution.interventions.relocation import movable, relocation_method
-from poslens.attribution.interventions.segments import (
-    CUTS,
-    documents_of,
-    require_vector,
-    segments_method,
-)
+from poslens.attribution.interventions.ablation import Replacement
+from poslens.attribution.interventions.segments import EDITS, require_vector
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, TextPair
 from poslens.compute.compute import service
@@ -136,10 +130,11 @@ def cause(
     """
     data, compute = data_set(dataset), service()
     how, usable = _intervention(intervention, by, data)
-    chosen, words = chosen_pairs(usable, pairs, "documents" if how.name in CUTS else "pairs")
+    of_pairs = interventions.is_of_pairs(how)
+    chosen, words = chosen_pairs(usable, pairs, "pairs" if of_pairs else "documents")
 
     def averaged(spec: RetrieverSpec) -> Curve:
-        if how.name in CUTS:
+        if not of_pairs:
             require_vector(spec)
         run_job(interventions.job(compute, spec, how, chosen, f"{data.name}: {words}"))
         average = interventions.data_set_cause(compute, spec, how, chosen, data.name, words)
@@ -160,16 +155,11 @@ def _intervention(name: str, by: Replacement, data: DataSet) -> tuple[Method, Se
     """
     if by != "delete" and name != "ablation":
         raise UserError("`by` is how ablation takes parts out: leave it out, or choose ablation.")
-    if name == "ablation":
-        return ablation_method(by), data.pairs
-    if name in CUTS:
-        return segments_method(name), documents_of(data.pairs)
-    if name != "relocation":
-        interventions = ("relocation", "ablation", *CUTS)
-        raise UserError(
-            f"There is no intervention {name!r}: choose from {', '.join(interventions)}."
-        )
-    usable, reason = movable(data.pairs)
+    offered = interventions.methods(by)
+    names = [name for name, method in offered.items() if method.name not in EDITS]
+    if name not in names:
+        raise UserError(f"There is no intervention {name!r}: choose from {', '.join(names)}.")
+    usable, reason = interventions.usable(offered[name], data.pairs)
     if not usable:
         raise UserError(reason or f"No pair of {data.name} has evidence that could be moved.")
-    return relocation_method(), usable
+    return offered[name], usable

@@ -114,7 +114,7 @@ def _of_library(model: Any) -> TypeGuard[SentenceTransformer]:
 
 def chosen_pairs(
     pairs: Sequence[TextPair], n: int, unit: str = "pairs"
-) -> tuple[list[TextPair], str]:
+) -> tuple[Sequence[TextPair], str]:
     """`n` pairs spread evenly over `pairs`, or all if `n` is 0, and the selection as text, which is
     empty for all pairs.
 
@@ -123,7 +123,7 @@ def chosen_pairs(
     """
     if not isinstance(n, Integral) or n < 0:
         raise UserError(f"There are no {n} pairs: give 0 for all, or a number from 1 on.")
-    chosen = list(spread_evenly(pairs, min(n or len(pairs), len(pairs))))
+    chosen = spread_evenly(pairs, n or len(pairs))
     return chosen, "" if len(chosen) == len(pairs) else f"{len(chosen)} {unit} spread evenly"
 
 

@@ -13,7 +13,7 @@ from poslens.attribution.interventions.agreement import Agreement
 from poslens.attribution.types import Method, Provenance
 from poslens.compute.provenance import of_agreement
 from poslens.compute.runs import Job
-from poslens.dashboard.cause.movable_pairs import MovablePairs, choose_movable
+from poslens.dashboard.cause.items import CauseItems, choose_movable
 from poslens.dashboard.widgets import panels
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.run_board import any_active, run_board
@@ -36,7 +36,7 @@ def section(data: DataSet, models: Sequence[str], methods: Mapping[str, Method])
         return [
             *choice.jobs(),
             *(
-                choice.compute.attribution_job(spec, method, choice.pairs, choice.scope)
+                choice.compute.attribution_job(spec, method, choice.items, choice.scope)
                 for spec in choice.specs
                 for method in methods.values()
             ),
@@ -60,7 +60,7 @@ def section(data: DataSet, models: Sequence[str], methods: Mapping[str, Method])
     board()
 
 
-def _table(choice: MovablePairs, methods: Mapping[str, Method]) -> None:
+def _table(choice: CauseItems, methods: Mapping[str, Method]) -> None:
     rows: list[tuple[str, Agreement]] = []
     provenance: list[Provenance] = []
     for spec in choice.specs:
@@ -69,7 +69,7 @@ def _table(choice: MovablePairs, methods: Mapping[str, Method]) -> None:
             for method in methods.values():
                 try:
                     agreement = interventions.agreement_of(
-                        choice.compute, spec, method, intervention, choice.pairs
+                        choice.compute, spec, method, intervention, choice.items
                     )
                 except UserError:  # no stored results
                     continue

@@ -16,7 +16,7 @@ from poslens.cache.storage.maintenance import StoredFile, failures, older_layout
 from poslens.compute.compute import service
 from poslens.compute.runs import Run
 from poslens.compute.settings import KEEP_OWN_TEXTS
-from poslens.dashboard.cause.corpus import MEASURES
+from poslens.dashboard.cause.data_set import MEASURES
 from poslens.dashboard.server import own_texts, rights
 from poslens.dashboard.widgets import links, panels
 from poslens.dashboard.widgets.guard import fragment

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from poslens.attribution.errors import UserError
-from poslens.commands.answers import answers, print_json, print_table, source
+from poslens.commands.answers import Answer, answer_from, answers, print_json, print_table, source
 from poslens.commands.command_options import (
     Dataset,
     Model,
@@ -30,7 +31,9 @@ from poslens.studies.cause.answers import (
 
 if TYPE_CHECKING:
     from poslens.attribution.curves.bootstrap import Estimate
-    from poslens.attribution.types import Array, Method
+    from poslens.attribution.interventions.agreement import Agreement
+    from poslens.studies.cause.edits import MeanEdits
+    from poslens.studies.cause.service import DataSetCause
 
 app = typer.Typer()
 
@@ -74,35 +77,31 @@ def cause(
 ) -> None:
     """Move the evidence, or remove parts of the documents, over a data set; stop with Ctrl-C,
     resume by running again."""
-    from poslens.attribution.datasets.types import spread_evenly
-    from poslens.attribution.interventions import segments
-    from poslens.attribution.interventions.ablation import ablation_method
-    from poslens.attribution.interventions.relocation import movable, relocation_method
+    from poslens.attribution.interventions.segments import EDITS, require_vector
     from poslens.attribution.methods import make_method
+    from poslens.studies.cause import service as interventions
 
     if by is not None and intervention != "ablation":
         raise UserError("--by says how ablation takes parts out: add --intervention ablation.")
-    of_documents: dict[str, Method] = {cut: segments.segments_method(cut) for cut in segments.CUTS}
-    of_documents.update((edit, segments.edits_method(edit)) for edit in segments.EDITS)
-    if intervention in of_documents:
-        if against or readable:
-            raise UserError(
-                f"--against and --readable are of pairs, and {intervention} of documents alone: "
-                "leave them out."
-            )
-        _of_documents(of_documents[intervention], model, dataset, pairs, figure, format)
-        return
-    if intervention not in ("relocation", "ablation"):
-        names = ", ".join(("relocation", "ablation", *of_documents))
-        raise UserError(f"There is no intervention {intervention[:40]!r}: choose one of {names}.")
-    intervention_method = (
-        relocation_method() if intervention == "relocation" else ablation_method(by or "delete")  # type: ignore[arg-type]
-    )
+    offered = interventions.methods(by or "delete")  # type: ignore[arg-type]
+    if intervention not in offered:
+        raise UserError(
+            f"There is no intervention {intervention[:40]!r}: choose one of {', '.join(offered)}."
+        )
+    chosen_method = offered[intervention]
+    of_pairs = interventions.is_of_pairs(chosen_method)
+    if not of_pairs and (against or readable):
+        raise UserError(
+            f"--against and --readable are of pairs, and {intervention} of documents alone: leave "
+            "them out."
+        )
     judged = [make_method(name) for name in against or []]
     spec = resolve(model)
-    data, chosen_pairs = pairs_of(dataset, False)
+    data, all_pairs = pairs_of(dataset, False)
     spec = for_data(spec, data.name)
-    usable, left_out = (chosen_pairs, "") if intervention == "ablation" else movable(chosen_pairs)
+    if not of_pairs:
+        require_vector(spec)
+    usable, left_out = interventions.usable(chosen_method, all_pairs)
     if left_out:
         print(left_out, file=sys.stderr)
     if not usable:
@@ -110,159 +109,101 @@ def cause(
             f"No pair of {dataset} has an evidence span that could be moved: choose another data "
             "set, or --intervention ablation."
         )
-    n = min(pairs or len(usable), len(usable))
-    chosen = spread_evenly(usable, n)
-    words = "" if n == len(usable) else f"{n} pairs spread evenly"
+    from poslens.subjects import chosen_pairs
+
+    chosen, words = chosen_pairs(usable, pairs, "pairs" if of_pairs else "documents")
     quiet()
     chosen, left_out = readable_of([spec], chosen, readable)
     words = ", ".join(filter(None, (words, left_out)))
     from poslens.compute.compute import service
-    from poslens.studies.cause import service as interventions
-    from poslens.studies.cause.figures import causal_curves
-
-    compute = service()
-
-    watched(
-        intervention_method.name,
-        interventions.job(compute, spec, intervention_method, chosen, data.name),
-    )
-    for method in judged:
-        watched(method.name, compute.attribution_job(spec, method, chosen, data.name))
-    result = interventions.data_set_cause(
-        compute, spec, intervention_method, chosen, data.name, words
-    )
-    if figure is not None:
-        figure.draw(causal_curves([result], figure.style), [result.provenance()])
-    if format is TextFormat.csv:
-        from poslens.studies.cause.tables import causal_curve_frame
-
-        print_table(causal_curve_frame([result]), "csv", [result.provenance()])
-        return
-    agreements: list[AgreementEntry] = []
-    for method in judged:
-        agreed = interventions.agreement_of(compute, spec, method, intervention_method, chosen)
-        agreements.append(
-            {
-                "method": repr(method),
-                "n": agreed.n,
-                "documents": agreed.n_documents,
-                "left_out": agreed.n_left_out,
-                "of_the_means": _interval(agreed.means),
-                "mean_over_pairs": _interval(agreed.each),
-            }
-        )
-    curve = result.summary.curve
-    answer: Cause = {
-        "model": spec.name,
-        "intervention": repr(intervention_method),
-        "n": curve.n,
-        "documents": curve.n_documents,
-        "failed": curve.n_failed,
-        "left_out": result.n_left_out,
-        "last_minus_first": _interval(result.last_minus_first),
-        "lost_past_the_limit": _interval(result.lost),
-        "notes": list(result.notes),
-        "curve": curve.mean.tolist(),
-        "ci_low": _listed(curve.ci_low),
-        "ci_high": _listed(curve.ci_high),
-        "agreement": agreements,
-        "provenance": source(result.provenance()),
-    }
-    print_json(answer)
-
-
-def _of_documents(
-    intervention: Method,
-    model: str,
-    dataset: str,
-    limit: int,
-    figure: FigureFile | None,
-    format: TextFormat,
-) -> None:
-    """Compute and print an intervention that needs no query, averaged over documents."""
-    from poslens.attribution.datasets.types import spread_evenly
-    from poslens.attribution.interventions.segments import (
-        EDITS,
-        documents_of,
-        require_vector,
-    )
-
-    spec = resolve(model)
-    data, pairs = pairs_of(dataset, False)
-    spec = for_data(spec, data.name)
-    require_vector(spec)
-    documents = documents_of(pairs)
-    n = min(limit or len(documents), len(documents))
-    chosen = spread_evenly(documents, n)
-    words = "" if n == len(documents) else f"{n} documents spread evenly"
-    quiet()
-    from poslens.compute.compute import service
-    from poslens.studies.cause import service as interventions
     from poslens.studies.cause.edits import edits_frame, mean_edits
     from poslens.studies.cause.figures import causal_curves, edit_means
     from poslens.studies.cause.tables import causal_curve_frame
 
     compute = service()
     watched(
-        intervention.name,
-        interventions.job(compute, spec, intervention, chosen, data.name),
-        "document",
+        chosen_method.name,
+        interventions.job(compute, spec, chosen_method, chosen, data.name),
+        "pair" if of_pairs else "document",
     )
-    if intervention.name in EDITS:
-        edits = mean_edits(compute, spec, intervention, chosen, data.name, words)
-        if figure is not None:
-            provenance = edits.provenance()
-            figure.draw(edit_means([edits], figure.style, [provenance]), [provenance])
+    for method in judged:
+        watched(method.name, compute.attribution_job(spec, method, chosen, data.name))
+    if chosen_method.name in EDITS:
+        edits = mean_edits(compute, spec, chosen_method, chosen, data.name, words)
         frame, provenance = edits_frame([edits]), edits.provenance()
-        answer: EditMeans | SegmentCurveAnswer = {
-            "model": spec.name,
-            "intervention": repr(intervention),
-            "n": edits.n,
-            "failed": edits.n_failed,
-            "shortened": edits.n_shortened,
-            "shares": list(edits.shares),
-            "cosine": {
-                position: [_interval(value) for value in row]
-                for position, row in edits.means.items()
-            },
-            "notes": list(edits.notes),
-            "provenance": source(provenance),
-        }
+        draw = partial(edit_means, [edits])
     else:
-        curves = interventions.data_set_cause(compute, spec, intervention, chosen, data.name, words)
-        if figure is not None:
-            figure.draw(causal_curves([curves], figure.style), [curves.provenance()])
-        frame, provenance = causal_curve_frame([curves]), curves.provenance()
-        curve = curves.summary.curve
-        answer = {
-            "model": spec.name,
-            "intervention": repr(intervention),
-            "n": curve.n,
-            "failed": curve.n_failed,
-            "last_minus_first": _interval(curves.last_minus_first),
-            "notes": list(curves.notes),
-            "curve": curve.mean.tolist(),
-            "ci_low": _listed(curve.ci_low),
-            "ci_high": _listed(curve.ci_high),
-            "provenance": source(provenance),
-        }
+        result = interventions.data_set_cause(
+            compute, spec, chosen_method, chosen, data.name, words
+        )
+        frame, provenance = causal_curve_frame([result]), result.provenance()
+        draw = partial(causal_curves, [result])
+    if figure is not None:
+        figure.draw(draw(figure.style), [provenance])
     if format is TextFormat.csv:
         print_table(frame, "csv", [provenance])
-        return
-    print_json(answer)
+    elif chosen_method.name in EDITS:
+        print_json(_of_edits(edits))
+    elif not of_pairs:
+        print_json(_of_curve(SegmentCurveAnswer, result))
+    else:
+        agreements = [
+            _of_agreement(interventions.agreement_of(compute, spec, method, chosen_method, chosen))
+            for method in judged
+        ]
+        print_json(
+            _of_curve(
+                Cause,
+                result,
+                documents=result.summary.curve.n_documents,
+                left_out=result.n_left_out,
+                lost_past_the_limit=_interval(result.lost),
+                agreement=agreements,
+            )
+        )
+
+
+def _of_curve(shape: type[Answer], result: DataSetCause, **more: Any) -> Answer:
+    curve = result.summary.curve
+    return answer_from(
+        shape,
+        curve,
+        intervention=repr(curve.method),
+        failed=curve.n_failed,
+        last_minus_first=_interval(result.last_minus_first),
+        notes=result.notes,
+        curve=curve.mean,
+        provenance=source(result.provenance()),
+        **more,
+    )
+
+
+def _of_edits(edits: MeanEdits) -> EditMeans:
+    return answer_from(
+        EditMeans,
+        edits,
+        model=edits.model.spec.name,
+        intervention=repr(edits.method),
+        failed=edits.n_failed,
+        shortened=edits.n_shortened,
+        cosine={position: list(map(_interval, row)) for position, row in edits.means.items()},
+        provenance=source(edits.provenance()),
+    )
+
+
+def _of_agreement(agreement: Agreement) -> AgreementEntry:
+    return answer_from(
+        AgreementEntry,
+        agreement,
+        method=repr(agreement.method),
+        documents=agreement.n_documents,
+        left_out=agreement.n_left_out,
+        of_the_means=_interval(agreement.means),
+        mean_over_pairs=_interval(agreement.each),
+    )
 
 
 def _interval(value: Estimate | None) -> CauseEstimate | None:
     if value is None:
         return None
-    return {
-        "value": value.value,
-        "low": value.low,
-        "high": value.high,
-        "n": value.n,
-        "documents": value.n_resampled,
-    }
-
-
-def _listed(values: Array | None) -> list[float | None] | None:
-    return None if values is None else values.tolist()
+    return answer_from(CauseEstimate, value, documents=value.n_resampled)

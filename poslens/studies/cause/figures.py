@@ -249,10 +249,11 @@ def causal_curves(causes: Sequence[DataSetCause], style: Style) -> go.Figure:
     return mean_curves(curves, style, y_title=quantity, provenance=provenance)
 
 
-def edit_means(edits: Sequence[MeanEdits], style: Style, provenance: Provenances = ()) -> go.Figure:
+def edit_means(edits: Sequence[MeanEdits], style: Style) -> go.Figure:
     """Cosine to the unchanged text by the share of text inserted or removed, with a color for each
     model, a line style for each position, and 95% intervals if there are enough documents."""
     title = {"insertion": "Inserted", "removal": "Removed"}[edits[0].method.name]
+    provenance = [means.provenance() for means in edits]
     figure = canvas(
         "edit_means", style, f"{title} (% of the text)", "Cosine to the unchanged text", provenance
     )

@@ -14,7 +14,7 @@ import numpy as np
 from poslens.attribution.curves.bootstrap import SEED, Estimate, estimate
 from poslens.attribution.curves.curve_summary import CurveSummary, summarize
 from poslens.attribution.errors import UserError
-from poslens.attribution.interventions.ablation import Ablation
+from poslens.attribution.interventions.ablation import Ablation, Replacement, ablation_method
 from poslens.attribution.interventions.agreement import (
     Agreement,
     ablation_curve,
@@ -32,8 +32,20 @@ from poslens.attribution.interventions.null_controls import (
     minus_null,
     null_method,
 )
-from poslens.attribution.interventions.relocation import Relocation, relocation_difference
-from poslens.attribution.interventions.segments import SegmentCurve
+from poslens.attribution.interventions.relocation import (
+    Relocation,
+    movable,
+    relocation_difference,
+    relocation_method,
+)
+from poslens.attribution.interventions.segments import (
+    CUTS,
+    EDITS,
+    SegmentCurve,
+    documents_of,
+    edits_method,
+    segments_method,
+)
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import N_BINS, Array, Method, Provenance, TextPair
 from poslens.cache.columns import columns_of
@@ -178,6 +190,33 @@ def _digest(*arrays: Array) -> bytes:
 
 
 # -- data sets -------------------------------------------------------------------------------------
+
+
+def methods(by: Replacement = "delete") -> dict[str, Method]:
+    """The interventions over a data set, by name. `by` is how ablation removes parts.
+
+    Raises:
+        UserError: parts cannot be removed in this way.
+    """
+    return {
+        "relocation": relocation_method(),
+        "ablation": ablation_method(by),
+        **{cut: segments_method(cut) for cut in CUTS},
+        **{edit: edits_method(edit) for edit in EDITS},
+    }
+
+
+def is_of_pairs(method: Method) -> bool:
+    """Whether the intervention needs queries; others are of documents alone."""
+    return method.name in ("relocation", "ablation")
+
+
+def usable(method: Method, pairs: Sequence[TextPair]) -> tuple[Sequence[TextPair], str]:
+    """The pairs, or documents, to which an intervention can be applied, and a sentence on those
+    that are left out; empty if there are none."""
+    if method.name == "relocation":
+        return movable(pairs)
+    return (pairs if is_of_pairs(method) else documents_of(pairs)), ""
 
 
 def job(

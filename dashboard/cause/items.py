@@ -1,4 +1,4 @@
-"""Selection of pairs whose evidence can be moved, shared by the Cause and Methods pages."""
+"""The pairs or documents to which interventions are applied, for the Cause and Methods pages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import streamlit as st
 
 from poslens.attribution.datasets import DataSet
+from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.relocation import movable, relocation_method
+from poslens.attribution.interventions.segments import documents_of, require_vector
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, TextPair
 from poslens.compute.compute import Compute
@@ -20,38 +22,39 @@ from poslens.studies.cause import service as interventions
 
 
 @dataclass(frozen=True, slots=True)
-class MovablePairs:
-    """Selected pairs, the models, and relocation and ablation by name. `words` describes the
-    selection."""
+class CauseItems:
+    """Selected pairs (or documents, as pairs without a query), the models, and interventions by
+    name. `words` describes the selection, `scope` identifies it in runs, and `prefix` begins the
+    keys of its widgets."""
 
     data: DataSet
     specs: tuple[RetrieverSpec, ...]
     interventions: Mapping[str, Method]
-    pairs: Sequence[TextPair]
+    items: Sequence[TextPair]
     words: str
+    scope: str
+    unit: str = "pair"
+    prefix: str = "cause."
 
     @property
     def compute(self) -> Compute:
         """The service that stores their results."""
         return service_for(self.data.name)
 
-    @property
-    def scope(self) -> str:
-        """The selection's name in runs."""
-        return f"{self.data.name}: cause, {self.words}"
+    def job(self, spec: RetrieverSpec, method: Method) -> Job:
+        """The job that applies an intervention."""
+        return interventions.job(self.compute, spec, method, self.items, self.scope)
 
     def jobs(self) -> list[Job]:
         """A job for each intervention and model."""
         return [
-            interventions.job(self.compute, spec, intervention, self.pairs, self.scope)
-            for spec in self.specs
-            for intervention in self.interventions.values()
+            self.job(spec, method) for spec in self.specs for method in self.interventions.values()
         ]
 
 
 def choose_movable(
     data: DataSet, models: Sequence[str], ablation: Method, key: str
-) -> MovablePairs | None:
+) -> CauseItems | None:
     """The pairs that the user selects, spread evenly over the data set. None if fewer than two are
     left; the page then shows the reason.
 
@@ -78,4 +81,34 @@ def choose_movable(
         return None
     words = ", ".join(filter(None, (f"{len(chosen)} pairs spread evenly", unreadable)))
     methods = {"relocation": relocation_method(), f"ablation ({ablation.params['by']})": ablation}
-    return MovablePairs(data, specs, methods, pairs, words)
+    return CauseItems(data, specs, methods, pairs, words, f"{data.name}: cause, {words}")
+
+
+def choose_documents(
+    data: DataSet, models: Sequence[str], methods: Mapping[str, Method]
+) -> CauseItems | None:
+    """The documents that the user selects, spread evenly over the data set. None if no model has
+    one vector per text; the page then shows the reasons.
+
+    Raises:
+        UserError: a model is unknown.
+    """
+    documents = documents_of(data.pairs)
+    chosen = choices.spread(
+        "Documents", documents, interventions.DEFAULT_PAIRS, "corpus.documents", width=240
+    )
+    specs: list[RetrieverSpec] = []
+    for name in models:
+        spec = choices.spec(name, data.name)
+        try:
+            require_vector(spec)
+            specs.append(spec)
+        except UserError as reason:
+            st.caption(panels.plain(str(reason)))
+    if not specs:
+        return None
+    words = "" if len(chosen) == len(documents) else f"{len(chosen)} documents spread evenly"
+    scope = f"{data.name}: documents"
+    return CauseItems(
+        data, tuple(specs), methods, chosen, words, scope, unit="document", prefix="corpus."
+    )
