@@ -21,7 +21,8 @@ from poslens.export.files import (
     attribution_frame,
     curve_frame,
 )
-from poslens.figures.curves import mean_curves, pair_curves, quantity
+from poslens.figures.curves import mean_curves, pair_curves
+from poslens.figures.figure_base import quantity
 from poslens.figures.palettes import Style
 from poslens.heatmap import Pane, Rail, View
 from poslens.heatmap.data import MAX_COLUMNS, payload

@@ -37,7 +37,7 @@ from poslens.dashboard.server.waiting import wait
 from poslens.dashboard.widgets import choices, links, panels, sending
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.pair_picker import choose_pair
-from poslens.figures.curves import Style
+from poslens.figures.palettes import Style
 from poslens.studies.audit.summary import measured_limit
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause import tables as intervention_tables

@@ -29,7 +29,8 @@ from poslens.dashboard.widgets.reading_panel import readable_pairs, what_is_read
 from poslens.dashboard.widgets.run_board import failed_items, run_board
 from poslens.dashboard.widgets.tables import show_table
 from poslens.export.files import curve_frame
-from poslens.figures.curves import Style, mean_curves
+from poslens.figures.curves import mean_curves
+from poslens.figures.palettes import Style
 from poslens.studies.curves.measures import curve_differences
 from poslens.studies.curves.words import (
     over_what,

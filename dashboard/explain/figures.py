@@ -12,7 +12,9 @@ from poslens.attribution.types import Attribution
 from poslens.compute.provenance import of_published
 from poslens.dashboard.explain.subject import ExplainedSubject, of_curves, sources
 from poslens.dashboard.widgets import panels
-from poslens.figures.curves import Style, pair_curves, quantity
+from poslens.figures.curves import pair_curves
+from poslens.figures.figure_base import quantity
+from poslens.figures.palettes import Style
 from poslens.studies.explain import service
 from poslens.studies.explain.service import Average
 from poslens.studies.published.service import means as published_means

@@ -13,8 +13,8 @@ from poslens.compute.compute import Explained
 from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.server.waiting import wait
 from poslens.dashboard.widgets import panels
-from poslens.figures.curves import Style
 from poslens.figures.matrix import interaction_matrix, tall, unit_rails
+from poslens.figures.palettes import Style
 from poslens.figures.plain import plain
 from poslens.studies.explain.service import evidence_range
 

@@ -27,7 +27,7 @@ from poslens.dashboard.widgets.run_board import any_active, run_board
 from poslens.dashboard.widgets.sending import agreed
 from poslens.dashboard.widgets.tables import NOTHING, show_table
 from poslens.export.files import curve_frame
-from poslens.figures.curves import Style
+from poslens.figures.palettes import Style
 from poslens.heatmap import Pane, View
 from poslens.studies.curves.words import MIN_PAIRS, why_no_number
 from poslens.studies.explain import service

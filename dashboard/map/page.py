@@ -23,7 +23,7 @@ from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.widgets import choices, links, panels
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.run_board import run_board
-from poslens.figures.curves import Style
+from poslens.figures.palettes import Style
 from poslens.studies.map import service as map_service
 from poslens.studies.map.figures import MANY, point_map
 from poslens.studies.map.service import CurveMap, StoredMap, TextMap

@@ -24,7 +24,7 @@ from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.reading_panel import readable_pairs, what_is_read
 from poslens.dashboard.widgets.run_board import any_active, failed_items, run_board
 from poslens.dashboard.widgets.tables import show_table
-from poslens.figures.curves import Style
+from poslens.figures.palettes import Style
 from poslens.studies.faithfulness import service as faithfulness_service
 from poslens.studies.faithfulness.figures import gains
 

@@ -30,7 +30,7 @@ from poslens.compute.runs import Job
 from poslens.dashboard.widgets import panels
 from poslens.dashboard.widgets.run_board import run_board
 from poslens.dashboard.widgets.tables import show_table
-from poslens.figures.curves import Style
+from poslens.figures.palettes import Style
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause.figures import minus_null_curves
 from poslens.studies.cause.tables import controlled_frame

@@ -31,9 +31,8 @@ from poslens.export.files import (
     table_files,
     zipped,
 )
-from poslens.figures.curves import PRESETS, Style
 from poslens.figures.figure_base import Provenances, caption_line, caption_text, provenance_entries
-from poslens.figures.palettes import PALETTES
+from poslens.figures.palettes import PALETTES, PRESETS, Style
 from poslens.figures.plain import plain as plain
 from poslens.heatmap import Pane, View
 from poslens.heatmap.data import MAX_COLUMNS

@@ -34,27 +34,11 @@ from poslens.figures.figure_base import (
     legend_name,
     line,
     positions,
-    provenance_entries,
     quantity,
     shade,
     with_legend,
 )
-from poslens.figures.palettes import PRESETS, Style, escape, shorten, text_width
-
-__all__ = [
-    "PRESETS",
-    "Mean",
-    "Provenances",
-    "Style",
-    "difference",
-    "escape",
-    "mean_curves",
-    "pair_curves",
-    "provenance_entries",
-    "quantity",
-    "rank_scatter",
-]
-
+from poslens.figures.palettes import Style, escape, shorten, text_width
 
 MEAN = "mean of the data set"
 
@@ -269,8 +253,8 @@ def _add_read_shares(figure: go.Figure, curves: Sequence[PositionCurve], style: 
 
 
 def difference(
-    a: PositionCurve | ArrayLike,
-    b: PositionCurve | ArrayLike,
+    a: ArrayLike,
+    b: ArrayLike,
     names: tuple[str, str],
     style: Style,
     *,
@@ -281,18 +265,13 @@ def difference(
 ) -> go.Figure:
     """Curve a minus curve b with a zero line, filled on each side in the color of that curve.
 
-    Arrays [100] cover the whole text, or are at the positions `at` [100] of the text that was read.
+    Curves [100] cover the whole text, or are at the positions `at` [100] of the text that was read.
     `interval` has the lower and upper bound [100] of the difference, drawn as a band; without it
     the figure shows no significance. Positions at which either curve is NaN, because the model did
     not read that far, are shaded as not read.
     """
-    if y_title is None and isinstance(a, PositionCurve):
-        y_title = quantity(a.method)
     title = "Difference" if y_title is None else f"Difference in {y_title[0].lower()}{y_title[1:]}"
-    values = [bins(curve.mean if isinstance(curve, PositionCurve) else curve) for curve in (a, b)]
-    gap = values[0] - values[1]
-    if isinstance(a, PositionCurve):
-        at = a.positions
+    gap = bins(a) - bins(b)
     x = CENTRES if at is None else 100 * at
     finite = np.isfinite(gap)
     gap, x, drawn = gap[finite], x[finite], BINS[finite]

@@ -24,8 +24,7 @@ from poslens.compute.compute import Compute, service
 from poslens.compute.runs import Run
 from poslens.dashboard.__main__ import app
 from poslens.dashboard.widgets import panels
-from poslens.figures.curves import PRESETS, Style
-from poslens.figures.palettes import text_width
+from poslens.figures.palettes import PRESETS, Style, text_width
 from poslens.studies.bias.contrast_view import contrast_note, contrasted, fitting
 from poslens.studies.bias.figures import MEASURES, bar, bias_chart
 from poslens.studies.bias.study import BIAS_STUDY, provenance_of

@@ -33,8 +33,8 @@ from poslens.compute.provenance import of_intervention
 from poslens.dashboard.__main__ import app
 from poslens.dashboard.widgets import sending
 from poslens.export.files import attribution_frame, table_bytes
-from poslens.figures.curves import Style
 from poslens.figures.figure_base import UNKNOWN_SYMBOL
+from poslens.figures.palettes import Style
 from poslens.studies.audit.study import AUDIT, AuditCorpus
 from poslens.studies.audit.summary import measured_limit
 from poslens.studies.bias.study import BIAS_STUDY

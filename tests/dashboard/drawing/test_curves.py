@@ -108,7 +108,7 @@ FIGURES: dict[str, Callable[[str], go.Figure]] = {
         [curve(text), curve(text, dataset=text + text)], STYLE, y_title=text
     ),
     "difference": lambda text: curve_figures.difference(
-        curve("a"), curve("b", 1), (text, text), STYLE, y_title=text
+        curve("a").mean, curve("b", 1).mean, (text, text), STYLE, y_title=text
     ),
     "scatter": lambda text: curve_figures.rank_scatter(
         [1.0], [2.0], [text], (text, text), STYLE, y_title=text
@@ -267,7 +267,7 @@ def test_curves_of_one_model_are_told_apart() -> None:
 def test_difference_is_a_minus_b() -> None:
     a, b = curve("a", 1), curve("b", 2)
     gap = a.mean.astype(float) - b.mean
-    figure: Any = curve_figures.difference(a, b, ("a", "b"), STYLE)
+    figure: Any = curve_figures.difference(a.mean, b.mean, ("a", "b"), STYLE)
     above, below, line = figure.data
     np.testing.assert_allclose(line.y, gap)
     np.testing.assert_allclose(above.y, np.maximum(gap, 0))

@@ -48,7 +48,8 @@ from poslens.export.files import (
     zipped,
 )
 from poslens.export.inscription import inscribed
-from poslens.figures.curves import PRESETS, mean_curves
+from poslens.figures.curves import mean_curves
+from poslens.figures.palettes import PRESETS
 from tests.support.chromium import chromium
 
 STYLE = PRESETS["single column"]
