@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import overload
 
@@ -15,8 +15,7 @@ from poslens.attribution.types import Method, TextPair
 from poslens.compute.compute import service
 from poslens.inputs import Option, method_of
 from poslens.quietly import quietly
-from poslens.result_base import ByModel
-from poslens.results import Curve, curves_figure, curves_frame
+from poslens.results import ByModel, Curve
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause.figures import COSINE, QUANTITIES
 from poslens.subjects import (
@@ -24,8 +23,8 @@ from poslens.subjects import (
     Models,
     chosen_pairs,
     data_set,
-    each_model,
     run_job,
+    specs_of,
 )
 
 
@@ -46,7 +45,7 @@ def curve(
     method: str = "saliency",
     pairs: int = 0,
     **options: Option,
-) -> ByModel[Curve]: ...
+) -> ByModel: ...
 @quietly()
 def curve(
     model: Model | Models,
@@ -55,7 +54,7 @@ def curve(
     method: str = "saliency",
     pairs: int = 0,
     **options: Option,
-) -> Curve | ByModel[Curve]:
+) -> Curve | ByModel:
     """A method's mean curve over a data set; for several models, a dictionary of curves by model
     name. Missing results are computed and stored, with a progress bar on stderr. Repeat an
     interrupted call to resume.
@@ -80,7 +79,7 @@ def curve(
         }
         return Curve(summary.curve, numbers, average.provenance())
 
-    return each_model(model, data, averaged, curves_frame, curves_figure)
+    return _each(model, data, averaged)
 
 
 @overload
@@ -100,7 +99,7 @@ def cause(
     intervention: str = "relocation",
     by: Replacement = "delete",
     pairs: int = interventions.DEFAULT_PAIRS,
-) -> ByModel[Curve]: ...
+) -> ByModel: ...
 @quietly()
 def cause(
     model: Model | Models,
@@ -109,7 +108,7 @@ def cause(
     intervention: str = "relocation",
     by: Replacement = "delete",
     pairs: int = interventions.DEFAULT_PAIRS,
-) -> Curve | ByModel[Curve]:
+) -> Curve | ByModel:
     """The mean effect of an intervention on the score as a function of position, which shows
     whether position itself changes the score. For several models, a dictionary by model name.
 
@@ -144,7 +143,15 @@ def cause(
         quantity = QUANTITIES.get(how.name, COSINE)
         return Curve(average.summary.curve, numbers, average.provenance(), quantity)
 
-    return each_model(model, data, averaged, curves_frame, curves_figure)
+    return _each(model, data, averaged)
+
+
+def _each(
+    model: Model | Models, data: DataSet, averaged: Callable[[RetrieverSpec], Curve]
+) -> Curve | ByModel:
+    """The curve of one model, or a dictionary of curves if several are given."""
+    curves = {spec.name: averaged(spec) for spec in specs_of(model, data)}
+    return ByModel(curves) if isinstance(model, list | tuple) else next(iter(curves.values()))
 
 
 def _intervention(name: str, by: Replacement, data: DataSet) -> tuple[Method, Sequence[TextPair]]:

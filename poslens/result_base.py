@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import html
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -59,50 +59,6 @@ class Result(ABC):
 
     def _repr_html_(self) -> str:
         return framed(figure_bytes(self.figure(), "html", Style()))
-
-
-R = TypeVar("R", bound=Result)
-
-
-class ByModel(Result, Mapping[str, R]):
-    """Results by model name; the table and the figure show all of them."""
-
-    def __init__(
-        self,
-        results: Mapping[str, R],
-        frame: Callable[[Sequence[R]], pd.DataFrame],
-        figure: Callable[[Sequence[R], Style], go.Figure],
-    ) -> None:
-        self._results, self._frame, self._figure = dict(results), frame, figure
-
-    def __getitem__(self, model: str) -> R:
-        return self._results[model]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._results)
-
-    def __len__(self) -> int:
-        return len(self._results)
-
-    @property
-    def provenance(self) -> list[Provenance]:
-        """See `Result`."""
-        return [entry for result in self.values() for entry in result.provenance]
-
-    def to_frame(self) -> pd.DataFrame:
-        """The rows of all models."""
-        return self._frame(list(self.values()))
-
-    def figure(self, style: Style | None = None) -> go.Figure:
-        """One figure with a line for each model.
-
-        Raises:
-            UserError: as for one model.
-        """
-        return self._figure(list(self.values()), style or Style())
-
-    def __repr__(self) -> str:
-        return "\n".join(map(repr, self.values()))
 
 
 def framed(page: bytes) -> str:

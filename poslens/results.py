@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -163,11 +163,11 @@ class Curve(Result):
 
     def to_frame(self) -> pd.DataFrame:
         """100 rows: position, mean, standard deviation and interval."""
-        return curves_frame([self])
+        return curve_frame([self.summary])
 
     def figure(self, style: Style | None = None) -> go.Figure:
         """The mean curve with its band."""
-        return curves_figure([self], style or Style())
+        return ByModel({self.summary.model: self}).figure(style)
 
     def __repr__(self) -> str:
         mean = self.summary
@@ -178,19 +178,42 @@ class Curve(Result):
         )
 
 
-def curves_frame(curves: Sequence[Curve]) -> pd.DataFrame:
-    """100 rows for each curve: position, mean, standard deviation and interval."""
-    return curve_frame([curve.summary for curve in curves])
+class ByModel(Result, Mapping[str, Curve]):
+    """Mean curves by model name; the table and the figure show all of them."""
 
+    def __init__(self, curves: Mapping[str, Curve]) -> None:
+        self._curves = dict(curves)
 
-def curves_figure(curves: Sequence[Curve], style: Style) -> go.Figure:
-    """The mean curves with their bands, one line for each."""
-    return mean_curves(
-        [curve.summary for curve in curves],
-        style,
-        y_title=curves[0].y_title,
-        provenance=[curve.source for curve in curves],
-    )
+    def __getitem__(self, model: str) -> Curve:
+        return self._curves[model]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._curves)
+
+    def __len__(self) -> int:
+        return len(self._curves)
+
+    @property
+    def provenance(self) -> list[Provenance]:
+        """See `Result`."""
+        return [curve.source for curve in self.values()]
+
+    def to_frame(self) -> pd.DataFrame:
+        """100 rows for each model: position, mean, standard deviation and interval."""
+        return curve_frame([curve.summary for curve in self.values()])
+
+    def figure(self, style: Style | None = None) -> go.Figure:
+        """The mean curves with their bands, one line for each model."""
+        curves = list(self.values())
+        return mean_curves(
+            [curve.summary for curve in curves],
+            style or Style(),
+            y_title=curves[0].y_title,
+            provenance=self.provenance,
+        )
+
+    def __repr__(self) -> str:
+        return "\n".join(map(repr, self.values()))
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard
-
-import pandas as pd
-import plotly.graph_objects as go
 
 from poslens.attribution import datasets as known_datasets
 from poslens.attribution.datasets import DataSet
@@ -20,8 +17,6 @@ from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
 from poslens.compute.runs import Job
-from poslens.figures.palettes import Style
-from poslens.result_base import ByModel, R
 from poslens.saved_models import folder_of
 
 if TYPE_CHECKING:
@@ -89,20 +84,6 @@ def specs_of(model: Model | Models, data: DataSet) -> list[RetrieverSpec]:
     if not specs:
         raise UserError("There is no model: name at least one.")
     return specs
-
-
-def each_model(
-    model: Model | Models,
-    data: DataSet,
-    result_of: Callable[[RetrieverSpec], R],
-    frame: Callable[[Sequence[R]], pd.DataFrame],
-    figure: Callable[[Sequence[R], Style], go.Figure],
-) -> R | ByModel[R]:
-    """The result of one model, or a dictionary of results by model name if several are given."""
-    results = {spec.name: result_of(spec) for spec in specs_of(model, data)}
-    if isinstance(model, list | tuple):
-        return ByModel(results, frame, figure)
-    return next(iter(results.values()))
 
 
 def _of_library(model: Any) -> TypeGuard[SentenceTransformer]:
