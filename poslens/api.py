@@ -115,12 +115,8 @@ def compare(
     names = [spec.name for spec in specs]
     if again := {name for name in names if names.count(name) > 1}:
         raise UserError(f"{min(again)} is compared with itself: name each model once.")
-    results, rails = [], []
-    for spec in specs:
-        result = compute.explain(pair, spec, how)
-        against = explaining.average(compute, spec, how, data, None)
-        results.append(result)
-        rails.append(explaining.rail(result, against, None))
+    results = [compute.explain(pair, spec, how) for spec in specs]
+    rails = [explaining.rail_of(compute, result, data) for result in results]
     return Explanation(tuple(results), tuple(rails))
 
 

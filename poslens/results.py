@@ -16,11 +16,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.methods import METHODS
 from poslens.attribution.types import Array, PositionCurve, Provenance
 from poslens.compute.compute import Explained
-from poslens.export.files import (
-    TABLE_FORMATS,
-    attribution_frame,
-    curve_frame,
-)
+from poslens.export.files import TABLE_FORMATS, curve_frame
 from poslens.figures.curves import mean_curves, pair_curves
 from poslens.figures.figure_base import quantity
 from poslens.figures.palettes import Style
@@ -28,6 +24,7 @@ from poslens.heatmap import Pane, Rail, View
 from poslens.heatmap.data import MAX_COLUMNS, payload
 from poslens.heatmap.results import heatmap_bytes, panes
 from poslens.result_base import PICTURES, Result, framed, suffix, table_written, written
+from poslens.studies.compare.tables import explained_frame
 from poslens.studies.explain import service as explaining
 from poslens.studies.explain.heads import head
 from poslens.studies.passport import service as passports
@@ -68,12 +65,7 @@ class Explanation:
 
     def to_frame(self) -> pd.DataFrame:
         """One row per model and token (`poslens.export.files.attribution_frame`)."""
-        frames = []
-        for result in self.results:
-            frame = attribution_frame(result.attribution, result.pair)
-            frame.insert(0, "model", result.model.spec.name)
-            frames.append(frame)
-        return pd.concat(frames, ignore_index=True)
+        return explained_frame(self.results)
 
     def figure(self, style: Style | None = None) -> go.Figure:
         """The document's curves, one line for each model."""
@@ -100,7 +92,7 @@ class Explanation:
         """
         fmt = suffix(path, (*PICTURES, *TABLE_FORMATS))
         if fmt in PICTURES:
-            return written(path, self._heatmap(fmt))
+            return written(path, self.heatmap(fmt))
         return table_written(path, self.to_frame(), fmt, self.provenance)
 
     def widget(self) -> Heatmap:
@@ -122,14 +114,15 @@ class Explanation:
         drawn = panes(self.results, self.rails, [head(result) for result in self.results])
         return drawn, View(aggregate=METHODS[self.results[0].attribution.method.name].aggregate)
 
-    def _heatmap(self, fmt: str) -> bytes:
+    def heatmap(self, fmt: str) -> bytes:
+        """The heatmap's file in the format `fmt`: html, png, svg or pdf."""
         drawn, view = self._panes()
         return heatmap_bytes(drawn, self.provenance, view, fmt, Style(width_px=1000, font_size=13))
 
     def _repr_html_(self) -> str:
         if len(self.results) > MAX_COLUMNS:  # too many models for a heatmap
             return str(pd.Series(self.scores, name="score").to_frame().to_html(escape=True))
-        return framed(self._heatmap("html"))
+        return framed(self.heatmap("html"))
 
     def __repr__(self) -> str:
         scores = ", ".join(f"{name} {score:.4f}" for name, score in self.scores.items())

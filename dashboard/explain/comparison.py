@@ -16,8 +16,7 @@ from poslens.attribution.curves.text_axis import curve_over_text
 from poslens.attribution.methods import METHODS
 from poslens.attribution.text import words
 from poslens.compute.provenance import in_units
-from poslens.dashboard.explain.figures import BOTH, DATA_SET, PAIR
-from poslens.dashboard.explain.subject import ExplainedSubject
+from poslens.dashboard.explain.subject import BOTH, DATA_SET, PAIR, ExplainedSubject
 from poslens.dashboard.widgets import panels
 from poslens.dashboard.widgets.pair_picker import open_pair
 from poslens.dashboard.widgets.tables import rows_key

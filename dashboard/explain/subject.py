@@ -19,6 +19,9 @@ from poslens.studies.cause import service as interventions
 from poslens.studies.explain import service
 from poslens.studies.explain.service import Average, Difference
 
+BOTH, PAIR, DATA_SET = "both", "this pair", "data set"
+"""Curves that charts show."""
+
 
 class ExplainedSubject:
     """Results of one query and one method, shown in one column each. `kind` is the null control
@@ -44,7 +47,11 @@ class ExplainedSubject:
 
     def provenance(self, controls: Sequence[Attribution | None] = ()) -> list[Provenance]:
         """The provenance of each result; with `controls`, that of its curve minus its control's."""
-        return of_curves(self.results, controls, self.kind)
+        provenance = [result.provenance() for result in self.results]
+        for number, control in enumerate(controls):
+            if self.kind is not None and control is not None:
+                provenance[number] = with_control(provenance[number], self.kind)
+        return provenance
 
     def jobs(self) -> list[Job]:
         """The jobs that complete the data sets' mean curves: for each model, and for its null
@@ -116,17 +123,6 @@ class ExplainedSubject:
             return None
         a, b = (self.results[i].model.spec for i in (first, second))
         return service.difference(service_for(data.name), a, b, self.method, data)
-
-
-def of_curves(
-    results: Sequence[Explained], controls: Sequence[Attribution | None], kind: Control | None
-) -> list[Provenance]:
-    """The provenance of the results' curves, each minus its control of `kind` if it has one."""
-    provenance = [result.provenance() for result in results]
-    for number, control in enumerate(controls):
-        if kind is not None and control is not None:
-            provenance[number] = with_control(provenance[number], kind)
-    return provenance
 
 
 def sources(averages: Sequence[Average | None]) -> list[Provenance]:

@@ -10,15 +10,16 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
+from poslens.attribution.curves.positions import positions
 from poslens.attribution.curves.published import PublishedCurves
+from poslens.attribution.interventions.null_controls import CONTROLS
 from poslens.attribution.types import Attribution, Method, Provenance, TextPair
 from poslens.compute.compute import Explained
 from poslens.compute.provenance import of_published
 from poslens.compute.runs import duration
 from poslens.dashboard.explain import comparison
-from poslens.dashboard.explain.figures import BOTH, DATA_SET, PAIR, pair_figure
 from poslens.dashboard.explain.matrix import matrix_view, terms_view
-from poslens.dashboard.explain.subject import ExplainedSubject, sources
+from poslens.dashboard.explain.subject import BOTH, DATA_SET, PAIR, ExplainedSubject, sources
 from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.server.waiting import stopped, wait
 from poslens.dashboard.widgets import choices, links, null_controls, panels
@@ -27,12 +28,16 @@ from poslens.dashboard.widgets.run_board import any_active, run_board
 from poslens.dashboard.widgets.sending import agreed
 from poslens.dashboard.widgets.tables import NOTHING, show_table
 from poslens.export.files import curve_frame
+from poslens.figures.curves import pair_curves
+from poslens.figures.figure_base import quantity
 from poslens.figures.palettes import Style
 from poslens.heatmap import Pane, View
+from poslens.studies.compare.tables import explained_frame
 from poslens.studies.curves.words import MIN_PAIRS, why_no_number
 from poslens.studies.explain import service
 from poslens.studies.explain.heads import head
 from poslens.studies.explain.service import Average, Difference
+from poslens.studies.published.service import means as published_means
 
 WATCH_S = 2.0
 PAUSE_S, FIRST_PAUSE_S = 0.25, 2.0
@@ -229,6 +234,52 @@ def _progress(subject: ExplainedSubject, averages: Sequence[Average | None], key
         st.caption(" ".join(sentences))
 
 
+def pair_figure(
+    subject: ExplainedSubject,
+    style: Style,
+    averages: Sequence[Average | None] = (),
+    controls: Sequence[Attribution | None] = (),
+    which: str = BOTH,
+) -> go.Figure:
+    """The pair's curve for each model, minus its control's, with the models' means and published
+    curves. Positions, including those of the evidence, are relative to the tokens read. `which`
+    selects the pair, the means, or both."""
+    kind, method = subject.kind, subject.method
+    published = () if which == PAIR else subject.published
+    named = dict(zip(subject.labels, subject.results, strict=True))
+    means = {
+        label: average.mean
+        for label, average in zip(named, averages, strict=False)
+        if average is not None and average.mean is not None and which != PAIR
+    }
+    attributions = dict(zip(named, controls, strict=False))
+    drawn = {} if which == DATA_SET and means else named
+    curves = {label: service.pair_curve(r, attributions.get(label)) for label, r in drawn.items()}
+    evidence = {
+        label: span
+        for label, result in drawn.items()
+        if (span := service.evidence_range(result)) is not None
+    }
+    title = quantity(method)
+    if kind is not None and any(control is not None for control in controls):
+        title += f", minus {CONTROLS[kind]}"
+    return pair_curves(
+        curves,
+        evidence,
+        style,
+        title,
+        {label: service.read_share(result) for label, result in drawn.items()},
+        means=means,
+        published=published_means(published, band=False),
+        x=positions(method.curve_params["resampling"]),
+        provenance=[
+            *(subject.provenance(controls) if drawn else ()),
+            *(sources(averages) if means else ()),
+            *map(of_published, published),
+        ],
+    )
+
+
 def _curves(
     subject: ExplainedSubject,
     averages: Sequence[Average | None],
@@ -236,8 +287,6 @@ def _curves(
     which: str,
     key: str,
 ) -> panels.Draw:
-    results = subject.results
-
     def draw(style: Style) -> go.Figure:
         return pair_figure(subject, style, averages, controls, which)
 
@@ -249,7 +298,8 @@ def _curves(
         tuple(control is not None for control in controls),
         repr(subject.method),
         tuple(
-            (r.model.key, label, r.pair) for label, r in zip(subject.labels, results, strict=True)
+            (r.model.key, label, r.pair)
+            for label, r in zip(subject.labels, subject.results, strict=True)
         ),
         tuple(
             (average.mean.note, average.mean.values.tobytes())
@@ -313,7 +363,7 @@ def _export(
         if average and average.summary and average.mean
     ]
     tables: dict[str, Callable[[], pd.DataFrame]] = {
-        "Numbers": lambda: panels.explained_frame(subject.results)
+        "Numbers": lambda: explained_frame(subject.results)
     }
     if curves:
         tables["Mean numbers"] = lambda: curve_frame(curves)

@@ -21,7 +21,7 @@ from poslens.dashboard.server import own_texts, rights
 from poslens.dashboard.widgets import links, panels
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.run_board import run_bar
-from poslens.dashboard.widgets.tables import no_result
+from poslens.dashboard.widgets.tables import no_result, show_table
 from poslens.storage import service as cache_service
 
 ALL = "all methods"
@@ -85,11 +85,8 @@ def overview() -> None:
             "problem": [file.problem for file in files],
         }
     )
-    if not any(frame["problem"]):
-        del frame["problem"]
-    st.dataframe(
+    show_table(
         frame,
-        hide_index=True,
         key="cache.files",
         column_config={
             "size": st.column_config.NumberColumn(format="%.1f MB"),
@@ -128,11 +125,8 @@ def shipped() -> None:
             "not used": [shipped.reason for shipped in included],
         }
     )
-    if not any(frame["not used"]):
-        del frame["not used"]
-    st.dataframe(
+    show_table(
         frame,
-        hide_index=True,
         key="poslens.cache.shipped",
         column_config={"size": st.column_config.NumberColumn(format="%.2f MB")},
     )

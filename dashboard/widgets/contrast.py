@@ -13,6 +13,7 @@ from poslens.dashboard.server.waiting import wait
 from poslens.dashboard.widgets import panels
 from poslens.dashboard.widgets.sending import agreed
 from poslens.studies.bias.contrast_view import contrast_note, contrasted, fitting
+from poslens.studies.compare.tables import explained_frame
 
 
 def contrast_view(
@@ -67,6 +68,6 @@ def contrast_view(
         provenance,
         heatmap=drawn,
         view=view,
-        frame=lambda: panels.explained_frame(shown, "document"),
+        frame=lambda: explained_frame(shown, "document"),
     )
     return method

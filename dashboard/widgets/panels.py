@@ -25,7 +25,6 @@ from poslens.export.files import (
     FIGURE_FORMATS,
     MEDIA_TYPES,
     TABLE_FORMATS,
-    attribution_frame,
     figure_bytes,
     file_name,
     table_files,
@@ -152,22 +151,6 @@ def caption(provenance: Provenances) -> None:
     if entries := provenance_entries(provenance):
         with st.expander(plain(f"Provenance: {caption_line(entries)}")):
             st.caption(plain(caption_text(entries)))
-
-
-def explained_frame(results: Sequence[Explained], label: str = "") -> pd.DataFrame:
-    """One row for each token of each result. With `label`, a column of that name contains the
-    heatmap's title of the result, if it is more than the model's name."""
-    frames = []
-    several = len({result.pair.dataset for result in results}) > 1
-    for result in results:
-        frame = attribution_frame(result.attribution, result.pair)
-        frame.insert(0, "model", result.model.spec.name)
-        if label:
-            frame.insert(1, label, result.attribution.model)
-        if several:
-            frame.insert(1, "dataset", result.pair.dataset)
-        frames.append(frame)
-    return pd.concat(frames, ignore_index=True)
 
 
 def publication_style(key: str) -> Style:

@@ -1,15 +1,34 @@
-"""The comparison of several models on one pair."""
+"""Tables of one pair under several models."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import pandas as pd
+
 from poslens.attribution.curves.positions import document_magnitudes, rank_correlation
 from poslens.attribution.methods import METHODS
 from poslens.compute.compute import Explained
 from poslens.compute.orders import apart
+from poslens.export.files import attribution_frame
 from poslens.studies.compare.answers import ComparisonRow
 from poslens.studies.explain.service import pair_numbers, word_scores
+
+
+def explained_frame(results: Sequence[Explained], label: str = "") -> pd.DataFrame:
+    """One row for each token of each result. With `label`, a column of that name contains the
+    heatmap's title of the result, if it is more than the model's name."""
+    frames = []
+    several = len({result.pair.dataset for result in results}) > 1
+    for result in results:
+        frame = attribution_frame(result.attribution, result.pair)
+        frame.insert(0, "model", result.model.spec.name)
+        if label:
+            frame.insert(1, label, result.attribution.model)
+        if several:
+            frame.insert(1, "dataset", result.pair.dataset)
+        frames.append(frame)
+    return pd.concat(frames, ignore_index=True)
 
 
 def comparison_rows(results: Sequence[Explained]) -> Iterator[ComparisonRow]:

@@ -128,24 +128,11 @@ def _write_heatmap(file: FigureFile, results: Sequence[Explained]) -> None:
     """Write the heatmap of one pair with a column per model and, if stored, the mean curve of the
     pair's data set."""
     from poslens.attribution import datasets
-    from poslens.attribution.methods import METHODS
     from poslens.compute.compute import service
-    from poslens.figures.palettes import Style
-    from poslens.heatmap import View
-    from poslens.heatmap.results import heatmap_bytes, panes
-    from poslens.studies.explain import service as explaining
-    from poslens.studies.explain.heads import head
+    from poslens.results import Explanation
+    from poslens.studies.explain.service import rail_of
 
-    rails = []
-    for explained in results:
-        average = None
-        if explained.pair.dataset in datasets.names():
-            data = datasets.read(explained.pair.dataset)
-            method = explained.attribution.method
-            average = explaining.average(service(), explained.model.spec, method, data, None)
-        rails.append(explaining.rail(explained, average, None))
-    drawn = panes(results, rails, [head(result) for result in results])
-    view = View(aggregate=METHODS[results[0].attribution.method.name].aggregate)
-    provenance = [result.provenance() for result in results]
-    style = Style(width_px=1000, font_size=13)
-    file.write(heatmap_bytes(drawn, provenance, view, file.format, style))
+    dataset = results[0].pair.dataset
+    data = datasets.read(dataset) if dataset in datasets.names() else None
+    rails = [rail_of(service(), explained, data) for explained in results]
+    file.write(Explanation(tuple(results), tuple(rails)).heatmap(file.format))

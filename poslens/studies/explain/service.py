@@ -154,6 +154,17 @@ def rail(result: Explained, against: Average | None, control: Attribution | None
     )
 
 
+def rail_of(compute: Compute, result: Explained, data: DataSet | None) -> Rail:
+    """The chart next to the document, with the mean curve of a data set if that is stored.
+
+    Raises:
+        UserError: the store cannot be read.
+    """
+    spec, method = result.model.spec, result.attribution.method
+    against = None if data is None else average(compute, spec, method, data, None)
+    return rail(result, against, None)
+
+
 def _listed(values: Array | tuple[()]) -> tuple[float, ...]:
     return tuple(float(value) for value in values)
 

@@ -23,12 +23,12 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.compute.compute import Compute, service
 from poslens.compute.runs import Run
 from poslens.dashboard.__main__ import app
-from poslens.dashboard.widgets import panels
 from poslens.figures.palettes import PRESETS, Style, text_width
 from poslens.studies.bias.contrast_view import contrast_note, contrasted, fitting
 from poslens.studies.bias.figures import MEASURES, bar, bias_chart
 from poslens.studies.bias.study import BIAS_STUDY, provenance_of
 from poslens.studies.bias.tables import Asked, BiasSummary, ScoredTest
+from poslens.studies.compare.tables import explained_frame
 from tests.support.pages import SECONDS, page_file
 
 PAGE = page_file("cause")
@@ -174,7 +174,7 @@ def test_a_contrast_is_drawn_with_both_signs(compute: Compute, tests, method: st
     # The files say which row is of which document, and that d2's have the other sign.
     made = [(one.selection[-2:], one.units) for one in found.provenance()]
     assert made == [("/1", ""), ("/2", "shares negated, for s(d1) − s(d2)")]
-    frame = panels.explained_frame([first, second], "document")
+    frame = explained_frame([first, second], "document")
     assert frame["document"].unique().tolist() == ["d1", "d2"]
     assert frame["model"].unique().tolist() == ["MiniLM-recency"]
     assert fitting(compute, resolve("MiniLM"))[0] == "decomposition"

@@ -22,8 +22,8 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
 from poslens.compute.compute import Compute, service
 from poslens.compute.provenance import of_controlled, of_map, of_published, poslens_version
-from poslens.dashboard.explain.figures import pair_figure
 from poslens.dashboard.explain.subject import ExplainedSubject
+from poslens.dashboard.explain.view import pair_figure
 from poslens.dashboard.widgets import panels
 from poslens.export.files import figure_bytes
 from poslens.figures.figure_base import provenance_entries
