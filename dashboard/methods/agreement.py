@@ -11,7 +11,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.ablation import ablation_method
 from poslens.attribution.interventions.agreement import Agreement
 from poslens.attribution.types import Method, Provenance
-from poslens.compute.provenance import of_agreement
+from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job
 from poslens.dashboard.cause.items import CauseItems, choose_movable
 from poslens.dashboard.widgets import panels
@@ -75,7 +75,15 @@ def _table(choice: CauseItems, methods: Mapping[str, Method]) -> None:
                     continue
                 rows.append((label, agreement))
                 provenance.append(
-                    of_agreement(model, intervention, choice.data.name, agreement, choice.words)
+                    of_model(
+                        model,
+                        f"agreement of {method!r} with {intervention!r}",
+                        choice.data.name,
+                        n_pairs=agreement.n,
+                        n_documents=agreement.n_documents,
+                        selection=choice.words,
+                        interval=agreement.each or agreement.means,
+                    )
                 )
     if not rows:
         return

@@ -15,7 +15,7 @@ from poslens.attribution.evaluation.faithfulness_summary import FaithfulnessSumm
 from poslens.attribution.methods import METHODS
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, Provenance, TextPair
-from poslens.compute.provenance import of_faithfulness_set
+from poslens.compute.provenance import of_model, removed_units
 from poslens.compute.runs import Job
 from poslens.dashboard.methods.pair import MEASURES, PARAMETERS, RUN_TIME
 from poslens.dashboard.server.own_texts import service_for
@@ -102,7 +102,17 @@ def _results(
                 continue
             summaries.append((title, summary))
             provenance.append(
-                of_faithfulness_set(compute.identify(spec), data.name, summary, scope)
+                of_model(
+                    compute.identify(spec),
+                    f"{summary.parameters!r} of {summary.method!r}",
+                    data.name,
+                    n_pairs=summary.n,
+                    n_documents=summary.n_documents,
+                    truncated=summary.n_truncated,
+                    selection=scope,
+                    units=removed_units(summary),
+                    interval=summary.deletion_area,
+                )
             )
     failed_items(failed, "faithfulness.")
     if not summaries:

@@ -37,7 +37,6 @@ if TYPE_CHECKING:  # importing these at run time would also import scipy.stats a
     from poslens.attribution.evaluation.ranking_measures import Evaluation
     from poslens.attribution.evaluation.trec_runs import TrecRun
     from poslens.attribution.interventions.ablation import Ablation
-    from poslens.attribution.interventions.agreement import Agreement
     from poslens.attribution.interventions.null_controls import ControlledCurve
     from poslens.attribution.interventions.relocation import Relocation
 
@@ -122,7 +121,7 @@ def of_faithfulness(model: ModelIdentity, pair: TextPair, faithfulness: Faithful
     """Provenance of a faithfulness test of one pair."""
     method = f"{faithfulness.parameters!r} of {faithfulness.method!r}"
     provenance = _of_pair(model, pair, method, faithfulness.truncated)
-    return in_units(provenance, _ordered(faithfulness))
+    return in_units(provenance, removed_units(faithfulness))
 
 
 def _of_pair(
@@ -184,59 +183,6 @@ def of_controlled(
     return with_control(provenance, controlled.control)
 
 
-def of_agreement(
-    model: ModelIdentity, cause: Method, dataset: str, agreement: Agreement, selection: str
-) -> Provenance:
-    """Provenance of the agreement of a method with an intervention."""
-    return of_model(
-        model,
-        f"agreement of {agreement.method!r} with {cause!r}",
-        dataset,
-        n_pairs=agreement.n,
-        n_documents=agreement.n_documents,
-        selection=selection,
-        interval=agreement.each or agreement.means,
-    )
-
-
-def of_faithfulness_set(
-    model: ModelIdentity, dataset: str, faithfulness_summary: FaithfulnessSummary, selection: str
-) -> Provenance:
-    """Provenance of faithfulness tests averaged over pairs of a data set."""
-    return of_model(
-        model,
-        f"{faithfulness_summary.parameters!r} of {faithfulness_summary.method!r}",
-        dataset,
-        n_pairs=faithfulness_summary.n,
-        n_documents=faithfulness_summary.n_documents,
-        truncated=faithfulness_summary.n_truncated,
-        selection=selection,
-        units=_ordered(faithfulness_summary),
-        interval=faithfulness_summary.deletion_area,
-    )
-
-
-def of_ranking(
-    model: ModelIdentity,
-    method: Method,
-    evaluation: Evaluation,
-    dataset: str,
-    n_documents: int,
-    selection: str = "",
-) -> Provenance:
-    """Provenance of measures of a ranking of `n_documents`; `selection` names the documents that
-    each query searches. The number of truncated documents is not stored with a ranking."""
-    return of_model(
-        model,
-        method,
-        dataset,
-        n_queries=evaluation.n,
-        n_documents=n_documents,
-        selection=selection,
-        interval=_of_measures(evaluation.estimates),
-    )
-
-
 def of_run(
     run: TrecRun, evaluation: Evaluation, dataset: str, n_documents: int, selection: str = ""
 ) -> Provenance:
@@ -250,7 +196,7 @@ def of_run(
         n_queries=evaluation.n,
         n_documents=n_documents,
         selection=selection,
-        interval=_of_measures(evaluation.estimates),
+        interval=resampled_of(evaluation.estimates),
     )
 
 
@@ -337,7 +283,7 @@ def of_data(dataset: str, method: str, *, n_queries: int) -> Provenance:
     )
 
 
-def _ordered(test: Faithfulness | FaithfulnessSummary) -> str:
+def removed_units(test: Faithfulness | FaithfulnessSummary) -> str:
     """The units that the test removed, and what they were sorted by, as text."""
     unit, entry = test.parameters.unit, METHODS.get(test.method.name)
     if entry is None:
@@ -352,7 +298,7 @@ def _resampled(number: Estimate | None) -> str:
     return resampling(number.n_resampled, number.resampled)
 
 
-def _of_measures(estimates: Mapping[str, Estimate]) -> str:
+def resampled_of(estimates: Mapping[str, Estimate]) -> str:
     """The items resampled for the intervals of measures, and which intervals have a formula."""
     intervals = dict.fromkeys(filter(None, map(_resampled, estimates.values())))
     formulas = [

@@ -135,9 +135,15 @@ class Ranked(Measured):
 
     def provenance(self) -> Provenance:
         """Everything needed to reproduce the ranking."""
-        name, n = self.collection.name, self.collection.survey.n
-        return provenance.of_ranking(
-            self.model, self.method, self.evaluation, name, n, self.selection
+        # The number of truncated documents is not stored with a ranking.
+        return provenance.of_model(
+            self.model,
+            self.method,
+            self.collection.name,
+            n_queries=self.evaluation.n,
+            n_documents=self.collection.survey.n,
+            selection=self.selection,
+            interval=provenance.resampled_of(self.evaluation.estimates),
         )
 
 
