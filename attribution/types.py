@@ -292,12 +292,24 @@ class PositionCurve:
 _COUNTED = {"n_pairs": "pair", "n_queries": "query", "n_documents": "document"}
 
 
-def in_words(name: str, value: object) -> str:
-    """A field of provenance as captions show it: `304 pairs`, `max length 512 tokens`."""
+def in_words(entry: Mapping[str, object]) -> dict[str, str]:
+    """The fields of provenance that have a value, as captions show them: `304 pairs`, `document
+    truncated in 184 pairs`, `max length 512 tokens`."""
+    return {name: _in_words(name, value, entry) for name, value in entry.items() if str(value)}
+
+
+def _in_words(name: str, value: object, entry: Mapping[str, object]) -> str:
     if name in _COUNTED:
         return counted(int(str(value)), _COUNTED[name])
     if name == "truncated":
-        return f"{int(str(value)):,} truncated"
+        n, of = int(str(value)), next((of for key, of in _COUNTED.items() if key in entry), "")
+        if of == "document":
+            return f"{counted(n, of)} truncated"
+        return (
+            f"document truncated in {counted(n, of)}"
+            if of
+            else f"document {'' if n else 'not '}truncated"
+        )
     words = f"{name.replace('_', ' ')} {value}"
     return f"{words} tokens" if name == "max_length" else words
 
@@ -343,4 +355,4 @@ class Provenance:
 
     def caption(self) -> str:
         """All entries in one line."""
-        return " · ".join(in_words(name, value) for name, value in self.items())
+        return " · ".join(in_words(self.entry()).values())

@@ -100,15 +100,15 @@ class PairedDifference:
 
     @property
     def in_words(self) -> str:
-        """`higher by 0.252 [0.180, 0.319] (p < 0.001)`, or the difference with its verdict if
+        """`is higher by 0.252 [0.180, 0.319] (p < 0.001)`, or the difference with its verdict if
         neither model is higher; shares in percentage points."""
         comparison = self.comparison
         scale, form, unit = (100.0, ".1f", POINTS) if self.share else (1.0, ".3f", "")
         if comparison.verdict not in ("higher", "lower"):
-            return comparison.text(f"+{form}", scale, unit)
+            return f"differs by {comparison.text(f'+{form}', scale, unit)}"
         sign = 1 if comparison.verdict == "higher" else -1
         difference = comparison.difference.times(sign * scale).text(form)
-        return f"{comparison.verdict} by {difference}{unit} ({p_in_words(comparison)})"
+        return f"is {comparison.verdict} by {difference}{unit} ({p_in_words(comparison)})"
 
 
 def paired_differences(models: Sequence[MeasuredModel]) -> list[PairedDifference]:

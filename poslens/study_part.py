@@ -15,6 +15,7 @@ import plotly.graph_objects as go
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.datasets import DataSet
+from poslens.attribution.datasets.types import spread_words
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import change_in_words, judged
 from poslens.attribution.retrievers.specs import RetrieverSpec
@@ -28,10 +29,10 @@ Summary = TypeVar("Summary")
 MAX_PAIRS = 500
 """Maximum number of pairs that a passport attributes."""
 
-MOVABLE = "pairs with evidence"
+MOVABLE = "pairs that have evidence"
 """What selections of pairs whose evidence is moved are called."""
 
-NOT_NEGATIVE = "cannot be negative, so its interval starts at 0"
+ONE_SIDED = "its interval is one-sided: it starts at 0, and only the upper end is estimated"
 """Note of numbers with a one-sided interval."""
 
 NO_QUERIES = "This data set has no queries, so there are no pairs to attribute."
@@ -120,7 +121,7 @@ class Scope:
 
     def selection(self, chosen: Sequence[TextPair], n_all: int, items: str = "pairs") -> str:
         """How pairs, or what `items` names, were chosen from `n_all`; empty if all were."""
-        return "" if len(chosen) == n_all else f"{len(chosen):,} {items} spread evenly"
+        return "" if len(chosen) == n_all else spread_words(len(chosen), items)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard
 
 from poslens.attribution import datasets as known_datasets
 from poslens.attribution.datasets import DataSet
-from poslens.attribution.datasets.types import spread_evenly
+from poslens.attribution.datasets.types import spread_evenly, spread_words
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers import own_object
 from poslens.attribution.retrievers.detect import family_of
@@ -105,7 +105,7 @@ def chosen_pairs(
     if not isinstance(n, Integral) or n < 0:
         raise UserError(f"There are no {n} pairs: give 0 for all, or a number from 1 on.")
     chosen = spread_evenly(pairs, n or len(pairs))
-    return chosen, "" if len(chosen) == len(pairs) else f"{len(chosen)} {unit} spread evenly"
+    return chosen, "" if len(chosen) == len(pairs) else spread_words(len(chosen), unit)
 
 
 def run_job(job: Job) -> None:

@@ -154,6 +154,11 @@ def spread_evenly(items: Sequence[T], n: int) -> Sequence[T]:
     return items if n >= total else [items[i * total // n] for i in range(n)]
 
 
+def spread_words(n: int, items: str = "pairs") -> str:
+    """The selection of `n` items by `spread_evenly`, as text."""
+    return f"{n:,} {items}, spread evenly over the data set"
+
+
 def pairs_of(judged: Iterable[Judgement | Rejection]) -> Iterator[TextPair | Rejection]:
     """The pairs of judgments; rejections unchanged."""
     return (row.pair if isinstance(row, Judgement) else row for row in judged)

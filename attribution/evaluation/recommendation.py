@@ -59,7 +59,7 @@ def recommendation(
         return Recommendation(
             False,
             f"Too few held-out documents to rule out a loss of {quality.margin:g} in {NDCG}"
-            f"{_needed([quality])}.",
+            f"{_needed([(NDCG, quality)])}.",
         )
     gain = (
         f"{NDCG} is higher"
@@ -104,13 +104,15 @@ def setting_recommendation(
 Measured = tuple[str, Wanted, Comparison]
 
 
-def _sorted(measured: Sequence[Measured]) -> tuple[list[str], list[str], list[Comparison]]:
+def _sorted(
+    measured: Sequence[Measured],
+) -> tuple[list[str], list[str], list[tuple[str, Comparison]]]:
     """What is better and what is worse, in words, and what is undecided."""
-    better, worse, undecided = list[str](), list[str](), list[Comparison]()
+    better, worse, undecided = list[str](), list[str](), list[tuple[str, Comparison]]()
     for name, direction, each in measured:
         verdict = each.verdict
         if verdict == "too few documents":
-            undecided.append(each)
+            undecided.append((name, each))
         elif verdict != "equivalent":
             (better if verdict == direction else worse).append(f"{name} is {verdict}")
     return better, worse, undecided
@@ -120,9 +122,12 @@ def _listed(parts: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1]))) if parts else ""
 
 
-def _needed(comparisons: Sequence[Comparison]) -> str:
-    counts = [each.needed for each in comparisons if each.needed is not None]
-    return f"; about {min(counts):,} held-out documents would be needed" if counts else ""
+def _needed(undecided: Sequence[tuple[str, Comparison]]) -> str:
+    counts = [(each.needed, name) for name, each in undecided if each.needed is not None]
+    if not counts:
+        return ""
+    n, name = min(counts)
+    return f"; about {n:,} held-out documents would be needed for {name}"
 
 
 def on_quality_front(points: Sequence[tuple[float | None, float | None]]) -> list[bool]:

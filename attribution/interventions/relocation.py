@@ -91,7 +91,7 @@ def movable(pairs: Sequence[TextPair]) -> tuple[list[TextPair], str]:
     names = ", ".join(f"{n:,} in {script}" for script, n in sorted(scripts.items()))
     counts = f" ({names})" if len(scripts) > 1 else ""
     return chosen_pairs, (
-        f"{scripts.total():,} of {len(marked):,} pairs with evidence are left out{counts}: "
+        f"{scripts.total():,} of {len(marked):,} pairs with evidence cannot be used{counts}: "
         f"PosLens cannot split {listed(sorted(scripts))} texts into sentences."
     )
 

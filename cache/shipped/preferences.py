@@ -60,8 +60,8 @@ def short_verdict(method: Method) -> str:
 def verdict(method: Method) -> str:
     """The same in a sentence, to be shown with every curve of the method."""
     if (entry := certified().get(repr(method))) is not None:
-        sentence = words(entry.order_blind)
-        return f"{sentence[0].upper()}{sentence[1:]} ({entry.n_documents} documents)."
+        measured = f"{words(entry.order_blind)} ({entry.n_documents} documents)"
+        return f"Check of the method itself: {measured}."
     short = short_verdict(method)
     return f"What this method itself prefers is unknown: {short}." if short else ""
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import streamlit as st
 
 from poslens.attribution.datasets import DataSet
+from poslens.attribution.datasets.types import spread_words
 from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.relocation import movable, relocation_method
 from poslens.attribution.interventions.segments import documents_of, require_vector
@@ -79,7 +80,7 @@ def choose_movable(
     if len(pairs) < 2:
         st.info("The models can read fewer than two of these pairs. Select more pairs.")
         return None
-    words = ", ".join(filter(None, (f"{len(chosen)} pairs spread evenly", unreadable)))
+    words = ", ".join(filter(None, (spread_words(len(chosen)), unreadable)))
     methods = {"relocation": relocation_method(), f"ablation ({ablation.params['by']})": ablation}
     return CauseItems(data, specs, methods, pairs, words, f"{data.name}: cause, {words}")
 
@@ -107,7 +108,7 @@ def choose_documents(
             st.caption(panels.plain(str(reason)))
     if not specs:
         return None
-    words = "" if len(chosen) == len(documents) else f"{len(chosen)} documents spread evenly"
+    words = "" if len(chosen) == len(documents) else spread_words(len(chosen), "documents")
     scope = f"{data.name}: documents"
     return CauseItems(
         data, tuple(specs), methods, chosen, words, scope, unit="document", prefix="corpus."

@@ -26,13 +26,14 @@ from poslens.dashboard.widgets import choices, links, null_controls, panels, pub
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.paired import differences_table, show_differences
 from poslens.dashboard.widgets.reading_panel import readable_pairs, what_is_read
-from poslens.dashboard.widgets.run_board import failed_items, run_board
+from poslens.dashboard.widgets.run_board import failed_items, results_unit, run_board
 from poslens.dashboard.widgets.tables import show_table
 from poslens.export.files import curve_frame
 from poslens.figures.curves import mean_curves
 from poslens.figures.palettes import Style
 from poslens.studies.curves.measures import curve_differences
 from poslens.studies.curves.words import (
+    NUMBERS,
     over_what,
     read_unlike,
     small,
@@ -289,7 +290,7 @@ def board() -> None:
     computing = jobs()
     if computing:
         with progress:
-            unit = "pairs" + (f" in {len(computing)} runs" if len(computing) > 1 else "")
+            unit = results_unit("pair", len(computing))
             run_board(computing, unit=unit, rate_unit="pairs", others=True)
     if is_active() != ticking:
         st.rerun()
@@ -356,10 +357,7 @@ def board() -> None:
         null_controls.hint(method, control)
         what_is_read(specs(), selection.pairs, "curves")
         show_table(summary_frame(curves, theirs))
-        st.caption(
-            "Center of mass: 0 = start, 1 = end. Primacy-recency index, -1 to 1: negative = "
-            "beginning, positive = end."
-        )
+        st.caption(NUMBERS)
         if missing := why_no_number([curve.summary for curve in curves]):
             st.caption(panels.plain(missing))
         differences = curve_differences(curves, selection.pairs)

@@ -14,7 +14,10 @@ from poslens.studies.debias.study import DEBIAS
 from poslens.studies.debias.summary import DebiasSummary
 from poslens.studies.positions.study import POSITIONS
 
-BEFORE = "**Before debiasing**, on pairs of the whole data set (not only the held-out half):"
+BEFORE = (
+    "The results below are those **before debiasing**, on pairs of the whole data set (not only "
+    "the held-out half)."
+)
 QUERIES = DEBIAS.tables["queries"]
 
 

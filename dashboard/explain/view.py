@@ -33,7 +33,7 @@ from poslens.figures.figure_base import quantity
 from poslens.figures.palettes import Style
 from poslens.heatmap import Pane, View
 from poslens.studies.compare.tables import explained_frame
-from poslens.studies.curves.words import MIN_PAIRS, why_no_number
+from poslens.studies.curves.words import MIN_PAIRS, NUMBERS, why_no_number
 from poslens.studies.explain import service
 from poslens.studies.explain.heads import head
 from poslens.studies.explain.service import Average, Difference
@@ -338,9 +338,8 @@ def _indices(subject: ExplainedSubject, averages: Sequence[Average | None]) -> N
         [average.summary for average in averages if average and average.summary]
     )
     st.caption(
-        "Brackets are 95% bootstrap intervals over documents; a single pair has none. A negative "
-        "index means more attribution near the beginning, a positive one near the end. The numbers "
-        f"are computed before any control is subtracted. {panels.plain(missing)}"
+        f"{NUMBERS} Brackets are 95% bootstrap intervals over documents; a single pair has none. "
+        f"The numbers are computed before any control is subtracted. {panels.plain(missing)}"
     )
 
 

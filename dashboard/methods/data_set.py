@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from poslens.attribution.datasets import DataSet
+from poslens.attribution.datasets.types import spread_words
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.faithfulness_summary import FaithfulnessSummary, summarize
 from poslens.attribution.methods import METHODS
@@ -40,7 +41,7 @@ def section(data: DataSet, models: Sequence[str], methods: Mapping[str, Method])
             with panels.guarded():
                 specs.append(choices.spec(name, data.name))
         pairs, left_out = readable_pairs(specs, chosen)
-    scope = f"{data.name}: {len(chosen)} pairs spread evenly"
+    scope = f"{data.name}: {spread_words(len(chosen))}"
     scope = ", ".join(filter(None, (scope, left_out)))
     if not pairs:
         st.info("The models can read none of these pairs. Select more pairs, or another model.")

@@ -136,7 +136,8 @@ def uploader() -> None:
 
 _LENGTHS = (
     "PosIR's classes of document length, not quartiles: Q1 up to 512 tokens, Q2 up to 1,024, Q3 up "
-    "to 1,536, Q4 above, as counted in the data set."
+    "to 1,536, Q4 above. The token counts are those given in the data set, not those of the "
+    "selected models' tokenizers."
 )
 
 

@@ -78,13 +78,12 @@ def hint(method: Method, kind: Control | None, *, offered: bool = True) -> None:
     """What the method itself prefers, what a curve without a null control doesn't show, and a
     button that subtracts the control. `offered` is False for texts outside any data set, which have
     no control."""
+    if sentence := verdict(method):
+        st.caption(panels.plain(sentence))
     entry = METHODS[method.name]
     text = entry.caveat or (NOT_MEASURED if entry.needs_query else "")
     if not text or kind is not None:
-        if sentence := verdict(method):
-            st.caption(panels.plain(sentence))
         return
-    text = f"{verdict(method)} {text}".strip()
     answer: Control = "shuffled" if entry.caveat else "unrelated"
     with st.container(horizontal=True, vertical_alignment="center"):
         st.caption(panels.plain(text), width="content")

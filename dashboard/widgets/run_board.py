@@ -10,6 +10,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from poslens.attribution.errors import UserError
+from poslens.attribution.nouns import plural
 from poslens.compute.runs import Job, Run, duration
 from poslens.dashboard.server import people
 from poslens.dashboard.widgets.guard import fragment
@@ -88,6 +89,13 @@ def run_board(
         st.error(plain(error))
     _errors(jobs)
     return done
+
+
+def results_unit(noun: str, n_runs: int, n_failed: int = 0) -> str:
+    """What the progress of one run counts, or of several, and how many of it failed."""
+    runs = f"{n_runs} runs" if n_runs > 1 else ""
+    notes = ", ".join(filter(None, (runs, f"{n_failed:,} failed" if n_failed else "")))
+    return ("results" if runs else plural(noun)) + (f" ({notes})" if notes else "")
 
 
 def start_once(jobs: Sequence[Job]) -> None:

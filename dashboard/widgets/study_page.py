@@ -14,14 +14,19 @@ from streamlit.delta_generator import DeltaGenerator
 
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
-from poslens.attribution.nouns import plural
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.compute.compute import Compute
 from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.widgets import choices, panels, url_state
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.reading_panel import told
-from poslens.dashboard.widgets.run_board import any_active, failed_items, run_board, start_once
+from poslens.dashboard.widgets.run_board import (
+    any_active,
+    failed_items,
+    results_unit,
+    run_board,
+    start_once,
+)
 from poslens.dashboard.widgets.tables import column_settings, show_table
 from poslens.figures.palettes import Style
 from poslens.paired import difference_sentences
@@ -160,11 +165,9 @@ def study_section(
             jobs = planned().jobs
             results = st.container()
             ended = [(job, job.failures()) for job in jobs if not job.active]
-            several = f" in {len(jobs)} runs" if len(jobs) > 1 else ""
             # Progress counts failed items too.
             n_failed = sum(len(reasons) for _, reasons in ended)
-            failed = f" ({n_failed:,} failed)" if n_failed else ""
-            unit = f"{plural(study.unit)}{several}{failed}"
+            unit = results_unit(study.unit, len(jobs), n_failed)
             done = run_board(jobs, prefix, unit=unit) if jobs else 0
             if any_active(jobs) != ticking:
                 st.rerun()

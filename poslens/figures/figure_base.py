@@ -137,8 +137,8 @@ def caption_line(entries: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _parted(entries: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], list[dict[str, str]]]:
-    """The values that all entries share, and the remaining values of each entry."""
-    filled = [{k: str(v) for k, v in entry.items() if str(v) != ""} for entry in entries]
+    """The fields, as text, that all entries share, and the remaining ones of each entry."""
+    filled = [in_words(entry) for entry in entries]
     shared = {
         key: value
         for key, value in (filled[0] if filled else {}).items()
@@ -148,11 +148,7 @@ def _parted(entries: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], list[
 
 
 def _joined(groups: Sequence[Mapping[str, str]]) -> str:
-    return "; ".join(
-        " · ".join(in_words(name, value) for name, value in group.items())
-        for group in groups
-        if group
-    )
+    return "; ".join(" · ".join(group.values()) for group in groups if group)
 
 
 def canvas(

@@ -169,7 +169,8 @@ class Documents:
 def _retrieved(length: int) -> Measure[NeedleSummary]:
     return Measure(
         f"found_{length}",
-        f"share of needles whose text ranks first among {NEEDLES} texts of {length} tokens",
+        f"share of needles whose text ranks first among {NEEDLES} texts of {length} tokens, each "
+        f"needle at {len(PART_DEPTHS)} depths",
         lambda summary: summary.grid.mean(length),
         ".3f",
         f"chance level {1 / NEEDLES:.3f}",
@@ -269,7 +270,8 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
             raise UserError(
                 f"{data.title} has no document that can be split into sentences: choose another."
             )
-        words = f"needles in {len(usable):,} documents{' in English' if english else ''}"
+        language = "English " if english else ""
+        words = f"needles hidden in texts made from {len(usable):,} {language}documents"
         return Documents(data.name, tuple(usable), words)
 
     def subjects(

@@ -52,7 +52,9 @@ def test_a_run_beside_a_model_and_what_sets_them_apart(run_app: App, visit: Visi
     select(page, "Ranking of", "BM25")
     idle(page)
     select(page, "Compare with", "other engine")
-    expect(page.get_by_text("other engine compared with BM25: nDCG@10 -0.750")).to_be_visible()
+    expect(
+        page.get_by_text("other engine compared with BM25: nDCG@10 differs by -0.750")
+    ).to_be_visible()
     # The sentence was there before: the table of queries is drawn again with another column.
     page.wait_for_timeout(1000)
     idle(page)

@@ -43,7 +43,7 @@ def test_the_mean_is_compared_item_by_item() -> None:
     assert (each.value, each.other_value) == pytest.approx((second.mean(), first.mean()))
     assert each.comparison.p == pytest.approx(stats.ttest_rel(second, first).pvalue, abs=0.02)
     assert each.comparison.verdict == "higher"
-    assert difference_sentences([each])[0].startswith("B compared with A: score higher by 0.")
+    assert difference_sentences([each])[0].startswith("B compared with A: score is higher by 0.")
 
 
 def test_shares_differ_in_percentage_points() -> None:
@@ -55,9 +55,9 @@ def test_shares_differ_in_percentage_points() -> None:
     for difference, start in zip(
         paired_differences(models),
         (
-            "B compared with A: missed higher by 50.0 [",
-            "C compared with A: missed higher by 50.0 [",
-            "C compared with B: missed +0.0 [+0.0, +0.0] percentage points, equivalent.",
+            "B compared with A: missed is higher by 50.0 [",
+            "C compared with A: missed is higher by 50.0 [",
+            "C compared with B: missed differs by +0.0 [+0.0, +0.0] percentage points, equivalent.",
         ),
         strict=True,
     ):

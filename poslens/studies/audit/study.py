@@ -112,7 +112,7 @@ PART = StudyPart(
         ),
         Measure(
             "tokens_read",
-            "tokens read of the longest texts",
+            "largest number of tokens read of any of the longest texts",
             _tokens_read,
             ",.0f",
             unit="texts",
@@ -146,11 +146,11 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
     limits = (
         "Brackets are 95% bootstrap intervals over documents; none with fewer than 10 documents. "
         'Verdicts on differences between models use Holm-adjusted p, so a verdict can be "too few '
-        f'documents" even if the interval excludes 0. Equivalent: within {100 * SHARE_MARGIN:g} '
-        "percentage points. Last minus first: the share of unretrieved sentences in the last third "
-        "of each document minus that in the first. Recovered (with several kinds of chunks): the "
-        "share of unretrieved sentences with the first kind minus that with the row's kind, over "
-        "the same sentences. Shares depend on the size of the corpus: compare models on one corpus."
+        'documents" even if the interval excludes 0. Equivalent: the 90% interval of the '
+        f"difference is within ±{100 * SHARE_MARGIN:g}{POINTS}, even if the 95% interval excludes "
+        "0. Last minus first: the share of unretrieved sentences in the last third of each "
+        "document minus that in the first. Shares depend on the size of the corpus: compare models "
+        "on one corpus."
     )
     parameters = Parameters(
         top=Integer(
@@ -180,8 +180,8 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
             title="Queries",
             default="sentence",
             options=QUERY_FORMS,
-            help="sentence: each sentence is a query. question: each query is a sentence without "
-            "punctuation or frequent words, like a typed keyword query.",
+            help="sentence: each sentence is a query. question: each query is a keyword question, "
+            "a sentence without punctuation or frequent words, as typed into a search box.",
         ),
         documents=Integer(
             title="Documents",
@@ -363,8 +363,11 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
         if summary.sample:
             sentences.append(f"Searched for: {summary.sample}.")
         difference = summary.last_minus_first["random"]
-        if difference is not None and difference.interval is not None:
-            sentences.append(AFTER_SHUFFLING[judged(difference, SHARE_MARGIN)])
+        if control.value and difference is not None and difference.interval is not None:
+            verdict = judged(difference, SHARE_MARGIN)
+            sentences.append(AFTER_SHUFFLING[verdict])
+            if verdict == "higher" and summary.n_truncated:
+                sentences.append("This includes sentences past the context limit.")
         if summary.recovered is not None and summary.base is not None:
             points = f"{summary.recovered.times(100).text('+.1f')}{POINTS}"
             sentences.append(f"Recovered compared with {summary.base.name}: {points}.")

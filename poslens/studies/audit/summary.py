@@ -127,7 +127,11 @@ class AuditSummary:
         thirds = {key: thirds_row(document, "random", *asked) for key, document in by_id.items()}
         measures = (
             ("share of unretrieved sentences", shares, share),
-            ("last minus first (shuffled)", thirds, thirds_difference),
+            (
+                "share unretrieved in the last third minus first third (shuffled)",
+                thirds,
+                thirds_difference,
+            ),
         )
         return MeasuredModel(
             self.name,
@@ -248,14 +252,20 @@ def unretrieved_sentence(summary: AuditSummary, share: Estimate, control: Estima
     """The share of unretrieved sentences, and that after shuffling (`control`)."""
     form, top = summary.index.query_form, summary.index.top
     missed = (
-        f"{share.text('.1%')} of {form}s don't retrieve their own document"
+        f"{_percent(share)} of {form}s don't retrieve their own document"
         if share.value
         else f"every {form} retrieves its own document"
     )
+    shuffled = _percent(control) if control.value else "none"
     return (
-        f"{summary.name}: {missed} in the top {top} ({control.text('.1%')} unretrieved after "
-        f"shuffling; {summary.n_sentences:,} {form}s of {len(summary.documents):,} documents)."
+        f"{summary.name}: {missed} in the top {top} ({shuffled} unretrieved after shuffling; "
+        f"{summary.n_sentences:,} {form}s of {len(summary.documents):,} documents)."
     )
+
+
+def _percent(share: Estimate) -> str:
+    """A share above 0 with its interval, with enough digits to differ from 0."""
+    return share.text(".1%" if share.value >= 0.0005 else ".2%")
 
 
 # -- truncation ------------------------------------------------------------------------------------

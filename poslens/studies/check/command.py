@@ -72,7 +72,7 @@ def check(
     misses: Annotated[
         float,
         typer.Option(
-            help="Maximum increase of the share of relevant documents that are not in the top 10."
+            help="Maximum increase of the share of pairs whose document is not in the top 10."
         ),
     ] = 0.02,
     truncation: Annotated[

@@ -306,8 +306,8 @@ MEASURES: dict[str, PairedMeasure | TruncationMeasure | DriftMeasure] = {
         "missed",
         "share of missed documents",
         "pairs",
-        "The share of relevant documents that are not in the top 10 is {value:.3f} ({before:.3f} "
-        "in the baseline)",
+        "The share of query-document pairs whose relevant document is not in the top 10 is "
+        "{value:.3f} ({before:.3f} in the baseline)",
         "The increase",
         paired,
     ),

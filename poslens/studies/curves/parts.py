@@ -29,7 +29,7 @@ from poslens.studies.cause.figures import minus_null_curves
 from poslens.studies.curves.words import too_few
 from poslens.study_part import (
     NO_QUERIES,
-    NOT_NEGATIVE,
+    ONE_SIDED,
     Measure,
     Number,
     PartAnswer,
@@ -160,7 +160,7 @@ _MINUS_CONTROL: tuple[Measure[ControlledCurve], ...] = (
         "distance from the control's curve (0: the same curve)",
         lambda curve: curve.distance,
         ".3f",
-        NOT_NEGATIVE,
+        ONE_SIDED,
     ),
 )
 

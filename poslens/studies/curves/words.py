@@ -9,6 +9,12 @@ from poslens.attribution.curves.curve_summary import CurveSummary
 from poslens.attribution.text import listed
 from poslens.attribution.types import PositionCurve
 
+NUMBERS = (
+    "Center of mass: 0 = start, 1 = end. Primacy-recency index, -1 to 1: negative = more "
+    "attribution near the beginning, positive = near the end."
+)
+"""How to read the two numbers of a curve."""
+
 MIN_PAIRS = 10
 """Minimum number of pairs for the mean curve of a data set."""
 

@@ -79,7 +79,10 @@ class DebiasRow:
     block: int | None = column("Tokens of a block; null without calibration.", shown=False)
     layers: str | None = column("half, or the last so many; null without calibration.", shown=False)
     steps: int | None = column("Steps of training; null without any.")
-    on_front: bool = column("Whether no other model has both less position bias and more nDCG@10.")
+    on_front: bool = column(
+        "Whether no other model has both less position bias and more nDCG@10.",
+        title="on Pareto front",
+    )
     recommended: bool = column("Whether it is the recommended one.")
 
 
@@ -121,7 +124,7 @@ class ChangedQueryRow:
     rank_before: int | None = column("Rank of the first relevant document; null if none.")
     rank_after: int | None = column("The same by the changed model.")
     evidence: float | None = column(
-        "Where the evidence begins, in percent of the document.",
+        "Midpoint of the evidence, in percent of the document's characters.",
         title="evidence position, %",
         form=".0f",
     )

@@ -9,6 +9,7 @@ from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.cache.kinds.rankings import fingerprint
+from poslens.compute.provenance import with_interval
 from poslens.compute.runs import Job
 from poslens.studies.debias.front import quality_front
 from poslens.studies.debias.points import NO_POSITIONS
@@ -55,8 +56,9 @@ def _ranking(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
             Number("psi", "PSI", Estimate(psi, n=quality.n), ".3f", note),
             Number("psi_minus_permutation", "PSI minus its mean with positions permuted", beyond),
         ]
-        finding = f"PSI is {psi:.3f} ({note}). {rankings.psi_verdict(psi, permuted, p, quality.n)}"
-    provenance = (ranked.provenance(),)
+        verdict = rankings.psi_verdict(psi, permuted, p, quality.n)
+        finding = f"The position sensitivity index (PSI) is {psi:.3f} ({note}). {verdict}"
+    provenance = (with_interval(ranked.provenance(), quality.mean),)
     return jobs, PartAnswer(
         finding,
         numbers,

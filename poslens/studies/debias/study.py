@@ -17,6 +17,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.attribution.evaluation.recommendation import on_quality_front
 from poslens.attribution.interventions.relocation import Relocation
+from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.calibration import BLOCK, MAX_BLOCK
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
@@ -80,14 +81,16 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
     limits = (
         "In the first chart, models further left have less position bias, and models further up "
         "rank better. Brackets are 95% bootstrap intervals over documents; changes are paired, and "
-        "their p Holm-adjusted over all that are shown. A model is recommended if the size of its "
-        "relocation difference or of its position effect on rank is lower, nothing is worse, and a "
-        "loss of 0.01 in nDCG@10 is ruled out; of several, the debiased one comes first. Without "
-        "training, the calibration setting with the highest harmonic mean of nDCG@10 over evidence "
-        "positions on half of the documents is tested on the other half, by that mean, PSI and "
-        "nDCG@10; with few queries per position, PSI is large even without a bias. A debiased "
-        "model is less able to distinguish texts that differ only in the order of their sentences: "
-        "if that order matters to you, measure this on your own queries."
+        "verdicts on them use p, Holm-adjusted over all changes shown. With training, a model is "
+        "recommended if the size of its relocation difference (score with the evidence in the last "
+        "third minus first third) or of its position effect on rank (nDCG@10 with the evidence "
+        "first minus last) is lower, neither size is higher, nDCG@10 is not lower, and a loss of "
+        "0.01 in it is ruled out; of several, the debiased one comes first. Without training, the "
+        "calibration setting with the highest harmonic mean of nDCG@10 over evidence positions on "
+        "half of the documents is tested on the other half, by that mean, PSI and nDCG@10. With "
+        "few queries per position, PSI is large even without a bias: compare it with PSI under "
+        "permutation. A debiased model is less able to distinguish texts that differ only in the "
+        "order of their sentences: if that order matters to you, measure this on your own queries."
     )
     parameters = Parameters(
         steps=Integer(
@@ -96,11 +99,13 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
             low=0,
             high=5000,
             step=20,
-            help="0 trains nothing: calibration settings are compared over all queries. Training "
-            "stops early once the position effect on validation texts (from the "
-            f"training half) is within {DEFAULT.margin:g} of 0, is at most {DEFAULT.tolerance:.0%} "
-            "of its initial value, or stops falling. A model whose effect is within "
-            f"{DEFAULT.margin:g} of 0 from the start is not trained.",
+            help="0 trains nothing: calibration settings are compared over all queries, and the "
+            "best on half of the documents is tested on the other half. Training stops early once "
+            "the position effect on validation texts of the training half (cosine of a text with "
+            "its sentences in the last third minus that with those in the first) is within "
+            f"{DEFAULT.margin:g} of 0, is at most {DEFAULT.tolerance:.0%} of its initial value, or "
+            "stops falling. A model whose position effect is within that distance of 0 from the "
+            "start is not trained.",
         ),
         seed=Integer(
             title="Seed",
@@ -114,16 +119,16 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
             default=30,
             low=0,
             high=100_000,
-            help="Number of pairs whose evidence is moved, spread evenly over the held-out half "
-            "(without training, over the data set). 0 measures rankings alone.",
+            help="Number of pairs whose evidence is moved. They are spread evenly over the "
+            "held-out half; without training, over the data set. 0 measures rankings alone.",
         ),
         strengths=Numbers(
             title="Calibration strengths",
             default=(0.5, 1.0),
             low=0.0,
             high=1.0,
-            help="Attention calibration strengths to compare, each 0 to 1. The first setting is "
-            "also applied to the debiased model.",
+            help="Attention calibration strengths to compare, each 0 to 1. The first strength, "
+            "with the first block size and layers, is also applied to the debiased model.",
         ),
         blocks=Numbers(
             title="Calibration blocks",
@@ -131,14 +136,15 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
             low=1,
             high=MAX_BLOCK,
             whole=True,
-            help="Tokens of the blocks that calibration weights as one unit.",
+            help="Number of tokens per block. Calibration draws every block toward the same share "
+            "of the attention.",
         ),
         layers=Several(
             title="Calibrated layers",
             default=(HALF,),
             options=(HALF, ALL),
             check=layers_of,
-            help="half, all, or the number of last layers to calibrate.",
+            help="half (the last half of the layers), all, or how many of the last layers.",
         ),
     )
     models = ("MiniLM-primacy",)
@@ -269,13 +275,15 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         if quality is not None:
             change = summary.changes.quality if summary.changes else None
             by = f" (change {change.text()})" if change else ""
-            parts.append(f"nDCG@10 {quality.value:.3f}{by}")
+            parts.append(f"nDCG@10 {quality.value:.3f} over {counted(quality.n, 'query')}{by}")
         if (ranking := summary.ranking) is not None:
             psi = "" if ranking.psi is None else f", PSI {ranking.psi:.3f}"
             parts.append(f"its harmonic mean over positions {ranking.harmonic.value:.3f}{psi}")
         if (share := summary.share) is not None:
             parts.append(f"{100 * share.value:.1f}% of sentences unretrieved")
-        sentence = f"{summary.name}: {', '.join(parts) or 'nothing could be measured'}."
+        setting = summary.point.calibration
+        name = f"{summary.name} ({setting.words})" if setting else summary.name
+        sentence = f"{name}: {', '.join(parts) or 'nothing could be measured'}."
         if not summary.trains:
             return sentence if summary.plain else f"{sentence} {selection_sentence(summary)}"
         if advice is None:
@@ -292,8 +300,8 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         return f"{sentence} {head}: {advice.reason[0].lower()}{advice.reason[1:]}"
 
     def provenance(self, summary: DebiasSummary) -> Provenance:
-        if summary.ranked is not None:
-            return summary.ranked.provenance()
+        if summary.ranked is not None and summary.quality is not None:
+            return provenance.with_interval(summary.ranked.provenance(), summary.quality)
         if summary.cause is not None:
             return summary.cause.provenance()
         return provenance.of_documents(
@@ -336,31 +344,27 @@ def selection_sentence(plain: DebiasSummary) -> str:
             f"{NO_CHANGE}: on the {len(test.selected_on):,} queries used for selection, no setting "
             f"has a higher harmonic mean of {NDCG} over positions than {plain.name}."
         )
-    before, after = test.before, test.after
+    before, changes = test.before, test.changes
     parts = [
-        f"{name} changes from {_number(old)} to {_number(new)}"
-        + (f" ({change.text()})" if change else "")
-        for name, old, new, change in (
-            (NDCG, before.mean.value, after.mean.value, test.changes.quality),
+        f"{name} ({old:.3f} without it) by {change.text()}"
+        for name, old, change in (
+            (NDCG, before.mean.value, changes.quality),
             (
                 f"the harmonic mean of {NDCG} over positions",
                 before.harmonic.value,
-                after.harmonic.value,
-                test.changes.harmonic,
+                changes.harmonic,
             ),
-            ("PSI", before.psi, after.psi, test.changes.psi),
+            ("PSI", before.psi, changes.psi),
         )
+        if change is not None
     ]
     head = f"Recommended: {test.name}" if test.recommendation.recommended else NO_CHANGE
     return (
-        f"{head}. {test.recommendation.reason} Of all settings, {test.name} has the highest "
-        f"harmonic mean of {NDCG} over positions on the {len(test.selected_on):,} queries used for "
-        f"selection. On the {before.n:,} held-out queries, {'; '.join(parts)}."
+        f"{head}. {test.recommendation.reason} Of all settings, {test.name} ({test.setting}) has "
+        f"the highest harmonic mean of {NDCG} over positions on the {len(test.selected_on):,} "
+        f"queries used for selection. On the {before.n:,} held-out queries, it changes "
+        f"{'; '.join(parts)}."
     )
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
 
 
 def _write_calibrated(summaries: Sequence[DebiasSummary], folder: Path) -> None:

@@ -288,12 +288,13 @@ def _with_evidence(
 
 @dataclass(frozen=True)
 class HeldOutTest:
-    """The version (`name`) with the highest harmonic mean on one half of the documents, tested on
-    the queries of the other half: measures of the plain model `before` and of that version `after`.
-    `changes` and `recommendation` are None if the plain model itself was selected. `selected_on`
-    are the ids of the queries that it was selected on."""
+    """The version (`name`) with the highest harmonic mean on one half of the documents, with its
+    calibration as text (`setting`), tested on the queries of the other half: measures of the plain
+    model `before` and of that version `after`. `changes` and `recommendation` are None if the plain
+    model itself was selected. `selected_on` are the ids of the queries that it was selected on."""
 
     name: str
+    setting: str
     selected_on: frozenset[str]
     before: Quality
     after: Quality
@@ -319,12 +320,14 @@ def held_out_test(summaries: Sequence[DebiasSummary]) -> HeldOutTest | None:
     queries = [query.query_id for query in plain.setup.queries if query.evidence is not None]
     selected_on = frozenset(np.array(queries)[half].tolist())
     change = ranking_change(plain, rankings[best], ~half) if best else None
+    calibration = summaries[best].point.calibration
+    chosen = (summaries[best].name, calibration.words if calibration else "", selected_on)
     if change is None:
-        return HeldOutTest(summaries[best].name, selected_on, before, after, None, None)
+        return HeldOutTest(*chosen, before, after, None, None)
     (changes,) = with_holm([Changes(quality=change.mean, harmonic=change.harmonic, psi=change.psi)])
     assert changes is not None
     advice = setting_advice(changes, summaries[0].ranking, summaries[best].ranking)
-    return HeldOutTest(summaries[best].name, selected_on, before, after, changes, advice)
+    return HeldOutTest(*chosen, before, after, changes, advice)
 
 
 def setting_advice(

@@ -41,6 +41,10 @@ from poslens.studies.why.search import require_ranking
 from poslens.study import Figure, Study, register
 
 TOP, SENTENCES, EXPLAINED = 10, 1000, 3
+IN_DEGREE = (
+    "Each query's relevant documents are first removed from its ranking. A document's in-degree is "
+    "then the number of queries that have it in their top k."
+)
 
 
 class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
@@ -51,10 +55,8 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
     question = "Which documents are retrieved by many queries that they don't answer, and why?"
     unit = "document"
     reads = (
-        "The in-degree of a document is the number of queries that it does not answer but that "
-        "have it in their top k, after relevant documents are removed from each ranking. In a "
-        "skewed distribution, a few documents (hubs) are retrieved by many such queries. Dotted "
-        "lines: the same corpus with the words of each document in random order."
+        f"{IN_DEGREE} In a skewed distribution, a few documents (hubs) are retrieved by many such "
+        "queries. Dotted lines: the same corpus with the words of each document in random order."
     )
     limits = (
         "Documents judged relevant to a query are removed from its ranking before its top k is "
@@ -71,16 +73,15 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
             default=TOP,
             low=1,
             high=MOST_TOP,
-            help="A document's in-degree is the number of queries with the document in their "
-            "top k, after each query's relevant documents are removed from its ranking.",
+            help=IN_DEGREE,
         ),
         sentences=Integer(
             title="Sentences as queries",
             default=SENTENCES,
             low=10,
             high=100_000,
-            help="Number of sentences drawn at random as queries if the data set has no queries. "
-            "A sentence's own document counts as relevant to it.",
+            help="Number of sentences drawn at random as queries if the data set consists of "
+            "documents alone. A sentence's own document counts as relevant to it.",
         ),
         explained=Integer(
             title="Hubs to explain",

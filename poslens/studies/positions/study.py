@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.datasets import DataSet
-from poslens.attribution.datasets.types import spread_evenly
+from poslens.attribution.datasets.types import spread_evenly, spread_words
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import adjusted, change_in_words
 from poslens.attribution.evaluation.position_effect import (
@@ -47,7 +47,7 @@ from poslens.studies.positions.summary import (
 from poslens.studies.positions.tables import TABLES
 from poslens.studies.ranking.service import collection_of
 from poslens.study import Figure, Study, register
-from poslens.study_part import MOVABLE, NOT_NEGATIVE, Item, Measure, Scope, StudyPart
+from poslens.study_part import MOVABLE, ONE_SIDED, Item, Measure, Scope, StudyPart
 
 
 def _items(summary: PositionSummary) -> Iterator[Item]:
@@ -63,6 +63,11 @@ def _of_scope(subject: PositionSubject, scope: Scope) -> PositionSubject:
     selection = scope.selection(scope.moved, len(movable(scope.data.pairs)[0]), MOVABLE)
     return replace(subject, moved=replace(subject.moved, pairs=scope.moved, selection=selection))
 
+
+CONTROLLED_PSI = (
+    "controlled PSI (position sensitivity index, with the same queries at each position; 0: "
+    "equally good at every position)"
+)
 
 PART = StudyPart(
     "position_effect",
@@ -82,7 +87,7 @@ PART = StudyPart(
             lambda it: it.effect.effect.difference,
             items=_items,
         ),
-        Measure("controlled_psi", "controlled PSI", lambda it: it.effect.psi, ".3f", NOT_NEGATIVE),
+        Measure("controlled_psi", CONTROLLED_PSI, lambda it: it.effect.psi, ".3f", ONE_SIDED),
     ),
     subject=_of_scope,
 )
@@ -106,14 +111,13 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         "all of the evidence. nDCG@10 counts the document with the moved evidence as the only "
         "relevant one. First minus last: nDCG@10 with the evidence first minus nDCG@10 with it "
         "last, so positive means primacy. Controlled PSI: the position sensitivity index over "
-        f"these positions, with the same queries at each; it {NOT_NEGATIVE}. Brackets are 95% "
-        "bootstrap intervals over documents. Bands show variation within queries: each query's "
-        "mean over positions is subtracted first. p is Holm-adjusted over the models (in "
-        '"Paired differences", over the comparisons), so it can exceed 0.05 even if the interval '
-        "excludes 0. Equivalent: the 90% interval of first minus last is within "
-        f"{MARGIN:g} of 0 (two one-sided tests at 5%). "
-        "Moving a sentence may break references to it; turn on the control, which moves another "
-        "sentence of similar length, to see how much that changes nDCG@10."
+        f"these positions, with the same queries at each; {ONE_SIDED}. Brackets are 95% "
+        "bootstrap intervals over documents. Bands show variation within queries: before they are "
+        "computed, each query's mean over positions is subtracted. p is Holm-adjusted over the "
+        "tests shown together, so it can exceed 0.05 even if the interval excludes 0. Equivalent: "
+        f"the 90% interval of first minus last is within {MARGIN:g} of 0 (two one-sided tests at "
+        "5%). Moving a sentence may break references to it: the control on the Ranking page, which "
+        "moves another sentence of similar length, shows how much that changes nDCG@10."
     )
     parameters = Parameters(
         positions=Integer(
@@ -158,10 +162,12 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
             )
         collection = collection_of(data)
         pairs = list(spread_evenly(usable, min(settings.pairs or len(usable), len(usable))))
-        selection = "" if len(pairs) == len(usable) else f"{len(pairs):,} {MOVABLE} spread evenly"
+        selection = "" if len(pairs) == len(usable) else spread_words(len(pairs), MOVABLE)
         nulls, notes = [], [reason] if reason else []
         if selection:
-            notes.append(f"{len(pairs):,} pairs, spread evenly over the data set, are used.")
+            other = "other " if reason else ""
+            used = f"{len(pairs):,} of the {other}{len(usable):,} pairs with evidence are used"
+            notes.append(f"{used}, spread evenly over the data set.")
         for pair in pairs if settings.null else ():
             try:
                 nulls.append(null_pair(pair))

@@ -31,7 +31,7 @@ from poslens.studies.ranking.service import Measured
 
 _CENTRES = (np.arange(N_EVIDENCE_BINS) + 0.5) * 100 / N_EVIDENCE_BINS
 _FOOT = 0.2
-EVIDENCE_TITLE = "Relative position of the evidence (%)"
+EVIDENCE_TITLE = "Midpoint of the evidence (% of the document's characters)"
 
 
 def evidence_bins(

@@ -76,14 +76,16 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
         "that the model reads more of the evidence."
     )
     limits = (
-        "Position sensitivity index: PSI = 1 − (lowest / highest mean nDCG@10 of a bin), over 20 "
-        "bins of evidence position or the data set's groups of queries. With few queries per bin "
-        "it is large even without a bias, so compare it with PSI under permutation: the mean PSI "
-        "after evidence positions are permuted across queries. p is the share of permutations "
-        'whose PSI is at least the measured one. The row "read whole" has only queries whose '
-        "evidence is within the context limit. 95% intervals are bootstrap intervals over relevant "
-        "documents, except those of success@10 (S@10), which come from a formula (Agresti and "
-        "Coull) and assume independent queries. S@10 per query is the share of queries with a "
+        "Position sensitivity index: PSI = 1 − (lowest / highest mean nDCG@10 of a bin). The bins "
+        "are the data set's groups of queries if it has any, otherwise 20 bins of evidence "
+        'position, as always in the table of PSI by document length. In that table, the row "read '
+        'whole" has only queries whose evidence is within the context limit. With few queries per '
+        "bin, PSI is large even without a bias, so compare it with PSI under permutation: the mean "
+        "PSI after evidence positions are permuted across queries. The p of a PSI is the share of "
+        "permutations whose PSI is at least as large; the p of a paired difference is two-sided, "
+        "from the bootstrap, and Holm-adjusted. 95% intervals are bootstrap intervals over "
+        "relevant documents, except those of success@10 (S@10), which come from a formula (Agresti "
+        "and Coull) and assume independent queries. S@10 per query is the share of queries with a "
         "relevant document in the top 10; S@10 per pair, the share of query-document pairs whose "
         "document is in the top 10."
     )
@@ -97,9 +99,9 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
         ),
         own_corpus=Switch(
             title="Search the query's own corpus",
-            help="Search only the query's part of the corpus (its domain in PosIR), as in "
-            "published figures. Searching the whole corpus is harder and shows whether a model "
-            "prefers documents in the query's language.",
+            help="Search only the query's part of the corpus (in PosIR, its language and domain), "
+            "as in published figures. Searching the whole corpus is harder. If it has documents in "
+            "several languages, it also shows whether a model prefers those in the query's.",
         ),
         monolingual=Switch(
             title="Search the query's language",
@@ -336,7 +338,8 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
         if psi is None or permuted is None or p is None:
             return f"{ndcg}."
         return (
-            f"{ndcg}. PSI is {psi:.3f}, against {permuted:.3f} under permutation (p = {p:.2g}). "
+            f"{ndcg}. The position sensitivity index (PSI) is {psi:.3f}, against a mean of "
+            f"{permuted:.3f} when evidence positions are permuted across queries (p = {p:.2g}). "
             + service.psi_verdict(psi, permuted, p, evaluation.n)
         )
 

@@ -35,13 +35,13 @@ from poslens.study_part import MAX_PAIRS, Item, Measure, StudyPart
 TOP = 10
 
 _ENOUGH: Mapping[Cause, str] = {
+    "competitor": "removing near-duplicates and other relevant documents suffices",
     "not read": "reading the whole document suffices",
     "position": "moving its evidence suffices",
     "dilution": "its evidence alone is retrieved",
-    "no match": "no change suffices",
-    "competitor": "removing near-duplicates and other relevant documents suffices",
+    "no match": "none of these changes suffices",
 }
-"""What brings a missed document into the top k, by cause."""
+"""What brings a missed document into the top k, by cause, in the order that changes are tried."""
 
 
 def _items(summary: WhySummary) -> Iterator[Item]:
@@ -59,7 +59,7 @@ PART = StudyPart(
     (
         Measure(
             "missed",
-            "share of relevant documents not in the top 10",
+            "share of query-document pairs whose relevant document is not in the top 10",
             lambda summary: summary.missed,
             ".3f",
             items=_items,

@@ -54,7 +54,7 @@ def test_evidence_in_a_script_without_sentences_is_not_moved(sample: DataSet) ->
         relocated(thai[0])
     found, said = movable(sample.pairs)
     assert found == [pair for pair in sample.pairs if pair.language != "tha"]
-    assert said.startswith("8 of 304 pairs with evidence are left out: PosLens cannot split Thai")
+    assert said.startswith("8 of 304 pairs with evidence cannot be used: PosLens cannot split Thai")
     assert movable(found) == (found, "")
     none, said = movable([*thai, TextPair("p", "q", "One is here. Two is here.")])
     assert none == [] and said.startswith("8 of 8 pairs")

@@ -212,7 +212,7 @@ def test_faithfulness_of_a_data_set_is_captioned_as_such(tmp_path: Path) -> None
     from poslens.studies.faithfulness import service as faithfulness_service
 
     spec, method = choices.spec("BM25", "mine"), make_method("terms")
-    scope = "mine: 3 pairs spread evenly"
+    scope = "mine: 3 pairs, spread evenly over the data set"
     run = faithfulness_service.job(service(), spec, method, (), scope, ErasureParameters()).run
     assert run is not None
     run.wait()

@@ -263,11 +263,11 @@ def test_the_command(sample: DataSet, tmp_path: Path, monkeypatch: pytest.Monkey
     assert found["n"] == 2 and len(found["curve"]) == 100 and found["documents"] <= 2
     assert found["last_minus_first"]["low"] is None, "too few documents for an interval"
     assert found["agreement"][0]["n"] == 2
-    assert found["provenance"]["selection"] == "2 pairs spread evenly"
+    assert found["provenance"]["selection"] == "2 pairs, spread evenly over the data set"
     table = CliRunner().invoke(app, ["cause", "--model", "BM25", "--pairs", "2", "--format", "csv"])
     assert table.exit_code == 0 and "Provenance: poslens" in table.stderr
     assert len(pd.read_csv(io.StringIO(table.stdout))) == 100
-    assert "8 of 304 pairs with evidence are left out: PosLens" in table.stderr
+    assert "8 of 304 pairs with evidence cannot be used: PosLens" in table.stderr
     assert "left out" not in run.stderr, "parts can be taken out of any text"
     wrong = CliRunner().invoke(app, ["cause", "--intervention", "teleport"])
     assert wrong.exit_code == 2 and "choose one of relocation, ablation" in wrong.stderr
@@ -282,7 +282,7 @@ def test_models_are_compared_on_the_same_pairs(monkeypatch: pytest.MonkeyPatch) 
     page.run()
     assert not page.exception and not page.error
     sentences = [one.value.replace("\\", "") for one in page.markdown]
-    start = "MiniLM-recency compared with MiniLM-primacy: relocation difference higher by "
+    start = "MiniLM-recency compared with MiniLM-primacy: relocation difference is higher by "
     assert any(sentence.startswith(start) for sentence in sentences)
     (table,) = [one.value for one in page.dataframe if "difference" in one.value.columns]
     assert set(table["measure"]) >= {"relocation difference"} and table["n"].iloc[0] == 29

@@ -129,10 +129,12 @@ def test_the_profile_is_of_the_documents_whose_segments_are_compared(
     assert all(pair.query for pair in scope.of_each)
     profile = part(primacy, "attribution").provenance[1]
     segments = part(primacy, "segments").provenance[0]
-    assert profile.selection == segments.selection == "30 documents spread evenly"
+    assert (
+        profile.selection == segments.selection == "30 documents, spread evenly over the data set"
+    )
     assert profile.truncated == segments.truncated
     moved = part(primacy, "relocation").provenance[0]
-    assert moved.selection == "30 pairs with evidence spread evenly"
+    assert moved.selection == "30 pairs that have evidence, spread evenly over the data set"
 
 
 def test_the_attribution_alone_computes_no_profile(

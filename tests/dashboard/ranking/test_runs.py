@@ -97,7 +97,7 @@ def test_queries_stand_by_what_sets_two_apart(ranked: Ranked, setup: RankingSetu
     # Four documents are too few for an interval.
     assert (mean.n, mean.n_resampled, mean.resampled, mean.interval) == (4, 4, "documents", None)
     assert difference_sentences([compared]) == [
-        "BM25 compared with bad: nDCG@10 +0.592, too few documents, about 10 needed."
+        "BM25 compared with bad: nDCG@10 differs by +0.592, too few documents, about 10 needed."
     ]
     assert run.evaluation.n_missing == 2
     assert run.notes == (
@@ -133,7 +133,7 @@ def test_the_command_ranks_models_and_runs(mine: Path) -> None:
     assert more.exit_code == 0, more.stderr
     frame = pd.read_csv(io.StringIO(more.stdout))
     assert frame["id"].tolist() == ["row-4", "row-5", "row-3", "row-2"]
-    assert "bad compared with BM25: nDCG@10 -0.592" in more.stderr
+    assert "bad compared with BM25: nDCG@10 differs by -0.592" in more.stderr
     (mine / "bad.copy").write_text(BAD)
     for options, said in (
         (["--table", "query_differences"], "compares two"),

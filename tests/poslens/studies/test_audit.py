@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import poslens
 import poslens.api
 from poslens.attribution import datasets
+from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.datasets import Collection, formats
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.chunks import chunks_of
@@ -24,7 +25,7 @@ from poslens.compute.compute import Compute
 from poslens.dashboard.__main__ import app
 from poslens.figures.palettes import Style
 from poslens.studies.audit.study import AUDIT
-from poslens.studies.audit.summary import AuditIndex, AuditSummary
+from poslens.studies.audit.summary import AuditIndex, AuditSummary, unretrieved_sentence
 from tests.support.nouns import NOUNS
 from tests.support.pages import open_page
 
@@ -104,10 +105,17 @@ def test_the_verdict_states_result_interval_and_meaning(summaries: list[AuditSum
         if share is not None and share.value == 0:
             missed = "every sentence retrieves its own document"
         assert re.search(
-            rf": {missed} in the top 3 "
-            r"\([\d.]+% \[.+\] unretrieved after shuffling; 72 sentences of 12 documents\)\.",
+            rf": {missed} in the top 3 \((none|[\d.]+% \[.+\]) unretrieved after shuffling; "
+            r"72 sentences of 12 documents\)\.",
             verdict,
         )
+    none, few = Estimate(0.0, 0.0, 0.0), Estimate(0.0002, 0.0001, 0.001)
+    assert "own document in the top 3 (none unretrieved after shuffling; 72" in (
+        unretrieved_sentence(summaries[0], none, none)
+    )
+    assert ": 0.02% [0.01%, 0.10%] of sentences don't" in unretrieved_sentence(
+        summaries[0], few, none
+    )
     assert re.search(r"Recovered compared with BM25: [+-][\d.]+", verdicts[1])
     assert "Recovered" not in verdicts[0] and "truncates" not in verdicts[0]
     assert re.search("MiniLM (truncates at|reads texts of)", verdicts[2])
@@ -177,7 +185,7 @@ def test_the_call_gives_the_tables_of_the_command(
         after - before
     )
     apart = frame["last_minus_first_random_order"].diff().iloc[1]
-    row = differences.loc["last minus first (shuffled)"]
+    row = differences.loc["share unretrieved in the last third minus first third (shuffled)"]
     assert row["difference"] == pytest.approx(apart) and row["documents"] == 12
 
 

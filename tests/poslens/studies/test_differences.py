@@ -99,9 +99,12 @@ def test_planted_biases_are_told_apart_where_it_matters(
     assert found["nDCG@10"] == "too few documents"
     assert verdicts(differences, "MiniLM", "MiniLM-primacy")[relocation] == "higher"
     sentence = difference_sentences(differences)[0]
-    start = r"MiniLM compared with MiniLM-primacy: relocation difference higher by 0\.\d+ \[0\."
+    start = r"MiniLM compared with MiniLM-primacy: relocation difference is higher by 0\.\d+ \[0\."
     assert re.match(start, sentence)
-    assert "nDCG@10 first minus last -0." in sentence and ", too few documents, about" in sentence
+    assert (
+        "nDCG@10 first minus last differs by -0." in sentence
+        and ", too few documents, about" in sentence
+    )
     assert DIFFERENCES.verdict(summaries[0]).startswith("MiniLM-primacy: nDCG@10 first minus last")
 
 

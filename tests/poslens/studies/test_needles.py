@@ -48,7 +48,7 @@ def test_cells_are_computed_once_and_printed(
         assert row["accuracy_low"] < 1 and row["by_chance"] == pytest.approx(1 / 12)
     (provenance,) = found["provenance"]
     assert "needle(needles=12, seed=0" in provenance["method"]
-    assert provenance["selection"] == "needles in 5 documents"
+    assert provenance["selection"] == "needles hidden in texts made from 5 documents"
     monkeypatch.setattr(needle_study, "cell", lambda *_: pytest.fail("a cell was computed again"))
     summary = json.loads(run(*asked, "--lengths", "64,128", "--table", "summary").stdout)["rows"]
     assert [row["length"] for row in summary] == ["64", "128", "all"]

@@ -86,7 +86,7 @@ def test_other_models_are_refused() -> None:
 def test_curves_state_the_certified_preference() -> None:
     method = make_method("saliency")
     found = certified()[repr(method)]
-    assert verdict(method).startswith("On a model without position embeddings")
+    assert verdict(method).startswith("Check of the method itself: on a model without")
     assert found.order_blind.text("+.2f") in verdict(method)
     assert short_verdict(method) == (
         f"{found.order_blind.text('+.2f')} (the method's primacy-recency index on a model without "
