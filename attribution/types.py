@@ -303,13 +303,11 @@ def _in_words(name: str, value: object, entry: Mapping[str, object]) -> str:
         return counted(int(str(value)), _COUNTED[name])
     if name == "truncated":
         n, of = int(str(value)), next((of for key, of in _COUNTED.items() if key in entry), "")
+        if not of:
+            return "document truncated" if n else "document not truncated"
         if of == "document":
             return f"{counted(n, of)} truncated"
-        return (
-            f"document truncated in {counted(n, of)}"
-            if of
-            else f"document {'' if n else 'not '}truncated"
-        )
+        return f"document truncated {'for' if of == 'query' else 'in'} {counted(n, of)}"
     words = f"{name.replace('_', ' ')} {value}"
     return f"{words} tokens" if name == "max_length" else words
 

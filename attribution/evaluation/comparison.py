@@ -59,8 +59,8 @@ TEST = (
     "95% bootstrap intervals over documents; p is two-sided, from the same bootstrap, or from "
     "Student's t if p is too small for the number of resamples; it is Holm-adjusted over all "
     "comparisons shown, so it can exceed 0.05 even if the interval excludes 0, and the verdict is "
-    'then "too few documents"; equivalent: the 90% interval of the difference is within the '
-    "measure's margin (two one-sided tests)"
+    'then "equivalent" or "too few documents"; equivalent: the 90% interval of the difference is '
+    "within the measure's margin (two one-sided tests)"
 )
 """What captions say of comparisons."""
 

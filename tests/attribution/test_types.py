@@ -239,6 +239,7 @@ def test_provenance_says_what_it_knows() -> None:
         "1 document truncated" in replace(full, n_pairs=None, n_documents=3, truncated=1).caption()
     )
     single = replace(full, n_pairs=None)
+    assert "document truncated for 1 query" in replace(single, n_queries=3, truncated=1).caption()
     assert "document not truncated" in single.caption()
     assert "document truncated" in replace(single, truncated=1).caption()
     # A count that is not known is no count of none.
