@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.types import TokenizedText
+from poslens.attribution.types import TextPair, TokenizedText
 from poslens.commands.answers import (
     answer_from,
     answers,
@@ -22,30 +25,55 @@ from poslens.commands.command_options import (
     Normalization,
     Options,
     Resampling,
+    choice_of_data,
+    data_name,
     distinct,
+    for_data,
     method_of,
+    resolve,
     several_models,
 )
-from poslens.commands.command_output import TextFormat, cli_command
+from poslens.commands.command_output import (
+    TextFormat,
+    cli_command,
+    quiet,
+    say_cost,
+    say_preference,
+    share_shown,
+)
+from poslens.commands.result_files import FigureFile, FigureOption
 from poslens.rows import frame_of
 from poslens.studies.compare.answers import ComparisonRow
 from poslens.studies.explain.answers import DocumentEntry, ExplanationAnswer, TokenEntry
-from poslens.studies.explain.command_texts import (
-    Document,
-    DocumentFile,
-    Heatmap,
-    PairDataset,
-    PairId,
-    Query,
-    explained,
-    pair_of,
-    spec_of,
-)
 
 if TYPE_CHECKING:
+    from poslens.attribution.retrievers.specs import RetrieverSpec
+    from poslens.attribution.types import Method
     from poslens.compute.compute import Explained
 
 app = typer.Typer()
+
+Query = Annotated[str | None, typer.Option(help="Text of the query.")]
+Document = Annotated[str | None, typer.Option(help="Text of the document.")]
+DocumentFile = Annotated[
+    Path | None, typer.Option(help=("File with the document's text; - reads stdin."))
+]
+PairId = Annotated[
+    str | None, typer.Option("--pair", help="Id of a pair of --dataset, instead of texts.")
+]
+PairDataset = Annotated[
+    str,
+    choice_of_data(
+        "--statistics",
+        help=(
+            "Data set of --pair, by name or path. With texts: the data set that BM25 takes its "
+            "statistics from."
+        ),
+    ),
+]
+Heatmap = Annotated[
+    FigureFile | None, FigureOption("the heatmap", ("html", "png", "svg", "pdf"), styled=False)
+]
 
 
 @app.command()
@@ -69,8 +97,8 @@ def explain(
 ) -> None:
     """Attribute one query-document pair."""
     chosen = method_of(method, normalization, resampling, False, option)
-    subject = pair_of(query, document, document_file, dataset, pair)
-    (result,) = explained(subject, [spec_of(model, dataset)], chosen, figure)
+    subject = _pair_of(query, document, document_file, dataset, pair)
+    (result,) = _explained(subject, [_spec_of(model, dataset)], chosen, figure)
     if format is TextFormat.csv:
         from poslens.export.files import attribution_frame
 
@@ -107,17 +135,114 @@ def compare(
     """Compare models on one query-document pair: scores, primacy-recency index, and rank
     correlation of words."""
     specs = distinct(
-        spec_of(name, dataset) for name in model or ["MiniLM-primacy", "MiniLM-recency"]
+        _spec_of(name, dataset) for name in model or ["MiniLM-primacy", "MiniLM-recency"]
     )
     if len(specs) < 2:
         raise UserError("Comparing needs two models: give --model at least twice.")
     chosen = method_of(method, normalization, resampling, False, option)
-    subject = pair_of(query, document, document_file, dataset, pair)
-    results = explained(subject, specs, chosen, figure)
+    subject = _pair_of(query, document, document_file, dataset, pair)
+    results = _explained(subject, specs, chosen, figure)
     from poslens.studies.compare.tables import comparison_rows
 
     provenance = [result.provenance() for result in results]
     print_table(frame_of(ComparisonRow, comparison_rows(results)), format.value, provenance)
+
+
+# -- the pair and its attributions ----------------------------------------------------------------
+
+
+def _pair_of(
+    query: str | None,
+    document: str | None,
+    document_file: Path | None,
+    dataset: str,
+    pair_id: str | None,
+) -> TextPair:
+    """The pair that the options specify, by id or by its texts.
+
+    Raises:
+        UserError: the options specify none or two, a text is invalid, or the data set has no such
+            pair.
+    """
+    from poslens.attribution import datasets
+    from poslens.attribution.text import clean
+
+    texts = (query, document, document_file)
+    if pair_id is not None:
+        if any(text is not None for text in texts):
+            raise UserError("Give either --pair or texts, not both.")
+        return datasets.read(data_name(dataset)).pair(pair_id)
+    if query is None:
+        raise UserError("Give either --query and the document's text, or --pair.")
+    if (document is None) == (document_file is None):
+        raise UserError("Give the document with either --document or --document-file, not both.")
+    text = document if document is not None else _read_text(document_file)
+    return TextPair("typed", clean(query, "query").text, clean(text, "document").text)
+
+
+def _read_text(path: Path | None) -> str:
+    try:
+        raw = sys.stdin.buffer.read() if str(path) == "-" else Path(str(path)).read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): give a text file.") from error
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} isn't UTF-8 text: convert it to UTF-8.") from error
+
+
+def _spec_of(model: str, dataset: str) -> RetrieverSpec:
+    """The retriever of this name, with a data set's word statistics if it uses any."""
+    from poslens.attribution import datasets
+    from poslens.attribution.retrievers.detect import family_of
+
+    spec = resolve(model)
+    if not family_of(spec).has_statistics:
+        return spec
+    corpus = data_name(dataset)
+    datasets.read(corpus)
+    return for_data(spec, corpus)
+
+
+def _explained(
+    pair: TextPair,
+    specs: Sequence[RetrieverSpec],
+    method: Method,
+    figure: FigureFile | None,
+) -> list[Explained]:
+    """The pair's attribution for each retriever, whose heatmap is written to `figure`. Prints on
+    stderr what is sent to endpoints, a progress bar, and notices."""
+    from poslens.compute.compute import service
+
+    quiet()
+    compute, explained_pairs = service(), []
+    for spec in specs:
+        if spec.remote:
+            compute.require_fit(compute.identify(spec), method)
+            say_cost(compute.attribution_job(spec, method, [pair], pair.dataset))
+        with share_shown(spec.name):
+            explained = compute.explain(pair, spec, method)
+        if explained.notice:
+            print(explained.notice, file=sys.stderr)
+        explained_pairs.append(explained)
+    say_preference(method)
+    if figure is not None:
+        _write_heatmap(figure, explained_pairs)
+    return explained_pairs
+
+
+def _write_heatmap(file: FigureFile, results: Sequence[Explained]) -> None:
+    """Write the heatmap of one pair with a column per model and, if stored, the mean curve of the
+    pair's data set."""
+    from poslens.attribution import datasets
+    from poslens.compute.compute import service
+    from poslens.results import Explanation
+    from poslens.studies.explain.service import rail_of
+
+    dataset = results[0].pair.dataset
+    data = datasets.read(dataset) if dataset in datasets.names() else None
+    rails = [rail_of(service(), explained, data) for explained in results]
+    file.write(Explanation(tuple(results), tuple(rails)).heatmap(file.format))
 
 
 def _as_json(result: Explained) -> ExplanationAnswer:
