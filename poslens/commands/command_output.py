@@ -23,10 +23,11 @@ from poslens.commands.result_files import with_figure, with_out
 
 if TYPE_CHECKING:
     from poslens.attribution.types import Method
-    from poslens.compute.runs import Job
+    from poslens.compute.runs import Job, Run
 
 P = ParamSpec("P")
 R = TypeVar("R")
+LOG_EVERY_S = 10.0  # a log file, unlike a terminal, keeps every state of a progress bar
 Quiet = Annotated[
     bool, typer.Option("--quiet", help="Print no progress and no notes, only errors.")
 ]
@@ -126,8 +127,8 @@ def watched(
     *,
     retry_failed: bool = False,
     own_process: bool = True,
-) -> None:
-    """Start a job and wait for its run, with a progress bar on stderr.
+) -> Run:
+    """Start a job and wait for its run, with a progress bar on stderr. Returns the run.
 
     The number of texts that the job sends to an endpoint is printed first. Ctrl-C stops the run;
     computed results remain stored. `own_process` is that of `wait`.
@@ -138,19 +139,30 @@ def watched(
     from tqdm import tqdm
 
     say_cost(job)
-    with tqdm(unit=unit, desc=name, file=sys.stderr) as bar:
+    pause = 0.2 if sys.stderr.isatty() else LOG_EVERY_S
+    with tqdm(
+        total=job.total, unit=unit, desc=name, file=sys.stderr, mininterval=pause, miniters=0
+    ) as bar:
 
         def show(progress: Any) -> None:
-            bar.total, bar.n = progress.total, progress.done
+            bar.total = progress.total
+            before = progress.done - progress.computed
+            if bar.initial != before:
+                # Results stored before, or by another process, don't count for the rate.
+                bar.initial = before
+                bar.n = max(bar.n, before)
             run = job.run
             text = "" if run is None else run.counts if run.part is not None else run.stage
-            bar.set_postfix_str(text, refresh=False)
-            bar.refresh()
+            failed = f"failed={progress.failed}" if progress.failed else ""
+            bar.set_postfix_str(", ".join(filter(None, (text, failed))), refresh=False)
+            bar.update(progress.done - bar.n)
 
         running = job.start(show, retry_failed=retry_failed)
         wait(running, own_process=own_process)
+        bar.refresh()
     if running.error:
         raise UserError(running.error)
+    return running
 
 
 @contextmanager

@@ -44,8 +44,7 @@ from poslens.commands.command_output import (
     cli_command,
     quiet,
     say_caveat,
-    say_cost,
-    wait,
+    watched,
 )
 from poslens.commands.result_files import FigureFile, FigureOption
 from poslens.paired import DifferenceRow, difference_rows, difference_sentences
@@ -59,7 +58,6 @@ if TYPE_CHECKING:
     from poslens.compute.compute import DataSetCurve
 
 app = typer.Typer()
-LOG_EVERY_S = 10.0  # a log file, unlike a terminal, keeps every state of a progress bar
 
 
 class ExecutorName(StrEnum):
@@ -156,7 +154,6 @@ def precompute(
     pairs, _ = readable_of([spec], all_pairs, readable)
     if shard:
         pairs = _shard_of(pairs, shard)
-    from tqdm import tqdm
 
     def on_ray(identity: Any) -> Any:
         from poslens.cache.jobs.ray_executor import RayExecutor
@@ -180,34 +177,14 @@ def precompute(
         executor=on_ray if executor is ExecutorName.ray else None,
         store=_published(parts) if parts else None,
     )
-    say_cost(job)
-    pause = 0.2 if sys.stderr.isatty() else LOG_EVERY_S
-    with tqdm(
-        total=len(pairs), unit="pair", desc=spec.name, file=sys.stderr, mininterval=pause
-    ) as bar:
-
-        def show(progress: Any) -> None:
-            before = progress.done - progress.computed
-            if bar.initial != before:
-                # Results stored before, or by another process, don't count for the rate.
-                bar.initial = before
-                bar.n = max(bar.n, before)
-            if progress.failed:
-                bar.set_postfix(failed=progress.failed, refresh=False)
-            bar.update(progress.done - bar.n)
-
-        running = job.start(show, retry_failed=retry_failed)
-        wait(running)
-        bar.refresh()
-    if running.error:
-        raise UserError(running.error)
+    progress = watched(spec.name, job, retry_failed=retry_failed).progress
     answer = answer_from(
         Precomputed,
-        running.progress,
+        progress,
         model=spec.name,
         method=repr(chosen),
         dataset=data.name,
-        seconds=round(running.progress.seconds, 3),
+        seconds=round(progress.seconds, 3),
     )
     print_answer(answer, format.value)
 
