@@ -258,11 +258,8 @@ def summary_frame(curves: list[DataSetCurve], theirs: Sequence[PublishedCurves])
 
 def is_active() -> bool:
     """Whether any of the selected models is being run, in this process or another."""
-    for name in names:
-        with suppress(UserError):
-            job = job_of(name)
-            if job.active or job.active_elsewhere:
-                return True
+    if any(job.active or job.active_elsewhere for job in jobs()):
+        return True
     with suppress(UserError):
         return null_controls.active(service_for(data.name), specs(), method, scope, control)
     return False

@@ -18,7 +18,7 @@ from poslens.cache.kinds.interventions import cause_key
 from poslens.compute.runs import Job
 from poslens.figures.curves import mean_curves
 from poslens.studies.cause import service as interventions
-from poslens.studies.cause.figures import COSINE
+from poslens.studies.cause.figures import COSINE, causal_curves
 from poslens.studies.curves.words import too_few
 from poslens.study_part import (
     MOVABLE,
@@ -52,7 +52,6 @@ def _relocation(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
     if cause.lost is not None:
         name = "score lost when the evidence is truncated"
         numbers.append(Number("lost", name, cause.lost, "+.4f"))
-    provenance = (cause.provenance(),)
     return jobs, PartAnswer(
         shift_sentence(
             "The score",
@@ -63,13 +62,8 @@ def _relocation(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
             ".4f",
         ),
         numbers,
-        lambda style: mean_curves(
-            [cause.summary.curve],
-            style,
-            y_title="Score minus the pair's mean over positions",
-            provenance=provenance,
-        ),
-        provenance,
+        lambda style: causal_curves([cause], style),
+        (cause.provenance(),),
     )
 
 
