@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from poslens.attribution.curves.bootstrap import numbered
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import holm
+from poslens.attribution.nouns import counted
 from poslens.attribution.types import ROUNDING, TextPair, as_array
 
 FEW = 10
@@ -261,23 +262,23 @@ def paired_test(
     scores = [scores for scores, _ in readable]
     remarks = []
     if n_identical:
-        remarks.append(f"{_pairs(n_identical)} with identical documents left out.")
+        remarks.append(f"{counted(n_identical, 'pair')} with identical documents left out.")
     n, n_truncated = len(scores), sum(pair.truncated for pair in scores)
     if lost is not None:
         remarks.append(
-            f"{_pairs(len(unread))} left out because the model truncates the evidence in one of "
-            f"the documents. Their mean difference, {lost:+.4f}, is not a bias."
+            f"{counted(len(unread), 'pair')} left out because the model truncates the evidence in "
+            f"one of the documents. Their mean difference, {lost:+.4f}, is not a bias."
         )
     if n_truncated:
         remarks.append(
-            f"In {n_truncated:,} of {_pairs(n)} a document is longer than the model reads: what "
-            "was cut off counts as absent."
+            f"In {n_truncated:,} of {counted(n, 'pair')} a document is longer than the model "
+            "reads: what was cut off counts as absent."
         )
     each = np.array([pair.difference for pair in scores])
     index = numbered([group for _, group in readable])
     documents = len(set(index.tolist()))
     if documents < 2:
-        remarks.append(f"{_documents(documents)}: a paired t-test takes at least 2.")
+        remarks.append(f"{counted(documents, 'document')}: a paired t-test takes at least 2.")
     elif documents < FEW:
         remarks.append(
             f"Only {documents} documents: the interval is wide and t is not robust below {FEW}."
@@ -322,14 +323,6 @@ def paired_test(
         lost=lost,
         remarks=tuple(remarks),
     )
-
-
-def _pairs(n: int) -> str:
-    return f"{n:,} pair{'' if n == 1 else 's'}"
-
-
-def _documents(n: int) -> str:
-    return f"{n:,} document{'' if n == 1 else 's'}"
 
 
 def _of_documents(values: ArrayLike, index: NDArray[np.int64]) -> NDArray[np.float64]:

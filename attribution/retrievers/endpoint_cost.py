@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from poslens.attribution.batching import checkpoint, estimated_tokens
+from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.endpoint import EmbeddingEndpoint, RerankEndpoint
 from poslens.attribution.retrievers.endpoint_address import Address, address_of
@@ -34,12 +35,9 @@ class Cost:
     def words(self) -> str:
         """`about 1,800 texts, 3,400,000 tokens, 61 requests, 0.07 at 0.02 per million tokens`."""
         parts = [
-            f"{n:,} {what}{'' if n == 1 else 's'}"
-            for n, what in (
-                (self.texts, "text"),
-                (self.tokens, "token"),
-                (self.requests, "request"),
-            )
+            counted(self.texts, "text"),
+            counted(self.tokens, "token"),
+            counted(self.requests, "request"),
         ]
         if self.price is not None:
             money = self.tokens * self.price / 1e6

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from poslens.attribution.batching import checkpoint
 from poslens.attribution.errors import Unavailable, UserError
+from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.endpoint import EmbeddingEndpoint
 from poslens.attribution.retrievers.endpoint_client import PROBE
 from poslens.attribution.retrievers.family import Capability, Family, Placement, register
@@ -158,8 +159,8 @@ def _encoded(name: str, model: Any, texts: Sequence[str], width: int | None = No
         or values.shape[1] != (width or values.shape[1])
     ):
         raise Unavailable(
-            f"{name}'s encode gives an array of shape {shape} for {len(texts)} "
-            f"text{'' if len(texts) == 1 else 's'}: let it give one of shape {expected}."
+            f"{name}'s encode gives an array of shape {shape} for {counted(len(texts), 'text')}: "
+            f"let it give one of shape {expected}."
         )
     if not values.shape[1]:
         raise Unavailable(f"{name}'s encode gives vectors without a number: shape {shape}.")

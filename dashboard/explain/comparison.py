@@ -14,6 +14,7 @@ import streamlit as st
 from poslens.attribution.curves.positions import positions, rank_correlation
 from poslens.attribution.curves.text_axis import curve_over_text
 from poslens.attribution.methods import METHODS
+from poslens.attribution.nouns import counted
 from poslens.attribution.text import words
 from poslens.compute.provenance import in_units
 from poslens.dashboard.explain.subject import BOTH, DATA_SET, PAIR, ExplainedSubject
@@ -205,6 +206,6 @@ def furthest(subject: ExplainedSubject, gap: Difference | None) -> None:
 
 
 def _note(gap: Difference, names: tuple[str, str]) -> str:
-    documents = "1 document" if gap.n_documents == 1 else f"{gap.n_documents:,} documents"
+    documents = counted(gap.n_documents, "document")
     band = "; the band is a 95% interval over documents" if gap.interval else ""
     return f"mean of {names[0]} minus {names[1]} over {gap.n:,} pairs of {documents}{band}"

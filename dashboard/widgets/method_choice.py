@@ -11,6 +11,7 @@ import streamlit as st
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import CURVE_PARAMETERS, METHODS, POSIR_CURVE, make_method
 from poslens.attribution.methods.base import MethodParameter
+from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers import resolve
 from poslens.attribution.text import listed
 from poslens.attribution.types import Method
@@ -113,8 +114,7 @@ def say_unfit(unfit: Mapping[str, str]) -> None:
     """An expander with the reasons why some methods are not offered."""
     if not unfit:
         return
-    n = "1 method" if len(unfit) == 1 else f"{len(unfit)} methods"
-    with st.expander(f"{n} unavailable for the selected models"):
+    with st.expander(f"{counted(len(unfit), 'method')} unavailable for the selected models"):
         for name, reason in unfit.items():
             st.caption(plain(f"{title(name)} cannot be computed for {reason}."))
 

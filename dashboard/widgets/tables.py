@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from poslens.attribution.nouns import counted
 from poslens.figures.plain import plain
 
 SHOWN_FAILURES = 1000
@@ -94,7 +95,7 @@ def no_result(
     The body of the `with` block adds possible actions. `of` names their owner, `unit` one
     item, and `where`, such as "in 4 runs", ends the label."""
     n = len(frame)
-    text = f"{n:,} {unit}{'' if n == 1 else 's'}{f' of {of}' if of else ''} failed"
+    text = f"{counted(n, unit)}{f' of {of}' if of else ''} failed"
     text = f"{text} {where}".rstrip()
     with st.expander(plain(text)):
         st.dataframe(frame.head(SHOWN_FAILURES), hide_index=True, key=key)

@@ -18,6 +18,7 @@ from poslens.attribution.datasets import SAMPLE
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.isolated import Reader
 from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.cache.exchange import transfer
@@ -115,9 +116,9 @@ def summary(files: Sequence[StoredFile]) -> str:
     """A clause on the contents of files: models, numbers of results and failures, methods, size."""
     names = ", ".join(dict.fromkeys(file.model.name for file in files))
     results = sum(file.results for file in files)
-    text = f"{names}: {results:,} result{'' if results == 1 else 's'}"
+    text = f"{names}: {counted(results, 'result')}"
     if failed := sum(file.failed for file in files):
-        text += f" and {failed:,} failure{'' if failed == 1 else 's'}"
+        text += f" and {counted(failed, 'failure')}"
     methods = ", ".join(dict.fromkeys(file.method.core for file in files))
     return f"{text} of {methods}, {size(sum(file.bytes for file in files))}"
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS
 from poslens.attribution.curves.curve_summary import CurveSummary
+from poslens.attribution.nouns import counted
 from poslens.attribution.text import listed
 from poslens.attribution.types import PositionCurve
 
@@ -33,11 +34,7 @@ def small(total: int) -> str:
     """A caveat for the mean of this many pairs; empty if there are enough."""
     if total >= MIN_PAIRS:
         return ""
-    return f"The mean of {_several(total, 'pair')} isn't representative of a data set."
-
-
-def _several(n: int, what: str) -> str:
-    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
+    return f"The mean of {counted(total, 'pair')} isn't representative of a data set."
 
 
 def read_unlike(curves: Sequence[PositionCurve], limits: Sequence[int | None]) -> bool:

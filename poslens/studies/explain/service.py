@@ -32,6 +32,7 @@ from poslens.attribution.interventions.null_controls import (
     ControlledCurve,
     null_method,
 )
+from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.text import words
 from poslens.attribution.types import Array, Attribution, Method, Provenance, TextPair, as_array
@@ -106,8 +107,7 @@ def average(
 
 
 def _note(n: int, n_documents: int) -> str:
-    documents = "1 document" if n_documents == 1 else f"{n_documents:,} documents"
-    return f"mean of {n:,} pairs, {documents}"
+    return f"mean of {n:,} pairs, {counted(n_documents, 'document')}"
 
 
 def _edges(low: Array | None, high: Array | None) -> tuple[Array, Array] | None:
