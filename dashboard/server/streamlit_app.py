@@ -18,9 +18,10 @@ from poslens.dashboard.server.headers import Headers
 from poslens.dashboard.server.heatmap_code import heatmap_code
 from poslens.dashboard.server.page_head import PageHead
 from poslens.dashboard.server.renamed_pages import RenamedPages
+from poslens.dashboard.server.static_files import StaticFiles
 
 SCRIPT = Path(__file__).parents[1] / "app.py"
-MIDDLEWARE = (Headers, AccessMiddleware, RenamedPages, PageHead)
+MIDDLEWARE = (Headers, AccessMiddleware, StaticFiles, RenamedPages, PageHead)
 """What a request passes, in order, before Streamlit's own middleware."""
 
 # By default, Streamlit shows paths of this machine in its error boxes.
