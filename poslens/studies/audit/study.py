@@ -112,7 +112,7 @@ PART = StudyPart(
         ),
         Measure(
             "tokens_read",
-            "largest number of tokens read of any of the longest texts",
+            "tokens read, at most, in a test on the longest texts",
             _tokens_read,
             ",.0f",
             unit="texts",

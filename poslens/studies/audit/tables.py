@@ -105,15 +105,17 @@ class TruncationRow:
 
     model: str = column(MODEL)
     text: int = column("Number of the text, from 1.")
-    documents_joined: int = column("Documents that were joined to make the text.")
+    documents_joined: int = column(
+        "Documents that were joined to make the text.", title="made from documents"
+    )
     tokens: int = column("Tokens of the text.")
     last_token_from: int = column(
         "Number of the first token of the last word that the model reads, from 1.",
-        title="first token of the last word read",
+        title="last word read: number of its first token",
     )
     last_token_to: int = column(
         "Number of the last token of the last word that the model reads, from 1.",
-        title="last token of the last word read",
+        title="last word read: number of its last token",
     )
     context_limit: int = column("Tokens that the model is set to read at most.")
     read_to_the_end: bool = column("Whether the model reads the text to its end.")

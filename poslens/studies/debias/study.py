@@ -85,11 +85,12 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         "recommended if the size of its relocation difference (score with the evidence in the last "
         "third minus first third) or of its position effect on rank (nDCG@10 with the evidence "
         "first minus last) is lower, neither size is higher, nDCG@10 is not lower, and a loss of "
-        "0.01 in it is ruled out; of several, the debiased one comes first. Without training, the "
-        "calibration setting with the highest harmonic mean of nDCG@10 over evidence positions on "
-        "half of the documents is tested on the other half, by that mean, PSI and nDCG@10. With "
-        "few queries per position, PSI is large even without a bias: compare it with PSI under "
-        "permutation. A debiased model is less able to distinguish texts that differ only in the "
+        "0.01 in it is ruled out. If several qualify, only the first of these is recommended: "
+        "debiased, debiased and calibrated, calibrated. Without training, the calibration setting "
+        "with the highest harmonic mean of nDCG@10 over evidence positions on half of the "
+        "documents is tested on the other half, by that mean, PSI and nDCG@10. With few queries "
+        "per position, PSI is large even without a bias: compare it with PSI under permutation. "
+        "A debiased model is less able to distinguish texts that differ only in the "
         "order of their sentences: if that order matters to you, measure this on your own queries."
     )
     parameters = Parameters(
@@ -175,7 +176,9 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         if corpus.setup is None:
             notes.append("No held-out queries with judgments, so nDCG@10 is not measured.")
         if not corpus.pairs:
-            notes.append("No evidence is moved, so the relocation difference is not measured.")
+            notes.append(
+                "No evidence is moved, so the effect of its position on scores is not measured."
+            )
         return notes
 
     def subjects(

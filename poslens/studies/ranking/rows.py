@@ -75,7 +75,7 @@ class MeasuresRow:
     )
     unanswered: int = column(
         "Queries that retrieve no document; they count as 0.",
-        title="without a result",
+        title="nothing retrieved",
         in_files=False,
     )
 

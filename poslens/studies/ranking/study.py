@@ -77,11 +77,12 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
     )
     limits = (
         "Position sensitivity index: PSI = 1 − (lowest / highest mean nDCG@10 of a bin). The bins "
-        "are the data set's groups of queries if it has any, otherwise 20 bins of evidence "
-        'position, as always in the table of PSI by document length. In that table, the row "read '
-        'whole" has only queries whose evidence is within the context limit. With few queries per '
-        "bin, PSI is large even without a bias, so compare it with PSI under permutation: the mean "
-        "PSI after evidence positions are permuted across queries. The p of a PSI is the share of "
+        "are 20 equal ranges of evidence position, or the data set's own groups of queries by "
+        "evidence position if it has them (except in the table of PSI by document length). In that "
+        'table, the row "read whole" has only queries whose evidence is within the context limit. '
+        "With few queries per bin, PSI is large even without a bias, so compare it with PSI under "
+        "permutation: the mean PSI after evidence positions are permuted across queries. The p of "
+        "a PSI is the share of "
         "permutations whose PSI is at least as large; the p of a paired difference is two-sided, "
         "from the bootstrap, and Holm-adjusted. 95% intervals are bootstrap intervals over "
         "relevant documents, except those of success@10 (S@10), which come from a formula (Agresti "

@@ -246,11 +246,13 @@ def test_empty_queries_do_not_count() -> None:
 
 
 def test_read_and_unread_sentences_apart() -> None:
-    found = [reach([1, 20, 20, 20], read=np.array([[1, 1, 0.5, 0], [1, 1, 1, 1]]))] * 10
+    truncated = reach([1, 20, 20, 20], read=np.array([[1, 1, 0.5, 0], [1, 1, 1, 1]]))
+    found = [truncated] * 10 + [reach([1, 20])] * 5
     inside = unretrieved_share(found, "original", "sentence", 10, read=True)
     behind = unretrieved_share(found, "original", "sentence", 10, read=False)
     assert inside is not None and behind is not None
     assert (inside.value, behind.value) == (0.5, 1.0)
+    assert (inside.n_resampled, behind.n_resampled) == (15, 10)
 
 
 def test_recovered_compares_the_same_sentences() -> None:

@@ -41,7 +41,7 @@ def opened(view: str, **parameters: object) -> AppTest:
 
 def measures_of(app: AppTest) -> pd.DataFrame:
     """The table of measures, a row a model."""
-    return next(one.value for one in app.dataframe if "without a result" in one.value.columns)
+    return next(one.value for one in app.dataframe if "nothing retrieved" in one.value.columns)
 
 
 def test_ranking_from_the_button_to_the_tables(mine: str) -> None:

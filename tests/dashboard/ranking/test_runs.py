@@ -159,7 +159,7 @@ def test_the_page_shows_runs_beside_models(mine: Path) -> None:
     (of,) = [one for one in page.selectbox if one.label == "Ranking of"]
     assert choice.options == of.options == ["<b>bad"]
     frames = [one.value for one in page.dataframe]
-    measures = next(frame for frame in frames if "without a result" in frame.columns)
+    measures = next(frame for frame in frames if "nothing retrieved" in frame.columns)
     assert measures["model"].tolist() == ["<b>bad"]
     texts = (*page.caption, *page.markdown, *page.warning)
     said = " ".join(each.value for each in texts)
