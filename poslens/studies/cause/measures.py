@@ -12,7 +12,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, TextPair
 from poslens.compute.compute import Compute
 from poslens.paired import ItemMeasure, MeasuredModel, PairedDifference, paired_differences
-from poslens.studies.cause.service import curve_of, stored
+from poslens.studies.cause.service import last_minus_first, stored
 
 IN_DEVIATIONS = (
     "Each model's scores are divided by their standard deviation, because models have different "
@@ -52,7 +52,7 @@ def cause_measure(
     differences = {
         pair_id: value
         for pair_id, result in results.items()
-        if (value := _last_minus_first(result)) is not None
+        if (value := last_minus_first(result)) is not None
     }
     scale, margin = 1.0, SCORE_MARGIN
     if method.name in TITLES:
@@ -71,13 +71,3 @@ def cause_measure(
         {pair_id: np.array([value / scale]) for pair_id, value in differences.items()},
         {pair_id: documents[pair_id] for pair_id in differences},
     )
-
-
-def _last_minus_first(result: object) -> float | None:
-    if isinstance(result, Relocation):
-        return result.last_minus_first
-    curve = curve_of(result)  # type: ignore[arg-type]
-    if curve is None:
-        return None
-    third = len(curve) // 3
-    return float(curve[-third:].mean() - curve[:third].mean())

@@ -35,7 +35,6 @@ from poslens.attribution.interventions.null_controls import (
 from poslens.attribution.interventions.relocation import (
     Relocation,
     movable,
-    relocation_difference,
     relocation_method,
 )
 from poslens.attribution.interventions.segments import (
@@ -265,7 +264,6 @@ class DataSetCause:
     n_left_out: int
     model: ModelIdentity
     notes: tuple[str, ...]
-    total: int
     selection: str
 
     def provenance(self) -> Provenance:
@@ -289,6 +287,22 @@ def curve_of(result: Cause) -> Array | None:
     raise ValueError(f"a {type(result).__name__} has no curve over positions")
 
 
+def last_minus_first(result: Cause) -> float | None:
+    """The mean of the causal curve's last third minus that of its first; of a relocation, over the
+    positions at which the evidence is read in full. None without such positions.
+
+    Raises:
+        ValueError: the intervention has no curve over positions.
+    """
+    if isinstance(result, Relocation):
+        return result.last_minus_first
+    curve = curve_of(result)
+    if curve is None:
+        return None
+    third = len(curve) // 3
+    return float(curve[-third:].mean() - curve[:third].mean())
+
+
 def data_set_cause(
     compute: Compute,
     spec: RetrieverSpec,
@@ -305,19 +319,18 @@ def data_set_cause(
     selected = stored(compute, spec, method, pairs)
     results = list(selected.results.values())
     groups = columns_of(pairs).documents_of(list(selected.results))
-    summary, last_minus_first, lost = _answers.get(
+    summary, difference, lost = _answers.get(
         ("average", spec.name, dataset, repr(method), tuple(groups), selected.digest),
         lambda: _average(results, groups, spec.name, dataset, method, len(selected.failed)),
     )
     notes = sorted({result.note for result in results if result.note})
     return DataSetCause(
         summary,
-        last_minus_first,
+        difference,
         lost,
         len(results) - summary.curve.n,
         compute.identify(spec),
         tuple(notes),
-        len(pairs),
         selection,
     )
 
@@ -355,25 +368,14 @@ def _average(
         resampling="bin_mean",
     )
 
-    def mean(of: Callable[[Any, Array], float | None]) -> Estimate | None:
+    def mean(of: Callable[[Any], float | None]) -> Estimate | None:
         values = [
-            (value, group)
-            for result, curve, group in with_curve
-            if (value := of(result, curve)) is not None
+            (value, group) for result, _, group in with_curve if (value := of(result)) is not None
         ]
         return estimate(np.array([[value] for value, _ in values]), [group for _, group in values])
 
-    third = curves.shape[1] // 3
-    if method.name == "relocation":
-        last_minus_first = relocation_difference(
-            [result for result, *_ in with_curve], [group for *_, group in with_curve]
-        )
-    else:
-        last_minus_first = mean(
-            lambda _, curve: float(curve[-third:].mean() - curve[:third].mean())
-        )
-    lost = mean(lambda result, curve: result.lost if isinstance(result, Relocation) else None)
-    return summary, last_minus_first, lost
+    lost = mean(lambda result: result.lost if isinstance(result, Relocation) else None)
+    return summary, mean(last_minus_first), lost
 
 
 def agreement_of(
