@@ -188,7 +188,8 @@ def test_the_server_answers_before_the_libraries_of_models_are_imported() -> Non
         "ray",
     )
     script = (
-        "import sys, poslens.dashboard.explain.view, poslens.dashboard.server.serve; "
+        "import sys, poslens.dashboard.explain.view, poslens.dashboard.server.serve, "
+        "poslens.studies.passport.service; "
         f"print(sorted(set({slow}) & set(sys.modules)))"
     )
     output = subprocess.run(

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
-from transformers.pytorch_utils import Conv1D
 
 from poslens.attribution.errors import UserError
 
@@ -23,6 +21,8 @@ def linear_layers(backbone: nn.Module, name: str) -> list[str]:
     Raises:
         UserError: the model has none.
     """
+    from transformers.pytorch_utils import Conv1D
+
     stacks = tuple(
         f"{path}." for path, module in backbone.named_modules() if isinstance(module, nn.ModuleList)
     )
@@ -43,6 +43,10 @@ class Adapter:
     """An untrained adapter on a backbone, which is modified in place until `merge`."""
 
     def __init__(self, backbone: Any, name: str, rank: int, alpha: int) -> None:
+        # Pages and commands that show stored results import this module, and importing peft takes
+        # two seconds.
+        from peft import LoraConfig, get_peft_model
+
         # Of what one library asks of another: nobody who trains a model can change it.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
         layers = linear_layers(backbone, name)
