@@ -89,7 +89,7 @@ def test_the_widget_draws_what_the_file_draws(
     tide: poslens.calls.Explanation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     widget = tide.widget()
-    page = tide._heatmap("html").decode()
+    page = tide.heatmap("html").decode()
     drawn = json.loads(page.partition('id="heatmap-data">')[2].partition("</script>")[0])
     assert json.loads(json.dumps(widget.data)) == drawn["data"]
     assert widget.pinned == []
