@@ -48,9 +48,12 @@ SALIENCY = make_method("saliency")
 
 @pytest.fixture(scope="module")
 def blind(one_thread: None) -> DenseRetriever:
-    """MiniLM without order, of a short sight."""
+    """The first half of MiniLM's layers without order, of a short sight."""
     retriever = load(replace(resolve("MiniLM"), max_length=LIMIT), "cpu")
+    assert isinstance(retriever, DenseRetriever)
     position_table(retriever).weight.data.zero_()
+    layers = retriever.backbone.encoder
+    layers.layer = layers.layer[:3]
     return retriever
 
 
@@ -107,7 +110,7 @@ def test_much_is_behind_the_limit(moved: list[Relocation]) -> None:
     """The control is one of truncation: without that it would prove little."""
     assert all(one.read_share < 0.9 and not one.whole.all() for one in moved)
     lost = [one.lost for one in moved if one.lost is not None]
-    assert len(lost) > 20 and np.mean(lost) > 0.01, "what is not read is missed"
+    assert len(lost) > 20 and np.mean(lost) > 0.005, "what is not read is missed"
 
 
 def test_relocation_leans_nowhere(moved: list[Relocation], pairs: list[TextPair]) -> None:
