@@ -10,8 +10,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 run: $(VENV)/.installed
 	$(BIN)/python -m dashboard run --port $(PORT)
 
+# File by file in the order of tests/e2e/conftest.py; small files come last, and keep both busy.
 test: $(VENV)/.installed-tests check
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/.installed-tests links
 	$(BIN)/ruff check .

@@ -21,6 +21,7 @@ from tests.support.chromium import chromium
 from tests.support.forked import Forked
 
 ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
 Visit = Callable[..., Page]
 Show = Callable[..., Page]
 TIMEOUT_MS = 240_000
@@ -30,10 +31,13 @@ expect.set_options(timeout=TIMEOUT_MS)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Once more for a browser test that failed: a click that meets a page at the very moment it is
-    drawn anew reaches nobody, as a person's would, who clicks again. The report counts it."""
+    """Browser tests come first, so that those of a worker follow each other and share a browser.
+
+    Once more for one that failed: a click that meets a page at the very moment it is drawn anew
+    reaches nobody, as a person's would, who clicks again. The report counts it."""
+    items.sort(key=lambda item: not item.path.is_relative_to(HERE))
     for item in items:
-        if item.path.is_relative_to(Path(__file__).parent):
+        if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
@@ -142,30 +146,63 @@ def _small_data(folder: Path) -> list[str]:
     ]
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Chromium, once a module."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
+class Shared:
+    """The browser of consecutive browser tests, whatever files they are in."""
+
+    def __init__(self) -> None:
+        self._playwright = sync_playwright().start()
+        self.browser = self._playwright.chromium.launch(
             executable_path=chromium(),
-            args=["--no-sandbox", "--disable-background-networking"],
+            # All tabs of a context in one process, which compiles the pages' scripts once.
+            args=["--no-sandbox", "--disable-background-networking", "--process-per-site"],
         )
-        yield browser
-        browser.close()
+        self.context = self.browser.new_context(accept_downloads=True)
+        self.context.set_default_timeout(TIMEOUT_MS)
+        # That process lives as long as one of its tabs. All ports are one site.
+        tab = self.context.new_page()
+        tab.route("**", lambda route: route.fulfill(body=""))
+        tab.goto("http://127.0.0.1/")
+
+    def close(self) -> None:
+        self.browser.close()
+        self._playwright.stop()
+
+
+_shared: list[Shared] = []
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """The browser ends before tests of other folders: while it runs, no other event loop can."""
+    if nextitem is None or not nextitem.path.is_relative_to(HERE):
+        while _shared:
+            _shared.pop().close()
+
+
+def _started() -> Shared:
+    if not _shared:
+        _shared.append(Shared())
+    return _shared[0]
 
 
 @pytest.fixture(scope="module")
-def context(browser: Browser) -> Iterator[BrowserContext]:
-    """What a module's pages share: a script of nine megabytes is read and compiled once."""
-    with browser.new_context(accept_downloads=True) as context:
-        context.set_default_timeout(TIMEOUT_MS)
-        yield context
+def browser() -> Browser:
+    """Chromium, started by the first test that asks for it."""
+    return _started().browser
 
 
-def opened(context: BrowserContext, faults: list[str], width: int, theme: str) -> Page:
+@pytest.fixture(scope="module")
+def context() -> BrowserContext:
+    """What the tests' pages share: a script of nine megabytes is read and compiled once."""
+    return _started().context
+
+
+def opened(
+    context: BrowserContext, faults: list[str], width: int, theme: str, height: int = 1000
+) -> Page:
     """An empty tab, whose dialogs and script errors `faults` takes."""
     page = context.new_page()
-    page.set_viewport_size({"width": width, "height": 1000})
+    page.set_viewport_size({"width": width, "height": height})
     page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
     page.on("dialog", lambda dialog: (faults.append(dialog.message), dialog.dismiss()))
     page.on("pageerror", lambda error: faults.append(str(error)))
@@ -269,7 +306,7 @@ def go(tab: tuple[Page, list[str]]) -> Iterator[Visit]:
 
 
 @pytest.fixture
-def show(browser: Browser, tmp_path: Path) -> Iterator[Show]:
+def show(context: BrowserContext, tmp_path: Path) -> Iterator[Show]:
     """`show(panes, view, width=800, theme="dark")`: the heatmap's standalone page.
 
     No dialog may open, and no error may occur on any of them.
@@ -283,10 +320,7 @@ def show(browser: Browser, tmp_path: Path) -> Iterator[Show]:
         path = tmp_path / f"{len(pages)}.html"
         html = to_html(panes, view or View(), [{"method": "m"}], **options)
         path.write_text(html, encoding="utf-8")
-        page = browser.new_page(viewport={"width": width, "height": 900})
-        page.set_default_timeout(TIMEOUT_MS)
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.on("dialog", lambda dialog: faults.append(dialog.message))
+        page = opened(context, faults, width, "light", height=900)
         page.on("console", lambda line: faults.append(line.text) if line.type == "error" else None)
         page.goto(path.as_uri())
         pages.append(page)

@@ -28,6 +28,7 @@ from tests.support.ports import free_port
 ROOT = Path(__file__).parents[2]
 SECONDS = 300  # for a start on a busy machine
 STEP = 0.3
+DASHBOARD = (sys.executable, "-m", "dashboard", "run")
 
 
 @dataclass
@@ -45,8 +46,10 @@ def app_in(
     folder: Path,
     arguments: Callable[[], Sequence[str]],
     environment: Mapping[str, str] = os.environ,
+    start: Sequence[str] = DASHBOARD,
 ) -> App:
-    """The dashboard of this folder, started with `arguments()` unless it is there already.
+    """The dashboard of this folder, started with `arguments()` unless it is there already. `start`
+    is what else to start: it gets `--port` and the number too.
 
     Raises:
         RuntimeError: it does not start; holds its log.
@@ -59,7 +62,7 @@ def app_in(
         # Waits for a keeper that is just ending the server.
         fcntl.flock(lock, fcntl.LOCK_SH)
         if not url.exists():
-            _start(folder, arguments(), {**environment, "POSLENS_HOME": str(home)})
+            _start(folder, (*start, *arguments()), {**environment, "POSLENS_HOME": str(home)})
     return App(url.read_text(), log, home, lock.close)
 
 
@@ -97,11 +100,11 @@ def forked_app(forked: Forked, folder: Path, arguments: Sequence[str]) -> App:
     return App(f"http://127.0.0.1:{port}", log, home, release)
 
 
-def _start(folder: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+def _start(folder: Path, command: Sequence[str], environment: Mapping[str, str]) -> None:
     keeper = subprocess.Popen(
-        [sys.executable, "-m", "tests.e2e.servers", str(folder), *arguments],
+        [sys.executable, "-m", "tests.e2e.servers", str(folder), *command],
         cwd=ROOT,
-        env={**environment, "OMP_NUM_THREADS": "2"},
+        env={**environment, "OMP_NUM_THREADS": "1"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -116,13 +119,13 @@ def _start(folder: Path, arguments: Sequence[str], environment: Mapping[str, str
         time.sleep(STEP)
 
 
-def keep(folder: Path, arguments: Sequence[str]) -> None:
+def keep(folder: Path, command: Sequence[str]) -> None:
     """Run the server of a folder until nobody holds it."""
     port = free_port()
     url = folder / "url"
     with (folder / "server.log").open("wb") as out, (folder / "held").open("wb") as lock:
-        command = [sys.executable, "-m", "dashboard", "run", "--port", str(port), *arguments]
-        server = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out)
+        asked = [*command, "--port", str(port)]
+        server = subprocess.Popen(asked, cwd=ROOT, stdout=out, stderr=out)
         try:
             while server.poll() is None and not _is_free(lock):
                 if not url.exists() and _answers(f"http://127.0.0.1:{port}"):

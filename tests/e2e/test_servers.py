@@ -18,6 +18,16 @@ held = app_in(Path(sys.argv[1]), lambda: [])
 print(held.url, flush=True)
 time.sleep(3600)
 """
+# Answers like a dashboard, and starts in less time.
+SERVER = """
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+class Well(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+HTTPServer(("127.0.0.1", int(sys.argv[-1])), Well).serve_forever()
+"""
 
 
 def answers(url: str) -> bool:
@@ -29,7 +39,7 @@ def answers(url: str) -> bool:
 
 
 def test_a_server_is_shared_and_ends_with_its_last_holder_even_a_killed_one(tmp_path: Path) -> None:
-    first = app_in(tmp_path, lambda: [])
+    first = app_in(tmp_path, lambda: [], start=(sys.executable, "-c", SERVER))
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
     ) as other:

@@ -48,7 +48,7 @@ def served(
         command = list(instead)
     elif base_path:
         command.append(f"--base-url-path={base_path}")
-    own = {"OMP_NUM_THREADS": "2", "POSLENS_HOME": str(home), **(environment or {})}
+    own = {"OMP_NUM_THREADS": "1", "POSLENS_HOME": str(home), **(environment or {})}
     with log.open("wb") as out:
         process = subprocess.Popen(
             command, cwd=ROOT, stdout=out, stderr=out, env={**os.environ, **own}
