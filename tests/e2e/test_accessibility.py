@@ -1,8 +1,10 @@
-"""axe-core on every page as a first visit shows it, in both themes: nothing serious or worse, and
-headings in order; every chart in words; no page wider than a narrow window."""
+"""Every page as a first visit shows it: full at once, with nothing computed unasked, below its
+heading and the line of pages; axe-core in both themes: nothing serious or worse, and headings in
+order; every chart in words; no page wider than a narrow window."""
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import Literal
@@ -11,6 +13,7 @@ import axe_playwright_python
 import pytest
 from playwright.sync_api import Page, expect
 
+from poslens.cache.storage.files import LAYOUT
 from tests.e2e.conftest import App, Visit, idle, press
 from tests.e2e.test_navigation import PAGES
 
@@ -19,17 +22,44 @@ GRAVE = ("serious", "critical")
 HEADINGS = "heading-order"
 FULL = ".hm-pane[data-side=document], .js-plotly-plot, [data-testid=stDataFrame]"
 NAMELESS = "[data-testid=stPlotlyChart]:not([role=figure][aria-label*=' '])"
+# Words of a heatmap after its first paragraph: test_heatmap_page.py has the contrast of all colors.
+REPEATED = {"fromShadowDom": ["[data-testid=stBidiComponentIsolated]", ".hm-paragraph ~ *"]}
 ADDRESSES = [
     *PAGES.values(),
     "curves?models=MiniLM&method=occlusion",  # with a button in the primary colour
 ]
+
+SHOWN = {
+    "curves": "Mean attribution by relative position",
+    "cause": "Score against the position of the evidence",
+    "ranking": "nDCG@10 by position of the evidence",
+    "ranking?tab=Rankings": "nDCG@10 by evidence position",
+    "audit": "Unretrieved sentences by position",
+    "why": "Causes of misses",
+    "why?tab=All+misses": "Causes of misses",
+    "cause?tab=Bias+tests": "Bias tests by test and model",
+    "cause?tab=Data+set": "Score minus the pair's mean over positions",
+    "map": "Map of documents",
+    "methods": "deletion curves of each method",
+}
+RUNNING = re.compile("^(Compute|Rank|Test)( all)?$")
+
+
+def nothing_was_computed(shipped_app: App, page: Page) -> None:
+    idle(page)
+    expect(page.get_by_test_id("stSpinner")).to_have_count(0)
+    assert not list((shipped_app.home / "cache").glob(f"{LAYOUT}/*/*.db")), (
+        "nothing is stored but what ships"
+    )
 
 
 def violations(page: Page) -> list[str]:
     """What axe-core finds that is serious, critical or a heading out of order: a line for each
     element."""
     page.evaluate(AXE)
-    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+    found = page.evaluate(
+        "exclude => axe.run({exclude}, {resultTypes: ['violations']})", [REPEATED]
+    )["violations"]
     return [
         f"{rule['id']}: {node['target']} {node['html'][:200]}"
         for rule in found
@@ -61,15 +91,46 @@ def lasting_violations(page: Page, seconds: float = 20) -> list[str]:
     return remaining
 
 
+LINKS = "[aria-label='App pages'] a"
+PARAGRAPHS = "[...document.querySelectorAll('[data-testid=stMain] p')].map((p) => p.offsetWidth)"
+
+
 @pytest.mark.parametrize("path", ADDRESSES)
 def test_everybody_can_use_the_page(shipped_app: App, go: Visit, path: str) -> None:
-    page = go(f"{shipped_app.url}/{path}")
-    page.set_viewport_size({"width": 1440, "height": 1000})
+    page = go("about:blank")
+    page.set_viewport_size({"width": 2560, "height": 1000})
+    page.emulate_media(color_scheme="light")
+    failed = list[str]()
+    note = lambda answer: failed.append(answer.url) if answer.status >= 400 else None  # noqa: E731
+    page.on("response", note)
+    page.goto(f"{shipped_app.url}/{path}")
+    name = next(name for name, address in PAGES.items() if path.startswith(address))
+    heading = page.get_by_test_id("stMain").get_by_role("heading", level=1)
+    expect(heading).to_have_count(1)
+    expect(heading).to_contain_text(f"{name}: ")
+    if path in SHOWN:
+        expect(page.get_by_role("figure", name=SHOWN[path]).first).to_be_visible()
+        # Once all is drawn: what is missing is offered below the first figure.
+        expect(idle(page).get_by_role("button", name=RUNNING)).to_have_count(0)
+    if path == "audit":  # each model of those chosen, BM25 with the data set's statistics too
+        expect(page.get_by_text(re.compile("^BM25: "))).to_be_visible()
+    nothing_was_computed(shipped_app, page)
     shown = page.locator(FULL).or_(page.get_by_role("button", name="Compute"))
-    for theme in ("light", "dark"):
+    for theme, width in (("light", 2560), ("dark", 1440)):
+        page.set_viewport_size({"width": width, "height": 1000})
         paint(page, theme)
         expect(shown.filter(visible=True).first).to_be_visible()
         idle(page)
+        # The browser counts only what it can show in the line; the rest would hide behind "2 more".
+        expect(page.locator(LINKS)).to_have_text(list(PAGES))
+        page.wait_for_function(  # once its letters have come
+            f"""() => new Set([...document.querySelectorAll("{LINKS}")].map(
+                  (link) => link.getBoundingClientRect().top)).size === 1
+                && document.querySelector("[data-testid=stMain] h1").getBoundingClientRect().top
+                  < 70"""
+        )
+        expect(page.locator(f"{LINKS}[aria-current=page]")).to_have_text(name)
+        assert max(page.evaluate(PARAGRAPHS), default=0) < 900
         assert lasting_violations(page) == []
         expect(page.locator(NAMELESS).filter(visible=True)).to_have_count(0)
     for width in (800, 390):
@@ -84,3 +145,13 @@ def test_everybody_can_use_the_page(shipped_app: App, go: Visit, path: str) -> N
     if path == "storage":
         press(page.get_by_text("Import", exact=True), page.locator("pre").first.is_visible)
         assert violations(page) == []
+    page.remove_listener("response", note)
+    assert failed == []
+
+
+@pytest.mark.parametrize("path", [path for path in SHOWN if "?" in path])
+def test_every_tab_is_full_and_computes_nothing(shipped_app: App, go: Visit, path: str) -> None:
+    page = go(f"{shipped_app.url}/{path}")
+    expect(page.get_by_role("figure", name=SHOWN[path]).first).to_be_visible()
+    expect(idle(page).get_by_role("button", name=RUNNING)).to_have_count(0)
+    nothing_was_computed(shipped_app, page)

@@ -5,43 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, expect
 
 from tests.e2e.conftest import TIMEOUT_MS, App, Visit, idle
-
-SHOWN = {
-    "curves": "Mean attribution by relative position",
-    "cause": "Score against the position of the evidence",
-    "ranking": "nDCG@10 by position of the evidence",
-    "ranking?tab=Rankings": "nDCG@10 by evidence position",
-    "audit": "Unretrieved sentences by position",
-    "why": "Causes of misses",
-    "why?tab=All+misses": "Causes of misses",
-    "cause?tab=Bias+tests": "Bias tests by test and model",
-    "cause?tab=Data+set": "Score minus the pair's mean over positions",
-    "map": "Map of documents",
-    "methods": "deletion curves of each method",
-}
-RUNNING = re.compile("^(Compute|Rank|Test)( all)?$")
-
-
-def nothing_was_computed(shipped_app: App, page: Page) -> None:
-    idle(page)
-    expect(page.get_by_test_id("stSpinner")).to_have_count(0)
-    assert not list((shipped_app.home / "cache").glob("v2/*/*.db")), (
-        "nothing is stored but what ships"
-    )
-
-
-@pytest.mark.parametrize("path", SHOWN)
-def test_every_page_is_full_and_computes_nothing(shipped_app: App, go: Visit, path: str) -> None:
-    page = go(f"{shipped_app.url}/{path}")
-    expect(page.get_by_role("figure", name=SHOWN[path]).first).to_be_visible()
-    # Once all is drawn: what is missing is offered below the first figure.
-    expect(idle(page).get_by_role("button", name=RUNNING)).to_have_count(0)
-    if path == "audit":  # each model of those chosen, BM25 with the data set's statistics too
-        expect(page.get_by_text(re.compile("^BM25: "))).to_be_visible()
-    nothing_was_computed(shipped_app, page)
+from tests.e2e.test_accessibility import nothing_was_computed
 
 
 @pytest.mark.parametrize("path", ["", "compare"])

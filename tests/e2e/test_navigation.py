@@ -28,22 +28,6 @@ PAGES = {
 }
 
 
-@pytest.mark.parametrize("width", [1440, 2560])
-def test_all_pages_stand_in_one_line(app: App, visit: Visit, width: int) -> None:
-    page = visit(f"{app.url}/curves?models=MiniLM", width=width)
-    expect(page.get_by_test_id("stSidebarUserContent")).to_be_visible()
-    links = page.get_by_role("navigation", name="App pages").get_by_role("link")
-    # The browser counts only what it can show in the line; the rest would hide behind "2 more".
-    expect(links).to_have_text(list(PAGES))
-    page.wait_for_function(  # once its letters have come
-        """() => {
-             const links = document.querySelectorAll("[aria-label='App pages'] a");
-             return new Set([...links].map((a) => a.getBoundingClientRect().top)).size === 1;
-           }"""
-    )
-    expect(links.nth(list(PAGES).index("Curves"))).to_have_attribute("aria-current", "page")
-
-
 def test_a_small_window_leads_to_the_last_page(app: App, visit: Visit) -> None:
     page = visit(f"{app.url}/curves?models=MiniLM", width=800)
     navigation = page.get_by_role("navigation", name="App pages")
@@ -67,57 +51,41 @@ def test_a_small_screen_has_the_pages_behind_a_button(app: App, visit: Visit) ->
 
 @pytest.mark.parametrize("path", ["", "explain"])
 def test_explain_answers_to_the_root_and_to_its_name(app: App, visit: Visit, path: str) -> None:
-    page = visit(f"{app.url}/{path}?pair=food-sourdough-q2&models=BM25")
+    page = visit("about:blank")
+    failed = list[str]()
+    page.on("response", lambda one: failed.append(one.url) if one.status >= 400 else None)
+    page.goto(f"{app.url}/{path}?pair=food-sourdough-q2&models=BM25")
     expect(page.locator(".hm-pane[data-side=document]")).to_be_visible()
     expect(page.get_by_text("Page not found")).to_have_count(0)
     link = page.get_by_role("navigation", name="App pages").get_by_role("link", name="Explain")
     expect(link).to_have_attribute("aria-current", "page")
     expect(page).to_have_url(re.compile("pair=food-sourdough-q2"))
-
-
-@pytest.mark.parametrize("path", ["", "explain", "curves"])
-def test_no_request_of_a_page_fails(app: App, visit: Visit, path: str) -> None:
-    page = visit("about:blank")
-    failed = list[str]()
-    page.on("response", lambda one: failed.append(one.url) if one.status >= 400 else None)
-    page.goto(f"{app.url}/{path}?models=BM25")
-    expect(page.get_by_test_id("stSidebarUserContent")).to_be_visible()
-    idle(page)
     assert failed == []
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_a_heading_says_which_page_it_is(app: App, visit: Visit, name: str) -> None:
-    page = visit(f"{app.url}/{PAGES[name]}?models=BM25", width=2560)
-    heading = page.get_by_test_id("stMain").get_by_role("heading", level=1)
-    expect(heading).to_have_count(1)
-    expect(heading).to_contain_text(f"{name}: ")
-    idle(page)
-    wide = "[...document.querySelectorAll('[data-testid=stMain] p')].map((p) => p.offsetWidth)"
-    assert max(page.evaluate(wide), default=0) < 900
-
-
 @pytest.mark.parametrize("name", ["Curves", "Ranking", "Map"])
-def test_a_model_that_is_unknown_leaves_the_heading(app: App, visit: Visit, name: str) -> None:
-    page = visit(f"{app.url}/{PAGES[name]}?models=none", width=390)
+def test_a_model_that_is_unknown_leaves_the_heading(app: App, go: Visit, name: str) -> None:
+    page = go("about:blank")
+    page.set_viewport_size({"width": 390, "height": 1000})
+    page.goto(f"{app.url}/{PAGES[name]}?models=none")
     heading = page.get_by_test_id("stMain").get_by_role("heading", level=1)
     expect(heading).to_contain_text(f"{name}: ")
     expect(heading).to_be_in_viewport()
 
 
-@pytest.mark.parametrize("name", ["Compare", "Ranking", "Audit", "Storage"])
-def test_back_leads_to_the_page_before(app: App, visit: Visit, name: str) -> None:
+def test_back_leads_to_the_page_before(app: App, visit: Visit) -> None:
     """However often scripts have written the state of the page into its address."""
     page = visit(f"{app.url}/explain?pair=food-sourdough-q2&models=BM25")
-    expect(page.locator(".hm-pane[data-side=document]")).to_be_visible()
     navigation = page.get_by_role("navigation", name="App pages")
-    idle(page)
-    navigation.get_by_role("link", name=name).click()
     heading = page.get_by_test_id("stMain").get_by_role("heading", level=1)
-    expect(heading).to_contain_text(f"{name}: ")
-    idle(page).go_back()
-    expect(heading).to_contain_text("Explain: ")
-    expect(page).to_have_url(re.compile("/explain.*pair=food-sourdough-q2"))
+    for name in ("Compare", "Ranking", "Audit"):
+        expect(page.locator(".hm-pane[data-side=document]")).to_be_visible()
+        idle(page)
+        navigation.get_by_role("link", name=name).click()
+        expect(heading).to_contain_text(f"{name}: ")
+        idle(page).go_back()
+        expect(heading).to_contain_text("Explain: ")
+        expect(page).to_have_url(re.compile("/explain.*pair=food-sourdough-q2"))
 
 
 def test_an_old_address_opens_the_page_with_its_query(app: App, visit: Visit) -> None:
@@ -125,15 +93,6 @@ def test_an_old_address_opens_the_page_with_its_query(app: App, visit: Visit) ->
     expect(page.get_by_role("heading", level=1)).to_contain_text("Cause: ")
     expect(page.get_by_role("tab", name="Bias tests")).to_have_attribute("aria-selected", "true")
     expect(page).to_have_url(re.compile("/cause.*models=BM25"))
-
-
-def test_a_page_begins_close_below_the_navigation(app: App, visit: Visit) -> None:
-    page = visit(f"{app.url}/storage")
-    expect(page.get_by_role("heading").first).to_be_visible()
-    page.wait_for_function(
-        "document.querySelector('[data-testid=stMain] h1, [data-testid=stMain] h2')"
-        ".getBoundingClientRect().top < 70"
-    )
 
 
 def test_a_run_is_seen_and_stopped_from_every_page(start_app: Start, visit: Visit) -> None:
