@@ -24,6 +24,7 @@ def test_what_is_sent_is_told_before_and_the_rest_does_not_fit(
     with running(key=KEY) as server:
         app = start_app(
             f"--endpoint=E5={server.url}#model=m&price=2",
+            "--endpoint=gone=http://127.0.0.1:9/v1",
             f"--data=mine={tmp_path / 'mine.csv'}",
             environment={**os.environ, "POSLENS_KEY_E5": KEY},
         )
@@ -46,16 +47,12 @@ def test_what_is_sent_is_told_before_and_the_rest_does_not_fit(
         no_error(page)
         assert any("grey" in text for text in server.sent)
         shown += page.content()
-    assert KEY not in shown and KEY not in app.log.read_text()
-    files = contents(app.home)
-    assert files and not [path for path, held in files.items() if KEY.encode() in held]
-
-
-def test_an_endpoint_that_is_not_there_says_so(start_app: Callable[..., App], visit: Visit) -> None:
-    app = start_app("--endpoint=E5=http://127.0.0.1:9/v1")
-    page = visit(f"{app.url}/explain?models=E5")
-    expect(page.get_by_text(re.compile("E5 cannot be reached")).first).to_be_visible()
+    page.goto(f"{app.url}/explain?models=gone")
+    expect(page.get_by_text(re.compile("gone cannot be reached")).first).to_be_visible()
     no_error(page)
     # Other models are as they were.
     page.goto(f"{app.url}/explain?models=BM25")
     expect(page.locator(".hm-pane[data-side=document]").first).to_be_visible()
+    assert KEY not in shown and KEY not in app.log.read_text()
+    files = contents(app.home)
+    assert files and not [path for path, held in files.items() if KEY.encode() in held]

@@ -76,43 +76,43 @@ def upload(page: Page, file: Path) -> None:
     box.set_input_files(file)
 
 
+PAIR = "sample&pair=food-sourdough-q2"
+
+
 @pytest.mark.parametrize(
-    ("model", "method", "unfit"),
+    ("model", "method", "unfit", "data", "words"),
     [
-        ("BM25", "terms", "Gradient saliency cannot be computed for"),
-        ("colbert", "maxsim", "Token decomposition cannot be computed for"),
-        ("splade", "terms", "MaxSim shares cannot be computed for"),
-        ("cross", "decomposition", "Term shares cannot be computed for"),
-        ("judge", "saliency", "Term shares cannot be computed for"),
-        ("answerer", "decomposition", "MaxSim shares cannot be computed for"),
+        ("BM25", "terms", "Gradient saliency cannot be computed for", PAIR, "Sourdough rises"),
+        ("colbert", "maxsim", "Token decomposition cannot be computed for", "beir", "It lifts"),
+        ("splade", "terms", "MaxSim shares cannot be computed for", "hub", "It lifts at noon"),
+        ("cross", "decomposition", "Term shares cannot be computed for", "colder", "Fog is long"),
+        ("judge", "saliency", "Term shares cannot be computed for", "claims-english", "A claim"),
+        (
+            "answerer",
+            "decomposition",
+            "MaxSim shares cannot be computed for",
+            PAIR,
+            "Sourdough rises",
+        ),
     ],
 )
-def test_each_family(
-    wide_app: App, go: Callable[..., Page], model: str, method: str, unfit: str
+def test_each_family_and_each_format(
+    wide_app: App,
+    go: Callable[..., Page],
+    model: str,
+    method: str,
+    unfit: str,
+    data: str,
+    words: str,
 ) -> None:
-    asked = f"dataset=sample&models={model}&method={method}&pair=food-sourdough-q2"
-    page = go(f"{wide_app.url}/?{asked}")
+    """Claims in two languages and own rows are in the tests below."""
+    page = go(f"{wide_app.url}/?dataset={data}&models={model}&method={method}")
     drawn(page)
     expect(page.get_by_text(re.compile(rf"method {method}\(")).first).to_be_attached()
+    expect(page.locator(".hm-pane[data-side=document] .hm-text")).to_contain_text(words)
     # What does not fit is there with its reason, for who asks.
     page.get_by_text("unavailable for the selected models").click()
     expect(page.get_by_test_id("stSidebar").get_by_text(unfit).first).to_be_visible()
-
-
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        ("beir", "It lifts at noon"),
-        ("hub", "It lifts at noon"),
-        ("colder", "Fog is long"),
-        ("claims-english", "A claim"),
-    ],
-)
-def test_each_format(wide_app: App, go: Callable[..., Page], data: str, words: str) -> None:
-    """Those of claims and of own rows are in the tests below."""
-    page = go(f"{wide_app.url}/?dataset={data}&models=MiniLM")
-    drawn(page)
-    expect(page.locator(".hm-pane[data-side=document] .hm-text")).to_contain_text(words)
 
 
 def test_both_versions_of_a_claim_side_by_side(
@@ -143,7 +143,7 @@ def test_pairs_by_type_of_query(wide_app: App, go: Callable[..., Page]) -> None:
     expect(page.get_by_role("combobox", name="Query type")).to_have_value("question (1)")
 
 
-def test_an_uploaded_file_is_this_readers_alone(
+def test_a_bad_upload_is_one_sentence_and_a_good_one_this_readers_alone(
     wide_app: App, visit: Callable[..., Page], tmp_path: Path
 ) -> None:
     path = tmp_path / "own.csv"
@@ -151,24 +151,17 @@ def test_an_uploaded_file_is_this_readers_alone(
         "query,document,evidence\nwhat melts,Stone stays. Ice melts.,Ice melts.\nx,,\n",
         encoding="utf-8",
     )
+    bad = tmp_path / "bad.csv"
+    bad.write_text("question,text\na,b\n", encoding="utf-8")
     page = visit(f"{wide_app.url}/?dataset=sample&models=MiniLM")
     drawn(page)
-    upload(page, path)
+    upload(page, bad)
+    expect(page.get_by_test_id("stAlertContentError")).to_contain_text("question")
+    expect(page.locator(".hm-pane[data-side=document] .hm-text")).to_be_visible()
+    page.get_by_test_id("stFileUploaderDropzoneInput").set_input_files(path)
     expect(page.get_by_text("1 rows accepted, 1 rejected")).to_be_visible()
     expect(page.locator(".hm-pane[data-side=document] .hm-text")).to_contain_text("Ice melts.")
     drawn(page)
     other = visit(page.url)
     expect(other.get_by_text("belong to one browser session")).to_be_visible()
     drawn(other)
-
-
-def test_a_bad_upload_is_one_sentence(
-    wide_app: App, visit: Callable[..., Page], tmp_path: Path
-) -> None:
-    path = tmp_path / "own.csv"
-    path.write_text("question,text\na,b\n", encoding="utf-8")
-    page = visit(f"{wide_app.url}/?dataset=sample&models=MiniLM")
-    upload(page, path)
-    expect(page.get_by_test_id("stAlertContentError")).to_contain_text("question")
-    drawn_after = page.locator(".hm-pane[data-side=document] .hm-text")
-    expect(drawn_after).to_be_visible()

@@ -126,7 +126,7 @@ def test_texts_and_ids_stay_text(
         page.locator(".st-key-next button").first.click()
 
 
-@pytest.mark.parametrize("text", HOSTILE[::7])
+@pytest.mark.parametrize("text", GROUPS[::5])
 def test_names_in_the_address_stay_text(app: App, go: Callable[..., Page], text: str) -> None:
     page = go(f"{app.url}/?models={quote(text)}&pair={quote(text)}&dataset={quote(text)}")
     expect(page.get_by_text("There is no retriever named").first).to_be_visible()
