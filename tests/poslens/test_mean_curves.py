@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -41,8 +39,8 @@ from poslens.compute.compute import Compute
 from poslens.compute.mean_curves import MeanCurves
 from poslens.compute.pair_digests import pairs_digest
 from poslens.studies.cause import service as interventions
+from tests.support.forked import Forked
 
-ROOT = Path(__file__).parents[2]
 METHOD = make_method("saliency")
 MODEL = ModelKey("M", "0123456789abcdef")
 N = 60
@@ -207,7 +205,7 @@ def test_a_changed_result_changes_the_mean(
 
 
 def test_another_process_sees_what_this_one_adds_and_the_reverse(
-    store: Store, pairs: Pairs, averaged: list[int]
+    store: Store, pairs: Pairs, averaged: list[int], forked: Forked
 ) -> None:
     code = """
 import sys
@@ -223,16 +221,11 @@ print(mean(store, Pairs(pair for pair, _ in results)).curve.mean.tobytes().hex()
 """
     own = MeanCurves(store)
     assert own.of(MODEL, METHOD, pairs, "bench")[1].curve.n == N
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(store.root)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    status, printed, errors = forked.run(str(store.root), code=code)
+    assert status == 0, errors
     now = own.of(MODEL, METHOD, pairs, "bench")[1]
     assert now.curve.n == N + 1 and averaged == [N], "the other process's mean was not read"
-    assert now.curve.mean.tobytes().hex() == done.stdout.strip()
+    assert now.curve.mean.tobytes().hex() == printed.strip()
 
 
 @pytest.mark.parametrize(
@@ -328,7 +321,7 @@ def registered(file: Path, documents: Sequence[str]) -> DataSet:
 
 
 def test_pairs_of_files_are_identified_by_the_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked: Forked
 ) -> None:
     data = registered(tmp_path / "fogs.jsonl", ["Fog lifts at noon.", "Fog lifts at ten."])
     monkeypatch.setattr(
@@ -344,14 +337,9 @@ pair_digests.MANY = 1
 datasets.register("fogs", sys.argv[1])
 print(pair_digests.pairs_digest(datasets.read("fogs").pairs))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "fogs.jsonl")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.strip() == whole
+    status, printed, errors = forked.run(str(tmp_path / "fogs.jsonl"), code=code)
+    assert status == 0, errors
+    assert printed.strip() == whole
     changed = registered(tmp_path / "fogs.jsonl", ["Fog lifts at noon.", "Fog lifts at two."])
     assert pairs_digest(changed.pairs) != whole
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +27,7 @@ from poslens.cache.storage.maintenance import listing
 from poslens.cache.storage.rows import ROW
 from poslens.cache.storage.store import ModelKey, Store
 from tests.support.counts import Count, counts
+from tests.support.forked import Forked
 
 METHOD = make_method("saliency")
 ABOUT = json.dumps({"spec": {"name": "M"}, "weights": "w" * 16, "precision": "float32"})
@@ -224,7 +223,7 @@ def rejected(store: Store, data: bytes, sentence: str) -> None:
     assert not store.root.exists(), "something was added"
 
 
-def test_every_changed_byte_is_found(store: Store, result, tmp_path: Path) -> None:
+def test_every_changed_byte_is_found(store: Store, result, tmp_path: Path, forked: Forked) -> None:
     """Read in a child, as an import does: a changed footer may end the process that reads it."""
     filled(store, result, 2)
     whole = written(store, tmp_path / "results.parquet").read_bytes()
@@ -249,24 +248,14 @@ print(rows)
 """
     survived = 0
     for seed in range(1, 3):
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                program,
-                str(tmp_path / "results.parquet"),
-                str(seed),
-                str(tmp_path / f"other{seed}"),
-            ],
-            capture_output=True,
-            text=True,
-            cwd=Path(__file__).parents[3],
-            check=False,
+        status, printed, errors = forked.run(
+            *(str(tmp_path / "results.parquet"), str(seed), str(tmp_path / f"other{seed}")),
+            code=program,
         )
-        assert "Traceback" not in done.stderr, done.stderr
-        if done.returncode == 0:
+        assert "Traceback" not in errors, errors
+        if status == 0:
             survived += 1
-            places = json.loads(done.stdout)
+            places = json.loads(printed)
             # Bytes of the footer that say nothing (the writer's name, statistics) may change.
             footer = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
             assert all(place >= footer for place in places)
