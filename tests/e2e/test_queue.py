@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
+import signal
 from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.e2e.conftest import ROOT, App, Visit
+from tests.e2e.conftest import App, Visit
+from tests.support.forked import Forked
 
 SLOW = "method=occlusion&level=token"
 PAIR = "pair=food-sourdough-q2"
@@ -22,17 +21,6 @@ PAIR = "pair=food-sourdough-q2"
 def own(start_app: Callable[..., App]) -> App:
     """A dashboard that nobody else asks for anything."""
     return start_app()
-
-
-def commands(app: App, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "dashboard", *arguments],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "POSLENS_HOME": str(app.home)},
-    )
 
 
 def stored(app: App, method: str) -> int:
@@ -54,22 +42,25 @@ def test_a_closed_tab_frees_the_device_and_a_waiting_page_says_its_place(
     assert stored(own, "saliency") and not stored(own, "occlusion")
 
 
-def test_a_run_of_another_process_is_seen_as_it_goes(own: App, visit: Visit) -> None:
+def test_a_run_of_another_process_is_seen_as_it_goes(
+    own: App, visit: Visit, forked: Forked
+) -> None:
+    home = {"POSLENS_HOME": str(own.home)}
     page = visit(f"{own.url}/curves?models=MiniLM&method=saliency")
     expect(page.get_by_text(re.compile("No curve has been computed"))).to_be_visible()
-    process = commands(own, "precompute", "--model", "MiniLM")
+    process = forked.start("precompute", "--model", "MiniLM", env=home)
     try:
         expect(page.get_by_text(re.compile("computed by another process"))).to_be_visible()
         expect(page.get_by_test_id("stPlotlyChart").first).to_be_visible()
-        process.terminate()  # as a process manager does: it ends after the batch at hand
-        _, error = process.communicate(timeout=240)
-        assert process.returncode == 130 and "All computed results are stored" in error
+        # As a process manager does: it ends after the batch at hand.
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 130
+        assert "All computed results are stored" in process.err.read_text()
     finally:
-        process.kill()
+        process.send_signal(signal.SIGKILL)
         process.wait()
     expect(page.get_by_text(re.compile("computed by another process"))).to_have_count(0)
-    listed = commands(own, "failures")
-    output, _ = listed.communicate(timeout=240)
+    _, output, _ = forked.run("failures", env=home)
     assert json.loads(output)["failed"] == []
     done = page.get_by_text(re.compile(r"^\d+ of 304( \w+)?$")).first.inner_text()
     assert 0 < int(done.split()[0]) < 304
