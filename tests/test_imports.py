@@ -160,6 +160,17 @@ def test_nothing_runs_or_trusts_what_it_reads(path: Path) -> None:
     assert unsafe(parse(path), path) == []
 
 
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_no_module_imports_peft_with_itself(path: Path) -> None:
+    """peft and transformers import each other. A page that opens while the first model is loaded
+    must not begin with the other one: it would find a part of transformers."""
+    tree = parse(path)
+    assert isinstance(tree, ast.Module)
+    outer = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = [name for node in outer for name in imports(node, path)]
+    assert not [name for name in names if name.split(".")[0] == "peft"]
+
+
 @pytest.mark.parametrize(
     "module", ["poslens.attribution.curves.curve_summary", "poslens.cache.storage.store"]
 )
