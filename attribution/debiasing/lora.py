@@ -44,7 +44,7 @@ class Adapter:
 
     def __init__(self, backbone: Any, name: str, rank: int, alpha: int) -> None:
         # Pages and commands that show stored results import this module, and importing peft takes
-        # two seconds; beside a thread that imports transformers for a model it can fail.
+        # two seconds. While another thread imports transformers, it can also fail.
         from peft import LoraConfig, get_peft_model
 
         # Of what one library asks of another: nobody who trains a model can change it.
