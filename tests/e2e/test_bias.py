@@ -20,7 +20,7 @@ def test_run_the_tests_click_a_bar_and_open_a_pair(run_app: App, visit: Visit) -
     idle(page)
     button.click()
     expect(button).to_have_count(0)
-    expect(page.get_by_text("48 of 48 document pairs")).to_be_visible()
+    expect(page.get_by_text(re.compile("48 of 48 results"))).to_be_visible()
     expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
     expect(page.get_by_text("this model does not see the difference")).to_be_visible()
     figure = page.get_by_role("figure", name="Bias tests by test and model")
