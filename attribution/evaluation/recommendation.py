@@ -127,7 +127,8 @@ def _needed(undecided: Sequence[tuple[str, Comparison]]) -> str:
     if not counts:
         return ""
     n, name = min(counts)
-    return f"; about {n:,} held-out documents would be needed for {name}"
+    first = ", which needs the fewest" if len(counts) > 1 else ""
+    return f"; about {n:,} held-out documents would be needed for {name}{first}"
 
 
 def on_quality_front(points: Sequence[tuple[float | None, float | None]]) -> list[bool]:

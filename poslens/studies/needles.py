@@ -397,7 +397,10 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
         mean, difference = grid.mean(None), grid.last_minus_first
         if mean is None:
             return f"{name}: no cell."
-        sentences = [f"{name} retrieves {mean.text('.0%')} of the needles."]
+        sentences = [
+            f"{name} ranks the needle's text first of {grid.n} in {mean.text('.0%')} of the "
+            f"searches (by chance: {1 / grid.n:.0%})."
+        ]
         if difference is not None:
             sentences.append(
                 shift_sentence(

@@ -132,6 +132,8 @@ class Checker(ast.NodeVisitor):
                 return all(self.safe(one) for one in values)
             case ast.Starred(value) | ast.Lambda(_, value) | ast.GeneratorExp(value):
                 return self.safe(value)
+            case ast.Call(ast.Name("counted"), [_, noun], _):
+                return self.safe(noun)
             case ast.Call(ast.Name("plain" | "len" | "range"), _, _):
                 return True
             case ast.Call(ast.Attribute(ast.Name("panels"), "plain"), _, _):

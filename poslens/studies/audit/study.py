@@ -145,12 +145,14 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
     )
     limits = (
         "Brackets are 95% bootstrap intervals over documents; none with fewer than 10 documents. "
-        'Verdicts on differences between models use Holm-adjusted p, so a verdict can be "too few '
-        'documents" even if the interval excludes 0. Equivalent: the 90% interval of the '
-        f"difference is within ±{100 * SHARE_MARGIN:g}{POINTS}, even if the 95% interval excludes "
-        "0. Last minus first: the share of unretrieved sentences in the last third of each "
-        "document minus that in the first. Shares depend on the size of the corpus: compare models "
-        "on one corpus."
+        "The verdict on one model after shuffling uses its own 95% interval, whatever the number "
+        "of models. Verdicts on differences between models use Holm-adjusted p, so such a verdict "
+        'can be "too few documents" even if the interval excludes 0. Equivalent: the 90% interval '
+        f"of the difference is within ±{100 * SHARE_MARGIN:g}{POINTS}, even if the 95% interval "
+        "excludes 0. Where models truncate is measured on the longest texts, or on documents "
+        "joined to one long text. Last minus first: the share of unretrieved sentences in the "
+        "last third of each document minus that in the first. Shares depend on the size of the "
+        "corpus: compare models on one corpus."
     )
     parameters = Parameters(
         top=Integer(

@@ -102,22 +102,24 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
     unit = "pair"
     reads = (
         "PosLens moves the evidence to several positions in its document and ranks the document "
-        "against the unchanged rest of the corpus each time. The chart shows nDCG@10 at each "
-        "position. Every position has the same queries, so differences between positions are not "
-        "due to the queries."
+        "against the unchanged rest of the corpus each time. The last position is the last at "
+        "which the model still reads all of the evidence, so truncation does not lower it. The "
+        "chart shows nDCG@10 at each position. Every position has the same queries, so differences "
+        "between positions are not due to the queries."
     )
     limits = (
-        "0% is the first position in the document, 100% the last at which the model still reads "
-        "all of the evidence. nDCG@10 counts the document with the moved evidence as the only "
-        "relevant one. First minus last: nDCG@10 with the evidence first minus nDCG@10 with it "
-        "last, so positive means primacy. Controlled PSI: the position sensitivity index over "
-        f"these positions, with the same queries at each; {ONE_SIDED}. Brackets are 95% "
-        "bootstrap intervals over documents. Bands show variation within queries: before they are "
-        "computed, each query's mean over positions is subtracted. p is Holm-adjusted over the "
-        "tests shown together, so it can exceed 0.05 even if the interval excludes 0. Equivalent: "
+        "nDCG@10 counts the document with the moved evidence as the only relevant one. First minus "
+        "last: nDCG@10 with the evidence first minus nDCG@10 with it last, so positive means "
+        "primacy. Controlled PSI: the position sensitivity index over these positions, with the "
+        f"same queries at each; {ONE_SIDED}. Brackets are 95% bootstrap intervals over documents. "
+        "Bands show variation within queries: before they are computed, each query's mean over "
+        "positions is subtracted. p is Holm-adjusted over the tests of all models, and separately "
+        "over the comparisons between models, so it can exceed 0.05 even if the interval excludes "
+        "0. Equivalent: "
         f"the 90% interval of first minus last is within {MARGIN:g} of 0 (two one-sided tests at "
-        "5%). Moving a sentence may break references to it: the control on the Ranking page, which "
-        "moves another sentence of similar length, shows how much that changes nDCG@10."
+        "5%). Moving a sentence may break references to it. To see how much that alone changes "
+        "nDCG@10, turn on the control on the Ranking page, which moves another sentence of similar "
+        "length."
     )
     parameters = Parameters(
         positions=Integer(

@@ -111,7 +111,7 @@ def test_the_python_call_gives_the_commands_numbers(corpus: str, tmp_path: Path)
     assert frame["length"].tolist() == ["64", "all"]
     assert frame["accuracy"].tolist() == [row["accuracy"] for row in printed]
     (verdict,) = found.verdicts
-    assert verdict.startswith("BM25 retrieves 100% of the needles. ")
+    assert verdict.startswith("BM25 ranks the needle's text first of ")
     assert found.save(tmp_path / "x.csv").is_file() and "BM25" in found._repr_html_()
     with pytest.raises(UserError, match="no table 'x': choose from cells, summary"):
         found.to_frame("x")
