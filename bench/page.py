@@ -13,7 +13,8 @@ then from the cache. The limit is the same click in a Streamlit page with only a
 of text.
 
 The first visit of every page is timed twice: by its URL in a browser that has not loaded PosLens
-before (visit), compared with the empty page, and by a click in the navigation (page).
+before, until the first heatmap, chart or table (visit) and until the first chart (chart), compared
+with the empty page; and by a click in the navigation (page).
 
 Everything is repeated --rounds times, and alternately for an earlier checkout of PosLens if
 --against names one.
@@ -70,6 +71,7 @@ CLICK = """
 
 
 HEATMAP = ".hm-pane[data-side=document]"
+CHART = ".js-plotly-plot .main-svg"
 SHOWN = f"{HEATMAP}, .js-plotly-plot, [data-testid=stDataFrame]"
 # Whether the page with this name shows an element that was not there before.
 NEW = """
@@ -194,11 +196,12 @@ def of_traffic(clicks: int, checkout: Path) -> None:
     print(f"a click brings {sum(received) / clicks / 1000:.1f} kB, n={clicks}")
 
 
-def of_visits() -> dict[str, float]:
-    """Milliseconds from opening each page's URL to its first text, chart or table, at the very
-    first visit, when included results are read and figures are drawn."""
+def of_visits(checkout: Path) -> dict[str, float]:
+    """Milliseconds from opening each page's URL to its first heatmap, chart or table, and to its
+    first chart if it has one, at the very first visit, when included results are read and figures
+    are drawn."""
     times = {}
-    with dashboard(shipped=True) as (url, browser, _):
+    with dashboard(shipped=True, checkout=checkout) as (url, browser, _):
         page = browser.new_page(viewport={"width": 1440, "height": 1000})
         page.goto(url)
         page.locator(HEATMAP).first.wait_for(timeout=120_000)
@@ -210,18 +213,20 @@ def of_visits() -> dict[str, float]:
             began = time.perf_counter()
             page.goto(f"{url}/{(address or '').split('/')[-1]}")
             page.locator(SHOWN).filter(visible=True).first.wait_for(timeout=120_000)
-            times[f"visit {page.url.split('?')[0].split('/')[-1] or 'explain'}"] = 1000 * (
-                time.perf_counter() - began
-            )
+            name = page.url.split("?")[0].split("/")[-1] or "explain"
+            times[f"visit {name}"] = 1000 * (time.perf_counter() - began)
+            if name != "storage":
+                page.locator(CHART).first.wait_for(timeout=120_000)
+                times[f"chart {name}"] = 1000 * (time.perf_counter() - began)
             page.close()
     return times
 
 
-def of_pages() -> dict[str, float]:
-    """Milliseconds from a click in the navigation to each page's first text, chart or table, at the
-    first visit, after Explain was open."""
+def of_pages(checkout: Path) -> dict[str, float]:
+    """Milliseconds from a click in the navigation to each page's first heatmap, chart or table, at
+    the first visit, after Explain was open."""
     times = {}
-    with dashboard(shipped=True) as (url, browser, _):
+    with dashboard(shipped=True, checkout=checkout) as (url, browser, _):
         page = browser.new_page(viewport={"width": 1440, "height": 1000})
         page.goto(url)
         page.locator(HEATMAP).first.wait_for(timeout=120_000)
@@ -314,8 +319,10 @@ def main() -> None:
         for name, checkout in checkouts.items():
             for label, several in of_clicks(given.clicks, checkout).items():
                 times[label, name] += several
-        for label, milliseconds in (of_visits() | of_pages()).items():
-            times[label, "here"].append(milliseconds)
+        for measure in (of_visits, of_pages):
+            for name, checkout in checkouts.items():
+                for label, milliseconds in measure(checkout).items():
+                    times[label, name].append(milliseconds)
         visit, clicks = of_bare(given.clicks)
         times["visit", "limit"].append(visit)
         times["click", "limit"] += clicks
