@@ -93,9 +93,8 @@ def run_board(
 
 def results_unit(noun: str, n_runs: int, n_failed: int = 0) -> str:
     """What the progress of one run counts, or of several, and how many of it failed."""
-    runs = f"{n_runs} runs" if n_runs > 1 else ""
-    notes = ", ".join(filter(None, (runs, f"{n_failed:,} failed" if n_failed else "")))
-    return ("results" if runs else plural(noun)) + (f" ({notes})" if notes else "")
+    failed = f" ({n_failed:,} failed)" if n_failed else ""
+    return ("results" if n_runs > 1 else plural(noun)) + failed
 
 
 def start_once(jobs: Sequence[Job]) -> None:

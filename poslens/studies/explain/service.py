@@ -97,13 +97,13 @@ def average(
             _edges(controlled.ci_low, controlled.ci_high),
             f"{text}, minus {CONTROLS[kind]}",
         )
-        provenance = of_controlled(model, method, data.name, controlled, "")
+        provenance = of_controlled(model, method, data.name, controlled, "all pairs")
         return Average(stored, total, mean, None, provenance, controlled)
     if curve.n < MIN_PAIRS:
         return Average(stored, total, None, summary, None)
     text = _note(curve.n, curve.n_documents)
     mean = Mean(curve.mean, curve.positions, _edges(curve.ci_low, curve.ci_high), text)
-    return Average(stored, total, mean, summary, of_curve(model, curve, ""))
+    return Average(stored, total, mean, summary, of_curve(model, curve, "all pairs"))
 
 
 def _note(n: int, n_documents: int) -> str:
