@@ -127,8 +127,9 @@ def _needed(undecided: Sequence[tuple[str, Comparison]]) -> str:
     if not counts:
         return ""
     n, name = min(counts)
-    first = ", which needs the fewest" if len(counts) > 1 else ""
-    return f"; about {n:,} held-out documents would be needed for {name}{first}"
+    others = [other for other, _ in undecided if other != name]
+    more = f", more for {_listed(others)}" if others else ""
+    return f"; about {n:,} held-out documents would be needed for {name}{more}"
 
 
 def on_quality_front(points: Sequence[tuple[float | None, float | None]]) -> list[bool]:

@@ -50,7 +50,7 @@ def _relocation(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
         items = tuple(_differences(scope))
         numbers.append(Number("last_minus_first", name, cause.last_minus_first, "+.4f", "", items))
     if cause.lost is not None:
-        name = "score lost when the evidence is truncated"
+        name = "mean score where the evidence is read whole minus past the context limit"
         numbers.append(Number("lost", name, cause.lost, "+.4f"))
     return jobs, PartAnswer(
         shift_sentence(

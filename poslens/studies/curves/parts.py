@@ -40,7 +40,10 @@ from poslens.study_part import (
 )
 
 LIMITS = "Attribution isn't causation; see the effect of moving the evidence, below."
-PROFILE_LIMITS = "The query-free profile attributes the document's own vector and uses no query."
+PROFILE_LIMITS = (
+    "The query-free profile shows how sensitive the document's own vector is to each token; no "
+    "query is involved."
+)
 PROFILE = make_method("profile")
 
 

@@ -117,8 +117,9 @@ RANKING = PartQuestion(
 CALIBRATION = PartQuestion(
     "calibration",
     "Effect of attention calibration",
-    "The setting is selected on one half of the data set and evaluated on the other half; on "
-    "another data set, another setting may be better.",
+    "Calibration spreads a model's attention more evenly over the text's blocks of tokens, without "
+    "training. The setting is selected on one half of the data set and evaluated on the other "
+    "half; on another data set, another setting may be better.",
     "queries",
     _calibration,
 )

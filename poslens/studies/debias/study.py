@@ -76,7 +76,7 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         "each text to the mean, weighted by token count, of its sentences' vectors, each computed "
         "by the unchanged model from that sentence alone. Debiasing results are measured on the "
         "other half. With 0 steps, nothing is trained, and only settings of attention calibration "
-        "are compared."
+        "are compared: calibration spreads a model's attention more evenly over blocks of tokens."
     )
     limits = (
         "In the first chart, models further left have less position bias, and models further up "
@@ -176,9 +176,7 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         if corpus.setup is None:
             notes.append("No held-out queries with judgments, so nDCG@10 is not measured.")
         if not corpus.pairs:
-            notes.append(
-                "No evidence is moved, so the effect of its position on scores is not measured."
-            )
+            notes.append("No evidence is moved, so the effect of moving it is not measured.")
         return notes
 
     def subjects(
@@ -281,7 +279,9 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
             parts.append(f"nDCG@10 {quality.value:.3f} over {counted(quality.n, 'query')}{by}")
         if (ranking := summary.ranking) is not None:
             psi = "" if ranking.psi is None else f", PSI {ranking.psi:.3f}"
-            parts.append(f"its harmonic mean over positions {ranking.harmonic.value:.3f}{psi}")
+            parts.append(
+                f"its harmonic mean over evidence positions {ranking.harmonic.value:.3f}{psi}"
+            )
         if (share := summary.share) is not None:
             parts.append(f"{100 * share.value:.1f}% of sentences unretrieved")
         setting = summary.point.calibration

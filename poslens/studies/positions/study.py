@@ -65,8 +65,8 @@ def _of_scope(subject: PositionSubject, scope: Scope) -> PositionSubject:
 
 
 CONTROLLED_PSI = (
-    "controlled PSI (position sensitivity index, with the same queries at each position; 0: "
-    "equally good at every position)"
+    "controlled PSI (position sensitivity index: 1 − lowest / highest mean nDCG@10 of a position, "
+    "with the same queries at each)"
 )
 
 PART = StudyPart(
