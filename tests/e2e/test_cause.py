@@ -49,10 +49,10 @@ def test_stepping_moves_the_evidence_and_the_score(cause: Page) -> None:
 def test_rank_displacement_and_another_way_to_take_out(cause: Page) -> None:
     cause.get_by_text("Rank among the data set's other documents").click()
     expect(cause.get_by_text("1 of 56").first).to_be_visible()
-    cause.get_by_text("Move the whole text, to separate position from content").click()
+    settled(cause).get_by_text("Move the whole text, to separate position from content").click()
     expect(cause.get_by_text("BM25, neutral prefix").first).to_be_visible()
     expect(cause.get_by_text("adds no position embeddings")).to_be_visible()
-    cause.get_by_text("Ablation settings").click()
+    settled(cause).get_by_text("Ablation settings").click()
     settled(cause).get_by_role("radio", name="filler", exact=True).click()
     expect(cause.get_by_text("ablation(by=filler").first).to_be_attached()
     expect(cause).to_have_url(re.compile("rank=true"))

@@ -82,7 +82,7 @@ def test_an_estimate_has_three_columns_in_files_and_one_on_pages() -> None:
         "p": 0.5,
     }
     assert entries(unknown)["share_low"] is None
-    assert shown(known) == {"model": "a", "unretrieved": "0.2 [0.1, 0.4]", "p value": 0.5}
+    assert shown(known) == {"model": "a", "unretrieved": "0.3 [0.1, 0.4]", "p value": 0.5}
     assert Table(Row, lambda rows: rows).formats() == {"p value": ".2g"}
     assert shown(unknown)["unretrieved"] == ""
     frame = Table(Row, lambda rows: rows).frame([[known], [unknown]])
