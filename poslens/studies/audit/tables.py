@@ -111,11 +111,11 @@ class TruncationRow:
     tokens: int = column("Tokens of the text.")
     last_token_from: int = column(
         "Number of the first token of the last word that the model reads, from 1.",
-        title="last word read: number of its first token",
+        title="last word read: from token",
     )
     last_token_to: int = column(
         "Number of the last token of the last word that the model reads, from 1.",
-        title="last word read: number of its last token",
+        title="last word read: to token",
     )
     context_limit: int = column("Tokens that the model is set to read at most.")
     read_to_the_end: bool = column("Whether the model reads the text to its end.")

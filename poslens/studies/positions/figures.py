@@ -19,7 +19,7 @@ from poslens.figures.figure_base import (
 from poslens.figures.palettes import Style
 from poslens.studies.positions.summary import PositionSummary
 
-TITLE = "Position of the evidence (0%: first, 100%: last that is read in full)"
+TITLE = "Evidence position: 0% first, 100% last read"
 
 
 def ndcg_by_position(
