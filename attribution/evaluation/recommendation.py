@@ -47,9 +47,10 @@ def recommendation(
         return Recommendation(False, f"On held-out documents, {_listed(worse)}.")
     if not better:
         if undecided or not measured:
+            open_measures = " or ".join(name for name, _ in undecided) or "position bias"
             return Recommendation(
                 False,
-                "Too few held-out documents to decide whether position bias changes"
+                f"Too few held-out documents to decide whether {open_measures} changes"
                 f"{_needed(undecided)}.",
             )
         return Recommendation(False, "Held-out documents show no less position bias.")

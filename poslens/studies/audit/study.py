@@ -82,7 +82,8 @@ PART = StudyPart(
     "audit",
     "Truncation and unretrieved sentences",
     "The queries are the documents' own sentences, including those past the context limit; users "
-    "phrase theirs differently.",
+    "phrase theirs differently. Documents that PosLens cannot split into sentences, such as Thai "
+    "ones, are searched but give no queries.",
     "documents",
     (
         Measure(
