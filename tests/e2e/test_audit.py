@@ -24,12 +24,11 @@ def test_from_nothing_stored_to_the_sentences_of_a_document(run_app: App, visit:
     expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
     # What is stored are ranks: questions are counted without another run.
     idle(page)
-    page.get_by_role("radio", name="question").click()
-    expect(page.get_by_text(re.compile(r"BM25: .* \d+ questions of"))).to_be_visible()
+    asked = page.get_by_text(re.compile(r"BM25: .* \d+ questions of"))
+    press(page.get_by_role("radio", name="question"), asked.is_visible)
     expect(page.get_by_role("button", name="Compute")).to_have_count(0)
     idle(page)
-    page.get_by_role("radio", name="sentence").click()
-    expect(said).to_be_visible()
+    press(page.get_by_role("radio", name="sentence"), said.is_visible)
     # All begin with the same sentence, which retrieves the first document and not the others.
     grid = page.locator("[class*=st-key-audit-documents] .dvn-scroller").first
     link = page.get_by_role("link", name="Explain a pair of this document")
