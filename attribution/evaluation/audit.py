@@ -291,8 +291,7 @@ def unretrieved_share(
     *,
     read: bool | None = None,
 ) -> Estimate | None:
-    """Share of unretrieved sentences, of the documents that have such sentences; None without any.
-    `read` is as in `share_row`."""
+    """Share of unretrieved sentences, of documents that have any; `read` is as in `share_row`."""
     rows = (share_row(each, order, query_form, top, read=read) for each in documents)
     return _share([row for row in rows if row[1]])
 

@@ -141,19 +141,17 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
     reads = (
         "Each sentence of the corpus is a query, including those past a model's context limit. It "
         "is unretrieved if its own document is not in the top k. Thin lines show the same "
-        "documents with their sentences in random order: a position effect that survives shuffling "
-        "is not due to content."
+        "documents with shuffled sentences: a position effect that remains is not due to content."
     )
     limits = (
         "Brackets are 95% bootstrap intervals over documents; none with fewer than 10 documents. "
-        "The verdict on one model after shuffling uses its own 95% interval, whatever the number "
-        "of models. Verdicts on differences between models use Holm-adjusted p, so such a verdict "
-        'can be "too few documents" even if the interval excludes 0. Equivalent: the 90% interval '
-        f"of the difference is within ±{100 * SHARE_MARGIN:g}{POINTS}, even if the 95% interval "
+        "The verdict on one model after shuffling uses its 95% interval, unadjusted. Verdicts on "
+        'differences between models use Holm-adjusted p, so such a verdict can be "too few '
+        'documents" even if the interval excludes 0. Equivalent: the 90% interval of the '
+        f"difference is within ±{100 * SHARE_MARGIN:g}{POINTS}, even if the 95% interval "
         "excludes 0. Where models truncate is measured on the longest texts, or on documents "
-        "joined to one long text. Last minus first: the share of unretrieved sentences in the "
-        "last third of each document minus that in the first. Shares depend on the size of the "
-        "corpus: compare models on one corpus."
+        "joined to one long text. Last minus first: the share in the last third of each document "
+        "minus that in the first. Shares depend on the size of the corpus: compare models on one."
     )
     parameters = Parameters(
         top=Integer(
