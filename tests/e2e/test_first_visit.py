@@ -36,7 +36,9 @@ def test_files_say_which_mean_they_hold(shipped_app: App, go: Visit) -> None:
             body.get_by_role("button", name=f"Download {form.upper()}").click()
         said = started.value.path().read_text(encoding="utf-8")
         assert re.search(r'"n_pairs": 304\b', said) and "bootstrap over 68 documents" in said, what
-        assert ("selection" in said) == (what == "Heatmap"), "the pair's own"
+        pair = re.search(r'"selection": "pair [\w-]+"', said)
+        assert (pair is not None) == (what == "Heatmap"), "the pair's own"
+        assert '"selection": "all pairs"' in said, "the mean's pairs"
 
 
 def test_a_touch_screen_shows_charts_without_a_toolbar(shipped_app: App, browser: Browser) -> None:
