@@ -100,13 +100,14 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
             low=0,
             high=5000,
             step=20,
-            help="0 trains nothing: calibration settings are compared over all queries, and the "
-            "best on half of the documents is tested on the other half. Training stops early once "
-            "the position effect on validation texts of the training half (cosine of a text with "
-            "its sentences in the last third minus that with those in the first) is within "
-            f"{DEFAULT.margin:g} of 0, is at most {DEFAULT.tolerance:.0%} of its initial value, or "
-            "stops falling. A model whose position effect is within that distance of 0 from the "
-            "start is not trained.",
+            help="0 trains nothing: only calibration settings are compared, over all queries, and "
+            "the setting that does best on one half of the documents is tested on the other half. "
+            "Position effect: mean cosine of a text with the sentences in its last third minus "
+            "that with those in its first third, on validation texts of the training half. "
+            "Training stops early once the interval of this effect is within "
+            f"{DEFAULT.margin:g} of 0, or the effect is at most {DEFAULT.tolerance:.0%} of its "
+            f"initial value or stops falling. If the interval is within {DEFAULT.margin:g} of 0 "
+            "before training, the model is not trained.",
         ),
         seed=Integer(
             title="Seed",
@@ -121,15 +122,18 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
             low=0,
             high=100_000,
             help="Number of pairs whose evidence is moved. They are spread evenly over the "
-            "held-out half; without training, over the data set. 0 measures rankings alone.",
+            "held-out half; without training, over the data set. With 0, no evidence is moved, "
+            "and the relocation difference, the position effect on rank and saliency are not "
+            "measured.",
         ),
         strengths=Numbers(
             title="Calibration strengths",
             default=(0.5, 1.0),
             low=0.0,
             high=1.0,
-            help="Attention calibration strengths to compare, each 0 to 1. The first strength, "
-            "with the first block size and layers, is also applied to the debiased model.",
+            help="Attention calibration strengths to compare, each 0 to 1. The debiased model is "
+            "also tested with calibration, using the first value of each of the three calibration "
+            "settings.",
         ),
         blocks=Numbers(
             title="Calibration blocks",

@@ -114,15 +114,14 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         f"nDCG@10 of a position), with the same queries at each; {ONE_SIDED}. Brackets are 95% "
         "bootstrap intervals over documents. "
         "Bands show variation within queries: before they are computed, each query's mean over "
-        "positions is subtracted. p is Holm-adjusted over the tests of all models, and separately "
-        "over the comparisons between models, so it can exceed 0.05 even if the interval excludes "
-        "0. Compared with a model whose first minus last is exactly 0, such as BM25, a model's "
-        "difference is its own first minus last, but its p is adjusted over other tests. "
-        "Equivalent: "
+        "positions is subtracted. p is Holm-adjusted over the tests of single models, and "
+        "separately over the comparisons between models, so it can exceed 0.05 even if the "
+        "interval excludes 0. If one of two compared models has a first minus last of exactly 0, "
+        "as BM25 does, their difference is, up to sign, the other model's first minus last; its p "
+        "can still differ from that model's own. Equivalent: "
         f"the 90% interval of first minus last is within {MARGIN:g} of 0 (two one-sided tests at "
-        "5%). Moving a sentence may break references to it. To see how much that alone changes "
-        "nDCG@10, turn on the control on the Ranking page, which moves another sentence of similar "
-        "length."
+        '5%). Moving a sentence may break references to it: the switch "Control: move another '
+        'sentence" on the Ranking page shows how much that alone changes nDCG@10.'
     )
     parameters = Parameters(
         positions=Integer(
