@@ -164,14 +164,14 @@ class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
     )
     limits = (
         "Relocation difference: score with the evidence in the last third minus first third, so "
-        "negative means primacy. nDCG@10 first minus last: with the evidence first minus with it "
-        "last, so positive means primacy. Nearer to 0, both mean less position bias. Saliency "
-        "index: primacy-recency index of the mean saliency curve, negative for primacy; nearer to "
-        "0, it need not mean less bias. Brackets are 95% bootstrap intervals over documents; p is "
+        "negative means primacy. nDCG@10 difference: with the evidence first minus with it last, "
+        "so positive means primacy. Nearer to 0, both mean less position bias. Saliency index: "
+        "primacy-recency index of the mean saliency curve, negative for primacy; nearer to 0, it "
+        "need not mean less bias. Brackets are 95% bootstrap intervals over documents; p is "
         "adjusted for the number of rows (Holm). Equivalent: the 90% interval is within the margin "
-        "(two one-sided tests at 5%), which is 0.05 standard deviations of the scores, 0.02 of "
-        "nDCG@10 first minus last, 0.01 of nDCG@10, 2 percentage points of unretrieved sentences, "
-        "or 0.05 of the saliency index."
+        "(two one-sided tests at 5%), which is 0.05 standard deviations of the scores, 0.02 of the "
+        "nDCG@10 difference, 0.01 of nDCG@10, 2 percentage points of unretrieved sentences, or "
+        "0.05 of the saliency index."
     )
     parameters = Parameters(
         pairs=Integer(

@@ -102,23 +102,22 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
     unit = "pair"
     reads = (
         "PosLens moves the evidence to several positions in its document and ranks the document "
-        "against the unchanged rest of the corpus each time. The last position is the last at "
-        "which the model still reads all of the evidence, so truncation does not lower it. The "
-        "chart shows nDCG@10 at each position. Every position has the same queries, so differences "
-        "between positions are not due to the queries."
+        "against the unchanged rest of the corpus each time. The last position is the latest at "
+        "which the model reads all of the evidence, so truncation of the evidence does not lower "
+        "nDCG@10 there. The chart shows nDCG@10 at each position. Every position has the same "
+        "queries, so differences between positions are not due to the queries."
     )
     limits = (
         "nDCG@10 counts the document with the moved evidence as the only relevant one. First minus "
         "last: nDCG@10 with the evidence first minus nDCG@10 with it last, so positive means "
         "primacy. Controlled PSI: the position sensitivity index, 1 − (lowest / highest mean "
         f"nDCG@10 of a position), with the same queries at each; {ONE_SIDED}. Brackets are 95% "
-        "bootstrap intervals over documents. "
-        "Bands show variation within queries: before they are computed, each query's mean over "
-        "positions is subtracted. p is Holm-adjusted over the tests of single models, and "
-        "separately over the comparisons between models, so it can exceed 0.05 even if the "
-        "interval excludes 0. If one of two compared models has a first minus last of exactly 0, "
-        "as BM25 does, their difference is, up to sign, the other model's first minus last; its p "
-        "can still differ from that model's own. Equivalent: "
+        "bootstrap intervals over documents. Bands show variation within queries: before they are "
+        "computed, each query's mean over positions is subtracted. p is Holm-adjusted over the "
+        "tests of single models, and separately over the comparisons between models, so it can "
+        "exceed 0.05 even if the interval excludes 0. If one of two compared models has a first "
+        "minus last of exactly 0, as BM25 does, their difference is, up to sign, the other model's "
+        "first minus last; its p can still differ from that model's own. Equivalent: "
         f"the 90% interval of first minus last is within {MARGIN:g} of 0 (two one-sided tests at "
         '5%). Moving a sentence may break references to it: the switch "Control: move another '
         'sentence" on the Ranking page shows how much that alone changes nDCG@10.'

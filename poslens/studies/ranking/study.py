@@ -76,15 +76,15 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
         "that the model reads more of the evidence."
     )
     limits = (
-        "Position sensitivity index: PSI = 1 − (lowest / highest mean nDCG@10 of a bin). The bins "
-        "are 20 equal ranges of evidence position, or the data set's own groups of queries by "
-        "evidence position if it has them (except in the table of PSI by document length). In that "
-        'table, the row "read whole" has only queries whose evidence is within the context limit. '
-        "With few queries per bin, PSI is large even without a bias, so compare it with PSI under "
-        "permutation: the mean PSI after evidence positions are permuted across queries. The p of "
-        "a PSI is the share of "
-        "permutations whose PSI is at least as large; the p of a paired difference is two-sided, "
-        "from the bootstrap, and Holm-adjusted. 95% intervals are bootstrap intervals over "
+        "Position sensitivity index: PSI = 1 − (lowest / highest mean nDCG@10 of a bin). If the "
+        "data set groups its queries by evidence position, these groups are the bins. Otherwise, "
+        "and always in the table of PSI by document length, the bins are 20 equal ranges of "
+        'evidence position. In that table, the row "read whole" has only queries whose evidence '
+        "lies entirely within the context limit. With few queries per bin, PSI is large even "
+        "without a bias, so compare it with PSI under permutation: the mean PSI after evidence "
+        "positions are permuted across queries. The p of a PSI is the share of permutations whose "
+        "PSI is at least as large; the p of a paired difference is two-sided, from the bootstrap, "
+        "and Holm-adjusted. 95% intervals are bootstrap intervals over "
         "relevant documents, except those of success@10 (S@10), which come from a formula (Agresti "
         "and Coull) and assume independent queries. S@10 per query is the share of queries with a "
         "relevant document in the top 10; S@10 per pair, the share of query-document pairs whose "
@@ -101,8 +101,9 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
         own_corpus=Switch(
             title="Search the query's own corpus",
             help="Search only the query's part of the corpus (in PosIR, its language and domain), "
-            "as in published figures. Searching the whole corpus is harder. If it has documents in "
-            "several languages, it also shows whether a model prefers those in the query's.",
+            "as in published figures. Searching the whole corpus is harder; in a corpus with "
+            "several languages, it also shows whether a model prefers documents in the query's "
+            "language.",
         ),
         monolingual=Switch(
             title="Search the query's language",
