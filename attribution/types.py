@@ -294,7 +294,7 @@ _COUNTED = {"n_pairs": "pair", "n_queries": "query", "n_documents": "document"}
 
 def in_words(entry: Mapping[str, object]) -> dict[str, str]:
     """The fields of provenance that have a value, as captions show them: `304 pairs`, `document
-    truncated in 184 pairs`, `max length 512 tokens`."""
+    truncated in 184 pairs`, `max length: 512 tokens`."""
     return {name: _in_words(name, value, entry) for name, value in entry.items() if str(value)}
 
 
@@ -308,7 +308,7 @@ def _in_words(name: str, value: object, entry: Mapping[str, object]) -> str:
         if of == "document":
             return f"{counted(n, of)} truncated"
         return f"document truncated {'for' if of == 'query' else 'in'} {counted(n, of)}"
-    words = f"{name.replace('_', ' ')} {value}"
+    words = f"{name.replace('_', ' ')}: {value}"
     return f"{words} tokens" if name == "max_length" else words
 
 

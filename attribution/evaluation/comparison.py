@@ -106,10 +106,13 @@ class Comparison:
         return high <= self.margin if side == "higher" else low >= -self.margin
 
     def text(self, form: str = "+.3f", scale: float = 1.0, unit: str = "") -> str:
-        """The difference, times `scale`, with its interval and unit, the verdict, and about how
-        many documents would decide."""
-        needed = "" if self.needed is None else f", about {self.needed:,} needed"
-        return f"{self.difference.times(scale).text(form)}{unit}, {self.verdict}{needed}"
+        """The difference, times `scale`, with its interval and unit, and the decision."""
+        return f"{self.difference.times(scale).text(form)}{unit}, {self.decision}"
+
+    @property
+    def decision(self) -> str:
+        """The verdict, and about how many documents would decide."""
+        return self.verdict + ("" if self.needed is None else f", about {self.needed:,} needed")
 
     @property
     def sentence(self) -> str:

@@ -233,8 +233,8 @@ def test_provenance_says_what_it_knows() -> None:
     )
     names = [name for name, _ in full.items()]
     assert "truncated" in names and "prompts" not in names and "selection" not in names
-    assert full.caption().startswith("poslens 0.1.0 · model MiniLM · model source hub · ")
-    assert "max length 512 tokens · document truncated in 0 pairs" in full.caption()
+    assert full.caption().startswith("poslens: 0.1.0 · model: MiniLM · model source: hub · ")
+    assert "max length: 512 tokens · document truncated in 0 pairs" in full.caption()
     assert (
         "1 document truncated" in replace(full, n_pairs=None, n_documents=3, truncated=1).caption()
     )

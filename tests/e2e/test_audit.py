@@ -17,7 +17,7 @@ def test_from_nothing_stored_to_the_sentences_of_a_document(run_app: App, visit:
     idle(page)
     page.get_by_role("button", name="Compute").click()
     expect(page.get_by_role("figure", name="Unretrieved sentences by position")).to_be_visible()
-    said = page.get_by_text(re.compile(r"BM25: .* \d+ sentences of \d+ documents"))
+    said = page.get_by_text(re.compile(r"BM25: .*\b\d+ sentences of \d+ documents"))
     expect(said).to_be_visible()
     no_error(page)
     # A run's last tick draws the page anew, and could undo a click before it.

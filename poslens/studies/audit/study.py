@@ -113,7 +113,7 @@ PART = StudyPart(
         ),
         Measure(
             "tokens_read",
-            "tokens read, at most, in a test on the longest texts",
+            "most tokens that the model reads, measured on the longest texts",
             _tokens_read,
             ",.0f",
             unit="texts",
@@ -368,7 +368,7 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
             verdict = judged(difference, SHARE_MARGIN)
             sentences.append(AFTER_SHUFFLING[verdict])
             if verdict == "higher" and summary.n_truncated:
-                sentences.append("This includes sentences past the context limit.")
+                sentences.append("Sentences past the context limit are counted too.")
         if summary.recovered is not None and summary.base is not None:
             points = f"{summary.recovered.times(100).text('+.1f')}{POINTS}"
             sentences.append(f"Recovered compared with {summary.base.name}: {points}.")
@@ -384,7 +384,7 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
             n_documents=len(summary.documents),
             truncated=summary.n_truncated if family_of(index.spec) is DENSE else None,
             selection=(
-                f"queries: {index.query_form}s, top {index.top}",
+                f"{index.query_form}s as queries, top {index.top}",
                 index.collection.drawn,
                 summary.sample,
             ),

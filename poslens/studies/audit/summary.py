@@ -252,14 +252,14 @@ def unretrieved_sentence(summary: AuditSummary, share: Estimate, control: Estima
     """The share of unretrieved sentences, and that after shuffling (`control`)."""
     form, top = summary.index.query_form, summary.index.top
     missed = (
-        f"{_percent(share)} of {form}s don't retrieve their own document"
+        f"{_percent(share)} of {form}s, used as queries, don't retrieve their own document"
         if share.value
-        else f"every {form} retrieves its own document"
+        else f"every {form}, used as a query, retrieves its own document"
     )
-    shuffled = _percent(control) if control.value else "none"
+    shuffled = f"{_percent(control)} don't" if control.value else "all do"
     return (
-        f"{summary.name}: {missed} in the top {top} ({shuffled} unretrieved after shuffling; "
-        f"{summary.n_sentences:,} {form}s of {len(summary.documents):,} documents)."
+        f"{summary.name}: {missed} in the top {top}; with each document's sentences shuffled, "
+        f"{shuffled} ({summary.n_sentences:,} {form}s of {len(summary.documents):,} documents)."
     )
 
 

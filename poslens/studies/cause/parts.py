@@ -50,7 +50,7 @@ def _relocation(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
         items = tuple(_differences(scope))
         numbers.append(Number("last_minus_first", name, cause.last_minus_first, "+.4f", "", items))
     if cause.lost is not None:
-        name = "mean score where the evidence is read whole minus past the context limit"
+        name = "mean score with the evidence read whole, minus mean score with it truncated"
         numbers.append(Number("lost", name, cause.lost, "+.4f"))
     return jobs, PartAnswer(
         shift_sentence(
@@ -100,7 +100,7 @@ def _segments(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
     ]
     return jobs, PartAnswer(
         shift_sentence(
-            "With the segments in random order, the similarity of a segment to the whole text",
+            "With each text's segments in random order, the similarity of a segment to that text",
             causes["random order"].last_minus_first,
             "from the first to the last third",
             "Content near the {} of a text weighs more in its vector.",

@@ -353,7 +353,7 @@ def selection_sentence(plain: DebiasSummary) -> str:
         )
     before, changes = test.before, test.changes
     parts = [
-        f"{name} ({old:.3f} without it) by {change.text()}"
+        f"{name} by {change.difference.text('+.3f')} from {old:.3f} ({change.decision})"
         for name, old, change in (
             (NDCG, before.mean.value, changes.quality),
             (
@@ -369,7 +369,8 @@ def selection_sentence(plain: DebiasSummary) -> str:
     return (
         f"{head}. {test.recommendation.reason} Of all settings, {test.name} ({test.setting}) has "
         f"the highest harmonic mean of {NDCG} over positions on the {len(test.selected_on):,} "
-        f"queries used for selection. On the {before.n:,} held-out queries, it changes "
+        f"queries used for selection. On the {before.n:,} held-out queries "
+        f"({before.mean.n_resampled:,} documents), it changes "
         f"{'; '.join(parts)}."
     )
 

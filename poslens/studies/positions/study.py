@@ -64,16 +64,20 @@ def _of_scope(subject: PositionSubject, scope: Scope) -> PositionSubject:
     return replace(subject, moved=replace(subject.moved, pairs=scope.moved, selection=selection))
 
 
-CONTROLLED_PSI = (
-    "controlled PSI (position sensitivity index: 1 − lowest / highest mean nDCG@10 of a position, "
-    "with the same queries at each)"
+_PSI = (
+    "position sensitivity index, 1 minus the ratio of the lowest to the highest mean nDCG@10 at a "
+    "position; every position has the same queries"
+)
+_LAST = (
+    "The last position is the latest at which the model reads all of the evidence, so truncation "
+    "of the evidence does not lower nDCG@10 there."
 )
 
 PART = StudyPart(
     "position_effect",
     "Effect of the evidence's position on rank",
     "Moving a sentence may break references between sentences. The document with the moved "
-    "evidence counts as the only relevant one.",
+    f"evidence counts as the only relevant one. {_LAST}",
     "queries",
     (
         Measure("first", "nDCG@10 with the evidence first", lambda it: it.effect.first, ".3f"),
@@ -87,7 +91,9 @@ PART = StudyPart(
             lambda it: it.effect.effect.difference,
             items=_items,
         ),
-        Measure("controlled_psi", CONTROLLED_PSI, lambda it: it.effect.psi, ".3f", ONE_SIDED),
+        Measure(
+            "controlled_psi", f"controlled PSI ({_PSI})", lambda it: it.effect.psi, ".3f", ONE_SIDED
+        ),
     ),
     subject=_of_scope,
 )
@@ -102,16 +108,14 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
     unit = "pair"
     reads = (
         "PosLens moves the evidence to several positions in its document and ranks the document "
-        "against the unchanged rest of the corpus each time. The last position is the latest at "
-        "which the model reads all of the evidence, so truncation of the evidence does not lower "
-        "nDCG@10 there. The chart shows nDCG@10 at each position. Every position has the same "
-        "queries, so differences between positions are not due to the queries."
+        f"against the unchanged rest of the corpus each time. {_LAST} The chart shows nDCG@10 at "
+        "each position. Every position has the same queries, so differences between positions are "
+        "not due to the queries."
     )
     limits = (
         "nDCG@10 counts the document with the moved evidence as the only relevant one. First minus "
         "last: nDCG@10 with the evidence first minus nDCG@10 with it last, so positive means "
-        "primacy. Controlled PSI: the position sensitivity index, 1 − (lowest / highest mean "
-        f"nDCG@10 of a position), with the same queries at each; {ONE_SIDED}. Brackets are 95% "
+        f"primacy. Controlled PSI: {_PSI}; {ONE_SIDED}. Brackets are 95% "
         "bootstrap intervals over documents. Bands show variation within queries: before they are "
         "computed, each query's mean over positions is subtracted. p is Holm-adjusted over the "
         "tests of single models, and separately over the comparisons between models, so it can "

@@ -34,12 +34,12 @@ from poslens.study_part import MAX_PAIRS, Item, Measure, StudyPart
 
 TOP = 10
 
-_ENOUGH: Mapping[Cause, str] = {
-    "competitor": "removing near-duplicates and other relevant documents suffices",
-    "not read": "reading the whole document suffices",
-    "position": "moving its evidence suffices",
-    "dilution": "its evidence alone is retrieved",
-    "no match": "none of these changes suffices",
+_CHANGES: Mapping[Cause, str] = {
+    "competitor": "remove near-duplicates and other relevant documents",
+    "not read": "read the whole document",
+    "position": "move the evidence",
+    "dilution": "use the evidence alone as the document",
+    "no match": "no change helps",
 }
 """What brings a missed document into the top k, by cause, in the order that changes are tried."""
 
@@ -53,8 +53,8 @@ def _items(summary: WhySummary) -> Iterator[Item]:
 PART = StudyPart(
     "misses",
     "Causes of missed documents",
-    "Changes are tried in a fixed order. The cause is named after the first that brings the "
-    "document into the top 10; later ones might too.",
+    "The changes in parentheses are tried in this order. A miss gets the cause of the first that "
+    "brings its document into the top 10; a later one might do so too.",
     "pairs",
     (
         Measure(
@@ -67,12 +67,12 @@ PART = StudyPart(
         *(
             Measure(
                 cause.replace(" ", "_"),
-                f'share of misses with the cause "{cause}" ({_ENOUGH[cause]})',
+                f'share of misses with the cause "{cause}" ({_CHANGES[cause]})',
                 methodcaller("share", cause),
                 ".3f",
                 unit="misses",
             )
-            for cause in _ENOUGH
+            for cause in _CHANGES
         ),
     ),
     {"queries": MAX_PAIRS},

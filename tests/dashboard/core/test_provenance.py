@@ -91,7 +91,7 @@ def test_minus_null_names_its_control_and_counts_its_own_pairs(
     found = interventions.controlled(compute, bm25, OCCLUSION, "unrelated", pairs, sample.pairs)
     made = of_controlled(compute.identify(bm25), OCCLUSION, "sample", found, "Slovak")
     assert made.n_pairs == len(pairs) - 1 and made.control == "unrelated query, subtracted"
-    assert "control unrelated query, subtracted" in made.caption()
+    assert "control: unrelated query, subtracted" in made.caption()
     figure = minus_null_curves([("BM25", found)], OCCLUSION, Style(), [made])
     axis = figure.layout.yaxis.title.text.replace("<br>", " ")
     assert axis.startswith("Score lost by occlusion") and axis.endswith("(unrelated query)")

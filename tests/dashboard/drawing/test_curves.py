@@ -405,7 +405,7 @@ def test_provenance_is_in_the_figure_and_its_caption() -> None:
     text = note.text.replace("<br>", " ")
     assert "<" not in text and "data &lt;b&gt;set&lt;/b&gt;" in text
     assert text.count("sha256:00") == 1, "what the models share is said once"
-    assert "model one" in text and "model two" in text
+    assert "model: one" in text and "model: two" in text
     assert captioned.layout.height > STYLE.height_px
     assert captioned.layout.width == STYLE.width_px
 

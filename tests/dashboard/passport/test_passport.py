@@ -293,7 +293,7 @@ def test_a_corpus_no_larger_than_the_top_10_is_audited_at_the_top_1(tmp_path: Pa
     run = passports.job(compute, passports.passport(compute, spec, data, only=["audit"])).start()
     run.wait()
     audit = part(passports.passport(compute, spec, data, only=["audit"]), "audit")
-    assert "8 sentences of 4 documents" in audit.finding and "top 1 (" in audit.finding
+    assert "8 sentences of 4 documents" in audit.finding and "top 1;" in audit.finding
     numbers = {number.key: number for number in audit.numbers}
     assert numbers["tokens_read"].estimate.n and len(numbers["unretrieved"].items) == 4
 

@@ -133,7 +133,7 @@ def test_bm25_over_a_data_set_with_its_own_statistics(sample: DataSet, tmp_path:
     curve = compute.curve(spec, method, pairs, sample.name)
     assert curve.summary.curve.n == 6
     assert "statistics of sample" in curve.provenance().caption()
-    assert "prompts none" in curve.provenance().caption()
+    assert "prompts: none" in curve.provenance().caption()
     tested = faithfulness_service.of_pair(compute, pairs[0], spec, method, ErasureParameters())
     assert tested.gain is not None and tested.gain.deletion_area > 0
     # Other statistics are another model: nothing is taken from the wrong cache.

@@ -43,7 +43,7 @@ def test_a_model_that_reads_more_than_configured_says_so_and_a_click_takes_its_l
     assert page.multiselect(key="models").value == ["MiniLM@configured"]
     assert len(shown_scores(page)) == 1
     assert not any("truncates at" in one.value for one in page.caption)
-    assert any("max length 256" in one.value.replace("\\", "") for one in page.caption)
+    assert any("max length: 256" in one.value.replace("\\", "") for one in page.caption)
 
 
 def test_models_that_read_more_than_configured_share_one_line() -> None:

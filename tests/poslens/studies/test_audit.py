@@ -101,19 +101,19 @@ def test_the_verdict_states_result_interval_and_meaning(summaries: list[AuditSum
     verdicts = [AUDIT.verdict(one) for one in summaries]
     for verdict, summary in zip(verdicts, summaries, strict=True):
         share = summary.shares["original"]
-        missed = r"[\d.]+% \[[\d., ]+\] of sentences don't retrieve their own document"
+        missed = r"[\d.]+% \[[\d., ]+\] of sentences, used as queries, don't retrieve their own"
         if share is not None and share.value == 0:
-            missed = "every sentence retrieves its own document"
+            missed = "every sentence, used as a query, retrieves its own"
         assert re.search(
-            rf": {missed} in the top 3 \((none|[\d.]+% \[.+\]) unretrieved after shuffling; "
-            r"72 sentences of 12 documents\)\.",
+            rf": {missed} document in the top 3; with each document's sentences shuffled, "
+            r"(all do|[\d.]+% \[.+\] don't) \(72 sentences of 12 documents\)\.",
             verdict,
         )
     none, few = Estimate(0.0, 0.0, 0.0), Estimate(0.0002, 0.0001, 0.001)
-    assert "own document in the top 3 (none unretrieved after shuffling; 72" in (
+    assert "top 3; with each document's sentences shuffled, all do (72 sentences" in (
         unretrieved_sentence(summaries[0], none, none)
     )
-    assert ": 0.02% [0.01%, 0.10%] of sentences don't" in unretrieved_sentence(
+    assert ": 0.02% [0.01%, 0.10%] of sentences, used" in unretrieved_sentence(
         summaries[0], few, none
     )
     assert re.search(r"Recovered compared with BM25: [+-][\d.]+", verdicts[1])
