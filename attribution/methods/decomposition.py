@@ -292,10 +292,11 @@ register(
                 "biases",
                 BIASES,
                 "Where the model's bias terms go. explicit: all into one bias share. decompx: the "
-                "first layer's value-projection bias to the token whose value vector it is added "
-                "to, all others into the bias share. absdot: each bias to the tokens in proportion "
-                "to |bias · the token's part of the vector that the bias is added to|, as in "
-                "DecompX's reference configuration (BERT-like models, up to 512 tokens).",
+                "first layer's value-projection bias, which is added to every token's value "
+                "vector, counts for that token; all others go into the bias share. absdot: each "
+                "bias to the tokens in proportion to |bias · the token's part of the vector that "
+                "the bias is added to|, as in DecompX's reference configuration (BERT-like models, "
+                "up to 512 tokens).",
             ),
             MethodParameter(
                 "part",

@@ -24,7 +24,7 @@ def test_from_nothing_stored_to_the_sentences_of_a_document(run_app: App, visit:
     expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
     # What is stored are ranks: questions are counted without another run.
     idle(page)
-    asked = page.get_by_text(re.compile(r"BM25: .* \d+ questions of"))
+    asked = page.get_by_text(re.compile(r"BM25: .*\b\d+ questions of"))
     press(page.get_by_role("radio", name="question"), asked.is_visible)
     expect(page.get_by_role("button", name="Compute")).to_have_count(0)
     idle(page)
