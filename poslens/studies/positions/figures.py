@@ -19,7 +19,7 @@ from poslens.figures.figure_base import (
 from poslens.figures.palettes import Style
 from poslens.studies.positions.summary import PositionSummary
 
-TITLE = "Evidence position (0%: first, 100%: last)"
+TITLE = "Evidence position (0% first, 100% last)"
 
 
 def ndcg_by_position(
