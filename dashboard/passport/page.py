@@ -99,8 +99,7 @@ def board() -> None:
             model_card = read(spec)
         if model_card is not None:
             cards.append(model_card)
-            # Drawn at once: reading a passport for the first time takes a while, and so does
-            # drawing it.
+            # Part by part: reading a passport for the first time takes a while.
             alone = len(specs) == 1
             with row.container(width="stretch" if alone else WIDTH):
                 card(model_card, alone=alone)

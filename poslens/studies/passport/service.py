@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import pandas as pd
 
@@ -74,6 +75,26 @@ class PairScore:
     score: float
 
 
+class Answers(Sequence[Part]):
+    """The parts of a passport, each read when it is first asked for and then kept, so that a page
+    can draw one before the next is read."""
+
+    def __init__(self, questions: Sequence[PartQuestion], scope: Scope) -> None:
+        self._questions, self._scope = questions, scope
+        self._parts: dict[int, Part] = {}
+
+    def __len__(self) -> int:
+        return len(self._questions)
+
+    def __getitem__(self, index: Any) -> Any:
+        number = range(len(self))[index]
+        if isinstance(number, range):
+            return tuple(map(self.__getitem__, number))
+        if number not in self._parts:
+            self._parts[number] = self._questions[number].part(self._scope)
+        return self._parts[number]
+
+
 @dataclass(frozen=True)
 class ModelPassport:
     """The stored results on a model's position bias over a data set."""
@@ -83,7 +104,7 @@ class ModelPassport:
     title: str
     n_pairs: int
     n_documents: int
-    parts: tuple[Part, ...]
+    parts: Sequence[Part]
     scope: Scope
 
     @cached_property
@@ -158,11 +179,7 @@ def passport(
         data.title,
         len(data.pairs),
         data.pairs.n_documents,
-        tuple(
-            question.part(scope)
-            for key, question in QUESTIONS.items()
-            if only is None or key in only
-        ),
+        Answers([q for key, q in QUESTIONS.items() if only is None or key in only], scope),
         scope,
     )
 

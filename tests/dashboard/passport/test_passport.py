@@ -27,6 +27,7 @@ from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.resolve import register_folder, resolve
 from poslens.attribution.types import Side
 from poslens.compute.compute import Compute, service
+from poslens.compute.runs import Job
 from poslens.dashboard.__main__ import app
 from poslens.export.browser import Page, in_page
 from poslens.studies.curves.parts import index_sentence
@@ -34,7 +35,7 @@ from poslens.studies.passport import service as passports
 from poslens.studies.passport.document import document_bytes, printed_html
 from poslens.studies.passport.service import ModelPassport
 from poslens.studies.ranking import service as rankings
-from poslens.study_part import Part, shift_sentence
+from poslens.study_part import Part, PartAnswer, PartQuestion, Scope, shift_sentence
 from tests.support.chromium import chromium
 from tests.support.nouns import NOUNS
 from tests.support.pages import open_page
@@ -102,6 +103,27 @@ def test_numbers_are_those_of_their_own_services(
     assert "leans toward the beginning" in part(primacy, "attribution").finding
     assert part(primacy, "relocation").finding.startswith("The score drops by 0.")
     assert value(primacy, "relocation", "last_minus_first") < 0
+
+
+def test_each_part_is_read_once_and_is_ready_before_the_next(
+    shipped: Compute, sample: datasets.DataSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    def counted(question: PartQuestion) -> PartQuestion:
+        def read(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
+            order.append(question.key)
+            return question.read(scope)
+
+        return replace(question, read=read)
+
+    questions = {key: counted(question) for key, question in passports.QUESTIONS.items()}
+    monkeypatch.setattr(passports, "QUESTIONS", questions)
+    card = passports.passport(shipped, resolve("MiniLM"), sample)
+    assert order == []
+    first = next(iter(card.parts))
+    assert order == [first.key]
+    assert tuple(card.parts)[:1] == card.parts[:1] == (first,) and order == list(questions)
 
 
 def test_every_number_lies_within_its_interval(primacy: ModelPassport) -> None:
