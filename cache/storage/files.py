@@ -59,6 +59,9 @@ class Layer(Protocol):
 
 _layers: dict[Path, Layer] = {}
 
+_TICK_NS = 50_000_000
+"""Two writes that are further apart have different modification times, in nanoseconds."""
+
 
 def set_fallback(root: Path, layer: Layer | None) -> None:
     """Read results that `root` lacks from `layer`; None removes the fallback. Code that changes,
@@ -99,15 +102,19 @@ class Files:
         return self.folder / model.fingerprint / name
 
     def stamp(self, model: ModelKey, method: Method) -> tuple[tuple[int, int], ...]:
-        """Sizes and modification times of the file and its write-ahead log; equal to an earlier
-        stamp only if nothing was written in between."""
-        path = self.path(model, method)
+        """Sizes and modification times of the file and its write-ahead log, here and in the
+        fallback; equal to an earlier stamp only if nothing was written in between."""
+        path, now = self.path(model, method), time.time_ns()
         stamps = []
         for part in (path, path.with_name(path.name + "-wal")):
             with suppress(OSError):
                 about = part.stat()
                 stamps.append((about.st_size, about.st_mtime_ns))
-        return tuple(stamps)
+                # The next write may have the same time, and need not make the file larger.
+                if abs(now - about.st_mtime_ns) < _TICK_NS:
+                    stamps.append((now, 0))
+        fallback = self.read_fallback(model, method, lambda files: files.stamp(model, method))
+        return (*stamps, *(fallback or ()))
 
     @contextmanager
     def reading(self, model: ModelKey, method: Method) -> Iterator[sqlite3.Connection | None]:

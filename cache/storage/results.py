@@ -35,6 +35,25 @@ _DECODED: LRUCache[tuple[bytes, Any]] = LRUCache(32 << 20, weigh=lambda entry: l
 
 _NO_ROW = StoredRow(0, None, None)
 
+_KEY_BYTES = 200
+"""Memory of a key without its texts, in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Decoded rows by key, in the order of the keys, and the reasons of stored failures. `stamp` is
+    that of the files, `digest` covers all rows, and `size` is theirs in bytes."""
+
+    stamp: object
+    results: dict[Key, Any]
+    failed: dict[Key, str]
+    digest: str
+    size: int
+
+
+# What was read last, because a page asks several times whether a job is done, and for its results.
+_ROWS: LRUCache[_Rows] = LRUCache(32 << 20, weigh=lambda rows: rows.size)
+
 
 def itself(key: Key) -> Key:
     """The key itself, for items that consist of nothing but their key."""
@@ -89,21 +108,12 @@ class Results(Generic[Item, T]):
     def select(self, model: ModelKey, method: Method, items: Sequence[Item]) -> Stored[T]:
         """All stored results of `items`. Only results that this process has not read before are
         decoded, so results must be immutable."""
-        keys = [self.key(item) for item in items]
-        rows = rows_of(self._files, model, method, self._kind, keys)
-        results: dict[str, T] = {}
-        failed: dict[str, str] = {}
-        digest = hashlib.sha256()
-        for key in keys:
-            _, reason, payload = rows.get(key, _NO_ROW)
-            digest.update(f"{key!r} {reason!r} {len(payload or b'')} ".encode() + (payload or b""))
-            if reason is not None:
-                failed[key.item] = reason
-            elif payload is not None:
-                result = self._decoded(model, method, key, payload)
-                if result is not None:
-                    results[key.item] = result
-        return Stored(results, failed, digest.hexdigest())
+        rows = self._rows(model, method, items)
+        return Stored(
+            {key.item: result for key, result in rows.results.items()},
+            {key.item: reason for key, reason in rows.failed.items()},
+            rows.digest,
+        )
 
     def put(self, model: ModelKey, method: Method, results: Sequence[tuple[Item, T]]) -> None:
         """Store results in one transaction, replacing earlier results of the same items.
@@ -124,18 +134,34 @@ class Results(Generic[Item, T]):
         self, model: ModelKey, method: Method, items: Sequence[Item], *, retry: bool = False
     ) -> list[Item]:
         """The items with neither a result nor, unless `retry`, a stored failure."""
-        keys = [self.key(item) for item in items]
-        stored = {
-            key
-            for key, (_, reason, payload) in rows_of(
-                self._files, model, method, self._kind, keys
-            ).items()
-            if (reason is not None and not retry)
-            or (payload is not None and self._decoded(model, method, key, payload) is not None)
-        }
-        return [item for item, key in zip(items, keys, strict=True) if key not in stored]
+        rows = self._rows(model, method, items)
+        done = rows.results.keys() if retry else rows.results.keys() | rows.failed.keys()
+        return [item for item in items if self.key(item) not in done]
 
     # -- rows ----------------------------------------------------------------------------------
+
+    def _rows(self, model: ModelKey, method: Method, items: Sequence[Item]) -> _Rows:
+        """The rows of `items`, from memory if nothing was written since they were read."""
+        keys = tuple(self.key(item) for item in items)
+        place = str(self._files.root), self.kind, model, repr(method), keys
+        stamp = self._files.stamp(model, method)
+        if (read := _ROWS.find(place)) is not None and read.stamp == stamp:
+            return read
+        rows = rows_of(self._files, model, method, self._kind, keys)
+        results: dict[Key, T] = {}
+        failed: dict[Key, str] = {}
+        digest, size = hashlib.sha256(), 0
+        for key in keys:
+            _, reason, payload = rows.get(key, _NO_ROW)
+            digest.update(f"{key!r} {reason!r} {len(payload or b'')} ".encode() + (payload or b""))
+            size += len(payload or b"") + _KEY_BYTES
+            if reason is not None:
+                failed[key] = reason
+            elif payload is not None:
+                result = self._decoded(model, method, key, payload)
+                if result is not None:
+                    results[key] = result
+        return _ROWS.keep(place, _Rows(stamp, results, failed, digest.hexdigest(), size))
 
     def _decoded(self, model: ModelKey, method: Method, key: Key, payload: bytes) -> T | None:
         """The decoded `payload`, from memory if this process has decoded it before; None if it is

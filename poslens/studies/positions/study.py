@@ -41,6 +41,7 @@ from poslens.studies.positions.summary import (
     Moved,
     PositionSubject,
     PositionSummary,
+    RankedQueries,
     no_effect,
     ranked_queries,
 )
@@ -303,7 +304,7 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
             return PositionSummary(
                 model,
                 subject,
-                tuple(queries),
+                RankedQueries(tuple(queries)),
                 effect,
                 position_effect(nulls),
                 len(moved.pairs) - len(queries) - len(failed),

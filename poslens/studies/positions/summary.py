@@ -63,34 +63,10 @@ class PositionSubject:
 
 
 @dataclass(frozen=True)
-class PositionSummary:
-    """The position effect of one model. `left_out` counts the pairs whose evidence the model reads
-    in full at fewer than two positions; `failed` has the reasons why others have no ranks. `null`
-    is the effect of moving another sentence; None if it was not computed."""
+class RankedQueries:
+    """The ranked queries of one model, and the effect in each group of them."""
 
-    model: ModelIdentity
-    asked: PositionSubject
     queries: tuple[QueryPositions, ...]
-    effect: PositionEffect
-    null: PositionEffect | None
-    left_out: int
-    failed: Mapping[str, str]
-
-    @property
-    def name(self) -> str:
-        """The model's name."""
-        return self.model.spec.name
-
-    @property
-    def measured(self) -> MeasuredModel:
-        """nDCG@10 first minus last by query, for comparisons of models."""
-        gains = np.array([query.gains for query in self.queries])
-        differences = first_minus_last(gains).reshape(-1, 1)
-        ids = [query.pair.pair_id for query in self.queries]
-        documents = {query.pair.pair_id: query.pair.document for query in self.queries}
-        rows = dict(zip(ids, differences, strict=True))
-        measure = ItemMeasure(FIRST_MINUS_LAST, "queries", MARGIN, rows, documents)
-        return MeasuredModel(self.name, (measure,))
 
     @cached_property
     def groups(self) -> dict[tuple[str, str], PositionEffect]:
@@ -121,6 +97,42 @@ class PositionSummary:
                 ("language", language or "unknown"),
                 [query for query in self.queries if (query.pair.language or "") == language],
             )
+
+
+@dataclass(frozen=True)
+class PositionSummary:
+    """The position effect of one model. `left_out` counts the pairs whose evidence the model reads
+    in full at fewer than two positions; `failed` has the reasons why others have no ranks. `null`
+    is the effect of moving another sentence; None if it was not computed."""
+
+    model: ModelIdentity
+    asked: PositionSubject
+    ranked: RankedQueries
+    effect: PositionEffect
+    null: PositionEffect | None
+    left_out: int
+    failed: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.model.spec.name
+
+    @property
+    def queries(self) -> tuple[QueryPositions, ...]:
+        """The ranked queries."""
+        return self.ranked.queries
+
+    @property
+    def measured(self) -> MeasuredModel:
+        """nDCG@10 first minus last by query, for comparisons of models."""
+        gains = np.array([query.gains for query in self.queries])
+        differences = first_minus_last(gains).reshape(-1, 1)
+        ids = [query.pair.pair_id for query in self.queries]
+        documents = {query.pair.pair_id: query.pair.document for query in self.queries}
+        rows = dict(zip(ids, differences, strict=True))
+        measure = ItemMeasure(FIRST_MINUS_LAST, "queries", MARGIN, rows, documents)
+        return MeasuredModel(self.name, (measure,))
 
 
 def ranked_queries(

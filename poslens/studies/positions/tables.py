@@ -146,7 +146,7 @@ def _of_effect(name: str, moved: str, effect: PositionEffect) -> Iterator[Positi
 
 
 def _groups(summary: PositionSummary) -> Iterator[PositionGroupRow]:
-    for (by, group), effect in summary.groups.items():
+    for (by, group), effect in summary.ranked.groups.items():
         yield PositionGroupRow(
             summary.name,
             by,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 from poslens.attribution.types import Method, TextPair
 from poslens.cache.lru_cache import LRUCache
 from poslens.cache.storage import results
+from poslens.cache.storage.files import Files
+from poslens.cache.storage.results import rows_of
 from poslens.cache.storage.schema import Owner, Schema
 from poslens.cache.storage.store import ModelKey, Store
 from tests.support.counts import Count, counts
@@ -27,6 +30,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], results.Stored]:
     def read(root: Path) -> results.Stored:
         with monkeypatch.context() as patch:
             patch.setattr(results, "_DECODED", LRUCache(1 << 20, weigh=lambda kept: len(kept[0])))
+            patch.setattr(results, "_ROWS", LRUCache(1 << 20, weigh=lambda rows: rows.size))
             return counts(root).select(MODEL, METHOD, PAIRS)
 
     return read
@@ -63,6 +67,32 @@ def test_reading_again_equals_reading_afresh_whatever_happened(
     with Store(tmp_path).writing(MODEL, METHOD) as db:
         db.execute("DELETE FROM result")
     assert store.select(MODEL, METHOD, PAIRS).results == fresh(tmp_path).results == {}
+
+
+def test_files_are_read_again_only_after_a_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[int] = []
+
+    def counted(files: Files, model: ModelKey, method: Method, kind: str, keys: Any) -> Any:
+        reads.append(len(keys))
+        return rows_of(files, model, method, kind, keys)
+
+    monkeypatch.setattr(results, "rows_of", counted)
+    store = counts(tmp_path)
+    for number in range(3):
+        store.put(MODEL, METHOD, [(PAIRS[number], Count(number))])
+        # Files that have just changed are always read: the next change may have the same time.
+        time.sleep(0.1)
+        for _ in range(2):
+            stored = store.select(MODEL, METHOD, PAIRS)
+            assert list(stored.results.values()) == [Count(n) for n in range(number + 1)]
+            assert store.missing(MODEL, METHOD, PAIRS) == PAIRS[number + 1 :]
+        assert len(reads) == number + 1
+    time.sleep(0.1)
+    with Store(tmp_path).writing(MODEL, METHOD) as db:  # as another process would
+        db.execute("DELETE FROM result")
+    assert store.missing(MODEL, METHOD, PAIRS) == PAIRS
 
 
 def test_only_what_is_new_is_decoded(tmp_path: Path) -> None:
