@@ -109,6 +109,8 @@ class Files:
         for part in (path, path.with_name(path.name + "-wal")):
             with suppress(OSError):
                 about = part.stat()
+                if about.st_size == 0:  # a log that readers created
+                    continue
                 stamps.append((about.st_size, about.st_mtime_ns))
                 # The next write may have the same time, and need not make the file larger.
                 if abs(now - about.st_mtime_ns) < _TICK_NS:
