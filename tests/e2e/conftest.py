@@ -171,12 +171,23 @@ class Shared:
 _shared: list[Shared] = []
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
-    """The browser ends before tests of other folders: while it runs, no other event loop can."""
-    if nextitem is None or not nextitem.path.is_relative_to(HERE):
+class _Closing:
+    """Closes the browser before tests of other folders: while it runs, no other event loop can. A
+    test that fails may be run again at once, so its own end is too early."""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        if not item.path.is_relative_to(HERE):
+            self.pytest_sessionfinish()
+
+    def pytest_sessionfinish(self) -> None:
         while _shared:
             _shared.pop().close()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # As a plugin of its own: hooks of this file see this folder's tests alone.
+    config.pluginmanager.register(_Closing())
 
 
 def _started() -> Shared:
