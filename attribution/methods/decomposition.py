@@ -292,8 +292,8 @@ register(
                 "biases",
                 BIASES,
                 "Where the model's bias terms go. explicit: all into one bias share. decompx: the "
-                "first layer's value-projection bias, which is added to every token's value "
-                "vector, counts for that token; all others go into the bias share. absdot: each "
+                "first layer adds its value-projection bias to the value vector of each token, and "
+                "each token keeps its copy; all others go into the bias share. absdot: each "
                 "bias to the tokens in proportion to |bias · the token's part of the vector that "
                 "the bias is added to|, as in DecompX's reference configuration (BERT-like models, "
                 "up to 512 tokens).",

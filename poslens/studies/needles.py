@@ -169,8 +169,8 @@ class Documents:
 def _retrieved(length: int) -> Measure[NeedleSummary]:
     return Measure(
         f"found_{length}",
-        f"share of needles whose text ranks first among {NEEDLES} texts of {length} tokens, each "
-        f"needle at {len(PART_DEPTHS)} depths",
+        f"share of searches that rank the needle's text first among {NEEDLES} texts of {length} "
+        f"tokens, with each needle at {len(PART_DEPTHS)} depths",
         lambda summary: summary.grid.mean(length),
         ".3f",
         f"chance level {1 / NEEDLES:.3f}",

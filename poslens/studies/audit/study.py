@@ -113,7 +113,7 @@ PART = StudyPart(
         ),
         Measure(
             "tokens_read",
-            "most tokens that the model reads, measured on the longest texts",
+            "maximum number of tokens that the model reads, measured on the longest texts",
             _tokens_read,
             ",.0f",
             unit="texts",

@@ -100,9 +100,9 @@ def _segments(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
     ]
     return jobs, PartAnswer(
         shift_sentence(
-            "With each text's segments in random order, the similarity of a segment to that text",
+            "With a text's segments in random order, a segment's similarity to the shuffled text",
             causes["random order"].last_minus_first,
-            "from the first to the last third",
+            "from its first to its last third",
             "Content near the {} of a text weighs more in its vector.",
             SCORE_MARGIN,
         ),

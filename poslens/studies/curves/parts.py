@@ -171,8 +171,8 @@ ATTRIBUTION = PartQuestion("attribution", "Attribution by position", LIMITS, "pa
 NULL_CONTROL = PartQuestion(
     "null_control",
     "Dependence on the query",
-    "The unrelated query comes from the same data set, so what the two queries share is subtracted "
-    "too.",
+    "The unrelated query comes from the same data set and may resemble the pair's own query; the "
+    "effect of what they have in common is subtracted too.",
     "pairs",
     _null_control,
     needs_queries=True,

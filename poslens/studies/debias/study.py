@@ -100,14 +100,14 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
             low=0,
             high=5000,
             step=20,
-            help="0 trains nothing: only calibration settings are compared, over all queries, and "
-            "the setting that does best on one half of the documents is tested on the other half. "
+            help="0 trains nothing and compares calibration settings alone: each over all queries, "
+            "and in a test on half of the documents, the one that does best on the other half. "
             "Position effect: mean cosine of a text with the sentences in its last third minus "
             "that with those in its first third, on validation texts of the training half. "
-            "Training stops early once the interval of this effect is within "
-            f"{DEFAULT.margin:g} of 0, or the effect is at most {DEFAULT.tolerance:.0%} of its "
-            f"initial value or stops falling. If the interval is within {DEFAULT.margin:g} of 0 "
-            "before training, the model is not trained.",
+            f"Training stops early if the effect's interval is within {DEFAULT.margin:g} of 0, if "
+            f"its magnitude is at most {DEFAULT.tolerance:.0%} of the initial one, or if its "
+            f"magnitude stops falling. If the interval is within {DEFAULT.margin:g} of 0 before "
+            "training, the model is not trained.",
         ),
         seed=Integer(
             title="Seed",
@@ -123,8 +123,8 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
             high=100_000,
             help="Number of pairs whose evidence is moved. They are spread evenly over the "
             "held-out half; without training, over the data set. With 0, no evidence is moved, "
-            "and the relocation difference, the position effect on rank and saliency are not "
-            "measured.",
+            "and three measures are missing: the relocation difference, saliency, and the effect "
+            "of the evidence's position on rank.",
         ),
         strengths=Numbers(
             title="Calibration strengths",
@@ -132,8 +132,8 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
             low=0.0,
             high=1.0,
             help="Attention calibration strengths to compare, each 0 to 1. The debiased model is "
-            "also tested with calibration, using the first value of each of the three calibration "
-            "settings.",
+            "also tested with calibration, with the first value of the fields for strengths, "
+            "blocks and layers.",
         ),
         blocks=Numbers(
             title="Calibration blocks",

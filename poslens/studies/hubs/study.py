@@ -55,8 +55,9 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
     question = "Which documents are retrieved by many queries that they don't answer, and why?"
     unit = "document"
     reads = (
-        f"{IN_DEGREE} In a skewed distribution, a few documents (hubs) are retrieved by many such "
-        "queries. Dotted lines: the same corpus with the words of each document in random order."
+        f"{IN_DEGREE} If in-degrees are skewed, a few documents (hubs) are in the top k of many "
+        "queries that they don't answer. Dotted lines: the same corpus with the words of each "
+        "document in random order."
     )
     limits = (
         "Documents judged relevant to a query are removed from its ranking before its top k is "

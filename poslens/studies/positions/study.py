@@ -118,14 +118,12 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         "last: nDCG@10 with the evidence first minus nDCG@10 with it last, so positive means "
         f"primacy. Controlled PSI: {_PSI}; {ONE_SIDED}. Brackets are 95% "
         "bootstrap intervals over documents. Bands show variation within queries: before they are "
-        "computed, each query's mean over positions is subtracted. p is Holm-adjusted over the "
-        "tests of single models, and separately over the comparisons between models, so it can "
-        "exceed 0.05 even if the interval excludes 0. If one of two compared models has a first "
-        "minus last of exactly 0, as BM25 does, their difference is, up to sign, the other model's "
-        "first minus last; its p can still differ from that model's own. Equivalent: "
+        "computed, each query's mean over positions is subtracted. p is Holm-adjusted, so it can "
+        "exceed 0.05 even if the interval excludes 0; tests of single models are adjusted "
+        "together, and so are comparisons between models. Equivalent: "
         f"the 90% interval of first minus last is within {MARGIN:g} of 0 (two one-sided tests at "
-        '5%). Moving a sentence may break references to it: the switch "Control: move another '
-        'sentence" on the Ranking page shows how much that alone changes nDCG@10.'
+        "5%). Moving a sentence may break references to it. To see how much this alone changes "
+        'nDCG@10, switch on "Control: move another sentence" on the Ranking page.'
     )
     parameters = Parameters(
         positions=Integer(
@@ -134,7 +132,7 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
             low=2,
             high=101,
             help="Number of positions to move the evidence to, 2 to 101. The default reuses the "
-            "scores of the Cause page (command `cause`).",
+            "scores of the Cause page and of the command `cause`.",
         ),
         pairs=Integer(
             title="Pairs",

@@ -28,7 +28,7 @@ from poslens.compute.provenance import ModelIdentity
 from poslens.paired import ItemMeasure, MeasuredModel
 
 ALL, WHOLE = "all", "read whole"
-FIRST_MINUS_LAST = "nDCG@10 difference (first minus last)"
+FIRST_MINUS_LAST = "drop in nDCG@10 (first minus last)"
 """Not "position effect": a lower difference may be a stronger effect. "Difference", so that a
 sentence that it is lower does not read as a lower nDCG@10."""
 

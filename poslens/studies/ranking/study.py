@@ -79,16 +79,16 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
         "Position sensitivity index: PSI = 1 − (lowest / highest mean nDCG@10 of a bin). If the "
         "data set groups its queries by evidence position, these groups are the bins. Otherwise, "
         "and always in the table of PSI by document length, the bins are 20 equal ranges of "
-        'evidence position. In that table, the row "read whole" has only queries whose evidence '
-        "lies entirely within the context limit. With few queries per bin, PSI is large even "
-        "without a bias, so compare it with PSI under permutation: the mean PSI after evidence "
-        "positions are permuted across queries. The p of a PSI is the share of permutations whose "
-        "PSI is at least as large; the p of a paired difference is two-sided, from the bootstrap, "
-        "and Holm-adjusted. 95% intervals are bootstrap intervals over "
-        "relevant documents, except those of success@10 (S@10), which come from a formula (Agresti "
-        "and Coull) and assume independent queries. S@10 per query is the share of queries with a "
-        "relevant document in the top 10; S@10 per pair, the share of query-document pairs whose "
-        "document is in the top 10."
+        'evidence position. In that table, the row "read whole" has the queries of all lengths '
+        "whose evidence (not necessarily the whole document) is within the context limit. With "
+        "few queries per bin, PSI is large even without a bias, so compare it with PSI under "
+        "permutation: the mean PSI after evidence positions are permuted across queries. The p "
+        "of a PSI is the share of permutations whose PSI is at least as large; the p of a paired "
+        "difference is two-sided, from the bootstrap, and Holm-adjusted. 95% intervals are "
+        "bootstrap intervals over relevant documents, except those of success@10 (S@10), which "
+        "come from a formula (Agresti and Coull) and assume independent queries. S@10 per query "
+        "is the share of queries with a relevant document in the top 10; S@10 per pair, the "
+        "share of query-document pairs whose document is in the top 10."
     )
     parameters = Parameters(
         runs=Several(

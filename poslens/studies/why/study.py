@@ -35,11 +35,11 @@ from poslens.study_part import MAX_PAIRS, Item, Measure, StudyPart
 TOP = 10
 
 _CHANGES: Mapping[Cause, str] = {
-    "competitor": "remove near-duplicates and other relevant documents",
-    "not read": "read the whole document",
-    "position": "move the evidence",
-    "dilution": "use the evidence alone as the document",
-    "no match": "no change helps",
+    "competitor": "retrieved without near-duplicates and other relevant documents",
+    "not read": "retrieved if the whole document is read",
+    "position": "retrieved with the evidence moved",
+    "dilution": "retrieved by the evidence alone",
+    "no match": "retrieved with none of these changes",
 }
 """What brings a missed document into the top k, by cause, in the order that changes are tried."""
 
@@ -53,8 +53,8 @@ def _items(summary: WhySummary) -> Iterator[Item]:
 PART = StudyPart(
     "misses",
     "Causes of missed documents",
-    "The changes in parentheses are tried in this order. A miss gets the cause of the first that "
-    "brings its document into the top 10; a later one might do so too.",
+    "The changes in parentheses are tried in the order listed. The first change that brings a "
+    "document into the top 10 determines the cause; a later change might do so too.",
     "pairs",
     (
         Measure(

@@ -92,7 +92,7 @@ def test_saliency_indices_are_those_of_the_models_mean_curves(
 def test_planted_biases_are_told_apart_where_it_matters(
     summaries: list[MeasuredSummary], differences: list[PairedDifference]
 ) -> None:
-    relocation, rank = "relocation difference", "nDCG@10 difference (first minus last)"
+    relocation, rank = "relocation difference", "drop in nDCG@10 (first minus last)"
     found = verdicts(differences, "MiniLM-recency", "MiniLM-primacy")
     assert found[relocation] == "higher" and found[rank] == "lower"
     assert found["unretrieved sentences"] == "equivalent"
