@@ -26,7 +26,7 @@ Provenances = Provenance | Sequence[Provenance]
 Span = tuple[float, float]
 
 POSITION_TITLE = "Relative position in the tokens read (%)"
-TEXT_TITLE = "Position in the whole text (% of its characters)"
+TEXT_TITLE = "Position in the text (% of characters)"
 BINS = np.arange(N_BINS)
 CLEAR = "rgba(0,0,0,0)"
 _LEGEND_EM = 17  # longer names are wrapped, so that they fit on a phone
@@ -128,11 +128,12 @@ def caption_line(entries: Sequence[Mapping[str, Any]]) -> str:
     """Provenance in one line: the differences between several entries, or the contents of a
     single one."""
     shared, rest = _parted(entries)
-    brief = [{k: v for k, v in entry.items() if k in _BRIEF} for entry in rest]
+    # Without labels: names of models, methods and data sets are known as such.
+    brief = [{k: v.removeprefix(f"{k}: ") for k, v in e.items() if k in _BRIEF} for e in rest]
     shown = brief if any(brief) else rest
     if not any(shown):
         names = ("model", "method", "dataset")
-        shown = [{k: shared[k].split("(")[0] for k in names if k in shared}]
+        shown = [{k: shared[k].removeprefix(f"{k}: ").split("(")[0] for k in names if k in shared}]
     return shorten(_joined(shown), _LINE_CHARACTERS, placeholder=" …")
 
 

@@ -16,14 +16,14 @@ MEAN = {**PAIR, "selection": "", "n_pairs": 304, "truncated": 184}
 
 
 def test_the_line_says_what_sets_entries_apart() -> None:
-    assert caption_line([PAIR, MEAN]) == "selection: pair p1; 304 pairs"
+    assert caption_line([PAIR, MEAN]) == "pair p1; 304 pairs"
     other = {**PAIR, "model": "MiniLM-recency", "weights": "e067"}
-    assert caption_line([PAIR, other]) == "model: MiniLM; model: MiniLM-recency"
+    assert caption_line([PAIR, other]) == "MiniLM; MiniLM-recency"
     assert caption_line([PAIR, {**PAIR, "weights": "e067"}]) == "weights: c006; weights: e067"
 
 
 def test_the_line_says_what_a_single_entry_is_of() -> None:
-    assert caption_line([PAIR]) == "model: MiniLM · method: saliency · dataset: sample"
+    assert caption_line([PAIR]) == "MiniLM · saliency · sample"
     assert caption_line([PAIR, PAIR]) == caption_line([PAIR])
 
 
