@@ -20,7 +20,7 @@ from poslens.compute.compute import service
 from tests.support import tiny_models
 from tests.support.pages import open_page
 
-WHOLE, READ = "Position in the whole text", "Relative position in the tokens read"
+WHOLE, READ = "Position in the text", "Relative position in the tokens read"
 
 
 @pytest.fixture

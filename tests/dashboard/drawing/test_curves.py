@@ -509,7 +509,7 @@ def test_means_over_whole_texts_end_where_few_were_read_and_say_how_many_were() 
     assert np.isfinite(line.y).tolist() == [b < 90 for b in range(100)]
     assert len(band.x) == 180 and np.isfinite(band.y).all() and max(band.x) == 89.5
     assert read.yaxis == "y2" and read.y[[0, 49, 50, 89, 99]].tolist() == [100, 100, 50, 50, 45]
-    assert figure.layout.xaxis.title.text.startswith("Position in the whole text")
+    assert figure.layout.xaxis.title.text.startswith("Position in the text")
     whole = replace(whole, n_read=np.full(100, 20), mean=np.ones(100))
     # Two bands and two lines; who was read whole has no third.
     assert len(curve_figures.mean_curves([found, whole], STYLE).data) == 5
