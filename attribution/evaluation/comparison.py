@@ -304,9 +304,10 @@ def _sentence(comparison: Comparison) -> str:
             return f"Too few documents to decide: an interval needs {MIN_DOCUMENTS}."
         needed = comparison.needed
         would = "" if needed is None else f"; about {needed:,} documents would be needed"
-        # Otherwise an interval that excludes 0 would contradict the verdict.
-        p = f" ({p_in_words(comparison)})" if interval[0] > 0 or interval[1] < 0 else ""
-        return f"Too few documents to decide{p}{would}."
+        if interval[0] > 0 or interval[1] < 0:  # would contradict the verdict without p
+            p = p_in_words(comparison)
+            return f"Not significant ({p}): too few documents to decide{would}."
+        return f"Too few documents to decide{would}."
     low, high = interval or (0.0, 0.0)
     small = f", by less than {margin}" if max(-low, high) <= comparison.margin else ""
     return f"{verdict.capitalize()}{small} ({p_in_words(comparison)})."

@@ -293,10 +293,10 @@ register(
                 BIASES,
                 "Where the model's bias terms go. explicit: all into one bias share. decompx: the "
                 "first layer adds its value-projection bias to the value vector of each token, and "
-                "each token keeps its copy; all others go into the bias share. absdot: each "
-                "bias to the tokens in proportion to |bias · the token's part of the vector that "
-                "the bias is added to|, as in DecompX's reference configuration (BERT-like models, "
-                "up to 512 tokens).",
+                "each token keeps its copy; all other biases go into the bias share. absdot: each "
+                "bias is divided among the tokens in proportion to |bias · the token's part of the "
+                "vector that the bias is added to|, as in DecompX's reference configuration "
+                "(BERT-like models, up to 512 tokens).",
             ),
             MethodParameter(
                 "part",

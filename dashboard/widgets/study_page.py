@@ -180,8 +180,8 @@ def study_section(
                     _results(study, data, summaries, on_click)
                 else:
                     st.info(
-                        f"{panels.plain(study.title)}: no result is complete yet; more has to be "
-                        "computed for each. Press Compute remaining."
+                        f"{panels.plain(study.title)}: nothing to show yet, because more results "
+                        "are needed. Press Compute remaining."
                         if done
                         else "No results have been computed. Press Compute."
                     )

@@ -95,7 +95,7 @@ def spoiled(own_service: None) -> None:
         ("methods", {"methods": ["saliency"]}, "0 of 1 tests of this pair are stored"),
         ("cause", {"tab": "Data set"}, "No results have been computed"),
         ("passport", {}, "Not computed yet"),
-        ("audit", {}, "Audit: no result is complete yet"),  # the reasons of two documents stay
+        ("audit", {}, "Audit: nothing to show yet"),  # the reasons of two documents stay
         ("ranking", {"tab": "Rankings"}, "No results have been computed"),
         ("map", {}, "of 68 are not computed yet"),
     ],

@@ -102,7 +102,7 @@ def _segments(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
         shift_sentence(
             "With a text's segments in random order, a segment's similarity to the shuffled text",
             causes["random order"].last_minus_first,
-            "from its first to its last third",
+            "from the first to the last third of that text",
             "Content near the {} of a text weighs more in its vector.",
             SCORE_MARGIN,
         ),

@@ -100,14 +100,15 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
             low=0,
             high=5000,
             step=20,
-            help="0 trains nothing and compares calibration settings alone: each over all queries, "
-            "and in a test on half of the documents, the one that does best on the other half. "
-            "Position effect: mean cosine of a text with the sentences in its last third minus "
-            "that with those in its first third, on validation texts of the training half. "
-            f"Training stops early if the effect's interval is within {DEFAULT.margin:g} of 0, if "
-            f"its magnitude is at most {DEFAULT.tolerance:.0%} of the initial one, or if its "
-            f"magnitude stops falling. If the interval is within {DEFAULT.margin:g} of 0 before "
-            "training, the model is not trained.",
+            help="With 0, nothing is trained, and only calibration settings are compared, each "
+            "over all queries. In addition, the setting that does best on one half of the documents is "
+            "tested on the other half. Training looks at the position effect in validation texts "
+            "of the training half: a text's mean cosine with the sentences of its last third, "
+            "minus its mean cosine with those of its first third (negative: primacy). It stops "
+            f"early if the effect's whole interval is within {DEFAULT.margin:g} of 0, if the "
+            f"effect shrinks to {DEFAULT.tolerance:.0%} of its initial size, or if it stops shrinking. If "
+            f"the interval is within {DEFAULT.margin:g} of 0 before training, the model is not "
+            "trained.",
         ),
         seed=Integer(
             title="Seed",
@@ -123,8 +124,9 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
             high=100_000,
             help="Number of pairs whose evidence is moved. They are spread evenly over the "
             "held-out half; without training, over the data set. With 0, no evidence is moved, "
-            "and three measures are missing: the relocation difference, saliency, and the effect "
-            "of the evidence's position on rank.",
+            "and three measures are missing: the relocation difference (the score with the "
+            "evidence in the last third minus that in the first), the effect of the evidence's "
+            "position on rank, and saliency.",
         ),
         strengths=Numbers(
             title="Calibration strengths",
@@ -132,8 +134,8 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
             low=0.0,
             high=1.0,
             help="Attention calibration strengths to compare, each 0 to 1. The debiased model is "
-            "also tested with calibration, with the first value of the fields for strengths, "
-            "blocks and layers.",
+            "also tested with calibration, using the first value in each of the three fields "
+            "(strengths, blocks, layers).",
         ),
         blocks=Numbers(
             title="Calibration blocks",
@@ -353,7 +355,7 @@ def selection_sentence(plain: DebiasSummary) -> str:
         )
     before, changes = test.before, test.changes
     parts = [
-        f"{name} by {change.difference.text('+.3f')} from {old:.3f} ({change.decision})"
+        f"{name} {change.difference.text('+.3f')}, from {old:.3f} ({change.decision})"
         for name, old, change in (
             (NDCG, before.mean.value, changes.quality),
             (
@@ -369,9 +371,8 @@ def selection_sentence(plain: DebiasSummary) -> str:
     return (
         f"{head}. {test.recommendation.reason} Of all settings, {test.name} ({test.setting}) has "
         f"the highest harmonic mean of {NDCG} over positions on the {len(test.selected_on):,} "
-        f"queries used for selection. On the {before.n:,} held-out queries "
-        f"({before.mean.n_resampled:,} documents), it changes "
-        f"{'; '.join(parts)}."
+        f"queries used for selection. Changes on the {before.n:,} held-out queries "
+        f"({before.mean.n_resampled:,} documents): {'; '.join(parts)}."
     )
 
 

@@ -66,12 +66,12 @@ def _of_scope(subject: PositionSubject, scope: Scope) -> PositionSubject:
 
 
 _PSI = (
-    "position sensitivity index, 1 minus the ratio of the lowest to the highest mean nDCG@10 at a "
-    "position; every position has the same queries"
+    "position sensitivity index of the same queries at every position: 1 minus the ratio of the "
+    "lowest to the highest mean nDCG@10"
 )
 _LAST = (
-    "The last position is the latest at which the model reads all of the evidence, so truncation "
-    "of the evidence does not lower nDCG@10 there."
+    "If the model can't read the whole document, the last position is the latest at which it still "
+    "reads all of the evidence, so a drop there is not due to truncated evidence."
 )
 
 PART = StudyPart(
@@ -119,11 +119,11 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         f"primacy. Controlled PSI: {_PSI}; {ONE_SIDED}. Brackets are 95% "
         "bootstrap intervals over documents. Bands show variation within queries: before they are "
         "computed, each query's mean over positions is subtracted. p is Holm-adjusted, so it can "
-        "exceed 0.05 even if the interval excludes 0; tests of single models are adjusted "
-        "together, and so are comparisons between models. Equivalent: "
+        "exceed 0.05 even if the interval excludes 0; tests of single models are adjusted as one "
+        "group, and comparisons between models as another. Equivalent: "
         f"the 90% interval of first minus last is within {MARGIN:g} of 0 (two one-sided tests at "
-        "5%). Moving a sentence may break references to it. To see how much this alone changes "
-        'nDCG@10, switch on "Control: move another sentence" on the Ranking page.'
+        '5%). Moving a sentence may break references to it. "Control: move another sentence" on '
+        "the Ranking page shows how much moving any sentence changes nDCG@10."
     )
     parameters = Parameters(
         positions=Integer(
@@ -144,8 +144,8 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         ),
         null=Switch(
             title="Control: move another sentence",
-            help="Also move another sentence of similar length, chosen at random; doubles the "
-            "computation.",
+            help="Repeat with another sentence of about the same length, chosen at random, moved "
+            "instead of the evidence. Doubles the computation.",
         ),
     )
     compared = ("MiniLM-primacy", "MiniLM", "MiniLM-recency")

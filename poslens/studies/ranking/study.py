@@ -79,8 +79,8 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
         "Position sensitivity index: PSI = 1 − (lowest / highest mean nDCG@10 of a bin). If the "
         "data set groups its queries by evidence position, these groups are the bins. Otherwise, "
         "and always in the table of PSI by document length, the bins are 20 equal ranges of "
-        'evidence position. In that table, the row "read whole" has the queries of all lengths '
-        "whose evidence (not necessarily the whole document) is within the context limit. With "
+        'evidence position. In that table, the row "read whole" has every query whose '
+        "evidence is entirely within the context limit, however long its document is. With "
         "few queries per bin, PSI is large even without a bias, so compare it with PSI under "
         "permutation: the mean PSI after evidence positions are permuted across queries. The p "
         "of a PSI is the share of permutations whose PSI is at least as large; the p of a paired "

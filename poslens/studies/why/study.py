@@ -35,11 +35,11 @@ from poslens.study_part import MAX_PAIRS, Item, Measure, StudyPart
 TOP = 10
 
 _CHANGES: Mapping[Cause, str] = {
-    "competitor": "retrieved without near-duplicates and other relevant documents",
+    "competitor": "retrieved if near-duplicates and other relevant documents are removed",
     "not read": "retrieved if the whole document is read",
-    "position": "retrieved with the evidence moved",
-    "dilution": "retrieved by the evidence alone",
-    "no match": "retrieved with none of these changes",
+    "position": "retrieved if the evidence is moved",
+    "dilution": "retrieved if the document is reduced to its evidence",
+    "no match": "not retrieved after any of these changes",
 }
 """What brings a missed document into the top k, by cause, in the order that changes are tried."""
 

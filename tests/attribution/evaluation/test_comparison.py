@@ -88,8 +88,8 @@ def test_a_verdict_that_the_adjustment_changed_says_so() -> None:
     open_ = replace(found, p=0.03, p_holm=0.06, needed=40, n_compared=2)
     assert open_.verdict == "too few documents"
     assert open_.sentence == (
-        "Too few documents to decide (p = 0.06, Holm-adjusted over 2 tests); about 40 documents "
-        "would be needed."
+        "Not significant (p = 0.06, Holm-adjusted over 2 tests): too few documents to decide; "
+        "about 40 documents would be needed."
     )
 
 
