@@ -101,14 +101,14 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
             high=5000,
             step=20,
             help="With 0, nothing is trained, and only calibration settings are compared, each "
-            "over all queries. In addition, the setting that does best on one half of the documents is "
-            "tested on the other half. Training looks at the position effect in validation texts "
-            "of the training half: a text's mean cosine with the sentences of its last third, "
-            "minus its mean cosine with those of its first third (negative: primacy). It stops "
-            f"early if the effect's whole interval is within {DEFAULT.margin:g} of 0, if the "
-            f"effect shrinks to {DEFAULT.tolerance:.0%} of its initial size, or if it stops shrinking. If "
-            f"the interval is within {DEFAULT.margin:g} of 0 before training, the model is not "
-            "trained.",
+            "over all queries. In addition, the setting that does best on one half of the "
+            "documents is tested on the other half. Training looks at the position effect in "
+            "validation texts of the training half: a text's mean cosine with the sentences "
+            "of its last third, minus its mean cosine with those of its first third "
+            "(negative: primacy). It stops early if the effect's whole interval is within "
+            f"{DEFAULT.margin:g} of 0, if the effect shrinks to {DEFAULT.tolerance:.0%} of "
+            "its initial size, or if it stops shrinking. If the interval is within "
+            f"{DEFAULT.margin:g} of 0 before training, the model is not trained.",
         ),
         seed=Integer(
             title="Seed",
