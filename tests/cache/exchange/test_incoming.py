@@ -146,34 +146,41 @@ def test_made_up_summaries_are_refused(rows: pa.RecordBatch, values: dict[str, A
         list(checked(file_of(SOURCE, changed(rows, **values)), "x", ""))
 
 
-@pytest.mark.parametrize(
-    "row",
-    [
-        beside("other: ranking", codec.pack_fields(RANKING | {"scores": [float("inf")]})),
-        beside("other: ranking", codec.pack_fields(RANKING | {"more": 1})),
-        beside("other: ranking", codec.pack_fields(RANKING), reason="both"),
-        beside("other: ranking", None, reason="x" * 5001),  # type: ignore[arg-type]
-        beside("other: ranking", made_up(b"[1]")),
-        beside("other: ranking", made_up(b"\xff")),
-        beside("other: ranking", made_up(b"[" * 100_000)),
-        beside("other: nothing known", codec.pack_fields(RANKING)),
-        beside("other: faithfulness x", codec.pack_fields(RANKING)),
-        beside("other: ranking", codec.pack_fields(RANKING), pair_id="x" * 4001),
-        beside("embedding: query", floats(1, float("nan"))),
-        beside("embedding: query", floats()),
-        beside("embedding: else", floats(1)),
-        beside("map", floats(1, 2, 3)),
-        beside("nothing known", floats(1)),
-    ],
+MADE_UP = (
+    beside("other: ranking", codec.pack_fields(RANKING | {"scores": [float("inf")]})),
+    beside("other: ranking", codec.pack_fields(RANKING | {"more": 1})),
+    beside("other: ranking", codec.pack_fields(RANKING), reason="both"),
+    beside("other: ranking", None, reason="x" * 5001),  # type: ignore[arg-type]
+    beside("other: ranking", made_up(b"[1]")),
+    beside("other: ranking", made_up(b"\xff")),
+    beside("other: ranking", made_up(b"[" * 100_000)),
+    beside("other: nothing known", codec.pack_fields(RANKING)),
+    beside("other: faithfulness x", codec.pack_fields(RANKING)),
+    beside("other: ranking", codec.pack_fields(RANKING), pair_id="x" * 4001),
+    beside("embedding: query", floats(1, float("nan"))),
+    beside("embedding: query", floats()),
+    beside("embedding: else", floats(1)),
+    beside("map", floats(1, 2, 3)),
+    beside("nothing known", floats(1)),
 )
+
+
+@pytest.mark.parametrize("row", MADE_UP)
+def test_made_up_results_of_other_kinds_do_not_fit(row: pa.RecordBatch) -> None:
+    data = file_of(SOURCE, row, beside("map", floats(1, 2)))
+    (bits,) = fitting(data, "x", "")
+    assert np.unpackbits(np.frombuffer(bits, np.uint8), count=2).tolist() == [0, 1]
+
+
 def test_made_up_results_of_other_kinds_are_rejected_and_counted(
-    rows: pa.RecordBatch, row: pa.RecordBatch, tmp_path: Path
+    rows: pa.RecordBatch, tmp_path: Path
 ) -> None:
     path, store = tmp_path / "made-up.parquet", Store(tmp_path / "taken")
-    path.write_bytes(file_of(SOURCE, rows, row, beside("map", floats(1, 2))))
+    path.write_bytes(file_of(SOURCE, rows, *MADE_UP, beside("map", floats(1, 2))))
     taken = import_file(store, path)
-    assert (taken.rows, taken.added, taken.rejected) == (4, 3, 1)
-    assert "1 were rejected" in taken.sentence()
+    n = len(MADE_UP)
+    assert (taken.rows, taken.added, taken.rejected) == (n + 3, 3, n)
+    assert f"{n} were rejected" in taken.sentence()
 
 
 @pytest.mark.parametrize("kind", ["other: ranking", "embedding: query", "map"])
