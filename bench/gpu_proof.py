@@ -7,7 +7,7 @@ The architectures are those of docs/support.md, two-layer random models defined 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -94,7 +94,7 @@ class Case:
 
 
 def prove(
-    root: Path, device: str, precisions: Sequence[str], names: Iterable[str] | None = None
+    root: Path, device: str, precisions: Sequence[str], names: Collection[str] | None = None
 ) -> Iterator[Case]:
     """A case for every method on every architecture, or on those of `names`; models are built in
     the folder `root`."""
@@ -132,16 +132,9 @@ def _wide(spec: RetrieverSpec) -> Any:
     return retriever
 
 
-def named(root: Path, names: Iterable[str] | None) -> Iterator[RetrieverSpec]:
-    """The architectures with these names, or all; building stops after the last of them."""
-    left = None if names is None else set(names)
-    for label, spec in models(root):
-        if left is None or label in left:
-            yield spec
-            if left is not None:
-                left.remove(label)
-        if left is not None and not left:
-            return
+def named(root: Path, names: Collection[str] | None) -> Iterator[RetrieverSpec]:
+    """The architectures with these names, or all, built in the folder `root`."""
+    return (spec for _, spec in models(root, names))
 
 
 def methods_of(spec: RetrieverSpec) -> list[Method]:
@@ -253,7 +246,7 @@ def _missed(attribution: Attribution) -> float:
 
 
 def kernels(
-    root: Path, device: str, precisions: Sequence[str], names: Iterable[str] = OF_KERNELS
+    root: Path, device: str, precisions: Sequence[str], names: Collection[str] = OF_KERNELS
 ) -> Iterator[Case]:
     """Cases for saliency and decomposition with each attention kernel alone, on pairs of equal
     length, which need no mask, and on padded ones."""

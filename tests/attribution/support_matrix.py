@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -48,36 +49,48 @@ on random weights with RMSNorm that is not far, and each result says how far.
 """
 
 
-def models(root: Path) -> Iterator[tuple[str, RetrieverSpec]]:
-    """Label and spec of each, built below `root`."""
-    for name in tiny_models.TINY:
-        folder = tiny_models.build(name, root / name)
-        yield name, RetrieverSpec(name, name, "dense", f"folder:{folder}")
-    bert, causal = root / "bert" / "raw", root / "qwen3-left" / "raw"
+def models(root: Path, names: Collection[str] | None = None) -> Iterator[tuple[str, RetrieverSpec]]:
+    """Label and spec of each, or of those of `names`, built below `root`."""
+
+    @cache
+    def dense(name: str) -> Path:
+        return tiny_models.build(name, root / name)
+
+    def raw(name: str) -> Path:
+        return dense(name).parent / "raw"
+
     families: dict[str, tuple[str, Callable[[Path], Path]]] = {
         "late interaction (BERT)": (
             "late_interaction",
-            lambda at: tiny_families.late_interaction(bert, at),
+            lambda at: tiny_families.late_interaction(raw("bert"), at),
         ),
-        "sparse (BERT)": ("sparse", lambda at: tiny_families.sparse(bert, at)),
-        "cross-encoder (BERT)": ("cross_encoder", lambda at: tiny_families.cross_encoder(bert, at)),
+        "sparse (BERT)": ("sparse", lambda at: tiny_families.sparse(raw("bert"), at)),
+        "cross-encoder (BERT)": (
+            "cross_encoder",
+            lambda at: tiny_families.cross_encoder(raw("bert"), at),
+        ),
         "cross-encoder (Qwen3, yes/no)": (
             "cross_encoder",
-            lambda at: tiny_families.generative(causal, at),
+            lambda at: tiny_families.generative(raw("qwen3-left"), at),
+        ),
+        "cross-encoder (T5, sequence to sequence)": (
+            "cross_encoder",
+            lambda at: tiny_families.seq2seq(at),
+        ),
+        "cross-encoder (mT5, sequence to sequence)": (
+            "cross_encoder",
+            lambda at: tiny_families.seq2seq(at, "mt5", tie_word_embeddings=False),
         ),
     }
-    families["cross-encoder (T5, sequence to sequence)"] = (
-        "cross_encoder",
-        lambda at: tiny_families.seq2seq(at),
-    )
-    families["cross-encoder (mT5, sequence to sequence)"] = (
-        "cross_encoder",
-        lambda at: tiny_families.seq2seq(at, "mt5", tie_word_embeddings=False),
-    )
+    for name in tiny_models.TINY:
+        if names is None or name in names:
+            yield name, RetrieverSpec(name, name, "dense", f"folder:{dense(name)}")
     for number, (label, (family, build)) in enumerate(families.items()):
-        folder = build(root / f"family{number}")
-        yield label, RetrieverSpec(label, label, family, f"folder:{folder}")
-    yield "BM25", RetrieverSpec("BM25", "BM25", "lexical", "builtin:bm25")
+        if names is None or label in names:
+            folder = build(root / f"family{number}")
+            yield label, RetrieverSpec(label, label, family, f"folder:{folder}")
+    if names is None or "BM25" in names:
+        yield "BM25", RetrieverSpec("BM25", "BM25", "lexical", "builtin:bm25")
 
 
 def cell(retriever: object, name: str, reasons: list[str]) -> str:
