@@ -188,12 +188,17 @@ def _agrees(run: Callable[[], pd.DataFrame], *, spread: bool = False) -> None:
 def interventions_agree(*, spread: bool = False) -> None:
     """Relocation, ablation in each way, and segments in each order."""
     model, data = tiny_models.build("bert", folder()), _data()
-    for options in (
+    options = (
         *({"intervention": name} for name in ("relocation", *CUTS)),
         *({"intervention": "ablation", "by": by} for by in ("delete", "mask", "filler")),
-    ):
-        cause = partial(poslens.cause, str(model), str(data), pairs=3, **options)
-        _agrees(lambda cause=cause: cause().to_frame(), spread=spread)
+    )
+
+    def run() -> list[pd.DataFrame]:
+        cause = partial(poslens.cause, str(model), str(data), pairs=3)
+        return [cause(**one).to_frame() for one in options]
+
+    for frame, expected in zip(on(FIRST, run, spread=spread), on("cpu", run), strict=True):
+        require_equal(frame, expected)
 
 
 def displacements_agree() -> None:
