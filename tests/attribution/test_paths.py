@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from poslens.attribution.paths import IrregularFileError, open_regular
+from tests.support.forked import Forked
 
-ROOT = Path(__file__).parents[2]
 DEVICE = Path("/dev/zero")
 
 # In a process of its own, which a hang or a device without an end cannot take the tests with.
@@ -42,17 +40,12 @@ def replaced(path: Path, kind: str) -> Path:
     return path
 
 
-def answer(imports: str, call: str, *arguments: object) -> str:
+def answer(forked: Forked, imports: str, call: str, *arguments: object) -> str:
     script = READ.format(imports=imports, call=call)
-    done = subprocess.run(
-        [sys.executable, "-c", script, *map(str, arguments)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert not done.returncode and not done.stderr, done.stderr
-    return done.stdout
+    child = forked.start(*map(str, arguments), code=script, seconds=60)
+    status, errors = child.wait(), child.err.read_text()
+    assert not status and not errors, errors
+    return child.out.read_text()
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
@@ -74,7 +67,9 @@ def test_a_link_to_a_regular_file_is_opened(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["pipe", "device"])
 @pytest.mark.parametrize("name", ["qrels/test.tsv", "qrels/test.parquet", "corpus/0.parquet"])
-def test_a_data_set_with_an_irregular_file_is_refused(tmp_path: Path, kind: str, name: str) -> None:
+def test_a_data_set_with_an_irregular_file_is_refused(
+    forked: Forked, tmp_path: Path, kind: str, name: str
+) -> None:
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\td\t1\n")
     for stem in ("corpus", "queries"):
@@ -88,6 +83,7 @@ def test_a_data_set_with_an_irregular_file_is_refused(tmp_path: Path, kind: str,
         (tmp_path / "qrels" / "test.tsv").unlink()
     replaced(tmp_path / name, kind)
     said = answer(
+        forked,
         "from poslens.attribution.datasets import beir",
         "beir.read(Path(sys.argv[1]), 'mine')",
         tmp_path,
@@ -96,9 +92,12 @@ def test_a_data_set_with_an_irregular_file_is_refused(tmp_path: Path, kind: str,
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device"])
-def test_an_irregular_file_of_rankings_or_results_is_refused(tmp_path: Path, kind: str) -> None:
+def test_an_irregular_file_of_rankings_or_results_is_refused(
+    forked: Forked, tmp_path: Path, kind: str
+) -> None:
     path = replaced(tmp_path / "run.trec", kind)
     said = answer(
+        forked,
         "from poslens.attribution.evaluation.trec_runs import register",
         "register('mine', Path(sys.argv[1]))",
         path,
@@ -106,6 +105,7 @@ def test_an_irregular_file_of_rankings_or_results_is_refused(tmp_path: Path, kin
     assert said.startswith("run.trec cannot be read (not a regular file)")
     path = replaced(tmp_path / "results.parquet", kind)
     said = answer(
+        forked,
         "from poslens.cache.exchange.transfer import import_file\n"
         "from poslens.cache.storage.store import Store",
         "import_file(Store(Path(sys.argv[2])), Path(sys.argv[1]))",

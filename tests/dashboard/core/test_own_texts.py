@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from poslens.compute.runs import Job, Report, Run
 from poslens.dashboard.server import own_texts
 from poslens.dashboard.server.own_texts import Session, remove_left_over
 from poslens.studies.faithfulness import service as faithfulness
+from tests.support.forked import Forked
 from tests.support.pages import SECONDS, page_files, shown_scores
 
 ROOT = Path(__file__).parents[3]
@@ -155,7 +157,8 @@ def test_a_browser_that_comes_back_finds_its_results(
 
 
 HOLDS = """
-import signal, sys, time
+import signal, tempfile, time
+tempfile.tempdir = None  # as the environment has it
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell ignores it
 from poslens.dashboard.server import own_texts
 folder = own_texts._new_folder()
@@ -165,23 +168,28 @@ time.sleep(600)
 """
 
 
-def test_what_a_killed_process_left_is_removed_and_a_living_ones_is_not(tmp_path: Path) -> None:
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", HOLDS],
-            cwd=ROOT,
-            env=environment,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(2)
-    ]
+def test_what_a_killed_process_left_is_removed_and_a_living_ones_is_not(
+    forked: Forked, tmp_path: Path
+) -> None:
+    killed = forked.start(code=HOLDS, env={"TMPDIR": str(tmp_path)})
+    # Of an interpreter of its own: what it removes, it removes as it ends.
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDS],
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     try:
-        dead, living = (Path((p.stdout or sys.stdin).readline().strip()) for p in processes)
+        living = Path((process.stdout or sys.stdin).readline().strip())
+        while not (told := killed.out.read_text()).endswith("\n"):
+            assert killed.poll() is None, killed.err.read_text()
+            time.sleep(0.05)
+        dead = Path(told.strip())
+        assert dead.parent.parent == living.parent.parent == tmp_path
         assert dead.parent.stat().st_mode & 0o077 == 0, "for its user alone"
-        processes[0].send_signal(signal.SIGKILL)
-        processes[0].wait()
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
         assert (dead / "words").exists()
         found = tempfile.tempdir
         tempfile.tempdir = str(tmp_path)
@@ -190,13 +198,12 @@ def test_what_a_killed_process_left_is_removed_and_a_living_ones_is_not(tmp_path
         finally:
             tempfile.tempdir = found
         assert not dead.parent.exists() and (living / "words").exists()
-        processes[1].send_signal(signal.SIGINT)
-        processes[1].wait(60)
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
         assert not living.parent.exists(), "a process that ends takes its own along"
     finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.parametrize("name", ["typed", "upload-mine"])

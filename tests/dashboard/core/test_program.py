@@ -285,20 +285,20 @@ def is_held(path: Path) -> bool:
         return True
 
 
-def test_sigterm_ends_a_cache_command(
-    forked: Forked, start: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
-) -> None:
+def test_sigterm_ends_a_cache_command(forked: Forked, tmp_path: Path) -> None:
     home = {"POSLENS_HOME": str(tmp_path / "home")}
     assert forked.run(*EXPLAIN, env=home)[0] == 0
-    said = tmp_path / "said"
-    process = start("cache", "delete", stdin=subprocess.PIPE, stderr=said.open("wb"))
+    typed, said = tmp_path / "typed", tmp_path / "said"
+    os.mkfifo(typed)
+    said.touch()
     deadline = time.monotonic() + 100
-    while "Delete BM25" not in said.read_text():
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.1)
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=240)
-    assert process.returncode in (1, 130) and "Traceback" not in said.read_text()
+    with typed.open("r+b", buffering=0):  # a writer that answers nothing
+        process = forked.start("cache", "delete", env=home, stdin=str(typed), stderr=str(said))
+        while "Delete BM25" not in said.read_text():
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() in (1, 130) and "Traceback" not in said.read_text()
     assert "BM25" in forked.run("cache", "list", env=home)[1]
 
 
