@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -119,9 +119,12 @@ def test_models_side_by_side() -> None:
     assert [trace.name for trace in found.figure().data] == ["MiniLM", "BM25"]
 
 
-def test_more_models_than_a_heatmap_has_room_for_show_their_scores() -> None:
-    names = ["BM25", "MiniLM", "MiniLM@cls", "MiniLM@last", "MiniLM@max"]
-    found = poslens.compare(names, QUERY, DOCUMENT, method="occlusion", level="sentence")
+def test_more_models_than_a_heatmap_has_room_for_show_their_scores(
+    tiny_folder: Callable[..., Path],
+) -> None:
+    names = ["BM25", "bert", "bert-cls", "roberta", "distilbert"]
+    models = ["BM25", *(str(tiny_folder(name)) for name in names[1:])]
+    found = poslens.compare(models, QUERY, DOCUMENT, method="occlusion", level="sentence")
     shown = found._repr_html_()
     assert "<iframe" not in shown and all(name in shown for name in names)
     with pytest.raises(poslens.UserError, match="4 models at most"):
