@@ -6,7 +6,7 @@ from tests.load.sessions import measure
 
 
 def test_sessions_click_without_errors_while_a_run_computes() -> None:
-    for seconds in (12, 60, 240):
+    for seconds in (12, 30, 90, 240):
         seen = measure(sessions=4, seconds=seconds, every=2)
         assert seen.errors == []
         assert len(seen.openings) == 4 <= len(seen.clicks) and seen.at_the_end > 0
