@@ -6,8 +6,10 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 # Read when the libraries are imported, so set before anything imports them.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -23,6 +25,7 @@ if str(ROOT) not in sys.path:
 
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
+from typer.main import get_command  # noqa: E402
 
 from tests.support.forked import Forked  # noqa: E402
 
@@ -61,6 +64,13 @@ def registered_names() -> Iterator[None]:
 def whole_log() -> None:
     """A command keeps reasons out of the log of its process, which here is that of every test."""
     logging.getLogger("poslens.attribution.retrievers").setLevel(logging.NOTSET)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def commands_once() -> Iterator[None]:
+    """`CliRunner.invoke` would build all commands of an app at every call."""
+    with patch("typer.testing._get_command", cache(get_command)):
+        yield
 
 
 @pytest.fixture(scope="session")
