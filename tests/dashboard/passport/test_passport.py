@@ -401,7 +401,7 @@ def test_pictures_hold_the_provenance(primacy: ModelPassport, fmt: str) -> None:
 
 
 def test_a_pdf_has_a4_pages_that_cut_no_part(primacy: ModelPassport) -> None:
-    for cards in ([primacy], [primacy] * 3):
+    for cards in ([primacy], [primacy] * 2):
         data = document_bytes(cards, "pdf")
         pages = re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", data)
         assert len(pages) > len(cards), "several pages"
