@@ -46,16 +46,20 @@ def places(tmp_path: Path) -> dict[str, PartFolder]:
     }
 
 
+@pytest.fixture
+def read_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts are read in this process: a child takes a second to start."""
+    monkeypatch.setattr(
+        isolated.Reader,
+        "call",
+        lambda _, function, arguments, data, **__: b"".join(function(data, *arguments)),
+    )
+
+
 @pytest.fixture(params=["path", "address", "sub-tree", "memory"])
-def place(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> PartFolder:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> PartFolder:
     if request.param != "path":  # a child is given bytes, wherever they lay
-        monkeypatch.setattr(
-            isolated.Reader,
-            "call",
-            lambda _, function, arguments, data, **__: b"".join(function(data, *arguments)),
-        )
+        request.getfixturevalue("read_here")
     return places(tmp_path)[request.param]
 
 
@@ -105,6 +109,7 @@ def test_published_results_are_ingested_once_bit_for_bit(
     assert verify(place) == (3, [])
 
 
+@pytest.mark.usefixtures("read_here")
 def test_a_part_never_changes_unless_it_is_damaged(result, tmp_path: Path) -> None:
     place = PartFolder(tmp_path / "parts")
     pair, attribution = result("p")
@@ -122,6 +127,7 @@ def test_a_part_never_changes_unless_it_is_damaged(result, tmp_path: Path) -> No
     assert path.read_bytes() == whole
 
 
+@pytest.mark.usefixtures("read_here")
 def test_hosts_that_publish_the_same_pairs_at_once(result, tmp_path: Path) -> None:
     place, results = PartFolder(tmp_path / "parts"), [result(f"p{k}") for k in range(4)]
     threads = [
@@ -196,6 +202,7 @@ isolated.serve()
         require_readable(reader, b"PAR1", "slow.parquet")
 
 
+@pytest.mark.usefixtures("read_here")
 def test_an_ingest_that_was_cut_off_is_finished_by_the_next(
     result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,12 +221,13 @@ def test_an_ingest_that_was_cut_off_is_finished_by_the_next(
     monkeypatch.setattr(poslens.cache.exchange.part_files, "take", dies)
     with pytest.raises(KeyboardInterrupt):
         ingest(store, place)
-    monkeypatch.undo()
+    monkeypatch.setattr(poslens.cache.exchange.part_files, "take", real)
     assert ingest(store, place).new == 2
     assert all(equal(store, *each) for each in results)
     assert len(read_manifest(place)) == 4
 
 
+@pytest.mark.usefixtures("read_here")
 def test_a_part_in_another_models_folder_is_refused(result, tmp_path: Path) -> None:
     place = PartFolder(tmp_path / "parts")
     writer(place, tmp_path).put(MODEL, METHOD, [result("p")])
@@ -230,6 +238,7 @@ def test_a_part_in_another_models_folder_is_refused(result, tmp_path: Path) -> N
     assert len(problems) == 1 and "is in another model's folder" in problems[0]
 
 
+@pytest.mark.usefixtures("read_here")
 @pytest.mark.parametrize("batches", [0, 1], ids=["no batch", "an empty batch"])
 def test_a_part_without_rows_is_said_and_the_rest_ingested(
     result, tmp_path: Path, batches: int
