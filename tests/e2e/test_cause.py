@@ -154,6 +154,6 @@ def test_a_pair_behind_a_bin_opens_in_explain(run_app: App, visit: Visit) -> Non
     there = re.compile(r"/(explain)?\?.*pair=[^&]+-tha-")
     press(link, lambda: there.search(page.url) is not None)
     expect(page.locator(".hm-text").first).to_be_visible()
-    for fact in ("model BM25 ·", "resampling=point", "-tha-"):
+    for fact in ("model: BM25 ·", "resampling=point", "-tha-"):
         expect(page.get_by_text(re.compile(re.escape(fact))).last).to_be_attached()
     no_error(page)
