@@ -108,7 +108,7 @@ def test_each_family_and_each_format(
     """Claims in two languages and own rows are in the tests below."""
     page = go(f"{wide_app.url}/?dataset={data}&models={model}&method={method}")
     drawn(page)
-    expect(page.get_by_text(re.compile(rf"method {method}\(")).first).to_be_attached()
+    expect(page.get_by_text(re.compile(rf"method: {method}\(")).first).to_be_attached()
     expect(page.locator(".hm-pane[data-side=document] .hm-text")).to_contain_text(words)
     # What does not fit is there with its reason, for who asks.
     page.get_by_text("unavailable for the selected models").click()
