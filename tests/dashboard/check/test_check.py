@@ -363,7 +363,7 @@ def test_the_baseline_says_what_it_was_made_over(
         f"relocation: 29 pairs of 29 documents ({moved})",
         f"position_effect: 30 queries of 30 documents ({moved}, ranked among 68 documents)",
         "ranking: 304 queries of 68 documents",
-        "audit: 66 documents (queries: sentences, top 10)",
+        "audit: 66 documents (sentences as queries, top 10)",
         "misses: 304 pairs of 68 documents (top 10)",
     ]
     checks = checking.checks(cards("MiniLM-primacy"), stored, Tolerances(), NAMES)
