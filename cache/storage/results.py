@@ -108,7 +108,7 @@ class Results(Generic[Item, T]):
     def select(self, model: ModelKey, method: Method, items: Sequence[Item]) -> Stored[T]:
         """All stored results of `items`. Only results that this process has not read before are
         decoded, so results must be immutable."""
-        rows = self._rows(model, method, items)
+        rows = self._rows(model, method, tuple(map(self.key, items)))
         return Stored(
             {key.item: result for key, result in rows.results.items()},
             {key.item: reason for key, reason in rows.failed.items()},
@@ -134,15 +134,15 @@ class Results(Generic[Item, T]):
         self, model: ModelKey, method: Method, items: Sequence[Item], *, retry: bool = False
     ) -> list[Item]:
         """The items with neither a result nor, unless `retry`, a stored failure."""
-        rows = self._rows(model, method, items)
+        keys = tuple(map(self.key, items))
+        rows = self._rows(model, method, keys)
         done = rows.results.keys() if retry else rows.results.keys() | rows.failed.keys()
-        return [item for item in items if self.key(item) not in done]
+        return [item for item, key in zip(items, keys, strict=True) if key not in done]
 
     # -- rows ----------------------------------------------------------------------------------
 
-    def _rows(self, model: ModelKey, method: Method, items: Sequence[Item]) -> _Rows:
-        """The rows of `items`, from memory if nothing was written since they were read."""
-        keys = tuple(self.key(item) for item in items)
+    def _rows(self, model: ModelKey, method: Method, keys: tuple[Key, ...]) -> _Rows:
+        """The rows of `keys`, from memory if nothing was written since they were read."""
         place = str(self._files.root), self.kind, model, repr(method), keys
         stamp = self._files.stamp(model, method)
         if (read := _ROWS.find(place)) is not None and read.stamp == stamp:

@@ -29,8 +29,8 @@ from poslens.paired import ItemMeasure, MeasuredModel
 
 ALL, WHOLE = "all", "read whole"
 FIRST_MINUS_LAST = "drop in nDCG@10 (first minus last)"
-"""Not "position effect": a lower difference may be a stronger effect. "Difference", so that a
-sentence that it is lower does not read as a lower nDCG@10."""
+"""Not "position effect": a lower drop may be a stronger effect. Not "nDCG@10": a sentence that it
+is lower would read as a worse ranking."""
 
 
 @dataclass(frozen=True)
