@@ -4,6 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 8501
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+# pip compiles nothing, so Python has to keep what it compiles when it imports it, also where the
+# environment tells it not to, as in many containers: importing the libraries would take three times
+# as long in every process.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run test check install clean bench picture docs lock links
 
