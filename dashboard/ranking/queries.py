@@ -33,7 +33,7 @@ def section(
         help="Sorts queries by their difference in nDCG@10, largest first.",
     )
     filters = st.pills(
-        "Filter queries", FILTERS, selection_mode="multi", key="ranking.filters", wrap=True
+        "Filter queries", list(FILTERS), selection_mode="multi", key="ranking.filters", wrap=True
     )
     compared = by_name.get(against) if against else None
     if compared is None:

@@ -36,7 +36,7 @@ def _ranking(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
         return jobs, None
     quality, evaluation = quality_of(ranked), ranked.evaluation
     assert quality is not None  # there are queries with evidence positions
-    corpus, profile = fingerprint(setup.collection), evaluation.profile
+    corpus = fingerprint(setup.collection)
     items = tuple(
         Item(query.query_id, corpus, query.document, float(score))
         for query, score in zip(setup.queries, evaluation.per_query[NDCG], strict=True)
@@ -62,9 +62,7 @@ def _ranking(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
     return jobs, PartAnswer(
         finding,
         numbers,
-        None
-        if profile is None
-        else lambda style: evidence_bins({spec.name: profile}, style, provenance=provenance),
+        lambda style: evidence_bins([ranked], style, provenance),
         provenance,
     )
 

@@ -13,7 +13,7 @@ from poslens.attribution.curves.published import PublishedCurves, PublishedMeasu
 from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.attribution.types import N_BINS, as_array
 from poslens.figures.curves import Mean
-from poslens.studies.ranking.tables import OVERALL
+from poslens.studies.ranking.benchmarks import OVERALL
 
 
 def curves_frame(curves: Sequence[PublishedCurves]) -> pd.DataFrame:

@@ -10,7 +10,7 @@ import scipy  # loads scipy.stats at its first use
 
 from poslens.attribution.curves.bootstrap import SEED
 from poslens.attribution.curves.positions import LENGTH_BUCKETS, length_bucket
-from poslens.attribution.datasets.corpus import Collection
+from poslens.attribution.datasets.corpus import Collection, Query
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.evidence_profile import N_EVIDENCE_BINS, evidence_bin
 from poslens.attribution.evaluation.ranking_measures import NDCG, SUCCESS, SUCCESS_OF_PAIRS
@@ -23,7 +23,7 @@ FEWEST = 3
 """Two models are always ordered alike or in reverse."""
 
 N_PERMUTATIONS = 9999
-ALL_LENGTHS = "all lengths"
+OVERALL = "all lengths"
 
 
 def agreement_rows(summaries: Sequence[Measured]) -> Iterator[AgreementRow]:
@@ -106,6 +106,12 @@ def pool_rows(measured: Measured) -> Iterator[PoolRow]:
     )
 
 
+def lengths_of(query: Query) -> list[str]:
+    """The lengths under which a query counts: all, and its document's length bucket if known."""
+    tokens = query.document_tokens
+    return [OVERALL, length_bucket(tokens)] if tokens else [OVERALL]
+
+
 def evidence_rows(collection: Collection) -> list[EvidenceRow]:
     """Queries by the position of their evidence in 20 bins, for all lengths and for each length
     bucket that has any.
@@ -116,8 +122,7 @@ def evidence_rows(collection: Collection) -> list[EvidenceRow]:
     counts: dict[str, list[int]] = {}
     for query in collection.queries:
         if query.evidence is not None:
-            lengths = [length_bucket(query.document_tokens)] if query.document_tokens else []
-            for length in (ALL_LENGTHS, *lengths):
+            for length in lengths_of(query):
                 in_bins = counts.setdefault(length, [0] * N_EVIDENCE_BINS)
                 in_bins[evidence_bin(query.evidence)] += 1
     if not counts:
@@ -126,7 +131,7 @@ def evidence_rows(collection: Collection) -> list[EvidenceRow]:
         )
     return [
         EvidenceRow(length, number, (number + 0.5) / N_EVIDENCE_BINS, n, n / sum(counts[length]))
-        for length in (ALL_LENGTHS, *LENGTH_BUCKETS)
+        for length in (OVERALL, *LENGTH_BUCKETS)
         if length in counts
         for number, n in enumerate(counts[length])
     ]

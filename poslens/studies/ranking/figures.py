@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import plotly.graph_objects as go
 
 from poslens.attribution.curves.positions import BUCKET_EDGES, LENGTH_BUCKETS
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.evidence_profile import N_EVIDENCE_BINS, EvidenceProfile
-from poslens.attribution.evaluation.position_groups import GroupedRanking
+from poslens.attribution.evaluation.evidence_profile import N_EVIDENCE_BINS
 from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.figures.figure_base import (
     UNKNOWN_SYMBOL,
@@ -26,21 +25,32 @@ from poslens.figures.figure_base import (
 )
 from poslens.figures.palettes import Style, escape
 from poslens.studies.ranking.benchmarks import EvidencePositions, evidence_rows
-from poslens.studies.ranking.rows import EvidenceRow
 from poslens.studies.ranking.service import Measured
 
 _CENTRES = (np.arange(N_EVIDENCE_BINS) + 0.5) * 100 / N_EVIDENCE_BINS
 _FOOT = 0.2
 EVIDENCE_TITLE = "Midpoint of the evidence (% of the document's characters)"
+NOTHING_TO_DRAW = "This data set does not say where its evidence is: leave out --figure."
 
 
 def evidence_bins(
-    profiles: Mapping[str, EvidenceProfile], style: Style, *, provenance: Provenances = ()
+    summaries: Sequence[Measured], style: Style, provenance: Provenances = ()
 ) -> go.Figure:
     """nDCG@10 over 20 bins of the evidence's position, one line per model; faint bars at the
     bottom count the bins' queries. Bins without a query leave a gap. A point is filled in
     proportion to how much of its bin's evidence the model read: hollow for none, a ring with a
-    dot if unknown."""
+    dot if unknown.
+
+    Raises:
+        UserError: the data set does not say where its evidence is.
+    """
+    profiles = {
+        measured.name: measured.evaluation.profile
+        for measured in summaries
+        if measured.evaluation.profile is not None
+    }
+    if not profiles:
+        raise UserError(NOTHING_TO_DRAW)
     figure = canvas("evidence_bins", style, EVIDENCE_TITLE, "nDCG@10", provenance)
     counts = np.array(next(iter(profiles.values())).counts)
     figure.add_trace(
@@ -88,10 +98,17 @@ def evidence_bins(
 
 
 def evidence_positions(
-    rows: Sequence[EvidenceRow], style: Style, *, provenance: Provenances = ()
+    summaries: Sequence[Measured | EvidencePositions], style: Style, provenance: Provenances = ()
 ) -> go.Figure:
     """Number of queries in each of 20 bins of the evidence's position, stacked by length bucket if
-    the data set gives lengths."""
+    the data set gives lengths. Pages with rankings omit it.
+
+    Raises:
+        UserError: the data set does not say where its evidence is, or is ranked.
+    """
+    if isinstance(summaries[0], Measured):
+        raise UserError("Evidence positions are drawn with --table evidence.")
+    rows = evidence_rows(summaries[0].collection)
     figure = canvas("evidence_positions", style, EVIDENCE_TITLE, "Queries", provenance)
     lengths = list(dict.fromkeys(row.length for row in rows))
     for index, length in enumerate(lengths[1:] or lengths):
@@ -116,9 +133,18 @@ def evidence_positions(
 
 
 def position_groups(
-    grouped_rankings: Mapping[str, GroupedRanking], style: Style, *, provenance: Provenances = ()
+    summaries: Sequence[Measured], style: Style, provenance: Provenances = ()
 ) -> go.Figure:
-    """nDCG@10 of each group of queries, one line per model, with 95% intervals."""
+    """nDCG@10 of each group of queries, one line per model, with 95% intervals.
+
+    Raises:
+        UserError: the data set has no groups of queries.
+    """
+    grouped_rankings = {
+        measured.name: measured.by_group for measured in summaries if measured.by_group is not None
+    }
+    if not grouped_rankings:
+        raise UserError("This data set has no groups of queries: leave out --figure.")
     groups = next(iter(grouped_rankings.values())).groups
     figure = canvas("position_groups", style, f"Queries by {groups.by}", "nDCG@10", provenance)
     width = min(0.08, 0.5 / len(grouped_rankings))
@@ -155,12 +181,16 @@ def position_groups(
 
 
 def length_buckets(
-    buckets: Mapping[str, Mapping[str, EvidenceProfile]],
-    style: Style,
-    *,
-    provenance: Provenances = (),
+    summaries: Sequence[Measured], style: Style, provenance: Provenances = ()
 ) -> go.Figure:
-    """nDCG@10 in each length bucket, one bar per model: model -> bucket -> profile."""
+    """nDCG@10 in each length bucket, one bar per model.
+
+    Raises:
+        UserError: the data set has no evidence or no lengths.
+    """
+    buckets = {measured.name: measured.evaluation.buckets for measured in summaries}
+    if not any(buckets.values()):
+        raise UserError(NOTHING_TO_DRAW)
     title = (
         "Document length in tokens ("
         + ", ".join(
@@ -191,70 +221,3 @@ def length_buckets(
     figure.update_layout(barmode="group", bargap=0.25)
     figure.update_yaxes(range=[0, 1.03])
     return with_legend(figure, style)
-
-
-# -- figures of the study --------------------------------------------------------------------------
-
-NOTHING_TO_DRAW = "This data set does not say where its evidence is: leave out --figure."
-
-
-def draw_bins(
-    summaries: Sequence[Measured], style: Style, provenance: Provenances = ()
-) -> go.Figure:
-    """`evidence_bins` of measured rankings.
-
-    Raises:
-        UserError: the data set does not say where its evidence is.
-    """
-    profiles = {
-        measured.name: measured.evaluation.profile
-        for measured in summaries
-        if measured.evaluation.profile is not None
-    }
-    if not profiles:
-        raise UserError(NOTHING_TO_DRAW)
-    return evidence_bins(profiles, style, provenance=provenance)
-
-
-def draw_groups(
-    summaries: Sequence[Measured], style: Style, provenance: Provenances = ()
-) -> go.Figure:
-    """`position_groups` of measured rankings.
-
-    Raises:
-        UserError: the data set has no groups of queries.
-    """
-    groups = {
-        measured.name: measured.by_group for measured in summaries if measured.by_group is not None
-    }
-    if not groups:
-        raise UserError("This data set has no groups of queries: leave out --figure.")
-    return position_groups(groups, style, provenance=provenance)
-
-
-def draw_lengths(
-    summaries: Sequence[Measured], style: Style, provenance: Provenances = ()
-) -> go.Figure:
-    """`length_buckets` of measured rankings.
-
-    Raises:
-        UserError: the data set has no evidence or no lengths.
-    """
-    buckets = {measured.name: measured.evaluation.buckets for measured in summaries}
-    if not any(buckets.values()):
-        raise UserError(NOTHING_TO_DRAW)
-    return length_buckets(buckets, style, provenance=provenance)
-
-
-def draw_evidence(
-    summaries: Sequence[Measured | EvidencePositions], style: Style, provenance: Provenances = ()
-) -> go.Figure:
-    """`evidence_positions` of the data set, which pages with rankings omit.
-
-    Raises:
-        UserError: the data set does not say where its evidence is, or is ranked.
-    """
-    if isinstance(summaries[0], Measured):
-        raise UserError("Evidence positions are drawn with --table evidence.")
-    rows = evidence_rows(summaries[0].collection)
-    return evidence_positions(rows, style, provenance=provenance)

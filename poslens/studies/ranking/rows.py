@@ -9,6 +9,8 @@ from poslens.attribution.curves.bootstrap import Estimate
 from poslens.rows import column, columns
 
 MODEL, QUERIES = "Name of the model.", "Number of queries."
+PAIRS = "Number of pairs of a query and a relevant document."
+BIN, CENTER = "Index of the bin, from 0.", "Center of the bin, 0 to 1 of the document."
 LENGTH = "Document lengths in tokens, or the queries."
 READ = "Mean share of the evidence within the context limit, 0 to 1; null if unknown."
 NDCG = "nDCG@10, 0 to 1."
@@ -106,34 +108,26 @@ class PsiStratumRow(PsiRow):
     stratum: str = column("The language, or the domain: the part of the corpus.")
 
 
-@dataclass(frozen=True)
-class OfModel:
-    """A row about a model."""
-
-    model: str = column(MODEL)
-
-
-@dataclass(frozen=True)
-class EvidenceBin:
+@dataclass(frozen=True, slots=True)
+class EvidenceRow:
     """The queries whose evidence is in one bin of its document."""
 
     length: str | None = column(LENGTH)
-    bin: int = column("Index of the bin, from 0.")
-    position: float = column("Center of the bin, 0 to 1 of the document.")
+    bin: int = column(BIN)
+    position: float = column(CENTER)
     queries: int = column(QUERIES)
-
-
-@dataclass(frozen=True)
-class EvidenceRow(EvidenceBin):
-    """The queries whose evidence is in one bin of its document."""
-
     share: float = column("Share of the queries of this length, 0 to 1.", form=".1%")
 
 
-@dataclass(frozen=True)
-class BinsRow(EvidenceBin, OfModel):
+@dataclass(frozen=True, slots=True)
+class BinsRow:
     """The queries whose evidence is in one bin, under a model."""
 
+    model: str = column(MODEL)
+    length: str | None = column(LENGTH)
+    bin: int = column(BIN)
+    position: float = column(CENTER)
+    queries: int = column(QUERIES)
     read: float | None = column(READ, key="evidence read")
     ndcg: float | None = column("nDCG@10 of its queries; null if it has none.", key="nDCG@10")
 
@@ -168,40 +162,31 @@ class QueryDifferenceRow:
     id: str = column("Id of the query.")
 
 
-@dataclass(frozen=True)
-class SuccessOfQueries:
-    """S@10 and nDCG@10 of some of the queries."""
+@dataclass(frozen=True, slots=True)
+class LanguagesRow:
+    """The queries of one language."""
 
+    model: str = column(MODEL)
+    language: str = column("Language of the queries.")
     queries: int = column(QUERIES)
-    pairs: int = column("Number of pairs of a query and a relevant document.")
+    pairs: int = column(PAIRS)
     of_pairs: Estimate = column(SUCCESS_OF_PAIRS, key="S@10 per pair")
     of_queries: Estimate = column(SUCCESS, key="S@10 per query")
     ndcg: float | None = column(NDCG, key="nDCG@10")
 
 
-@dataclass(frozen=True)
-class OfLanguage(OfModel):
-    """A row about a model and a language."""
+@dataclass(frozen=True, slots=True)
+class SplitRow:
+    """The queries with one value of a property."""
 
-    language: str = column("Language of the queries.")
-
-
-@dataclass(frozen=True)
-class LanguagesRow(SuccessOfQueries, OfLanguage):
-    """The queries of one language."""
-
-
-@dataclass(frozen=True)
-class OfSplit(OfModel):
-    """A row about a model and a value of a property."""
-
+    model: str = column(MODEL)
     by: str = column("length (of the query, in characters), or the data set's: year, platform.")
     split: str = column("Value of the property.")
-
-
-@dataclass(frozen=True)
-class SplitRow(SuccessOfQueries, OfSplit):
-    """The queries with one value of a property."""
+    queries: int = column(QUERIES)
+    pairs: int = column(PAIRS)
+    of_pairs: Estimate = column(SUCCESS_OF_PAIRS, key="S@10 per pair")
+    of_queries: Estimate = column(SUCCESS, key="S@10 per query")
+    ndcg: float | None = column(NDCG, key="nDCG@10")
 
 
 @dataclass(frozen=True, slots=True)

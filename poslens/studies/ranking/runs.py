@@ -26,7 +26,6 @@ class RankedRun(Measured):
     n_lost: int
 
     def provenance(self) -> Provenance:
-        """Everything needed to reproduce the measures."""
         name, n = self.collection.name, self.collection.survey.n
         return provenance.of_run(self.run, self.evaluation, name, n, self.selection)
 

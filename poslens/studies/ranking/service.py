@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -33,7 +33,6 @@ from poslens.compute.provenance import ModelIdentity
 from poslens.compute.runs import Job, Report, Run
 from poslens.paired import ItemMeasure, MeasuredModel
 
-WITHIN_LANGUAGES = "documents in the query's language"
 _KEPT = 16
 
 
@@ -76,12 +75,6 @@ class Measured(ABC):
     evaluation: Evaluation
     rankings: tuple[Ranking, ...]
     read: Mapping[str, float]
-    by_query: dict[str, Ranking] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "by_query", {ranking.query_id: ranking for ranking in self.rankings}
-        )
 
     @property
     def collection(self) -> Collection:
@@ -89,18 +82,21 @@ class Measured(ABC):
         return self.setup.collection
 
     @cached_property
+    def by_query(self) -> dict[str, Ranking]:
+        """The rankings by query id."""
+        return {ranking.query_id: ranking for ranking in self.rankings}
+
+    @cached_property
     def by_item(self) -> MeasuredModel:
         """nDCG@10 by query, to compare rankings of one collection by."""
-        queries = [query.query_id for query in self.setup.queries]
+        documents = {query.query_id: query.document for query in self.setup.queries}
         gains = np.asarray(self.evaluation.per_query[NDCG], dtype=np.float64)[:, None]
-        documents = [query.document for query in self.setup.queries]
-        rows = dict(zip(queries, gains, strict=True))
-        of_queries = dict(zip(queries, documents, strict=True))
-        return MeasuredModel(self.name, (ItemMeasure(NDCG, "queries", MARGIN, rows, of_queries),))
+        rows = dict(zip(documents, gains, strict=True))
+        return MeasuredModel(self.name, (ItemMeasure(NDCG, "queries", MARGIN, rows, documents),))
 
     @cached_property
     def by_group(self) -> GroupedRanking | None:
-        """The measures of each group of queries; empty for a collection without groups."""
+        """The measures of each group of queries; None for a collection without groups."""
         groups = self.collection.groups
         if groups is None:
             return None
@@ -115,7 +111,7 @@ class Measured(ABC):
     def selection(self) -> str:
         """Which queries and documents of the collection were used, as text."""
         parts = (
-            WITHIN_LANGUAGES if self.collection.monolingual else "",
+            "documents in the query's language" if self.collection.monolingual else "",
             self.collection.drawn,
             self.setup.selection,
         )
@@ -134,7 +130,6 @@ class Ranked(Measured):
     method: Method
 
     def provenance(self) -> Provenance:
-        """Everything needed to reproduce the ranking."""
         # The number of truncated documents is not stored with a ranking.
         return provenance.of_model(
             self.model,
@@ -145,15 +140,6 @@ class Ranked(Measured):
             selection=self.selection,
             interval=provenance.resampled_of(self.evaluation.estimates),
         )
-
-
-def group_provenance(rankings: Sequence[Measured]) -> list[Provenance]:
-    """Provenance of numbers for groups of queries, whose intervals resample documents."""
-    return [
-        provenance.with_interval(measured.provenance(), measured.by_group.harmonic)
-        for measured in rankings
-        if measured.by_group is not None
-    ]
 
 
 def psi_verdict(psi: float, under_permutation: float, p: float, n_queries: int) -> str:
@@ -217,11 +203,6 @@ def monolingual(collection: Collection) -> Collection:
         UserError: no query has a relevant document in its language.
     """
     return _monolingual.get(collection.digest, collection.by_language)
-
-
-def has_pools(collection: Collection) -> bool:
-    """Whether queries of several languages search one corpus."""
-    return len(collection.parts) == 1 and len(collection.languages) > 1
 
 
 _uploads: LRUCache[Collection] = LRUCache(_KEPT)

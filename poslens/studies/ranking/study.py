@@ -19,6 +19,7 @@ from poslens.compute import coverage
 from poslens.compute.compute import Compute
 from poslens.compute.coverage import Report
 from poslens.compute.protocols import posir_ranking_spec
+from poslens.compute.provenance import with_interval
 from poslens.compute.runs import Job
 from poslens.paired import MeasuredModel, PairedDifference
 from poslens.parameters import Integer, ModelName, Parameters, Settings, Several, Switch, Text
@@ -26,10 +27,10 @@ from poslens.rows import Table
 from poslens.studies.ranking import service
 from poslens.studies.ranking.benchmarks import EvidencePositions, pools
 from poslens.studies.ranking.figures import (
-    draw_bins,
-    draw_evidence,
-    draw_groups,
-    draw_lengths,
+    evidence_bins,
+    evidence_positions,
+    length_buckets,
+    position_groups,
 )
 from poslens.studies.ranking.runs import RankedRun, ranked_run, runs_of
 from poslens.studies.ranking.service import Measured, RankingSetup, collection_of, monolingual
@@ -143,10 +144,10 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
     compared = ("MiniLM-primacy", "MiniLM", "MiniLM-recency", "BM25")
     tables = TABLES
     figures = (
-        Figure("nDCG@10 by evidence position", draw_bins, half=True),
-        Figure("nDCG@10 by group of queries", draw_groups, BY_GROUP, half=True),
-        Figure("nDCG@10 by document length", draw_lengths, half=True),
-        Figure("Queries by evidence position", draw_evidence, ("evidence",)),
+        Figure("nDCG@10 by evidence position", evidence_bins, half=True),
+        Figure("nDCG@10 by group of queries", position_groups, BY_GROUP, half=True),
+        Figure("nDCG@10 by document length", length_buckets, half=True),
+        Figure("Queries by evidence position", evidence_positions, ("evidence",)),
     )
 
     def parameters_for(self, data: DataSet) -> Parameters:
@@ -160,7 +161,8 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
             "seed": collection.groups is None,
             "runs": not runs,
             "own_corpus": len(collection.parts) < 2,
-            "monolingual": not service.has_pools(collection),
+            # Only if queries of several languages search one corpus.
+            "monolingual": len(collection.parts) != 1 or len(collection.languages) < 2,
         }
         declared = {**self.parameters, "runs": replace(offered, closed=True)}  # type: ignore[call-arg]
         return Parameters(**{name: each for name, each in declared.items() if not hidden.get(name)})
@@ -279,17 +281,11 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
         return [ranked_run(run, corpus.setups[0]) for run in corpus.runs]
 
     def job(self, compute: Compute, subject: RankingSubject) -> Job:
-        """A job that computes missing rankings; progress counts the units of the current stage.
-
-        Raises:
-            UserError: the model's files are not on this machine.
-        """
         return service.job(compute, subject.spec, subject.setup)
 
     def summarize(
         self, compute: Compute, subject: RankingSubject, earlier: Sequence[Any] = ()
     ) -> Measured | None:
-        """The measured rankings; None while they are incomplete."""
         return service.ranked(compute, subject.spec, subject.setup)
 
     def together(self, summaries: Sequence[Any]) -> list[Any]:
@@ -346,14 +342,17 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
         )
 
     def provenance(self, summary: Any) -> Provenance:
-        """Everything needed to reproduce the ranking."""
         provenance: Provenance = summary.provenance()
         return provenance
 
     def provenances(self, summaries: Sequence[Any], table: str = "") -> list[Provenance]:
         """Those of groups of queries name the documents that their intervals resample."""
         if table in BY_GROUP:
-            return service.group_provenance(summaries)
+            return [
+                with_interval(measured.provenance(), measured.by_group.harmonic)
+                for measured in summaries
+                if measured.by_group is not None
+            ]
         return super().provenances(summaries, table)
 
 

@@ -22,7 +22,13 @@ from poslens.attribution.evaluation.ranking_measures import (
     success_of_pairs,
 )
 from poslens.rows import Table
-from poslens.studies.ranking.benchmarks import agreement_rows, evidence_rows, pool_rows
+from poslens.studies.ranking.benchmarks import (
+    OVERALL,
+    agreement_rows,
+    evidence_rows,
+    lengths_of,
+    pool_rows,
+)
 from poslens.studies.ranking.rows import (
     AgreementRow,
     BinsRow,
@@ -40,7 +46,7 @@ from poslens.studies.ranking.rows import (
 )
 from poslens.studies.ranking.service import Measured
 
-OVERALL, READ_WHOLE = "all lengths", "read whole"
+READ_WHOLE = "read whole"
 _STRATA: Mapping[str, Callable[[Query], str | None]] = {
     "language": lambda query: query.language,
     "domain": lambda query: query.part.rpartition("/")[2],
@@ -84,17 +90,16 @@ def _languages(measured: Measured) -> Iterator[LanguagesRow]:
             yield LanguagesRow(measured.name, language, *_success(measured, at))
 
 
-def _success(measured: Measured, at: Sequence[int]) -> tuple[int, int, Estimate, Estimate, float]:
+def _success(measured: Measured, at: list[int]) -> tuple[int, int, Estimate, Estimate, float]:
     """Numbers of the queries `at` and of their pairs, S@10 per pair and per query, nDCG@10."""
     per_query = measured.evaluation.per_query
     asked = [measured.setup.queries[n] for n in at]
-    rows = list(at)
     return (
         len(asked),
         sum(len(query.relevant) for query in asked),
         success_of_pairs(measured.rankings, asked),
-        agresti_coull(int(per_query[SUCCESS][rows].sum()), len(asked)),
-        float(per_query[NDCG][rows].mean()),
+        agresti_coull(int(per_query[SUCCESS][at].sum()), len(asked)),
+        float(per_query[NDCG][at].mean()),
     )
 
 
@@ -164,8 +169,7 @@ def _psi_strata(measured: Measured) -> Iterator[PsiStratumRow]:
         for number, query in enumerate(measured.setup.queries):
             if query.evidence is None or not (stratum := stratum_of(query)):
                 continue
-            lengths = [length_bucket(query.document_tokens)] if query.document_tokens else []
-            for length in (OVERALL, *lengths):
+            for length in lengths_of(query):
                 members.setdefault((stratum, length), []).append((number, query, query.evidence))
         for stratum, length in sorted(members, key=lambda key: (key[0], order.index(key[1]))):
             numbers, queries, positions = zip(*members[stratum, length], strict=True)
@@ -256,10 +260,6 @@ def _query_differences(summaries: Sequence[Measured]) -> Iterator[QueryDifferenc
     yield from sorted(rows, key=lambda row: -abs(row.difference))
 
 
-def _evidence(summaries: Sequence[Any]) -> Iterator[EvidenceRow]:
-    yield from evidence_rows(summaries[0].collection)
-
-
 BY_GROUP = ("groups", "positions")
 """Tables of data sets with groups of queries."""
 
@@ -281,15 +281,22 @@ TABLES: Mapping[str, Table[Any]] = {
         AgreementRow, agreement_rows, "Order of models on two data sets", on_page=False, joint=True
     ),
     "evidence": Table(
-        EvidenceRow, _evidence, "Evidence positions; ranks nothing", on_page=False, joint=True
+        EvidenceRow,
+        lambda summaries: evidence_rows(summaries[0].collection),
+        "Evidence positions; ranks nothing",
+        on_page=False,
+        joint=True,
     ),
 }
 """Every table by name. All but those of evidence positions are of measured rankings."""
 
-FAILED = "not in the top 10"
-LATE = "evidence in the last third"
-EARLY = "evidence in the first third"
-FILTERS = (FAILED, LATE, EARLY)
+FAILED, LATE = "not in the top 10", "evidence in the last third"
+FILTERS: Mapping[str, Callable[[pd.DataFrame], pd.Series]] = {
+    FAILED: lambda frame: frame["rank"].isna() | (frame["rank"] > TOP),
+    LATE: lambda frame: frame["evidence"] > 200 / 3,
+    "evidence in the first third": lambda frame: frame["evidence"] < 100 / 3,
+}
+"""Filters of a table of queries: which of its rows pass."""
 
 
 def require_groups(collection: Collection) -> None:
@@ -307,13 +314,8 @@ def require_groups(collection: Collection) -> None:
 
 def filtered(frame: pd.DataFrame, filters: Sequence[str]) -> pd.DataFrame:
     """The rows of a table of queries that pass all of `filters`."""
-    for each in filters:
-        if each == FAILED:
-            frame = frame[frame["rank"].isna() | (frame["rank"] > TOP)]
-        elif each == LATE:
-            frame = frame[frame["evidence"] > 200 / 3]
-        elif each == EARLY:
-            frame = frame[frame["evidence"] < 100 / 3]
+    for name in filters:
+        frame = frame[FILTERS[name](frame)]
     return frame
 
 

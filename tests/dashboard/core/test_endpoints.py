@@ -269,7 +269,7 @@ def test_what_an_endpoint_reads_is_unknown(server: EndpointServer, own_service: 
     ranked = rankings.ranked(own_service, spec, setup)
     assert ranked is not None and ranked.evaluation.profile is not None
     assert ranked.evaluation.profile.mean_read is None and ranked.evaluation.read_whole is None
-    figure = evidence_bins({"E5": ranked.evaluation.profile}, Style())
+    figure = evidence_bins([ranked], Style())
     assert set(figure.data[1].marker.symbol) == {UNKNOWN_SYMBOL}
     assert measured_limit(own_service, spec, data) == ""
     explained = own_service.explain(PAIRS[0], spec, SENTENCE)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.dashboard.__main__ import app
-from poslens.studies.ranking.tables import OVERALL
+from poslens.studies.ranking.benchmarks import OVERALL
 from tests.support.nouns import NOUNS
 
 FILLER = "Filler stands here without meaning. " * 40

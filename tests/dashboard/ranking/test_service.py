@@ -154,11 +154,14 @@ def test_the_sample_is_a_collection_with_its_own_corpora() -> None:
 def test_figures_hold_the_numbers(ranked: Ranked) -> None:
     profile = evidence_profile(np.array([1.0, 0.5, 0.0]), [0.01, 0.5, 0.97], None)
     assert profile is not None
-    figure = evidence_bins({"M": profile}, Style(), provenance=[ranked.provenance()])
+    evaluation = replace(ranked.evaluation, model="M", profile=profile, buckets={"Q1": profile})
+    measured = replace(ranked, evaluation=evaluation)
+    without = replace(ranked, evaluation=replace(evaluation, model="N", buckets={}))
+    figure = evidence_bins([measured], Style(), [ranked.provenance()])
     bars, line = figure.data
     assert bars.customdata[0] == 1 and line.y[0] == 1.0 and line.y[1] is None
     assert line.y[9] == 0.5 and figure.layout.meta["provenance"][0]["model"] == "BM25"
-    bars = length_buckets({"M": {"Q1": profile}, "N": {}}, Style()).data
+    bars = length_buckets([measured, without], Style()).data
     assert bars[0].x == ("Q1",) and bars[0].y[0] == pytest.approx(0.5) and bars[1].y == (None,)
     assert bars[0].marker.pattern.shape != bars[1].marker.pattern.shape  # not by colour alone
     curves = np.random.default_rng(0).random((9, 100)).astype(np.float32)
