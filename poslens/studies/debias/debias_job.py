@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from poslens.attribution.debiasing import folder as folders
 from poslens.attribution.debiasing.folder import Manifest
@@ -22,10 +22,11 @@ from poslens.compute.settings import DEVICE
 from poslens.studies.audit.study import Audit
 from poslens.studies.audit.summary import AuditIndex
 from poslens.studies.cause import service as interventions
-from poslens.studies.debias.points import DebiasPoint, recipe_entries
+from poslens.studies.debias.points import DebiasPoint
 from poslens.studies.positions.study import POSITIONS
 from poslens.studies.positions.summary import Moved, PositionSubject
 from poslens.studies.ranking import service as rankings
+from poslens.studies.ranking.service import RankingSetup
 
 RELOCATION = relocation_method()
 SALIENCY = make_method("saliency")
@@ -53,13 +54,12 @@ def audits(point: DebiasPoint) -> bool:
     return trains and point.calibration is None and point.corpus.texts.survey.n > TOP
 
 
-def positions_subject(point: DebiasPoint, spec: RetrieverSpec) -> PositionSubject | None:
-    """The subject of the study `positions` for a point: its held-out pairs, ranked with their
-    evidence at each position. None without held-out pairs or queries."""
-    corpus = point.corpus
-    if not corpus.pairs or corpus.setup is None:
-        return None
-    collection = corpus.setup.collection
+def positions_subject(
+    point: DebiasPoint, spec: RetrieverSpec, setup: RankingSetup
+) -> PositionSubject:
+    """The subject of the study `positions` for a point: its held-out pairs, ranked in the
+    collection of `setup` with their evidence at each position."""
+    corpus, collection = point.corpus, setup.collection
     moved = Moved(
         corpus.name, corpus.pairs, (), collection, fingerprint(collection), "held-out pairs", ()
     )
@@ -68,42 +68,22 @@ def positions_subject(point: DebiasPoint, spec: RetrieverSpec) -> PositionSubjec
 
 def stages(compute: Compute, point: DebiasPoint) -> list[Stage]:
     """The stages of a point's computation, in order."""
-    corpus = point.corpus
+    corpus, setup = point.corpus, point.corpus.setup
+    pairs, scope = corpus.pairs, f"{corpus.name}: {len(corpus.pairs)} held-out pairs"
 
-    def trained() -> RetrieverSpec:
-        spec = point.spec(compute)
-        if spec is None:
-            raise UserError(f"{point.label} is not trained yet.")
-        return spec
+    def stage(title: str, job_of: Callable[[RetrieverSpec], Job]) -> Stage:
+        """A stage after the training, if there is one."""
 
-    def finished(job: Callable[[], Job]) -> Callable[[], bool]:
+        def job() -> Job:
+            spec = point.spec(compute)
+            if spec is None:
+                raise UserError(f"{point.label} is not trained yet.")
+            return job_of(spec)
+
         def done() -> bool:
-            if point.spec(compute) is None:
-                return False
-            own_job = job()
-            return own_job.n_done() >= own_job.total
+            return point.spec(compute) is not None and (own := job()).n_done() >= own.total
 
-        return done
-
-    def rank() -> Job:
-        assert corpus.setup is not None
-        return rankings.job(compute, trained(), corpus.setup)
-
-    def relocate() -> Job:
-        scope = f"{corpus.name}: {len(corpus.pairs)} held-out pairs"
-        return interventions.job(compute, trained(), RELOCATION, corpus.pairs, scope)
-
-    def attribute() -> Job:
-        scope = f"{corpus.name}: {len(corpus.pairs)} held-out pairs"
-        return compute.attribution_job(trained(), SALIENCY, corpus.pairs, scope)
-
-    def rank_positions() -> Job:
-        subject = positions_subject(point, trained())
-        assert subject is not None
-        return POSITIONS.job(compute, subject)
-
-    def audit() -> Job:
-        return AUDIT.job(compute, audit_index(point, trained()))
+        return Stage(title, done, job)
 
     stages: list[Stage] = []
     if point.recipe is not None:
@@ -114,17 +94,30 @@ def stages(compute: Compute, point: DebiasPoint) -> list[Stage]:
                 lambda: training_job(compute, point),
             )
         )
-    if corpus.setup is not None:
-        stages.append(Stage("Ranking", finished(rank), rank))
-    if corpus.pairs:
-        stages.append(Stage("Relocating the evidence", finished(relocate), relocate))
-        stages.append(Stage("Saliency", finished(attribute), attribute))
-    if corpus.pairs and corpus.setup is not None:
+    if setup is not None:
+        stages.append(stage("Ranking", lambda spec: rankings.job(compute, spec, setup)))
+    if pairs:
+        stages += [
+            stage(
+                "Relocating the evidence",
+                lambda spec: interventions.job(compute, spec, RELOCATION, pairs, scope),
+            ),
+            stage("Saliency", lambda spec: compute.attribution_job(spec, SALIENCY, pairs, scope)),
+        ]
+    if pairs and setup is not None:
         stages.append(
-            Stage("Ranking relocated documents", finished(rank_positions), rank_positions)
+            stage(
+                "Ranking relocated documents",
+                lambda spec: POSITIONS.job(compute, positions_subject(point, spec, setup)),
+            )
         )
     if audits(point):
-        stages.append(Stage("Searching for each sentence", finished(audit), audit))
+        stages.append(
+            stage(
+                "Searching for each sentence",
+                lambda spec: AUDIT.job(compute, audit_index(point, spec)),
+            )
+        )
     return stages
 
 
@@ -231,7 +224,7 @@ def training_job(compute: Compute, point: DebiasPoint) -> Job:
         manifest = Manifest(
             base=point.base.hub_id or point.base.name,
             training=training,
-            recipe=recipe_entries(recipe),
+            recipe={name: float(value) for name, value in asdict(recipe).items()},
             corpus=corpus.name,
             corpus_digest=corpus.digest,
             n_documents=corpus.n_documents,

@@ -166,7 +166,7 @@ def _point_rows(summary: DebiasSummary) -> Iterable[DebiasRow]:
         summary.share,
         changes.share,
         summary.saliency_index,
-        changes.saliency,
+        changes.saliency_index,
         calibration.strength if calibration else 0.0,
         calibration.block if calibration else None,
         str(calibration.layers or HALF) if calibration else None,

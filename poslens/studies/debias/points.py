@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from poslens.attribution import datasets
 from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.datasets.types import spread_evenly
 from poslens.attribution.debiasing import folder as folders
@@ -32,6 +31,7 @@ from poslens.attribution.retrievers.specs import (
 from poslens.attribution.types import TextPair
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
+from poslens.studies.audit.summary import whole_corpus
 from poslens.studies.ranking.service import RankingSetup, collection_of
 
 MAX_SETTINGS = 64
@@ -150,8 +150,7 @@ def debias_corpus(data: DataSet, n_pairs: int, trains: bool) -> DebiasCorpus:
         UserError: the data set has too few documents or sentences for training, or without training
             no queries with known evidence positions.
     """
-    named = data.name in datasets.names()
-    texts = datasets.corpus_of(data.name) if named else collection_of(data)
+    texts = whole_corpus(data)
     key = (texts.digest, data.name, n_pairs, trains)
     return _corpora.get(key, lambda: (_split if trains else _whole)(data, texts, n_pairs))
 
@@ -273,8 +272,3 @@ def layers_of(word: str) -> int | None:
         raise UserError(
             f"The layers to calibrate are half, all or a whole number, not {word[:40]!r}."
         ) from error
-
-
-def recipe_entries(recipe: TrainingRecipe) -> dict[str, float]:
-    """The numbers of a recipe by name."""
-    return {name: float(value) for name, value in asdict(recipe).items()}

@@ -62,6 +62,19 @@ from poslens.study import Figure, Study, register
 DEFAULT = TrainingRecipe()
 NO_CHANGE = "No change recommended"
 
+_PREFERENCE = ("debiased", "debiased and calibrated", "calibrated")
+"""Kinds of changed models in order of preference. The debiased model comes first, because it runs
+without PosLens."""
+
+_ON_CARD = {
+    "effect": ("relocation difference (change in its size)", "+.4f"),
+    "rank_effect": ("position effect on rank (change in its size)", "+.3f"),
+    "quality": ("nDCG@10", ".3f"),
+    "share": ("unretrieved sentences", ".3f"),
+    "saliency_index": ("saliency index (its change)", "+.3f"),
+}
+"""Title and form of each measure on the card of a debiased model."""
+
 
 class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
     """Debiases a dense model by self-distillation on half of a corpus, and compares it with
@@ -226,9 +239,11 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
         audited = AUDIT.summarize(compute, audit_index(subject, spec)) if audits(subject) else None
         documents_read = audited.documents if audited else ()
         positions = None
-        if (ranked_positions := positions_subject(subject, spec)) is not None:
+        if corpus.pairs and corpus.setup is not None:
             with suppress(UserError):  # no evidence is read in full at two positions
-                positions = POSITIONS.summarize(compute, ranked_positions)
+                positions = POSITIONS.summarize(
+                    compute, positions_subject(subject, spec, corpus.setup)
+                )
         plain_point = replace(subject, calibration=None, recipe=None)
         plain = next((summary for summary in earlier if summary.point == plain_point), None)
         summary = DebiasSummary(
@@ -261,8 +276,11 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
             chosen = next(
                 (
                     summary
-                    for summary in _by_preference(own)
-                    if summary.recommendation and summary.recommendation.recommended
+                    for kind in _PREFERENCE
+                    for summary in own
+                    if summary.point.kind == kind
+                    and summary.recommendation
+                    and summary.recommendation.recommended
                 ),
                 None,
             )
@@ -395,51 +413,18 @@ def _write_calibrated(summaries: Sequence[DebiasSummary], folder: Path) -> None:
         export(retriever, folder)
 
 
-def _by_preference(summaries: Sequence[DebiasSummary]) -> list[DebiasSummary]:
-    """The changed models in order of preference. The debiased model comes first, because it runs
-    without PosLens."""
-    order = ("debiased", "debiased and calibrated", "calibrated")
-    return sorted(
-        (summary for summary in summaries if summary.point.kind in order),
-        key=lambda summary: order.index(summary.point.kind),
-    )
-
-
 def write_card(summary: DebiasSummary, verdict: str) -> None:
     """Write the results on the held-out half to the card of a debiased model."""
     folder = folder_of(summary.model.spec)
     manifest, plain, changes = read_manifest(folder), summary.plain, summary.changes
     if manifest is None or plain is None or changes is None:
         return
-    rows = [
-        (name, before.text(form), after.text(form), change.text(form) if change else "–")
-        for name, form, before, after, change in (
-            (
-                "relocation difference (change in its size)",
-                "+.4f",
-                plain.effect,
-                summary.effect,
-                changes.effect,
-            ),
-            (
-                "position effect on rank (change in its size)",
-                "+.3f",
-                plain.rank_effect,
-                summary.rank_effect,
-                changes.rank_effect,
-            ),
-            ("nDCG@10", ".3f", plain.quality, summary.quality, changes.quality),
-            ("unretrieved sentences", ".3f", plain.share, summary.share, changes.share),
-            (
-                "saliency index (its change)",
-                "+.3f",
-                plain.saliency_index,
-                summary.saliency_index,
-                changes.saliency,
-            ),
-        )
-        if before is not None and after is not None
-    ]
+    rows = []
+    for name, (title, form) in _ON_CARD.items():
+        before, after, change = (getattr(each, name) for each in (plain, summary, changes))
+        if before is not None and after is not None:
+            change_text = change.text(form) if change else "–"
+            rows.append((title, before.text(form), after.text(form), change_text))
     card = model_card(manifest, folder.name, rows, verdict)
     (folder / CARD).write_text(card, encoding="utf-8")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
@@ -22,7 +22,6 @@ from poslens.attribution.evaluation.comparison import (
     paired_sizes,
 )
 from poslens.attribution.evaluation.position_effect import MARGIN as RANK_MARGIN
-from poslens.attribution.evaluation.position_effect import QueryPositions
 from poslens.attribution.evaluation.ranking_change import (
     Change,
     Quality,
@@ -44,9 +43,9 @@ from poslens.studies.ranking.service import Ranked
 
 @dataclass(frozen=True)
 class Changes:
-    """Paired changes against the plain model: in the size of the relocation difference (`effect`)
-    and of the position effect on rank (`rank_effect`), in nDCG@10 (`quality`), in the share of
-    unretrieved sentences, in the index of the mean saliency curve (`saliency`), and, without
+    """Paired changes of measures of `DebiasSummary` against the plain model: in the sizes of the
+    relocation difference (`effect`) and of the position effect on rank (`rank_effect`), in nDCG@10
+    (`quality`), in the share of unretrieved sentences, in the saliency index, and, without
     training, in the harmonic mean of nDCG@10 over positions and in PSI. No recommendation depends
     on the saliency index, because a curve can flatten while position matters as much as before. A
     change is None if the data set does not allow it to be measured."""
@@ -55,7 +54,7 @@ class Changes:
     rank_effect: Comparison | None = None
     quality: Comparison | None = None
     share: Comparison | None = None
-    saliency: Comparison | None = None
+    saliency_index: Comparison | None = None
     harmonic: Comparison | None = None
     psi: Comparison | None = None
 
@@ -145,14 +144,6 @@ class DebiasSummary:
         """Primacy-recency index of the mean saliency curve, -1 (first third) to 1 (last third)."""
         return None if self.saliency is None else self.saliency.summary.primacy_recency_index
 
-    @cached_property
-    def _queries(self) -> tuple[list[float], list[str]]:
-        """nDCG@10 of each held-out query and its document."""
-        if self.ranked is None:
-            return [], []
-        scores = self.ranked.evaluation.per_query[NDCG].astype(np.float64)
-        return scores.tolist(), [query.document for query in self.ranked.setup.queries]
-
     @property
     def ranking(self) -> Quality | None:
         """nDCG@10 and its distribution over evidence positions; None if a model was trained, which
@@ -168,11 +159,10 @@ class DebiasSummary:
         effect, quality = self.effect, self.quality
         return abs(effect.value) if effect else None, quality.value if quality else None
 
-    @cached_property
+    @property
     def quality(self) -> Estimate | None:
         """nDCG@10 of the held-out queries."""
-        scores, documents = self._queries
-        return estimate(np.array(scores)[:, None], documents) if scores else None
+        return None if self.ranked is None else self.ranked.evaluation.estimates[NDCG]
 
     @cached_property
     def share(self) -> Estimate | None:
@@ -184,28 +174,20 @@ class DebiasSummary:
     def against(self, plain: DebiasSummary) -> Changes:
         """The paired changes against the plain model, over the pairs, queries and documents that
         both have."""
-        both = [pair for pair in self.differences if pair in plain.differences]
-        effect = paired_sizes(
-            [plain.differences[pair][1] for pair in both],
-            [self.differences[pair][1] for pair in both],
-            [self.differences[pair][0] for pair in both],
-            SCORE_MARGIN,
-        )
-        before = {ranks.document_id: ranks for ranks in plain.unretrieved}
-        shares = [
-            (old, new, ranks.document_id)
-            for ranks in self.unretrieved
-            if ranks.document_id in before
-            and (new := _share(ranks)) is not None
-            and (old := _share(before[ranks.document_id])) is not None
-        ]
-        share = paired(*_columns(shares), SHARE_MARGIN)
         changes = Changes(
-            effect, self._rank_change(plain), None, share, self._saliency_change(plain)
+            effect=_paired(paired_sizes, plain.differences, self.differences, SCORE_MARGIN),
+            rank_effect=_paired(
+                paired_sizes, plain._rank_differences, self._rank_differences, RANK_MARGIN
+            ),
+            share=_paired(paired, plain._shares, self._shares, SHARE_MARGIN),
+            saliency_index=self._saliency_change(plain),
         )
-        if self.trains or self.ranked is None or plain.ranked is None:
-            quality = paired(plain._queries[0], *self._queries, MARGIN)
-            return replace(changes, quality=quality)
+        if self.ranked is None or plain.ranked is None:
+            return changes
+        if self.trains:
+            gains = [each.evaluation.per_query[NDCG] for each in (plain.ranked, self.ranked)]
+            documents = [query.document for query in self.ranked.setup.queries]
+            return replace(changes, quality=paired(*gains, documents, MARGIN))
         ranking = ranking_change(plain.ranked, self.ranked)
         if ranking is None:
             return changes
@@ -228,20 +210,22 @@ class DebiasSummary:
             [document_of[stored.pair_ids[new]] for _, new in both],
         )
 
-    def _rank_change(self, plain: DebiasSummary) -> Comparison | None:
-        if self.positions is None or plain.positions is None:
-            return None
-        before = {query.pair.pair_id: query for query in plain.positions.queries}
-        rows = [
-            (
-                _first_minus_last(before[query.pair.pair_id]),
-                _first_minus_last(query),
-                query.pair.document,
-            )
-            for query in self.positions.queries
-            if query.pair.pair_id in before
-        ]
-        return paired_sizes(*_columns(rows), RANK_MARGIN)
+    @property
+    def _rank_differences(self) -> dict[str, tuple[str, float]]:
+        """nDCG@10 with the evidence first minus last by pair, as in `differences`."""
+        return {
+            query.pair.pair_id: (query.pair.document, float(query.gains[0] - query.gains[-1]))
+            for query in (self.positions.queries if self.positions else ())
+        }
+
+    @property
+    def _shares(self) -> dict[str, tuple[str, float]]:
+        """The share of unretrieved sentences by document, as in `differences`."""
+        return {
+            ranks.document_id: (ranks.document_id, share)
+            for ranks in self.unretrieved
+            if (share := ranks.share("original", "sentence", TOP)) is not None
+        }
 
     @property
     def recommendation(self) -> Recommendation | None:
@@ -343,15 +327,13 @@ def setting_advice(
     return advice
 
 
-def _columns(
-    rows: Sequence[tuple[float, float, str]],
-) -> tuple[list[float], list[float], list[str]]:
-    return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
-
-
-def _first_minus_last(query: QueryPositions) -> float:
-    return float(query.gains[0] - query.gains[-1])
-
-
-def _share(document: SentenceRanks) -> float | None:
-    return document.share("original", "sentence", TOP)
+def _paired(
+    compare: Callable[[list[float], list[float], list[str], float], Comparison | None],
+    before: Mapping[str, tuple[str, float]],
+    after: Mapping[str, tuple[str, float]],
+    margin: float,
+) -> Comparison | None:
+    """A comparison over the items of both; `before` and `after` are (document, value) by item."""
+    both = [item for item in after if item in before]
+    old, new = ([values[item][1] for item in both] for values in (before, after))
+    return compare(old, new, [after[item][0] for item in both], margin)
