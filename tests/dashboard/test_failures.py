@@ -24,7 +24,7 @@ from poslens.cache.storage.store import ModelKey
 from poslens.compute.compute import Compute, service
 from poslens.dashboard.widgets.choices import spec
 from poslens.studies.audit.study import AUDIT
-from poslens.studies.audit.summary import corpus, store_of
+from poslens.studies.audit.summary import store_of, whole_corpus
 from tests.support.pages import open_page
 
 TERMS = make_method("terms")
@@ -67,7 +67,7 @@ def audit(compute: Compute, model: ModelKey, data: DataSet) -> None:
 
 
 def whole_audit(compute: Compute, model: ModelKey, data: DataSet) -> None:
-    store = store_of(compute, corpus(data))
+    store = store_of(compute, whole_corpus(data))
     failed = [(item, WHY) for item in store.items]
     store.ranks.put_failures(model, audit_method(WHOLE), failed)
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import compress, islice
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from poslens.attribution.datasets.corpus import Collection
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.evaluation.audit import Order, shuffled
 from poslens.attribution.evaluation.chunks import Chunks, late_vectors, windows_of
-from poslens.attribution.evaluation.document_index import Ints, LexicalIndex, Ranks, VectorIndex
+from poslens.attribution.evaluation.document_index import LexicalIndex, Ranks, VectorIndex
 from poslens.attribution.evaluation.scorers import readable
 from poslens.attribution.retrievers.base import Pooled, Retriever
 from poslens.attribution.retrievers.dense import DenseRetriever
@@ -62,20 +62,14 @@ def readable_vectors(
         ok = readable(retriever, texts, side)
         if all(ok):
             raise
-        some = [text for text, can_read in zip(texts, ok, strict=True) if can_read]
+        some = list(compress(texts, ok))
         vectors, computed = embedded(retriever, model, side, some, store, options)
     tensors = {text: torch.from_numpy(vector.copy()) for text, vector in vectors.items()}
     return tensors, computed
 
 
-class SearchIndex(Protocol):
-    """An index that ranks the own documents of queries. `n_vectors` [m] are the vectors (or texts)
-    of each document."""
-
-    n_vectors: Ints
-
-    def ranks(self, queries: Any, own: Sequence[int]) -> Ints:
-        """Ranks [P]."""
+SearchIndex: TypeAlias = VectorIndex | LexicalIndex
+"""An index that ranks the own documents of queries, given as vectors or as words."""
 
 
 class IndexBuilder:
@@ -198,13 +192,11 @@ class IndexBuilder:
         stop, device_slot = self._options.should_stop, self._options.device_slot
         for part, columns in in_batches(retriever, read, todo, estimated_tokens, stop, device_slot):
             self._from_store = False
-            vectors = [
-                (digest_of[text], values) for text, values in zip(part, columns, strict=True)
-            ]
+            vectors = {digest_of[text]: values for text, values in zip(part, columns, strict=True)}
             rows = [
                 (digest, ChunkVectors(values.shape[1], values.numpy()))
-                for digest, values in vectors
+                for digest, values in vectors.items()
             ]
             store.put(self._model, method, rows)
-            arrays |= dict(vectors)
+            arrays |= vectors
         return [arrays.get(digest_of[text], torch.zeros(0, 1)) for text in texts]

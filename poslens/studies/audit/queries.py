@@ -25,6 +25,7 @@ from poslens.cache.jobs.loop import RunOptions
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import ModelIdentity
+from poslens.compute.runs import duration
 
 READ_AHEAD = 4096
 """Documents whose texts are read in one pass over the corpus."""
@@ -58,9 +59,30 @@ def measured_pace(
     )
 
 
-def known_pace(model: ModelIdentity) -> Pace | None:
-    """The model's pace, if it was measured in this process."""
-    return _paces.find((model.key, model.device))
+def with_time(
+    words: str,
+    compute: Compute,
+    model: ModelIdentity,
+    collection: Collection,
+    work: Workload,
+    *,
+    load: bool,
+    most: str = "",
+) -> str:
+    """A sentence: `words` on how much a model will read, and the time if the model was timed in
+    this process; `most` precedes the time. With `load` the model may be loaded to time it.
+
+    Raises:
+        UserError: the corpus cannot be read, or the model cannot be loaded.
+    """
+    if model.spec.remote or model.stored_only:
+        return f"{words}."
+    pace = _paces.find((model.key, model.device))
+    if pace is None and load and isinstance(it := compute.retriever(model), DenseRetriever):
+        pace = measured_pace(compute, model, it, collection)
+    if pace is None:
+        return f"{words}; the time is estimated once the model is loaded."
+    return f"{words}: {most}about {duration(pace.seconds(work))} on this machine."
 
 
 _paces: LRUCache[Pace] = LRUCache(32)

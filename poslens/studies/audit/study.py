@@ -25,16 +25,15 @@ from poslens.cache.kinds.rankings import fingerprint
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import of_model
-from poslens.compute.runs import Job, Report, Run, duration
+from poslens.compute.runs import Job, Report, Run
 from poslens.paired import MeasuredModel
 from poslens.parameters import Choice, Integer, Parameters, Settings, Several
 from poslens.studies.audit.figures import unretrieved_by_position
-from poslens.studies.audit.queries import known_pace, measured_pace
+from poslens.studies.audit.queries import measured_pace, with_time
 from poslens.studies.audit.run import require_family, run_audit
 from poslens.studies.audit.summary import (
     AuditIndex,
     AuditSummary,
-    corpus,
     limit_sentence,
     reached,
     sample,
@@ -42,6 +41,7 @@ from poslens.studies.audit.summary import (
     summary_of,
     tokens_read,
     unretrieved_sentence,
+    whole_corpus,
 )
 from poslens.studies.audit.tables import TABLES
 from poslens.study import Figure, Study, register
@@ -214,7 +214,7 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
 
     def corpus(self, data: DataSet, settings: Settings) -> AuditCorpus:
         """The whole corpus of the data set, or a sample of it."""
-        whole, notes = corpus(data), []
+        whole, notes = whole_corpus(data), []
         collection = sample(whole, settings.documents, settings.seed)
         if collection.drawn:
             notes.append(f"Sample: {collection.drawn}.")
@@ -313,15 +313,8 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
             f"{work.queries:,} sentences and questions of {work.documents:,} documents, about "
             f"{float(f'{work.tokens:.3g}'):,.0f} tokens"
         )
-        if subject.spec.remote or model.stored_only:
-            return f"{words}."
-        speed = known_pace(model)
-        if speed is None and load and isinstance(it := compute.retriever(model), DenseRetriever):
-            speed = measured_pace(compute, model, it, collection)
-        if speed is None:
-            return f"{words}; the time is estimated once the model is loaded."
         most = "at most " if subject.width else ""
-        return f"{words}: {most}about {duration(speed.seconds(work))} on this machine."
+        return with_time(words, compute, model, collection, work, load=load, most=most)
 
     def summarize(
         self, compute: Compute, subject: AuditIndex, earlier: Sequence[AuditSummary] = ()

@@ -165,7 +165,7 @@ class AuditSummary:
         return sum(bool((document.read[0] < 1).any()) for document in self.documents)
 
 
-def corpus(data: DataSet) -> Collection:
+def whole_corpus(data: DataSet) -> Collection:
     """The documents of a data set: its whole corpus if PosLens has it by name.
 
     Raises:
@@ -290,7 +290,7 @@ def measured_limit(compute: Compute, spec: RetrieverSpec, data: DataSet) -> str:
     Raises:
         UserError: the corpus or the stored results cannot be read.
     """
-    store = store_of(compute, corpus(data))
+    store = store_of(compute, whole_corpus(data))
     return limit_sentence(spec, store.truncations(compute.identify(spec).key))
 
 

@@ -13,7 +13,6 @@ from poslens.attribution.evaluation.audit import TOP, require_top
 from poslens.attribution.evaluation.audit_workload import Workload, plan_workload
 from poslens.attribution.evaluation.chunk_plan import MEASURES, IndexSetting, settings_of
 from poslens.attribution.pairs import Pairs
-from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, Provenance
@@ -21,9 +20,9 @@ from poslens.cache.jobs.loop import Progress
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import of_model
-from poslens.compute.runs import Job, Report, Run, duration
+from poslens.compute.runs import Job, Report, Run
 from poslens.parameters import Integer, Numbers, Parameters, Settings, Several
-from poslens.studies.audit.queries import known_pace, measured_pace
+from poslens.studies.audit.queries import with_time
 from poslens.studies.audit.run import require_family
 from poslens.studies.audit.summary import sample
 from poslens.studies.chunks.figures import shares_by_size
@@ -209,14 +208,7 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
             f"{work.queries:,} sentences and queries of {work.documents:,} documents, about "
             f"{float(f'{work.tokens:.3g}'):,.0f} tokens"
         )
-        if subject.spec.remote or model.stored_only:
-            return f"{words}."
-        pace = known_pace(model)
-        if pace is None and load and isinstance(it := compute.retriever(model), DenseRetriever):
-            pace = measured_pace(compute, model, it, collection)
-        if pace is None:
-            return f"{words}; the time is estimated once the model is loaded."
-        return f"{words}: about {duration(pace.seconds(work))} on this machine."
+        return with_time(words, compute, model, collection, work, load=load)
 
     def summarize(
         self, compute: Compute, subject: ChunkPlan, earlier: Sequence[ChunkSummary]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -26,13 +26,14 @@ from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.lexical import LexicalRetriever
 from poslens.attribution.retrievers.scoring import read_texts
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.attribution.types import Array, Side, TokenizedText
+from poslens.attribution.types import Array, Side
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.kinds.embeddings import EmbeddingStore, recent_texts
 from poslens.cache.lru_cache import LRUCache
 from poslens.cache.storage.store import ModelKey
 from poslens.compute.compute import Compute
-from poslens.studies.audit.index import IndexBuilder, readable_vectors
+from poslens.studies.audit.index import IndexBuilder, SearchIndex, readable_vectors
+from poslens.studies.ranking.service import needs_first_stage
 
 MEMORY = 1 << 30
 """Maximum bytes of documents and vectors that stay in memory between jobs."""
@@ -46,7 +47,7 @@ def require_ranking(spec: RetrieverSpec) -> None:
     Raises:
         UserError: the model is a cross-encoder, which reranks what another model retrieves.
     """
-    if family_of(spec).search == "rerank":
+    if needs_first_stage(spec):
         raise UserError(
             f"{spec.name} reranks what another model retrieves, so it has no ranking of the whole "
             "corpus to explain: choose the model that retrieves."
@@ -66,7 +67,7 @@ class Corpus:
     ids: tuple[str, ...]
     held: tuple[str, ...]
     own: Mapping[str, int]
-    index: VectorIndex | LexicalIndex | None
+    index: SearchIndex | None
     size: int
 
     @cached_property
@@ -121,11 +122,10 @@ def _opened(
             held.append(document.text)
         if (row := collection.own_query(document)) is not None:
             own[collection.queries[row].query_id] = number
-    index: VectorIndex | LexicalIndex | None = None
+    index: SearchIndex | None = None
     if family_of(retriever.spec).search in ("vectors", "index"):
         builder = IndexBuilder(compute.root, collection, retriever, key, WHOLE, options)
-        built: Any = builder.index("original", len(ids))
-        index = built
+        index = builder.index("original", len(ids))
     width = getattr(retriever, "width", 0) if isinstance(index, VectorIndex) else 0
     texts = tuple(held) if len(held) == len(ids) else ()
     weight = sum(map(len, texts)) + 4 * width * len(ids) + 100 * len(ids)
@@ -188,9 +188,7 @@ class Searcher:
             scores = scores.copy()
             scores[corpus.own[query_id]] = -np.inf
 
-        def tokens(text: str) -> TokenizedText:
-            return tokens_of(self._retriever, query, text)
-
+        tokens = partial(tokens_of, self._retriever, query)
         return Searched(scores, score, tokens, corpus.ids, corpus.texts)
 
     def _scores(self, query: str) -> tuple[Array, Callable[[Sequence[str]], Array]]:

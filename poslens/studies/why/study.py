@@ -10,7 +10,7 @@ from poslens.attribution.datasets.corpus import Document, Query
 from poslens.attribution.datasets.types import spread_evenly
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.evaluation.why import Wanted, why
-from poslens.attribution.evaluation.why_causes import LEAST_OF_ALONE, Cause, Why
+from poslens.attribution.evaluation.why_causes import CAUSES, LEAST_OF_ALONE, Cause, Why
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import EvidenceSpan, Provenance
 from poslens.cache.jobs.items import compute_missing
@@ -27,7 +27,7 @@ from poslens.parameters import Integer, Parameters, Settings, Text
 from poslens.studies.ranking.service import read_searched, searched
 from poslens.studies.why.figures import chart
 from poslens.studies.why.search import Searcher, opened, require_ranking
-from poslens.studies.why.summary import Misses, WhyCorpus, WhySummary, verdict
+from poslens.studies.why.summary import Misses, WhyCorpus, WhySummary, sentence
 from poslens.studies.why.tables import TABLES
 from poslens.study import Figure, Study, register
 from poslens.study_part import MAX_PAIRS, Item, Measure, StudyPart
@@ -135,11 +135,6 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
     part = PART
 
     def read(self, dataset: str) -> DataSet:
-        """The data set, with an empty list of pairs if it has no relevance judgments.
-
-        Raises:
-            UserError: its files cannot be read.
-        """
         return read_searched(dataset)
 
     def corpus(self, data: DataSet, settings: Settings) -> WhyCorpus:
@@ -199,12 +194,7 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
         return [Misses(spec, corpus, settings.top)]
 
     def job(self, compute: Compute, subject: Misses) -> Job:
-        """A job that computes the missing explanations; progress counts pairs of a query and a
-        target document.
-
-        Raises:
-            UserError: the model's files are not on this machine.
-        """
+        """Progress counts pairs of a query and a target document."""
         model, method = compute.identify(subject.spec), subject.method
         items, store = subject.corpus.items, explanations(compute.root)
         collection = subject.corpus.collection
@@ -261,11 +251,6 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
     def summarize(
         self, compute: Compute, subject: Misses, earlier: Sequence[WhySummary] = ()
     ) -> WhySummary | None:
-        """The explanations; None while any is missing.
-
-        Raises:
-            UserError: none could be computed.
-        """
         model = compute.identify(subject.spec)
         store, items = explanations(compute.root), subject.corpus.items
         stored = store.select(model.key, subject.method, items)
@@ -299,10 +284,23 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
 
     def verdict(self, summary: WhySummary) -> str:
         """The ranks and the cause of one document, or the number of misses and their causes."""
-        return verdict(summary)
+        if summary.asked.corpus.typed and len(summary.explained) == 1:
+            (explained,) = summary.explained.values()
+            return f"{summary.name}: {sentence(explained)}"
+        n, total, share = len(summary.misses), len(summary.explained), summary.missed
+        in_percent = "" if share is None else f" ({share.text('.0%')})"
+        head = (
+            f"{summary.name} misses {n:,} of {total:,} query-document pairs{in_percent}: the "
+            f"relevant document is not in the top {summary.asked.top:,}."
+        )
+        parts = [
+            f"{cause} {share.text('.0%')}"
+            for cause in sorted(CAUSES, key=summary.count, reverse=True)
+            if summary.count(cause) and (share := summary.share(cause)) is not None
+        ]
+        return f"{head} Causes: {', '.join(parts)}." if parts else head
 
     def provenance(self, summary: WhySummary) -> Provenance:
-        """Everything needed to reproduce the explanations."""
         asked = summary.asked
         items = asked.corpus.items
         n_documents = next(iter(summary.explained.values())).n_documents

@@ -11,7 +11,7 @@ import numpy as np
 from poslens.attribution.curves.bootstrap import Estimate, estimate
 from poslens.attribution.datasets import Collection
 from poslens.attribution.evaluation.document_index import NOT_FOUND
-from poslens.attribution.evaluation.why_causes import CAUSES, Cause, Why, why_method
+from poslens.attribution.evaluation.why_causes import Cause, Why, why_method
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method
 from poslens.cache.kinds.why import WhyItem
@@ -186,25 +186,3 @@ def sentence(why: Why) -> str:
     else:
         tried = "The document is one sentence, so nothing in it can be moved or left out"
     return f"{head}. {tried}; its evidence shares {shared}. Cause: no match."
-
-
-def verdict(summary: WhySummary) -> str:
-    """The verdict: ranks and cause for a single pair, otherwise the number of misses and their
-    causes."""
-    if summary.asked.corpus.typed and len(summary.explained) == 1:
-        (explained,) = summary.explained.values()
-        return f"{summary.name}: {sentence(explained)}"
-    n, total = len(summary.misses), len(summary.explained)
-    share = summary.missed
-    top = summary.asked.top
-    in_percent = "" if share is None else f" ({share.text('.0%')})"
-    head = (
-        f"{summary.name} misses {n:,} of {total:,} query-document pairs{in_percent}: the relevant "
-        f"document is not in the top {top:,}."
-    )
-    parts = [
-        f"{cause} {share.text('.0%')}"
-        for cause in sorted(CAUSES, key=summary.count, reverse=True)
-        if summary.count(cause) and (share := summary.share(cause)) is not None
-    ]
-    return f"{head} Causes: {', '.join(parts)}." if parts else head

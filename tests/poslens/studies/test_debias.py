@@ -105,13 +105,13 @@ def test_every_point_is_judged_on_held_out_documents(planned: Plan[DebiasPoint])
         abs(debiased.rank_effect.value) - abs(plain.rank_effect.value)
     )
     # The saliency index, from the curves themselves.
-    assert changes.saliency is not None and debiased.saliency is not None
+    assert changes.saliency_index is not None and debiased.saliency is not None
     assert plain.saliency is not None and len(debiased.saliency.stored.pair_ids) == 12
     indices = [
         primacy_recency_index(one.saliency.stored.magnitudes.astype(np.float64).mean(0))
         for one in (plain, debiased)
     ]
-    assert changes.saliency.difference.value == pytest.approx(float(indices[1] - indices[0]))
+    assert changes.saliency_index.difference.value == pytest.approx(float(indices[1] - indices[0]))
     assert debiased.saliency_index is not None
     assert debiased.saliency_index.value == pytest.approx(float(indices[1]))
     # p is adjusted for all that is shown: three models, of which the calibrated ones lack shares.
@@ -124,7 +124,7 @@ def test_every_point_is_judged_on_held_out_documents(planned: Plan[DebiasPoint])
             one.changes.rank_effect,
             one.changes.quality,
             one.changes.share,
-            one.changes.saliency,
+            one.changes.saliency_index,
         )
         if each is not None and each.p is not None
     ]
