@@ -25,6 +25,7 @@ from poslens.figures.figure_base import (
     canvas,
     faint,
     group,
+    intervals,
     legend_name,
     line,
     positions,
@@ -227,12 +228,9 @@ def minus_null_curves(
     for index, (_, controlled) in enumerate(curves):
         if controlled.ci_low is None or controlled.ci_high is None:
             continue  # too few documents for a band
-        colour, customdata = (
-            faint(str(style.line(index)["color"]), 0.2),
-            np.concatenate([BINS, BINS[::-1]]),
-        )
-        ends = (controlled.ci_low, controlled.ci_high)
-        figure.add_trace(band(CENTRES, *ends, colour, f"curve {index}", customdata=customdata))
+        colour = faint(str(style.line(index)["color"]), 0.2)
+        ends, at = (controlled.ci_low, controlled.ci_high), np.concatenate([BINS, BINS[::-1]])
+        figure.add_trace(band(CENTRES, *ends, colour, f"curve {index}", customdata=at))
     for index, (name, controlled) in enumerate(curves):
         mean = controlled.mean.astype(np.float64)
         figure.add_trace(line(index, mean, style, legend_name(name, style), panel=name))
@@ -261,27 +259,16 @@ def edit_means(edits: Sequence[MeanEdits], style: Style) -> go.Figure:
         look = style.line(index)
         for (position, values), dash in zip(means.means.items(), DASHES, strict=True):
             has_interval = all(value.interval is not None for value in values)
-            figure.add_trace(
-                go.Scatter(
-                    x=[100 * share for share in means.shares],
-                    y=[value.value for value in values],
-                    error_y={
-                        "type": "data",
-                        "symmetric": False,
-                        "array": [(value.high or 0) - value.value for value in values],
-                        "arrayminus": [value.value - (value.low or 0) for value in values],
-                        "thickness": 1,
-                        "width": 2,
-                    }
-                    if has_interval
-                    else None,
-                    mode="lines+markers",
-                    line={**look, "dash": dash},
-                    hovertemplate="%{y:.4f}",
-                    name=legend_name(f"{means.model.spec.name}, {position}", style),
-                )
+            trace = go.Scatter(
+                x=[100 * share for share in means.shares],
+                y=[value.value for value in values],
+                error_y=intervals(values, str(look["color"])) if has_interval else None,
+                mode="lines+markers",
+                line={**look, "dash": dash},
+                hovertemplate="%{y:.4f}",
+                name=legend_name(f"{means.model.spec.name}, {position}", style),
             )
-            group(figure.data[-1], f"model {index}", means.model.spec.name, position)
+            figure.add_trace(group(trace, f"model {index}", means.model.spec.name, position))
     return with_legend(figure, style)
 
 

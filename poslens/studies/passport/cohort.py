@@ -109,7 +109,8 @@ def chart(cards: Sequence[ModelPassport], style: Style, effect: str = "") -> go.
     intervals. By default the first of `EFFECTS` that any card has. A model that lacks one of the
     two numbers has an empty trace, so that traces and cards correspond."""
     rows = [row(card) for card in cards]
-    effect = effect or default_effect(rows)
+    with_numbers = (name for name in EFFECTS if any(getattr(each, name) for each in rows))
+    effect = effect or next(with_numbers, EFFECTS[0])
     title = next(f.metadata["meaning"] for f in fields(CohortRow) if f.name == effect)
     figure = canvas("cohort", style, title.rstrip("."), "nDCG@10", provenance(cards))
     for number, each in enumerate(rows):
@@ -137,11 +138,6 @@ def chart(cards: Sequence[ModelPassport], style: Style, effect: str = "") -> go.
         )
     figure.add_vline(x=0, line={"color": style.colours.muted, "width": 1, "dash": "dot"})
     return with_legend(figure, style)
-
-
-def default_effect(rows: Sequence[CohortRow]) -> str:
-    """The first measure of position bias that any row has."""
-    return next((name for name in EFFECTS if any(getattr(row, name) for row in rows)), EFFECTS[0])
 
 
 def provenance(cards: Sequence[ModelPassport]) -> list[Provenance]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from html import escape
+from itertools import count
 from typing import Any, Literal
 
 from poslens.export.browser import Page, in_page
@@ -74,14 +75,11 @@ def document_bytes(passports: Sequence[ModelPassport], fmt: Format) -> bytes:
 
     Raises:
         UserError: pdf, svg or png without Chrome or Chromium.
-        ValueError: an unknown format.
     """
     if fmt == "json":
         return json_text([entry(passport) for passport in passports], indent=1).encode()
     if fmt == "yaml":
         return model_card(passports).encode()
-    if fmt not in FORMATS:
-        raise ValueError(f"passport format {fmt!r}, expected one of {FORMATS}")
     return {"html": _html, "pdf": _pdf, "svg": _svg, "png": _png}[fmt](passports)
 
 
@@ -94,15 +92,14 @@ def _title(passports: Sequence[ModelPassport]) -> str:
 
 
 def _html(passports: Sequence[ModelPassport]) -> bytes:
-    drawn = 0
+    numbers = count(1)
 
     def figure(part: Part) -> str:
-        nonlocal drawn
         if part.draw is None:
             return ""
-        drawn += 1
-        first = drawn == 1 and not overview
-        return figure_div(part.draw(STYLE), f"figure{drawn}", library=first)
+        number = next(numbers)
+        first = number == 1 and not overview
+        return figure_div(part.draw(STYLE), f"figure{number}", library=first)
 
     overview = overview_html(passports, PRESETS["double column"]) if len(passports) > 1 else ""
     articles = "\n".join(
@@ -160,17 +157,16 @@ def printed_html(passports: Sequence[ModelPassport]) -> bytes:
     size = "single column" if beside > 1 else "double column"
     # Low enough that a page has room for two parts.
     style = replace(PRESETS[size], width_px=width, height_px=200)
-    drawn = 0
+    numbers = count(1)
 
     def cell(part: Part | None) -> str:
-        nonlocal drawn
         if part is None:
             return "<td></td>"
         figure = ""
         if part.draw is not None:
-            drawn += 1
-            name = f"figure{drawn}"
-            figure = figure_div(part.draw(style), name, library=drawn == 1, static=True)
+            number = next(numbers)
+            library = number == 1
+            figure = figure_div(part.draw(style), f"figure{number}", library=library, static=True)
         return f"<td>{_section(part, figure)}</td>"
 
     tables = []

@@ -172,7 +172,21 @@ def passport(
     Raises:
         UserError: neither the model's files nor any results of it are on this machine.
     """
-    scope = scope_of(compute, spec, data, limit, moved)
+    documents = documents_of(data.pairs)
+    usable, _ = movable(data.pairs)
+    chosen = tuple(spread_evenly(documents, min(DEFAULT_PAIRS, len(documents))))
+    first_pairs = {(pair.document, pair.language): pair for pair in reversed(data.pairs)}
+    scope = Scope(
+        compute,
+        spec,
+        data,
+        tuple(spread_evenly(data.pairs, min(limit, len(data.pairs)))),
+        tuple(spread_evenly(usable, min(moved, len(usable))))
+        if isinstance(moved, int)
+        else tuple(pair for pair in usable if pair.pair_id in moved),
+        chosen,
+        tuple(first_pairs[document.document, document.language] for document in chosen),
+    )
     return ModelPassport(
         compute.identify(spec),
         data.name,
@@ -184,31 +198,6 @@ def passport(
     )
 
 
-def scope_of(
-    compute: Compute,
-    spec: RetrieverSpec,
-    data: DataSet,
-    limit: int = MAX_PAIRS,
-    moved: int | Collection[str] = DEFAULT_PAIRS,
-) -> Scope:
-    """The texts that a passport covers: see `passport`."""
-    documents = documents_of(data.pairs)
-    usable, _ = movable(data.pairs)
-    chosen = tuple(spread_evenly(documents, min(DEFAULT_PAIRS, len(documents))))
-    first_pairs = {(pair.document, pair.language): pair for pair in reversed(data.pairs)}
-    return Scope(
-        compute,
-        spec,
-        data,
-        tuple(spread_evenly(data.pairs, min(limit, len(data.pairs)))),
-        tuple(spread_evenly(usable, min(moved, len(usable))))
-        if isinstance(moved, int)
-        else tuple(pair for pair in usable if pair.pair_id in moved),
-        chosen,
-        tuple(first_pairs[document.document, document.language] for document in chosen),
-    )
-
-
 def job(
     compute: Compute,
     passport: ModelPassport,
@@ -217,11 +206,9 @@ def job(
 ) -> Job:
     """A job that computes the missing parts one after the other, and then the jobs in `also`, given
     with their titles. `title` is its purpose."""
+    own_jobs = ((part.title, own_job) for part in passport.parts for own_job in part.jobs)
     parts: dict[RunKey, tuple[str, Job]] = {}
-    for part in passport.parts:
-        for own_job in part.jobs:
-            parts.setdefault(own_job.key, (part.title, own_job))
-    for part_title, own_job in also:
+    for part_title, own_job in (*own_jobs, *also):
         parts.setdefault(own_job.key, (part_title, own_job))
 
     def missing() -> list[tuple[str, Job]]:
