@@ -83,12 +83,10 @@ def document_bytes(passports: Sequence[ModelPassport], fmt: Format) -> bytes:
     return {"html": _html, "pdf": _pdf, "svg": _svg, "png": _png}[fmt](passports)
 
 
-def _entries(passports: Sequence[ModelPassport]) -> list[dict[str, Any]]:
-    return provenance_entries([entry for each in passports for entry in each.provenance])
-
-
-def _title(passports: Sequence[ModelPassport]) -> str:
-    return f"Position passport: {', '.join(passport.name for passport in passports)}"
+def _about(passports: Sequence[ModelPassport]) -> tuple[str, list[dict[str, Any]]]:
+    """The title and the provenance that a file contains."""
+    title = f"Position passport: {', '.join(passport.name for passport in passports)}"
+    return title, provenance_entries([entry for each in passports for entry in each.provenance])
 
 
 def _html(passports: Sequence[ModelPassport]) -> bytes:
@@ -106,9 +104,8 @@ def _html(passports: Sequence[ModelPassport]) -> bytes:
         _article(passport, number, [figure(part) for part in passport.parts])
         for number, passport in enumerate(passports)
     )
-    entries = _entries(passports)
     body = f"{overview}\n<main>\n{articles}\n</main>"
-    return page_bytes(_title(passports), entries, body, _PAGE_CSS + COHORT_CSS)
+    return page_bytes(*_about(passports), body, _PAGE_CSS + COHORT_CSS)
 
 
 def _article(passport: ModelPassport, number: int, figures: Sequence[str]) -> str:
@@ -182,8 +179,7 @@ def printed_html(passports: Sequence[ModelPassport]) -> bytes:
         tables.append(
             f'<table class="cards"><thead><tr>{names}</tr></thead>\n<tbody>{body}</tbody></table>'
         )
-    entries = _entries(passports)
-    return page_bytes(_title(passports), entries, "\n".join(tables), _PRINT_CSS)
+    return page_bytes(*_about(passports), "\n".join(tables), _PRINT_CSS)
 
 
 def _pdf(passports: Sequence[ModelPassport]) -> bytes:
@@ -193,7 +189,7 @@ def _pdf(passports: Sequence[ModelPassport]) -> bytes:
         await page.show(source, _PRINTED_PX, 1000)
         return await page.paged_pdf()
 
-    return inscribed(in_page(printed), "pdf", _title(passports), _entries(passports))
+    return inscribed(in_page(printed), "pdf", *_about(passports))
 
 
 def _png(passports: Sequence[ModelPassport]) -> bytes:
@@ -204,14 +200,12 @@ def _png(passports: Sequence[ModelPassport]) -> bytes:
         await page.show(source, width, height, STYLE.scale)
         return await page.screenshot(width, height)
 
-    entries = _entries(passports)
-    return inscribed(in_page(taken), "png", _title(passports), entries, STYLE.dpi)
+    return inscribed(in_page(taken), "png", *_about(passports), STYLE.dpi)
 
 
 def _svg(passports: Sequence[ModelPassport]) -> bytes:
     image, _, _ = _drawing(passports)
-    entries = _entries(passports)
-    return inscribed(image.encode(), "svg", _title(passports), entries)
+    return inscribed(image.encode(), "svg", *_about(passports))
 
 
 def _drawing(passports: Sequence[ModelPassport]) -> tuple[str, int, int]:
