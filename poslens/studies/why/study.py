@@ -259,7 +259,6 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
         if not stored.results:
             reason = next(iter(stored.failed.values()), "there is no document to explain.")
             raise UserError(f"{subject.spec.name}: {reason}")
-        base = earlier[0] if earlier else None
         key = (
             str(compute.root),
             model.key,
@@ -267,10 +266,9 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
             subject.method.core,
             _scope(subject.corpus),
             len(stored.results),
-            base and (base.name, base.model.key),
         )
         return _summaries.get(
-            key, lambda: WhySummary(subject, model, stored.results, stored.failed, base)
+            key, lambda: WhySummary(subject, model, stored.results, stored.failed)
         )
 
     def remarks(self, summaries: Sequence[WhySummary]) -> list[str]:

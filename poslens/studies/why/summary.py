@@ -59,14 +59,12 @@ class Misses:
 
 @dataclass(frozen=True)
 class WhySummary:
-    """The explanations of one model by item, the reasons why others failed, and the result of
-    another model with which it is compared (`base`)."""
+    """The explanations of one model by item, and the reasons why others failed."""
 
     asked: Misses
     model: ModelIdentity
     explained: Mapping[str, Why]
     failed: Mapping[str, str]
-    base: WhySummary | None = None
 
     @property
     def name(self) -> str:
@@ -103,30 +101,6 @@ class WhySummary:
         """Share of the misses that have this cause."""
         rows = [explanation.cause == cause for _, explanation in self.misses]
         return _share(rows, [item.document_id for item, _ in self.misses])
-
-    @cached_property
-    def both(self) -> list[str]:
-        """Items for which this model and the one it is compared with have an explanation."""
-        if self.base is None:
-            return []
-        return [name for name in self.items if name in self.base.explained]
-
-    def difference(self, cause: Cause | None) -> Estimate | None:
-        """Share of target documents missed for this cause (None means any) minus that of the other
-        model, over the same queries and documents."""
-        if self.base is None or not self.both:
-            return None
-
-        def counts(explanation: Why) -> bool:
-            return explanation.cause == cause if cause else explanation.cause != "found"
-
-        rows = [
-            float(counts(self.explained[name])) - counts(self.base.explained[name])
-            for name in self.both
-        ]
-        return estimate(
-            np.array(rows)[:, None], [self.items[name].document_id for name in self.both]
-        )
 
 
 def _share(rows: Sequence[bool], documents: Sequence[str]) -> Estimate | None:

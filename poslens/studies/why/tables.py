@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from poslens.attribution.curves.bootstrap import Estimate
+import numpy as np
+
+from poslens.attribution.curves.bootstrap import Estimate, estimate
 from poslens.attribution.evaluation.document_index import NOT_FOUND
-from poslens.attribution.evaluation.why_causes import CAUSES, Step, Why
+from poslens.attribution.evaluation.why_causes import CAUSES, Cause, Step, Why
 from poslens.rows import Table, column
 from poslens.studies.why.summary import CHANGES, NULLS, WhySummary
 
@@ -146,25 +148,38 @@ def _ladders(summary: WhySummary) -> Iterator[StepRow]:
         yield from steps(summary.name, item.query_id or item.query, summary.explained[name])
 
 
-def _paired(summary: WhySummary) -> Iterator[PairedRow]:
-    base = summary.base
-    if base is None or not summary.both or summary.asked.corpus.typed:
-        return
-    for cause in (None, *CAUSES):
-        ours, theirs = (
-            sum(
-                (explained[name].cause == cause if cause else explained[name].cause != "found")
-                for name in summary.both
+def _missed(explanation: Why, cause: Cause | None) -> bool:
+    """Whether a document is missed for this cause (None means any)."""
+    return explanation.cause == cause if cause else explanation.cause != "found"
+
+
+def _paired(summaries: Sequence[WhySummary]) -> Iterator[PairedRow]:
+    """Each model compared with the first one, over the queries and documents of both."""
+    for summary in summaries[1:]:
+        base = summaries[0]
+        both = [name for name in summary.items if name in base.explained]
+        if not both or summary.asked.corpus.typed:
+            continue
+        documents = [summary.items[name].document_id for name in both]
+        for cause in (None, *CAUSES):
+            ours, theirs = (
+                np.array([_missed(each.explained[name], cause) for name in both], np.float64)
+                for each in (summary, base)
             )
-            for explained in (summary.explained, base.explained)
-        )
-        difference, n = summary.difference(cause), len(summary.both)
-        yield PairedRow(summary.name, base.name, cause or "any", difference, ours, theirs, n)
+            yield PairedRow(
+                summary.name,
+                base.name,
+                cause or "any",
+                estimate((ours - theirs)[:, None], documents),
+                int(ours.sum()),
+                int(theirs.sum()),
+                len(both),
+            )
 
 
 TABLES: Mapping[str, Table[Any]] = {
     "misses": Table(MissRow, _misses, "Misses", on_page=False),
     "causes": Table(CauseRow, _causes, "Causes"),
     "steps": Table(StepRow, _ladders, "Ranks after each change", on_page=False),
-    "paired": Table(PairedRow, _paired, "Models compared on the same queries"),
+    "paired": Table(PairedRow, _paired, "Models compared on the same queries", joint=True),
 }

@@ -214,7 +214,7 @@ def test_two_models_over_the_same_documents(corpus: str) -> None:
     found = poslens.why(["BM25", "MiniLM"], dataset=corpus, top=1)
     table = found.to_frame("paired").set_index("cause")
     first, second = found.summaries
-    assert second.base is first and list(table["wanted"].unique()) == [5]
+    assert list(table["wanted"].unique()) == [5]
     for cause in ("any", "dilution", "no match", "competitor"):
         misses = len(second.misses) if cause == "any" else second.count(cause)
         other = len(first.misses) if cause == "any" else first.count(cause)
