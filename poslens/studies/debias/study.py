@@ -16,7 +16,6 @@ from poslens.attribution.debiasing.recipe import TrainingRecipe
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.attribution.evaluation.recommendation import on_quality_front
-from poslens.attribution.interventions.relocation import Relocation
 from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.calibration import BLOCK, MAX_BLOCK
 from poslens.attribution.retrievers.specs import RetrieverSpec
@@ -225,7 +224,7 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
             relocations = interventions.stored(compute, spec, RELOCATION, corpus.pairs).results
             documents = {pair.pair_id: pair.document for pair in corpus.pairs}
             for pair_id, relocation in relocations.items():
-                if isinstance(relocation, Relocation) and relocation.last_minus_first is not None:
+                if relocation.last_minus_first is not None:
                     differences[pair_id] = documents[pair_id], relocation.last_minus_first
             if relocations:
                 cause = interventions.data_set_cause(

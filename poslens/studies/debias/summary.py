@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from poslens.attribution.curves.bootstrap import Estimate, estimate
+from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.debiasing.folder import Manifest
 from poslens.attribution.evaluation.audit import TOP, SentenceRanks, unretrieved_share
 from poslens.attribution.evaluation.comparison import (
@@ -127,12 +127,11 @@ class DebiasSummary:
         """The model's name."""
         return self.model.spec.name
 
-    @cached_property
+    @property
     def effect(self) -> Estimate | None:
         """Relocation difference: mean score with the evidence in the last third minus that with it
         in the first. Negative: evidence near the beginning scores higher."""
-        rows = np.array([[value] for _, value in self.differences.values()])
-        return estimate(rows, [document for document, _ in self.differences.values()])
+        return None if self.cause is None else self.cause.last_minus_first
 
     @property
     def rank_effect(self) -> Estimate | None:
@@ -185,9 +184,9 @@ class DebiasSummary:
         if self.ranked is None or plain.ranked is None:
             return changes
         if self.trains:
-            gains = [each.evaluation.per_query[NDCG] for each in (plain.ranked, self.ranked)]
+            old, new = (each.evaluation.per_query[NDCG] for each in (plain.ranked, self.ranked))
             documents = [query.document for query in self.ranked.setup.queries]
-            return replace(changes, quality=paired(*gains, documents, MARGIN))
+            return replace(changes, quality=paired(old, new, documents, MARGIN))
         ranking = ranking_change(plain.ranked, self.ranked)
         if ranking is None:
             return changes
