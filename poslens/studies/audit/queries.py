@@ -48,15 +48,28 @@ class Pace:
 def measured_pace(
     compute: Compute, model: ModelIdentity, retriever: DenseRetriever, collection: Collection
 ) -> Pace:
-    """The model's pace in this process, measured once.
+    """The model's pace in this process, measured once with some documents and a batch of sentences,
+    after one batch to warm up.
 
     Raises:
         UserError: the corpus cannot be read.
     """
-    return _paces.get(
-        (model.key, model.device),
-        lambda: _pace(retriever, collection, compute.device_slot(model.spec)),
-    )
+    device_slot = compute.device_slot(model.spec)
+
+    def rate(texts: Sequence[str]) -> float:
+        started = time.perf_counter()
+        for _ in read_texts(retriever, texts, "document", device_slot=device_slot):
+            pass
+        read = sum(min(estimated_tokens(text), retriever.max_length) for text in texts)
+        return read / (time.perf_counter() - started)
+
+    def pace() -> Pace:
+        texts = [document.text for document in islice(collection.documents(), _TIMED)]
+        sentences = [part[:100] for part in texts] * 2
+        rate(sentences[:1])
+        return Pace(rate(texts[:4]), rate(sentences))
+
+    return _paces.get((model.key, model.device), pace)
 
 
 def with_time(
@@ -86,26 +99,6 @@ def with_time(
 
 
 _paces: LRUCache[Pace] = LRUCache(32)
-
-
-def _pace(retriever: DenseRetriever, collection: Collection, device_slot: DeviceSlot) -> Pace:
-    """Time some documents and a batch of sentences, after one batch to warm up.
-
-    Raises:
-        UserError: the corpus cannot be read.
-    """
-    texts = [document.text for document in islice(collection.documents(), _TIMED)]
-    sentences = [part[:100] for part in texts] * 2
-
-    def rate(texts: Sequence[str]) -> float:
-        started = time.perf_counter()
-        for _ in read_texts(retriever, texts, "document", device_slot=device_slot):
-            pass
-        read = sum(min(estimated_tokens(text), retriever.max_length) for text in texts)
-        return read / (time.perf_counter() - started)
-
-    rate(sentences[:1])
-    return Pace(rate(texts[:4]), rate(sentences))
 
 
 class Queries:

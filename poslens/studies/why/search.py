@@ -100,36 +100,29 @@ def opened(
         Stopped: the run was stopped; vectors computed so far are stored.
         UserError: the corpus cannot be read.
     """
-    name = (str(compute.root), key, collection.digest)
-    return _corpora.get(name, lambda: _opened(compute, key, retriever, collection, options))
 
+    def built() -> Corpus:
+        ids: list[str] = []
+        held: list[str] = []
+        own: dict[str, int] = {}
+        characters = 0
+        for number, document in enumerate(collection.documents()):
+            ids.append(document.key)
+            characters += len(document.text)
+            if characters <= _MAX_TEXT:
+                held.append(document.text)
+            if (row := collection.own_query(document)) is not None:
+                own[collection.queries[row].query_id] = number
+        index: SearchIndex | None = None
+        if family_of(retriever.spec).search in ("vectors", "index"):
+            builder = IndexBuilder(compute.root, collection, retriever, key, WHOLE, options)
+            index = builder.index("original", len(ids))
+        width = getattr(retriever, "width", 0) if isinstance(index, VectorIndex) else 0
+        texts = tuple(held) if len(held) == len(ids) else ()
+        weight = sum(map(len, texts)) + 4 * width * len(ids) + 100 * len(ids)
+        return Corpus(compute.root, key, collection, tuple(ids), texts, own, index, weight)
 
-def _opened(
-    compute: Compute,
-    key: ModelKey,
-    retriever: Retriever,
-    collection: Collection,
-    options: RunOptions,
-) -> Corpus:
-    ids: list[str] = []
-    held: list[str] = []
-    own: dict[str, int] = {}
-    characters = 0
-    for number, document in enumerate(collection.documents()):
-        ids.append(document.key)
-        characters += len(document.text)
-        if characters <= _MAX_TEXT:
-            held.append(document.text)
-        if (row := collection.own_query(document)) is not None:
-            own[collection.queries[row].query_id] = number
-    index: SearchIndex | None = None
-    if family_of(retriever.spec).search in ("vectors", "index"):
-        builder = IndexBuilder(compute.root, collection, retriever, key, WHOLE, options)
-        index = builder.index("original", len(ids))
-    width = getattr(retriever, "width", 0) if isinstance(index, VectorIndex) else 0
-    texts = tuple(held) if len(held) == len(ids) else ()
-    weight = sum(map(len, texts)) + 4 * width * len(ids) + 100 * len(ids)
-    return Corpus(compute.root, key, collection, tuple(ids), texts, own, index, weight)
+    return _corpora.get((str(compute.root), key, collection.digest), built)
 
 
 _corpora: LRUCache[Corpus] = LRUCache(MEMORY, weigh=lambda corpus: corpus.size)
