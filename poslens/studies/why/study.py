@@ -259,16 +259,17 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
         if not stored.results:
             reason = next(iter(stored.failed.values()), "there is no document to explain.")
             raise UserError(f"{subject.spec.name}: {reason}")
-        key = (
-            str(compute.root),
-            model.key,
-            subject.spec.name,
-            subject.method.core,
-            _scope(subject.corpus),
-            len(stored.results),
-        )
+        corpus = subject.corpus
         return _summaries.get(
-            key, lambda: WhySummary(subject, model, stored.results, stored.failed)
+            (
+                model.key,
+                subject.spec.name,
+                subject.top,
+                corpus.selection,
+                corpus.typed,
+                stored.digest,
+            ),
+            lambda: WhySummary(subject, model, stored.results, stored.failed),
         )
 
     def remarks(self, summaries: Sequence[WhySummary]) -> list[str]:
@@ -370,10 +371,8 @@ def _document(collection: Collection, name: str) -> Document:
 
 def _scope(corpus: WhyCorpus) -> str:
     """Text that identifies the selected queries and documents."""
-    if len(corpus.items) == 1:
-        (item,) = corpus.items
-        return f"{item.corpus} {item.name} {item.evidence} {item.source}"
-    return f"{corpus.items[0].corpus} {corpus.selection}" if corpus.items else ""
+    first, n = corpus.items[0], len(corpus.items)
+    return f"{first.corpus} {corpus.selection} {n} {first.name} {first.evidence} {first.source}"
 
 
 WHY = WhyStudy()

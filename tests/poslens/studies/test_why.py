@@ -222,6 +222,19 @@ def test_two_models_over_the_same_documents(corpus: str) -> None:
         assert table.loc[cause, "difference"] == pytest.approx((misses - other) / 5)
 
 
+def test_each_query_has_its_own_explanations(tmp_path: Path) -> None:
+    path = tmp_path / "two.jsonl"
+    rows = [
+        {"pair_id": f"{query}-{n}", "query": query, "document": f"A {query} and {n} others."}
+        for query in ("heron", "stork")
+        for n in (2, 3)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for query in ("heron", "stork"):
+        (summary,) = poslens.why("BM25", dataset=path, query=query, top=1).summaries
+        assert [item.query for item in summary.items.values()] == [query] * 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
