@@ -66,26 +66,23 @@ def relocation_scores(
     )
     for index, (name, relocation) in enumerate(results.items()):
         look = style.line(index)
-        whole = relocation.whole
-        figure.add_trace(
-            go.Scatter(
-                x=100 * relocation.positions,
-                y=relocation.scores,
-                mode="lines+markers",
-                line=look,
-                marker={
-                    "color": look["color"],
-                    "size": 0.6 * style.font_size,
-                    "symbol": UNKNOWN_SYMBOL
-                    if name in unknown
-                    else [style.symbol(index) + ("" if read else "-open") for read in whole],
-                },
-                customdata=np.arange(len(relocation.positions)),
-                hovertemplate="%{y:.4f}",
-                name=legend_name(name, style),
-            )
+        trace = go.Scatter(
+            x=100 * relocation.positions,
+            y=relocation.scores,
+            mode="lines+markers",
+            line=look,
+            marker={
+                "color": look["color"],
+                "size": 0.6 * style.font_size,
+                "symbol": UNKNOWN_SYMBOL
+                if name in unknown
+                else [style.symbol(index) + ("" if read else "-open") for read in relocation.whole],
+            },
+            customdata=np.arange(len(relocation.positions)),
+            hovertemplate="%{y:.4f}",
+            name=legend_name(name, style),
         )
-        group(figure.data[-1], f"model {index}", name)
+        figure.add_trace(group(trace, f"model {index}", name))
         if place is not None and place < len(relocation.scores):
             figure.add_trace(
                 go.Scatter(
@@ -192,25 +189,23 @@ def displacements(
     figure = canvas("displacements", style, "Text moved by (tokens)", "Score", provenance)
     for index, (name, displacement) in enumerate(results.items()):
         look = style.line(index)
-        figure.add_trace(
-            go.Scatter(
-                x=list(displacement.tokens),
-                y=displacement.scores,
-                mode="lines+markers",
-                line=look,
-                marker={
-                    "color": look["color"],
-                    "size": 0.6 * style.font_size,
-                    "symbol": [
-                        style.symbol(index) + ("" if r >= 1 else "-open") for r in displacement.read
-                    ],
-                },
-                customdata=100 * displacement.read,
-                hovertemplate="%{y:.4f}, %{customdata:.0f}% of the text read",
-                name=legend_name(name, style),
-            )
+        trace = go.Scatter(
+            x=list(displacement.tokens),
+            y=displacement.scores,
+            mode="lines+markers",
+            line=look,
+            marker={
+                "color": look["color"],
+                "size": 0.6 * style.font_size,
+                "symbol": [
+                    style.symbol(index) + ("" if r >= 1 else "-open") for r in displacement.read
+                ],
+            },
+            customdata=100 * displacement.read,
+            hovertemplate="%{y:.4f}, %{customdata:.0f}% of the text read",
+            name=legend_name(name, style),
         )
-        group(figure.data[-1], f"model {index}", name)
+        figure.add_trace(group(trace, f"model {index}", name))
     return with_legend(figure, style)
 
 

@@ -133,19 +133,16 @@ def _causes(summary: WhySummary) -> Iterator[CauseRow]:
         yield CauseRow(summary.name, cause, n, share, all_misses, wanted)
 
 
-def steps(model: str, query: str, explanation: Why) -> Iterator[StepRow]:
-    """The ranks of one document, unchanged and after each change, as rows."""
-    named = (model, query, explanation.document_id)
-    yield StepRow(*named, "unchanged", _rank(explanation.rank), None, "")
-    for cause, step in explanation.steps.items():
-        rank, null = _ends(step)
-        words = NULLS[cause] if step.null is not None else ""
-        yield StepRow(*named, CHANGES[cause], rank, null, words)
-
-
-def _ladders(summary: WhySummary) -> Iterator[StepRow]:
+def _steps(summary: WhySummary) -> Iterator[StepRow]:
+    """The ranks of each document, unchanged and after each change."""
     for name, item in summary.items.items():
-        yield from steps(summary.name, item.query_id or item.query, summary.explained[name])
+        explanation = summary.explained[name]
+        named = (summary.name, item.query_id or item.query, explanation.document_id)
+        yield StepRow(*named, "unchanged", _rank(explanation.rank), None, "")
+        for cause, step in explanation.steps.items():
+            rank, null = _ends(step)
+            words = NULLS[cause] if step.null is not None else ""
+            yield StepRow(*named, CHANGES[cause], rank, null, words)
 
 
 def _missed(explanation: Why, cause: Cause | None) -> bool:
@@ -180,6 +177,6 @@ def _paired(summaries: Sequence[WhySummary]) -> Iterator[PairedRow]:
 TABLES: Mapping[str, Table[Any]] = {
     "misses": Table(MissRow, _misses, "Misses", on_page=False),
     "causes": Table(CauseRow, _causes, "Causes"),
-    "steps": Table(StepRow, _ladders, "Ranks after each change", on_page=False),
+    "steps": Table(StepRow, _steps, "Ranks after each change", on_page=False),
     "paired": Table(PairedRow, _paired, "Models compared on the same queries", joint=True),
 }
