@@ -33,7 +33,7 @@ from poslens.attribution.evaluation.bias_tests import (
 from poslens.attribution.evaluation.comparison import DEVIATIONS_MARGIN
 from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.attribution.types import Provenance, TextPair
+from poslens.attribution.types import Provenance
 from poslens.cache.kinds import bias as bias_scores
 from poslens.cache.kinds.bias import BIAS_SCORES
 from poslens.cache.kinds.embeddings import recent_texts
@@ -47,7 +47,7 @@ from poslens.compute.runs import Job
 from poslens.paired import ItemMeasure, MeasuredModel
 from poslens.parameters import Choice, Integer, Parameters, Settings, Several, Switch
 from poslens.rows import Table
-from poslens.studies.bias.figures import MEASURES, bar, bias_chart
+from poslens.studies.bias.figures import MEASURES, bias_chart
 from poslens.studies.bias.tables import (
     Asked,
     BiasRow,
@@ -67,32 +67,6 @@ LEVEL = 0.05
 def distinct(pairs: BiasPairs) -> list[DocumentPair]:
     """The pairs whose documents differ; other pairs are counted but not scored."""
     return [pair for pair in pairs.pairs if not pair.identical]
-
-
-def documents(tests: Sequence[BiasPairs]) -> list[TextPair]:
-    """Both documents of every pair, each with its query."""
-    return [
-        other_pair
-        for test in tests
-        for pair in test.pairs
-        for other_pair in (pair.first, pair.second)
-    ]
-
-
-def narrowed(
-    tests: Sequence[BiasPairs], chosen_pairs: Sequence[TextPair], selection: str
-) -> list[BiasPairs]:
-    """The tests restricted to pairs whose documents are both in `chosen_pairs`, a selection that
-    `selection` describes. `rejected` counts the excluded pairs; a test may have no pairs left."""
-    ids, pairs_of_tests = {pair.pair_id for pair in chosen_pairs}, []
-    for test in tests:
-        pairs = tuple(p for p in test.pairs if {p.first.pair_id, p.second.pair_id} <= ids)
-        rejected = dict(test.rejected)
-        if len(pairs) < len(test.pairs):
-            rejected[UNREADABLE] = len(test.pairs) - len(pairs)
-        source = f"{test.source}; {selection}"
-        pairs_of_tests.append(replace(test, pairs=pairs, source=source, rejected=rejected))
-    return pairs_of_tests
 
 
 def _items(tests: Sequence[BiasPairs]) -> list[DocumentPair]:
@@ -201,26 +175,7 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         "tests": Table(BiasRow, test_rows),
         "pairs": Table(PairRow, pair_rows, "Pairs", on_page=False),
     }
-    figures = (
-        Figure(
-            "Bias tests by test and model",
-            lambda summaries, style, origin: bias_chart(
-                [
-                    bar(
-                        summary.model.spec.name,
-                        test.result,
-                        summary.asked.measure,
-                        test.pairs.variant,
-                    )
-                    for summary in summaries
-                    for test in summary.tests
-                ],
-                summaries[0].asked.measure,
-                style,
-                origin,
-            ),
-        ),
-    )
+    figures = (Figure("Bias tests by test and model", bias_chart),)
 
     def parameters_for(self, data: DataSet) -> Parameters:
         """Offers only tests for which the data set has pairs, and the evidence's new position only
@@ -228,12 +183,11 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         offered = available(data)
         tests = replace(TEST_CHOICE, options=offered, default=offered)
         built = any(lacking(data).values()) and set(offered) <= set(FROM_EVIDENCE)
-        hidden = () if built else ("position",)
-        left = {
-            name: parameter for name, parameter in self.parameters.items() if name not in hidden
-        }
         vary = replace(VARY, options=(UNVARIED, *varied(data)))
-        return Parameters(**{**left, "tests": tests, "vary": vary})
+        parameters = {**self.parameters, "tests": tests, "vary": vary}
+        if not built:
+            del parameters["position"]
+        return Parameters(**parameters)
 
     def corpus(self, data: DataSet, settings: Settings) -> tuple[BiasPairs, ...]:
         """The pairs of each test."""
@@ -271,8 +225,21 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         """
         if not settings.readable:
             return corpus
-        pairs = coverage.readable(compute, specs, documents(corpus), report)
-        tests = narrowed(corpus, pairs, coverage.LEFT_OUT)
+        documents = [
+            document
+            for test in corpus
+            for pair in test.pairs
+            for document in (pair.first, pair.second)
+        ]
+        readable = coverage.readable(compute, specs, documents, report)
+        ids, tests = {document.pair_id for document in readable}, []
+        for test in corpus:
+            pairs = tuple(p for p in test.pairs if {p.first.pair_id, p.second.pair_id} <= ids)
+            rejected = dict(test.rejected)
+            if n := len(test.pairs) - len(pairs):
+                rejected[UNREADABLE] = n
+            source = f"{test.source}; {coverage.LEFT_OUT}"
+            tests.append(replace(test, pairs=pairs, source=source, rejected=rejected))
         if not (left := tuple(test for test in tests if test.pairs)):
             raise UserError(
                 "A model can't read one document of every pair. Choose another model or data set."
@@ -376,17 +343,15 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         """Caveats, each with the tests it applies to. Tests whose pairs are not all scored have
         none yet."""
         labels: dict[str, list[str]] = {}
-        partial = False
         for summary in summaries:
             for test in summary.tests:
-                partial = partial or test.missing > 0
                 if test.missing:
                     continue
                 label = f"{summary.model.spec.name}, {test.pairs.title.lower()}"
                 for sentence in (*test.result.remarks, *dict.fromkeys(test.failed.values())):
                     labels.setdefault(sentence, []).append(label)
         sentences = [f"{'; '.join(of)}: {sentence}" for sentence, of in labels.items()]
-        if partial:
+        if any(test.missing for summary in summaries for test in summary.tests):
             sentences.append("Some tests are computed for only part of their pairs.")
         return sentences
 
@@ -414,10 +379,8 @@ def provenance_of(model: ModelIdentity, tests: Sequence[ScoredTest]) -> Provenan
     """Everything needed to reproduce these tests of one model; the numbers of pairs and documents
     are sums over the tests."""
     results = [test.result for test in tests]
-    names, source = (
-        ", ".join(dict.fromkeys(result.test for result in results)),
-        "; ".join(dict.fromkeys(test.pairs.source for test in tests)),
-    )
+    names = ", ".join(dict.fromkeys(result.test for result in results))
+    source = "; ".join(dict.fromkeys(test.pairs.source for test in tests))
     unread = sum(result.n_unread for result in results)
     left_out = f"; {unread:,} pairs left out, their evidence not read whole" if unread else ""
     has_interval = any(result.low is not None for result in results)

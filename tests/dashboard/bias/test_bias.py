@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from poslens.attribution import datasets
 from poslens.attribution.evaluation.bias_pairs import BiasPairs, pairs_for
-from poslens.attribution.evaluation.bias_tests import COLDER_TESTS, PairScores, paired_test
+from poslens.attribution.evaluation.bias_tests import COLDER_TESTS
 from poslens.attribution.methods import make_method
 from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.resolve import resolve
@@ -25,7 +25,7 @@ from poslens.compute.runs import Run
 from poslens.dashboard.__main__ import app
 from poslens.figures.palettes import PRESETS, Style, text_width
 from poslens.studies.bias.contrast_view import contrast_note, contrasted, fitting
-from poslens.studies.bias.figures import MEASURES, bar, bias_chart
+from poslens.studies.bias.figures import MEASURES, bias_chart
 from poslens.studies.bias.study import BIAS_STUDY, provenance_of
 from poslens.studies.bias.tables import Asked, BiasSummary, ScoredTest
 from poslens.studies.compare.tables import explained_frame
@@ -208,8 +208,7 @@ def test_the_chart_holds_every_result(results, measure: str) -> None:
 
 def test_the_labels_fit_into_a_column(results) -> None:
     style = PRESETS["single column"]
-    bars = [bar("x", one.result, "t") for one in results["MiniLM-primacy"].tests]
-    axis = bias_chart(bars, "t", style).layout.xaxis
+    axis = bias_chart([results["MiniLM-primacy"]], style).layout.xaxis
     room = (style.width_px - 6 * style.font_size) / len(COLDER_TESTS)
     assert all(text_width(label, axis.tickfont.size) <= room for label in axis.categoryarray)
     assert len(set(axis.categoryarray)) == len(COLDER_TESTS)
@@ -224,9 +223,10 @@ def test_what_is_not_scored_to_the_end_is_not_judged(results) -> None:
     ]
 
 
-def test_names_from_data_are_escaped_in_the_chart() -> None:
-    found = paired_test("foil", [PairScores(i * i, i) for i in range(4)])
-    figure = bias_chart([bar("<b>x</b>", found, "t")], "t", Style())
+def test_names_from_data_are_escaped_in_the_chart(results) -> None:
+    one = results["BM25"]
+    spec = replace(one.model.spec, name="<b>x</b>")
+    figure = bias_chart([replace(one, model=replace(one.model, spec=spec))], Style())
     assert "<b>" not in figure.data[0].name and "<b>" not in figure.data[0].hovertext[0]
 
 
