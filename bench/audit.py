@@ -31,6 +31,7 @@ from poslens.attribution.evaluation.chunks import WHOLE
 from poslens.attribution.evaluation.document_index import Ranks, VectorIndex
 from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.resolve import resolve
+from poslens.cache.jobs.loop import RunOptions
 from poslens.cache.kinds.audit import AuditStore
 from poslens.cache.storage.store import ModelKey
 from poslens.studies.audit.run import run_audit
@@ -95,7 +96,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as root:
         store = AuditStore(Path(root), collection)
         key = ModelKey("bench", "0" * 16)
-        done = run_audit(store, retriever, key, WHOLE, precision=precision, on_stage=mark)
+        marked = RunOptions(on_stage=mark)
+        done = run_audit(store, retriever, key, WHOLE, precision=precision, options=marked)
         mark("end")
         size = sum(path.stat().st_size for path in Path(root).rglob("*") if path.is_file())
     n = options.sentences

@@ -51,12 +51,13 @@ class Progress:
 class RunOptions:
     """Options of a run: it stops between batches once `should_stop` returns True, enters
     `device_slot` for each batch (a server passes its device queue), and with `retry_failed` retries
-    earlier failures."""
+    earlier failures. `on_stage` is called with the name of each stage that begins."""
 
     should_stop: Callable[[], bool] = lambda: False
     on_progress: Callable[[Progress], None] = lambda progress: None
     device_slot: Callable[[], AbstractContextManager[object]] = nullcontext
     retry_failed: bool = False
+    on_stage: Callable[[str], None] = lambda stage: None
 
 
 class Work(Protocol[Item, Computed]):

@@ -460,7 +460,13 @@ class Compute:
 
     def run_options(self, spec: RetrieverSpec, run: Run, report: Report) -> RunOptions:
         """Options of the run loop: when to stop, where to report, and how to reserve the device."""
-        return RunOptions(lambda: run.stopping, report, self.device_slot(spec), run.retry_failed)
+
+        def on_stage(stage: str) -> None:
+            run.stage = stage
+
+        return RunOptions(
+            lambda: run.stopping, report, self.device_slot(spec), run.retry_failed, on_stage
+        )
 
     def sending(self, spec: RetrieverSpec, job: Callable[[Compute], Job]) -> Sending | None:
         """The endpoint to which a job sends texts, with their count; None if `spec` is no endpoint.

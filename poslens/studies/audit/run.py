@@ -8,7 +8,7 @@ Documents are searched in random order: at any time, those that are done are a r
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -72,7 +72,6 @@ def run_audit(
     *,
     precision: Precision | None = None,
     options: RunOptions = RunOptions(),
-    on_stage: Callable[[str], None] = lambda stage: None,
     measure_truncation: bool = True,
 ) -> Progress:
     """Rank the sentences of every document without a result, and store them document by document;
@@ -89,23 +88,23 @@ def run_audit(
     require_fit(retriever, chunks)
     method, n = audit_method(chunks), len(store.keys)
     # First, so that it is also measured where every document has its result.
-    if measure_truncation and _probe_truncation(store, retriever, model, on_stage, options).stopped:
+    if measure_truncation and _probe_truncation(store, retriever, model, options).stopped:
         return Progress(n, 0, 0, 0, 0.0, stopped=True)
     if not store.ranks.missing(model, method, store.items, retry=options.retry_failed):
         return Progress(n, n, 0, 0, 0.0)
-    on_stage("Counting words")
+    options.on_stage("Counting words")
     frequent = frequent_words(store.collection.documents())
     builder = IndexBuilder(store.root, store.collection, retriever, model, chunks, options)
     indexes: list[SearchIndex] = []
     for order in ORDERS:
-        on_stage("Reading documents" + (", shuffled" if order == "random" else ""))
+        options.on_stage("Reading documents" + (", shuffled" if order == "random" else ""))
         try:
             indexes.append(builder.index(order, n))
         except Unavailable:
             raise
         except Stopped:
             return Progress(n, 0, 0, 0, 0.0, stopped=True)
-    on_stage(SEARCHING)
+    options.on_stage(SEARCHING)
     number_of = {key: number for number, key in enumerate(store.keys)}
     items = store.items
     in_turn = [items[number] for number in search_order(n)]
@@ -118,7 +117,7 @@ def run_audit(
 
     def prepare(portion: Sequence[Key]) -> None:
         if outlook is not None and outlook.look():
-            on_stage(f"{SEARCHING}: {outlook.words}")
+            options.on_stage(f"{SEARCHING}: {outlook.words}")
         if not reached():
             queries.prepare([item.item for item in portion])
 
@@ -152,14 +151,13 @@ def _probe_truncation(
     store: AuditStore,
     retriever: Retriever,
     model: ModelKey,
-    on_stage: Callable[[str], None],
     options: RunOptions,
 ) -> Progress:
     """Measure where the model truncates, unless the result is stored."""
     if not is_pooled(retriever):
         return Progress(0, 0, 0, 0, 0.0)
     if store.probed.missing(model, TRUNCATION, store.probed_items):
-        on_stage("Measuring where it truncates")
+        options.on_stage("Measuring where it truncates")
     texts: list[tuple[str, int]] = []
 
     def prepare(_items: Sequence[Key]) -> None:

@@ -265,9 +265,6 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
             return total if reached(store, model, subject) else n_stored()
 
         def work(run: Run, report: Report) -> Progress:
-            def stage(text: str) -> None:
-                run.stage = text
-
             retriever = compute.retriever(model)
             if not subject.spec.remote and isinstance(retriever, DenseRetriever):
                 run.stage = "Timing the model"
@@ -280,7 +277,6 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
                 subject.chunks,
                 precision=subject.precision,
                 options=options,
-                on_stage=stage,
             )
 
         drawn_from = f"{collection.name} {collection.drawn}".rstrip()

@@ -7,8 +7,7 @@ from html import escape
 
 import plotly.graph_objects as go
 
-from poslens.attribution.curves.bootstrap import Estimate
-from poslens.attribution.evaluation.chunk_plan import MEASURES, IndexSetting, Tried
+from poslens.attribution.evaluation.chunk_plan import IndexSetting, Tried
 from poslens.figures.figure_base import (
     Provenances,
     canvas,
@@ -48,12 +47,13 @@ def shares_by_size(
         if summary.choice is None:
             continue
         color, unit = str(style.line(number)["color"]), summary.asked.unit
+        shares = [
+            (tried, share.times(100))
+            for tried in summary.tried
+            if (share := summary.share(tried, "unretrieved")) is not None
+        ]
         for kind, symbol in _KINDS.items():
-            shown = [
-                (tried, share)
-                for tried in summary.tried
-                if kind_of(tried.setting) == kind and (share := _share(summary, tried)) is not None
-            ]
+            shown = [(tried, share) for tried, share in shares if kind_of(tried.setting) == kind]
             if not shown:
                 continue
             name = f"{summary.name}, {kind}"
@@ -72,12 +72,13 @@ def shares_by_size(
                 "%{customdata[1]}%<extra></extra>",
             )
             figure.add_trace(group(trace, f"{number} {kind}", name))
-        used = summary.plan
-        if (share := _share(summary, used)) is not None:
+        for tried, share in shares:
+            if tried is not summary.plan:
+                continue
             ring = {"symbol": "circle-open", "size": 1.6 * style.font_size, "line": {"width": 2}}
             figure.add_trace(
                 go.Scatter(
-                    x=[_size(used)],
+                    x=[_size(tried)],
                     y=[share.value],
                     mode="markers",
                     cliponaxis=False,
@@ -89,12 +90,6 @@ def shares_by_size(
     figure.update_yaxes(rangemode="tozero")
     figure.update_xaxes(rangemode="tozero")
     return with_legend(figure, style)
-
-
-def _share(summary: ChunkSummary, tried: Tried) -> Estimate | None:
-    held_out = () if summary.choice is None else summary.choice.held_out
-    share = MEASURES["unretrieved"].share(tried, held_out, summary.asked.top)
-    return None if share is None else share.times(100)
 
 
 def _size(tried: Tried) -> float:

@@ -4,7 +4,7 @@ queries of every document. Queries, and windows that settings share, are encoded
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -46,7 +46,6 @@ def run_plan(
     *,
     device: str,
     options: RunOptions = RunOptions(),
-    on_stage: Callable[[str], None] = lambda stage: None,
 ) -> Progress:
     """Compute and store the missing results of each setting, document by document; progress counts
     documents times settings. If a setting does not fit the model, the reason is stored.
@@ -68,7 +67,7 @@ def run_plan(
         missing = store.missing(model, setting, retry=options.retry_failed)
         if not missing:
             continue
-        on_stage(str(setting))
+        options.on_stage(str(setting))
         try:
             require_family(retriever.spec, setting.chunks)
             require_fit(retriever, setting.chunks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from poslens.attribution import datasets
@@ -12,6 +12,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.audit import TOP, require_top
 from poslens.attribution.evaluation.audit_workload import Workload, plan_workload
 from poslens.attribution.evaluation.chunk_plan import MEASURES, IndexSetting, settings_of
+from poslens.attribution.evaluation.comparison import adjusted
 from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
@@ -27,7 +28,7 @@ from poslens.studies.audit.run import require_family
 from poslens.studies.audit.summary import sample
 from poslens.studies.chunks.figures import shares_by_size
 from poslens.studies.chunks.run import run_plan
-from poslens.studies.chunks.summary import ChunkPlan, ChunkSummary, store_of, summary_of, with_holm
+from poslens.studies.chunks.summary import ChunkPlan, ChunkSummary, store_of, summary_of
 from poslens.studies.chunks.tables import TABLES
 from poslens.studies.ranking.service import searched
 from poslens.study import Figure, Study, register
@@ -168,9 +169,6 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
         require_top(subject.top, len(store.keys))
 
         def work(run: Run, report: Report) -> Progress:
-            def stage(text: str) -> None:
-                run.stage = text
-
             retriever = compute.retriever(model)
             options = compute.run_options(subject.spec, run, report)
             return run_plan(
@@ -180,16 +178,16 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
                 settings,
                 device=model.device,
                 options=options,
-                on_stage=stage,
             )
 
         def n_done() -> int:
             return total - sum(len(store.missing(model.key, setting)) for setting in settings)
 
-        scope, again = f"{collection.name} {collection.drawn}", partial(self.job, subject=subject)
-        method = _method(subject)
+        method = Method("chunk_plan", {"settings": "+".join(map(str, settings))})
+        scope = f"{collection.name} {collection.drawn}".rstrip()
+        again = partial(self.job, subject=subject)
         return compute.model_job(
-            model, method, scope.rstrip(), total, work, again, n_done=n_done, doing="chunks"
+            model, method, scope, total, work, again, n_done=n_done, doing="chunks"
         )
 
     def estimate(self, compute: Compute, subject: ChunkPlan, *, load: bool = False) -> str:
@@ -234,8 +232,13 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
         return _summaries.get((*key, counts), lambda: summary_of(subject, model, tried, left_out))
 
     def together(self, summaries: Sequence[ChunkSummary]) -> list[ChunkSummary]:
-        """The results with p values adjusted (Holm) for all of their comparisons."""
-        return with_holm(summaries)
+        with_p = iter(
+            adjusted([each for summary in summaries for each in summary.changes.values()])
+        )
+        return [
+            replace(summary, changes={name: next(with_p) for name in summary.changes})
+            for summary in summaries
+        ]
 
     def remarks(self, summaries: Sequence[ChunkSummary]) -> list[str]:
         """Sentences on settings that were left out, and on sizes that are not in tokens."""
@@ -290,23 +293,17 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
         )
 
     def provenance(self, summary: ChunkSummary) -> Provenance:
-        """Everything needed to reproduce the plan."""
-        asked, held_out = summary.asked, summary.choice.held_out if summary.choice else ()
+        asked = summary.asked
         settings = ", ".join(str(tried.setting) for tried in summary.tried)
-        words = (f"top {asked.top}", f"judged on {len(held_out):,} held-out documents")
+        words = (f"top {asked.top}", f"judged on {len(summary.held_out):,} held-out documents")
         return of_model(
             summary.model,
             f"chunk_plan({settings})",
             asked.collection.name,
             n_documents=len(summary.tried[0].documents),
             selection=(*words, asked.collection.drawn),
-            interval=MEASURES["unretrieved"].share(summary.plan, held_out, asked.top),
+            interval=summary.share(summary.plan, "unretrieved"),
         )
-
-
-def _method(subject: ChunkPlan) -> Method:
-    """A method that identifies runs with these settings."""
-    return Method("chunk_plan", {"settings": "+".join(map(str, subject.settings))})
 
 
 _workloads: LRUCache[Workload] = LRUCache(32)

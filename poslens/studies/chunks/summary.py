@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
+from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.datasets import Collection
 from poslens.attribution.evaluation.chunk_plan import (
     MEASURES,
@@ -15,7 +16,7 @@ from poslens.attribution.evaluation.chunk_plan import (
     Tried,
     choose,
 )
-from poslens.attribution.evaluation.comparison import Comparison, adjusted
+from poslens.attribution.evaluation.comparison import Comparison
 from poslens.attribution.evaluation.recommendation import Recommendation, setting_recommendation
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
@@ -74,6 +75,16 @@ class ChunkSummary:
         )
 
     @property
+    def held_out(self) -> tuple[str, ...]:
+        """The documents on which settings are evaluated; none without a choice."""
+        return () if self.choice is None else self.choice.held_out
+
+    def share(self, tried: Tried, name: Name) -> Estimate | None:
+        """A measure of a setting over the held-out documents; None if those have nothing to
+        count."""
+        return MEASURES[name].share(tried, self.held_out, self.asked.top)
+
+    @property
     def decided(self) -> bool:
         """Whether any measure differs on held-out documents."""
         return any(
@@ -95,16 +106,6 @@ def summary_of(
     choice = choose(tried, asked.top)
     changes = {} if choice is None else choice.changes(asked.top)
     return ChunkSummary(asked, model, tuple(tried), left_out, choice, changes)
-
-
-def with_holm(summaries: Sequence[ChunkSummary]) -> list[ChunkSummary]:
-    """The results with p values adjusted (Holm) for all of their comparisons."""
-    comparisons = [change for summary in summaries for change in summary.changes.values()]
-    with_p = iter(adjusted(comparisons))
-    return [
-        replace(summary, changes={name: next(with_p) for name in summary.changes})
-        for summary in summaries
-    ]
 
 
 _stores: LRUCache[ChunkPlanStore] = LRUCache(8)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from poslens.attribution.curves.bootstrap import Estimate
-from poslens.attribution.evaluation.chunk_plan import MEASURES, Name, Tried
+from poslens.attribution.evaluation.chunk_plan import MEASURES
 from poslens.attribution.evaluation.comparison import Comparison
 from poslens.attribution.evaluation.recommendation import Wanted
 from poslens.rows import Table, column
@@ -102,11 +102,6 @@ def _plan(chunk_summary: ChunkSummary) -> Iterator[PlanRow]:
 
 
 def _settings(chunk_summary: ChunkSummary) -> Iterator[SettingRow]:
-    held_out = () if chunk_summary.choice is None else chunk_summary.choice.held_out
-
-    def share(tried: Tried, name: Name) -> Estimate | None:
-        return MEASURES[name].share(tried, held_out, chunk_summary.asked.top)
-
     for tried in chunk_summary.tried:
         role = ""
         if chunk_summary.choice is not None and tried is chunk_summary.choice.chosen:
@@ -117,13 +112,13 @@ def _settings(chunk_summary: ChunkSummary) -> Iterator[SettingRow]:
             chunk_summary.name,
             str(tried.setting),
             role,
-            share(tried, "unretrieved"),
-            share(tried, "cut"),
-            share(tried, "reciprocal_rank"),
+            chunk_summary.share(tried, "unretrieved"),
+            chunk_summary.share(tried, "cut"),
+            chunk_summary.share(tried, "reciprocal_rank"),
             tried.n_vectors,
             tried.vectors,
             tried.seconds,
-            len(held_out),
+            len(chunk_summary.held_out),
         )
 
 

@@ -35,7 +35,15 @@ from poslens.attribution.interventions.null_controls import (
 from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.text import words
-from poslens.attribution.types import Array, Attribution, Method, Provenance, TextPair, as_array
+from poslens.attribution.types import (
+    Array,
+    Attribution,
+    Method,
+    PositionCurve,
+    Provenance,
+    TextPair,
+    as_array,
+)
 from poslens.cache.lru_cache import LRUCache, StampedCache
 from poslens.cache.storage.store import StoredCurves
 from poslens.compute.compute import Compute, Explained
@@ -84,34 +92,29 @@ def average(
     if summary is None:
         return Average(0, total, None, None, None)
     curve = summary.curve
-    stored = curve.n + curve.n_failed
-    model = compute.identify(spec)
-    if kind is not None:
-        controlled = _minus_control(compute, spec, method, data, kind)
-        if controlled is None or controlled.n < MIN_PAIRS:
-            return Average(stored, total, None, None, None)
-        text = _note(controlled.n, controlled.n_documents)
-        mean = Mean(
-            controlled.mean,
-            positions(method.curve_params["resampling"]),
-            _edges(controlled.ci_low, controlled.ci_high),
-            f"{text}, minus {CONTROLS[kind]}",
-        )
-        provenance = of_controlled(model, method, data.name, controlled, "all pairs")
-        return Average(stored, total, mean, None, provenance, controlled)
-    if curve.n < MIN_PAIRS:
-        return Average(stored, total, None, summary, None)
-    text = _note(curve.n, curve.n_documents)
-    mean = Mean(curve.mean, curve.positions, _edges(curve.ci_low, curve.ci_high), text)
-    return Average(stored, total, mean, summary, of_curve(model, curve, "all pairs"))
+    stored, model = curve.n + curve.n_failed, compute.identify(spec)
+    if kind is None:
+        if curve.n < MIN_PAIRS:
+            return Average(stored, total, None, summary, None)
+        provenance = of_curve(model, curve, "all pairs")
+        return Average(stored, total, _mean(curve, curve), summary, provenance)
+    controlled = _minus_control(compute, spec, method, data, kind)
+    if controlled is None or controlled.n < MIN_PAIRS:
+        return Average(stored, total, None, None, None)
+    mean = _mean(controlled, curve, f", minus {CONTROLS[kind]}")
+    provenance = of_controlled(model, method, data.name, controlled, "all pairs")
+    return Average(stored, total, mean, None, provenance, controlled)
 
 
-def _note(n: int, n_documents: int) -> str:
-    return f"mean of {n:,} pairs, {counted(n_documents, 'document')}"
-
-
-def _edges(low: Array | None, high: Array | None) -> tuple[Array, Array] | None:
-    return None if low is None or high is None else (low, high)
+def _mean(drawn: PositionCurve | ControlledCurve, curve: PositionCurve, note: str = "") -> Mean:
+    """A mean curve as drawn, at the positions of `curve`."""
+    low, high = drawn.ci_low, drawn.ci_high
+    return Mean(
+        drawn.mean,
+        curve.positions,
+        None if low is None or high is None else (low, high),
+        f"mean of {drawn.n:,} pairs, {counted(drawn.n_documents, 'document')}{note}",
+    )
 
 
 def controls(kind: Control, data: DataSet) -> list[TextPair]:
@@ -141,17 +144,13 @@ def _minus_control(
 
 def rail(result: Explained, against: Average | None, control: Attribution | None) -> Rail:
     """The chart next to the document: its own curve, minus its control's if given, and the mean."""
-    mean = against.mean if against is not None else None
-    if mean is None:
-        return Rail(_listed(pair_curve(result, control)))
+    own = _listed(pair_curve(result, control))
+    if against is None or against.mean is None:
+        return Rail(own)
+    mean = against.mean
+    note = mean.note + ("; the band is a 95% interval over documents" if mean.band else "")
     low, high = mean.band or ((), ())
-    return Rail(
-        _listed(pair_curve(result, control)),
-        _listed(mean.values),
-        _listed(low),
-        _listed(high),
-        mean.note + ("; the band is a 95% interval over documents" if mean.band else ""),
-    )
+    return Rail(own, _listed(mean.values), _listed(low), _listed(high), note)
 
 
 def rail_of(compute: Compute, result: Explained, data: DataSet | None) -> Rail:
@@ -278,16 +277,15 @@ def difference_of(first: StoredCurves, second: StoredCurves, data: DataSet) -> D
     documents = data.pairs.documents_of(ids)
     gap = first.curves[own].astype(np.float64) - second.curves[other]
     edges = band(gap, documents)
+
+    def curve(values: NDArray[np.float64]) -> Array:
+        return as_array(values, gap.shape[1:], "a curve")
+
     distance = apart(first.magnitudes[own], second.magnitudes[other])
     order = np.argsort(-np.nan_to_num(distance), kind="stable")[:MOST_APART].tolist()
     return Difference(
-        as_array(gap.mean(0), gap.shape[1:], "a curve"),
-        None
-        if edges is None
-        else (
-            as_array(edges[0], gap.shape[1:], "a curve"),
-            as_array(edges[1], gap.shape[1:], "a curve"),
-        ),
+        curve(gap.mean(0)),
+        None if edges is None else (curve(edges[0]), curve(edges[1])),
         len(ids),
         len(set(documents)),
         tuple((ids[at], float(distance[at])) for at in order),

@@ -15,6 +15,7 @@ from poslens.figures.figure_base import (
     canvas,
     faint,
     group,
+    intervals,
     legend_name,
     marks,
     with_legend,
@@ -94,26 +95,18 @@ def gains(
     """Estimates with their intervals, one row for each of `rows` (label, estimate), and a line at
     zero. Estimates from too few documents have no interval."""
     figure = canvas("gains", style, title, "", provenance)
-    # Labels take two lines, to leave room for the points in a narrow window.
-    labels = [
-        "<br>".join(legend_name(part, style) for part in label.rsplit(", ", 1)) for label, _ in rows
-    ][::-1]
-    values = np.array(
-        [(estimate.value, *(estimate.interval or (estimate.value,) * 2)) for _, estimate in rows]
-    )[::-1]
+    rows = rows[::-1]
+    estimates = [estimate for _, estimate in rows]
     figure.add_trace(
         go.Scatter(
-            x=values[:, 0],
-            y=labels,
+            x=[estimate.value for estimate in estimates],
+            # Labels take two lines, to leave room for the points in a narrow window.
+            y=[
+                "<br>".join(legend_name(part, style) for part in label.rsplit(", ", 1))
+                for label, _ in rows
+            ],
             mode="markers",
-            error_x={
-                "type": "data",
-                "symmetric": False,
-                "array": values[:, 2] - values[:, 0],
-                "arrayminus": values[:, 0] - values[:, 1],
-                "color": style.colours.ink,
-                "thickness": 1.2,
-            },
+            error_x={**intervals(estimates, style.colours.ink), "thickness": 1.2, "width": None},
             marker={"color": style.line(0)["color"], "size": 0.6 * style.font_size},
             showlegend=False,
         )

@@ -31,7 +31,6 @@ from poslens.studies.hubs.summary import (
     HubSummary,
     degrees,
     document_ids,
-    verdict,
 )
 from poslens.studies.hubs.tables import TABLES
 from poslens.studies.hubs.words import explained_hubs, hub_words, words_method
@@ -97,11 +96,6 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
     figures = (Figure("Sorted in-degrees", sorted_in_degrees),)
 
     def read(self, dataset: str) -> DataSet:
-        """The data set, with an empty list of pairs if it has no relevance judgments.
-
-        Raises:
-            UserError: its files cannot be read.
-        """
         return read_searched(dataset)
 
     def corpus(self, data: DataSet, settings: Settings) -> HubCorpus:
@@ -143,11 +137,7 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
 
     def job(self, compute: Compute, subject: HubIndex) -> Job:
         """A job that ranks the corpus and its control, and attributes the scores of the first hubs;
-        progress counts the units of the current stage.
-
-        Raises:
-            UserError: the model's files are not on this machine.
-        """
+        progress counts the units of the current stage."""
         model, corpus, spec = compute.identify(subject.spec), subject.corpus, subject.spec
         total = corpus.collection.survey.n
 
@@ -196,7 +186,6 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
         return summary if words is None else replace(summary, words=words, words_method=method)
 
     def together(self, summaries: Sequence[HubSummary]) -> list[HubSummary]:
-        """The results with p values adjusted (Holm) for the number of models."""
         comparisons = adjusted([summary.comparison for summary in summaries])
         return [
             replace(hub_summary, comparison=comparison)
@@ -204,11 +193,31 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
         ]
 
     def verdict(self, summary: HubSummary) -> str:
-        """Skewness with and without word order, and the top hub."""
-        return verdict(summary)
+        """Skewness with and without word order, whether they differ, and the top hub."""
+        top, degrees = summary.asked.top, summary.original
+        skewness, shuffled = degrees.skewness, summary.control.skewness
+        n_queries, n_documents = degrees.n_queries, len(summary.ids)
+        head = f"{summary.name}: over {n_queries:,} queries and {n_documents:,} documents, "
+        if skewness is None or shuffled is None or summary.comparison is None:
+            return f"{head}every document is in the top {top:,} of equally many queries."
+        random = degrees.random_skewness
+        by_chance = "" if random is None else f" (random retrieval: {random:.2f})"
+        difference = summary.comparison.difference.text("+.2f")
+        sentence = (
+            f"{head}the skewness of in-degrees in the top {top:,} is {skewness.text('.2f')}"
+            f"{by_chance}, and {shuffled.text('.2f')} with the words of each document in random "
+            f"order (difference {difference}). {summary.comparison.sentence}"
+        )
+        if not summary.hubs:
+            return sentence
+        hub = summary.hubs[0]
+        return (
+            f"{sentence} The top hub, {summary.ids[hub]}, is in the top {top:,} of "
+            f"{degrees.counts[hub]:,} of the {len(summary.others(hub)):,} queries that it does not "
+            f"answer ({summary.control.counts[hub]:,} with random word order)."
+        )
 
     def provenance(self, summary: HubSummary) -> Provenance:
-        """Everything needed to reproduce the in-degrees."""
         collection = summary.asked.corpus.collection
         skewness = summary.original.skewness
         return of_model(

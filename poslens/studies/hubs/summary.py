@@ -1,8 +1,7 @@
-"""The subject, the result and the verdict of the study `hubs`."""
+"""The subject and the result of the study `hubs`."""
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -93,11 +92,6 @@ class HubSummary:
         order = np.argsort(-counts, kind="stable")
         return [int(number) for number in order[:LISTED] if counts[number]]
 
-    @cached_property
-    def answered(self) -> dict[str, int]:
-        """The number of queries to which each document is relevant, for documents with any."""
-        return dict(Counter(key for query in self.queries for key in query.relevant))
-
     def others(self, number: int) -> list[int]:
         """Rows of the queries that the document with this number does not answer."""
         key = self.ids[number]
@@ -164,28 +158,3 @@ def known_in_degrees(
     if in_degrees is None:
         return {}
     return dict(zip(document_ids(collection), in_degrees.counts.tolist(), strict=True))
-
-
-def verdict(summary: HubSummary) -> str:
-    """The verdict: skewness with and without word order, whether they differ, and the top hub."""
-    top, degrees = summary.asked.top, summary.original
-    skewness, shuffled = degrees.skewness, summary.control.skewness
-    n_queries, n_documents = degrees.n_queries, len(summary.ids)
-    head = f"{summary.name}: over {n_queries:,} queries and {n_documents:,} documents, "
-    if skewness is None or shuffled is None or summary.comparison is None:
-        return f"{head}every document is in the top {top:,} of equally many queries."
-    random = degrees.random_skewness
-    by_chance = "" if random is None else f" (random retrieval: {random:.2f})"
-    sentences = [
-        f"{head}the skewness of in-degrees in the top {top:,} is {skewness.text('.2f')}"
-        f"{by_chance}, and {shuffled.text('.2f')} with the words of each document in random order "
-        f"(difference {summary.comparison.difference.text('+.2f')}). {summary.comparison.sentence}"
-    ]
-    if summary.hubs:
-        hub = summary.hubs[0]
-        sentences.append(
-            f"The top hub, {summary.ids[hub]}, is in the top {top:,} of {degrees.counts[hub]:,} of "
-            f"the {len(summary.others(hub)):,} queries that it does not answer "
-            f"({summary.control.counts[hub]:,} with random word order)."
-        )
-    return " ".join(sentences)

@@ -127,7 +127,7 @@ def _hubs(hub_summary: HubSummary) -> Iterator[HubRow]:
             in_degree_random_order=int(hub_summary.control.counts[number]),
             mean_in_degree=mean,
             share=hub_summary.share(number),
-            answers=hub_summary.answered.get(hub_summary.ids[number], 0),
+            answers=len(hub_summary.queries) - len(hub_summary.others(number)),
         )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from poslens.attribution.curves.bootstrap import Estimate, Values, estimate
+from poslens.attribution.curves.bootstrap import Values, estimate
 from poslens.attribution.curves.positions import unit_scores
 from poslens.attribution.datasets.types import spread_evenly
 from poslens.attribution.methods import METHODS, make_method
@@ -124,9 +124,6 @@ def _words(
     own, documents = shares(retrieving)
     other, other_documents = shares(others)
 
-    def mean(column: int) -> Estimate | None:
-        return estimate(own[:, [column]], documents)
-
     if not len(own):
         return ()
     first = np.argsort(-own.mean(0), kind="stable")[:LISTED]
@@ -138,5 +135,5 @@ def _words(
             estimate(other[:, [column]], other_documents),
         )
         for column in map(int, first)
-        if (share := mean(column)) is not None
+        if (share := estimate(own[:, [column]], documents)) is not None
     )

@@ -57,7 +57,6 @@ def run_positions(
     collection: Collection,
     *,
     options: RunOptions = RunOptions(),
-    on_stage: Callable[[str], None] = lambda stage: None,
 ) -> Progress:
     """Compute and store the missing ranks of `items`. Can be stopped between batches, and resumes
     from stored results. Progress counts pairs, then documents of the corpus.
@@ -68,7 +67,7 @@ def run_positions(
     store, method = position_ranks(root), position_ranks_method(positions)
     todo = store.missing(model, method, items, retry=options.retry_failed)
     moved, pairs = relocation_method(positions), [pair.pair for pair in todo]
-    on_stage("Moving evidence")
+    options.on_stage("Moving evidence")
     done = intervene_all(retriever, model, moved, pairs, root, options=options)
     if done.stopped:
         return done
@@ -82,7 +81,7 @@ def run_positions(
     usable = [pair for pair in todo if pair.pair.pair_id in relocations.results]
     if not usable:
         return done
-    on_stage("Ranking among the corpus")
+    options.on_stage("Ranking among the corpus")
     counted = _Counts(usable, [relocations.results[pair.pair.pair_id] for pair in usable])
     try:
         score = _scores(root, retriever, model, counted.queries, options)

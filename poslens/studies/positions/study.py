@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from poslens.attribution.curves.bootstrap import Estimate
+import numpy as np
+
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.datasets.types import spread_evenly, spread_words
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import adjusted, change_in_words
 from poslens.attribution.evaluation.position_effect import (
     MARGIN,
+    first_minus_last,
     null_pair,
     position_effect,
     position_ranks_method,
@@ -32,12 +34,13 @@ from poslens.compute.compute import Compute
 from poslens.compute.item_job import stored_job
 from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job, Report, Run
-from poslens.paired import MeasuredModel
+from poslens.paired import ItemMeasure, MeasuredModel
 from poslens.parameters import Integer, Parameters, Settings, Switch
 from poslens.studies.cause.service import DEFAULT_PAIRS
 from poslens.studies.positions.figures import ndcg_by_position
 from poslens.studies.positions.run import require_separate, run_positions
 from poslens.studies.positions.summary import (
+    FIRST_MINUS_LAST,
     Moved,
     PositionSubject,
     PositionSummary,
@@ -189,7 +192,7 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
             tuple(pairs),
             tuple(nulls),
             collection,
-            _fingerprint(collection.digest, collection),
+            _fingerprints.get(collection.digest, lambda: fingerprint(collection)),
             selection,
             tuple(notes),
         )
@@ -210,18 +213,11 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         return [PositionSubject(spec, corpus, settings.positions)]
 
     def job(self, compute: Compute, subject: PositionSubject) -> Job:
-        """A job that computes the missing ranks; progress counts pairs, then documents.
-
-        Raises:
-            UserError: the model's files are not on this machine.
-        """
+        """A job that computes the missing ranks; progress counts pairs, then documents."""
         model, items, moved = compute.identify(subject.spec), subject.items, subject.moved
         store, method = position_ranks(compute.root), position_ranks_method(subject.positions)
 
         def work(run: Run, report: Report) -> Progress:
-            def stage(text: str) -> None:
-                run.stage = text
-
             return run_positions(
                 compute.root,
                 compute.retriever(model),
@@ -230,7 +226,6 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
                 items,
                 moved.collection,
                 options=compute.run_options(subject.spec, run, report),
-                on_stage=stage,
             )
 
         scope = ", ".join(filter(None, (moved.dataset, moved.selection)))
@@ -312,7 +307,6 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         return _summaries.get(key, summary)
 
     def together(self, summaries: Sequence[PositionSummary]) -> list[PositionSummary]:
-        """The results with p values adjusted (Holm) for the number of models."""
         effects = adjusted([summary.effect.effect for summary in summaries])
         return [
             replace(summary, effect=replace(summary.effect, effect=effect or summary.effect.effect))
@@ -320,8 +314,14 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         ]
 
     def measured(self, summary: PositionSummary) -> MeasuredModel:
-        """First minus last by query."""
-        return summary.measured
+        """nDCG@10 first minus last by query."""
+        pairs = [query.pair for query in summary.queries]
+        gains = np.array([query.gains for query in summary.queries])
+        differences = first_minus_last(gains).reshape(-1, 1)
+        rows = {pair.pair_id: row for pair, row in zip(pairs, differences, strict=True)}
+        documents = {pair.pair_id: pair.document for pair in pairs}
+        measure = ItemMeasure(FIRST_MINUS_LAST, "queries", MARGIN, rows, documents)
+        return MeasuredModel(summary.name, (measure,))
 
     def verdict(self, summary: PositionSummary) -> str:
         """nDCG@10 at three positions, first minus last, its interpretation, and the null
@@ -344,14 +344,11 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
             f"{by_position.n_documents:,} documents). {meaning}"
         ]
         if summary.null is not None:
-            null: Estimate = summary.null.effect.difference
-            sentences.append(
-                f"If another sentence moves instead, nDCG@10 {change_in_words(null.times(-1))}."
-            )
+            null = change_in_words(summary.null.effect.difference.times(-1))
+            sentences.append(f"If another sentence moves instead, nDCG@10 {null}.")
         return " ".join(sentences)
 
     def provenance(self, summary: PositionSummary) -> Provenance:
-        """Everything needed to reproduce the effect."""
         moved, effect = summary.asked.moved, summary.effect
         return of_model(
             summary.model,
@@ -368,10 +365,6 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
 
 _summaries: LRUCache[PositionSummary] = LRUCache(32)
 _fingerprints: LRUCache[str] = LRUCache(32)
-
-
-def _fingerprint(digest: str, collection: object) -> str:
-    return _fingerprints.get((digest,), lambda: fingerprint(collection))  # type: ignore[arg-type]
 
 
 POSITIONS = Positions()

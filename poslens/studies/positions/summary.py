@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-
-import numpy as np
 
 from poslens.attribution.curves.positions import LENGTH_BUCKETS, length_bucket
 from poslens.attribution.datasets import Collection
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.position_effect import (
-    MARGIN,
     PositionEffect,
     PositionRanks,
     QueryPositions,
-    first_minus_last,
     position_effect,
     query_positions,
 )
@@ -25,7 +21,6 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
 from poslens.cache.kinds.position_ranks import RankedPair
 from poslens.compute.provenance import ModelIdentity
-from poslens.paired import ItemMeasure, MeasuredModel
 
 ALL, WHOLE = "all", "read whole"
 FIRST_MINUS_LAST = "drop in nDCG@10 (first minus last)"
@@ -72,31 +67,24 @@ class RankedQueries:
     def groups(self) -> dict[tuple[str, str], PositionEffect]:
         """The effect by (kind, name) of a group: all queries, those of documents read in full, and
         each length and language with queries."""
-        effects = {}
-        for key, queries in self._grouped():
-            if (effect := position_effect(queries)) is not None:
-                effects[key] = effect
-        return effects
-
-    def _grouped(self) -> Iterator[tuple[tuple[str, str], list[QueryPositions]]]:
-        yield (ALL, ""), list(self.queries)
-        yield (WHOLE, ""), [query for query in self.queries if query.whole]
+        groups = {
+            (ALL, ""): list(self.queries),
+            (WHOLE, ""): [query for query in self.queries if query.whole],
+        }
         for bucket in LENGTH_BUCKETS:
-            yield (
-                ("length", bucket),
-                [
-                    query
-                    for query in self.queries
-                    if query.pair.document_tokens
-                    and length_bucket(query.pair.document_tokens) == bucket
-                ],
-            )
+            groups["length", bucket] = [
+                query
+                for query in self.queries
+                if query.pair.document_tokens
+                and length_bucket(query.pair.document_tokens) == bucket
+            ]
         languages = sorted({query.pair.language or "" for query in self.queries})
         for language in languages if len(languages) > 1 else ():
-            yield (
-                ("language", language or "unknown"),
-                [query for query in self.queries if (query.pair.language or "") == language],
-            )
+            groups["language", language or "unknown"] = [
+                query for query in self.queries if (query.pair.language or "") == language
+            ]
+        effects = {key: position_effect(queries) for key, queries in groups.items()}
+        return {key: effect for key, effect in effects.items() if effect is not None}
 
 
 @dataclass(frozen=True)
@@ -122,17 +110,6 @@ class PositionSummary:
     def queries(self) -> tuple[QueryPositions, ...]:
         """The ranked queries."""
         return self.ranked.queries
-
-    @property
-    def measured(self) -> MeasuredModel:
-        """nDCG@10 first minus last by query, for comparisons of models."""
-        gains = np.array([query.gains for query in self.queries])
-        differences = first_minus_last(gains).reshape(-1, 1)
-        ids = [query.pair.pair_id for query in self.queries]
-        documents = {query.pair.pair_id: query.pair.document for query in self.queries}
-        rows = dict(zip(ids, differences, strict=True))
-        measure = ItemMeasure(FIRST_MINUS_LAST, "queries", MARGIN, rows, documents)
-        return MeasuredModel(self.name, (measure,))
 
 
 def ranked_queries(

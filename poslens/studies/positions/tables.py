@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.curves.positions import length_bucket
-from poslens.attribution.evaluation.position_effect import PositionEffect
 from poslens.rows import Table, column
 from poslens.studies.positions.summary import PositionSummary
 
@@ -135,14 +134,11 @@ def _effects(summary: PositionSummary) -> Iterator[PositionEffectRow]:
 
 def _positions(summary: PositionSummary) -> Iterator[PositionRow]:
     for moved, effect in (("evidence", summary.effect), ("null", summary.null)):
-        if effect is not None:
-            yield from _of_effect(summary.name, moved, effect)
-
-
-def _of_effect(name: str, moved: str, effect: PositionEffect) -> Iterator[PositionRow]:
-    rows = zip(effect.positions, effect.ndcg, effect.mrr, effect.rank, strict=True)
-    for position, *means in rows:
-        yield PositionRow(name, moved, position, effect.n, effect.n_documents, *means)
+        if effect is None:
+            continue
+        rows = zip(effect.positions, effect.ndcg, effect.mrr, effect.rank, strict=True)
+        for position, *means in rows:
+            yield PositionRow(summary.name, moved, position, effect.n, effect.n_documents, *means)
 
 
 def _groups(summary: PositionSummary) -> Iterator[PositionGroupRow]:

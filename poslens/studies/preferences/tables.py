@@ -62,13 +62,12 @@ class StrengthRow:
 def preference_rows(summary: PreferenceSummary) -> list[PreferenceRow]:
     """One row per method."""
     preference, planted = summary.preference, summary.preference.planted
-    numbers: tuple[Estimate | None, Estimate | None, float | None, float | None, Estimate | None]
-    numbers = (None, None, None, None, None)
-    if planted is not None:
-        detected = planted.primacy, planted.recency
-        numbers = (planted.slope, planted.rank_correlation, *detected, planted.query_free)
-    name, n = preference.method.name, preference.n_documents
-    return [PreferenceRow(name, n, preference.order_blind, *numbers)]
+    own = (preference.method.name, preference.n_documents, preference.order_blind)
+    if planted is None:
+        return [PreferenceRow(*own, None, None, None, None, None)]
+    slope, correlation = planted.slope, planted.rank_correlation
+    detected = (planted.primacy, planted.recency)
+    return [PreferenceRow(*own, slope, correlation, *detected, planted.query_free)]
 
 
 def strength_rows(summary: PreferenceSummary) -> list[StrengthRow]:

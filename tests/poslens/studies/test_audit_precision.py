@@ -83,7 +83,7 @@ def test_a_run_stops_once_the_interval_is_narrow_and_goes_on_for_a_narrower_one(
 
 def test_the_stage_states_the_share_and_its_interval_so_far(path: Path, tmp_path: Path) -> None:
     stages: list[str] = []
-    searched(path, tmp_path, 0.0, on_stage=stages.append)
+    searched(path, tmp_path, 0.0, options=RunOptions(on_stage=stages.append))
     widths = []
     for stage in stages:
         if "unretrieved so far" in stage:

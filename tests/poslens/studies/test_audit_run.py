@@ -134,8 +134,8 @@ def test_a_stopped_audit_goes_on_and_gives_the_same(tiny: Tiny, tmp_path: Path) 
         if stages[-1] == "Searching for sentences" and progress.done >= 4:
             stop.set()
 
-    options = RunOptions(stop.is_set, report)
-    half = run_audit(store, retriever, KEY, WHOLE, options=options, on_stage=stages.append)
+    options = RunOptions(stop.is_set, report, on_stage=stages.append)
+    half = run_audit(store, retriever, KEY, WHOLE, options=options)
     assert half.stopped and 3 <= len(store.select(KEY, WHOLE).results) < len(expected)
     again = AuditStore(tmp_path / "parts", found)
     n_before = 15 - again.missing(KEY, WHOLE)
@@ -192,8 +192,7 @@ def test_reading_documents_has_an_estimate_that_the_store_does_not_flatter(
             retriever,
             KEY,
             WHOLE,
-            options=RunOptions(on_progress=report),
-            on_stage=stages.append,
+            options=RunOptions(on_progress=report, on_stage=stages.append),
         )
         return found
 
@@ -208,7 +207,7 @@ def test_truncation_is_tried_once(tiny: Tiny, tmp_path: Path) -> None:
     found = store.truncations(KEY)
     assert found and all(one.claimed == 48 and one.as_claimed for one in found)
     stages: list[str] = []
-    run_audit(store, retriever, KEY, WHOLE, on_stage=stages.append)
+    run_audit(store, retriever, KEY, WHOLE, options=RunOptions(on_stage=stages.append))
     assert stages == []
 
 
