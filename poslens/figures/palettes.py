@@ -137,6 +137,14 @@ class Style:
         """The symbol of the `index`-th line's points."""
         return SYMBOLS[index % len(SYMBOLS)]
 
+    def marker(self, index: int, size: float) -> dict[str, object]:
+        """Markers of the `index`-th series, `size` times as large as the font."""
+        return {
+            "color": self.line(index)["color"],
+            "size": size * self.font_size,
+            "symbol": self.symbol(index),
+        }
+
     def diverging(self) -> list[tuple[float, str]]:
         """Color scale of signed values as (share in [0, 1], color), with zero at 0.5."""
         if self.palette == "grey":

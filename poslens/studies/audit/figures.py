@@ -48,11 +48,7 @@ def unretrieved_by_position(
                 name=legend_name(name, style),
                 line=look if original else {**look, "width": 0.6 * style.line_width},
                 opacity=1 if original else 0.7,
-                marker={
-                    "color": look["color"],
-                    "size": 0.5 * style.font_size,
-                    "symbol": style.symbol(number),
-                },
+                marker=style.marker(number, 0.5),
                 customdata=[_interval(curve, b) for b in range(N_BINS)],
                 hovertemplate="%{y:.1f}%%{customdata}",
             )

@@ -292,11 +292,7 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
             retriever: Retriever, should_stop: Callable[[], bool]
         ) -> Callable[[DocumentPair], PairScores]:
             cache = recent_texts(compute.root, compute.identify(subject.spec).key, retriever)
-
-            def scores(pairs: Sequence[DocumentPair]) -> list[PairScores]:
-                return bias_scores.score(retriever, pairs, should_stop, cache)
-
-            return Batched(scores)
+            return Batched(lambda pairs: bias_scores.score(retriever, pairs, should_stop, cache))
 
         items = _items(subject.tests)
         tests = "; ".join(f"{test.test} of {test.source}" for test in subject.tests)

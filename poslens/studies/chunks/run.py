@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -100,13 +101,12 @@ def run_plan(
             index = builder.index("original", n)
         except Stopped:
             return progress(before, stopped=True)
-        search = _Search(store, retriever, setting, index, queries)
         part = compute_missing(
             store.documents,
             model,
             setting.method,
             store.items,
-            search.document,
+            partial(queries.result, setting=setting, index=index),
             options=replace(options, on_progress=lambda progress: None),
             portion=block_size(retriever),
             prepare=queries.prepare,
@@ -180,7 +180,8 @@ class _Asked:
 
 
 class _Queries:
-    """The sentences and queries of a block of documents, and their vectors (or words)."""
+    """The sentences and queries of a block of documents, with their vectors (or words), which it
+    ranks in the index of each setting."""
 
     def __init__(
         self, store: ChunkPlanStore, retriever: Retriever, model: ModelKey, options: RunOptions
@@ -189,8 +190,9 @@ class _Queries:
         self._model, self._options = model, options
         self._reading = Reading(store.collection, store.keys)
         self._embeddings = EmbeddingStore(store.root)
-        self.asked: dict[str, _Asked] = {}
-        self.vectors: dict[str, Any] = {}
+        self._number_of = {key: number for number, key in enumerate(store.keys)}
+        self._asked: dict[str, _Asked] = {}
+        self._vectors: dict[str, Any] = {}
 
     def prepare(self, items: Sequence[Key]) -> None:
         """Read these documents and encode their queries, unless vectors are stored.
@@ -199,13 +201,13 @@ class _Queries:
             Stopped: the run was stopped.
             UserError: the model computes no vectors.
         """
-        self.asked = {item.item: self._of_document(item.item) for item in items}
-        texts = list(dict.fromkeys(text for asked in self.asked.values() for text in asked.texts))
+        self._asked = {item.item: self._of_document(item.item) for item in items}
+        texts = list(dict.fromkeys(text for asked in self._asked.values() for text in asked.texts))
         if isinstance(self._retriever, LexicalRetriever):
             words = {text: self._retriever.terms_of(text) for text in texts}
-            self.vectors = {text: terms for text, terms in words.items() if terms}
+            self._vectors = {text: terms for text, terms in words.items() if terms}
             return
-        self.vectors, _ = readable_vectors(
+        self._vectors, _ = readable_vectors(
             cast(Pooled, self._retriever),
             self._model,
             "query",
@@ -223,56 +225,38 @@ class _Queries:
             sentences = ()
         return _Asked(document, sentences, tuple(self._store.queries.get(key, ())))
 
-
-class _Search:
-    """Ranks the sentences and queries of documents in the index of one setting."""
-
-    def __init__(
-        self,
-        store: ChunkPlanStore,
-        retriever: Retriever,
-        setting: IndexSetting,
-        index: SearchIndex,
-        queries: _Queries,
-    ) -> None:
-        self._retriever, self._setting = retriever, setting
-        self._index, self._queries = index, queries
-        self._number_of = {key: number for number, key in enumerate(store.keys)}
-
-    def document(self, item: Key) -> DocumentChunks:
-        """The result of one document of the block.
+    def result(self, item: Key, *, setting: IndexSetting, index: SearchIndex) -> DocumentChunks:
+        """The result of one document of the block in the index of a setting.
 
         Raises:
             UserError: a score is not a number.
         """
-        asked = self._queries.asked[item.item]
-        number = self._number_of[item.item]
-        ranks = self._ranks([(text, number) for text in asked.sentences])
+        asked, number = self._asked[item.item], self._number_of[item.item]
+        ranks = self._ranks(index, [(text, number) for text in asked.sentences])
         answers = [(query.text, own) for query, numbers in asked.queries for own in numbers]
-        all_ranks = iter(self._ranks(answers).tolist())
+        all_ranks = iter(self._ranks(index, answers).tolist())
         best = [min(next(all_ranks) for _ in numbers) for _, numbers in asked.queries]
         return DocumentChunks(
             item.item,
-            int(self._index.n_vectors[number]),
+            int(index.n_vectors[number]),
             ranks,
             np.array(best, dtype=np.int64),
-            self._cut(asked),
+            self._cut(asked, setting),
         )
 
-    def _ranks(self, asked: Sequence[tuple[str, int]]) -> Ints:
+    def _ranks(self, index: SearchIndex, asked: Sequence[tuple[str, int]]) -> Ints:
         """The ranks [P] of documents, given by number, for texts; 0 if the model cannot read the
         text."""
-        vectors = self._queries.vectors
         ranks = np.zeros(len(asked), dtype=np.int64)
-        readable = [i for i, (text, _) in enumerate(asked) if text in vectors]
+        readable = [i for i, (text, _) in enumerate(asked) if text in self._vectors]
         if readable:
-            queries: Any = [vectors[asked[i][0]] for i in readable]
+            queries: Any = [self._vectors[asked[i][0]] for i in readable]
             if not isinstance(self._retriever, LexicalRetriever):
                 queries = torch.stack(queries)
-            ranks[readable] = self._index.ranks(queries, [asked[i][1] for i in readable])
+            ranks[readable] = index.ranks(queries, [asked[i][1] for i in readable])
         return ranks
 
-    def _cut(self, asked: _Asked) -> Ints:
+    def _cut(self, asked: _Asked, setting: IndexSetting) -> Ints:
         """Whether the evidence of each query [Q] is cut: 1 if no chunk contains all of it, 0 if one
         does, `UNKNOWN` without evidence in this document."""
         spans = [
@@ -282,7 +266,7 @@ class _Search:
         cut = np.full(len(spans), UNKNOWN, dtype=np.int64)
         if any(spans):
             try:
-                chunks = read_spans(self._retriever, asked.document.text, self._setting.chunks)
+                chunks = read_spans(self._retriever, asked.document.text, setting.chunks)
             except UserError:  # the model reads no token of the document
                 chunks = []
             for number, span in enumerate(spans):

@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import numpy as np
 import plotly.graph_objects as go
-from numpy.typing import NDArray
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.datasets import DataSet
@@ -128,11 +127,7 @@ def differences_in_margins(
                 mode="markers",
                 name=legend_name(f"{name} minus {other}", style),
                 offsetgroup=str(number),
-                marker={
-                    "color": look["color"],
-                    "size": 0.7 * style.font_size,
-                    "symbol": style.symbol(number),
-                },
+                marker=style.marker(number, 0.7),
                 error_y=intervals(scaled, faint(str(look["color"]), 0.6)),
                 customdata=[difference.in_words for difference in differences],
                 hovertemplate="%{x}: %{customdata}",
@@ -252,7 +247,10 @@ def _items(card: ModelPassport, measure: ComparedNumber) -> tuple[Item, ...]:
 def _of_items(card: ModelPassport, measure: ComparedNumber) -> ItemMeasure:
     """A measure of a passport by item. Items are the same for two models only if texts, evidence
     and corpus are."""
-    scale = _spread(card) if measure.in_scores else 1.0
+    scale = 1.0
+    if measure.in_scores:
+        scores = [score.score for score in card.scores.values()]
+        scale = float(np.std(scores)) or 1.0
     items = {(item.item_id, item.fingerprint): item for item in _items(card, measure)}
     return ItemMeasure(
         measure.title,
@@ -271,12 +269,6 @@ def _saliency_job(scope: Scope) -> Job | None:
         return None
     name = f"{scope.data.name}: {len(scope.moved)} moved pairs"
     return scope.compute.attribution_job(scope.spec, SALIENCY, scope.moved, name)
-
-
-def _spread(card: ModelPassport) -> float:
-    """Standard deviation of a model's scores of the relocated pairs."""
-    scores: NDArray[np.float64] = np.array([score.score for score in card.scores.values()])
-    return float(scores.std()) or 1.0
 
 
 DIFFERENCES = Differences()

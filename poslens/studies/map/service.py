@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import cast
 
 import numpy as np
 
@@ -36,23 +36,8 @@ class StoredMap:
     n_flat: int = 0
 
 
-class MapSource(Protocol):
-    """The items of a map: texts with embeddings, or pairs with curves. `scope` identifies them."""
-
-    scope: str
-
-    def __len__(self) -> int:
-        """Number of items, with or without a stored vector."""
-
-    def vectors(self, compute: Compute, model: ModelIdentity) -> tuple[list[str], Array]:
-        """The items that have a stored vector, and the vectors [n, dimensions]."""
-
-    def compute(self, compute: Compute, model: ModelIdentity, options: RunOptions) -> Progress:
-        """Compute and store the missing vectors."""
-
-
 class TextMap:
-    """The embeddings of texts; items are the texts themselves."""
+    """The embeddings of texts; items are the texts themselves, which `scope` identifies."""
 
     def __init__(self, side: Side, texts: Sequence[str]) -> None:
         self.side = side
@@ -91,7 +76,7 @@ class TextMap:
 
 
 class CurveMap:
-    """The position curves of pairs by a method; items are pair ids."""
+    """The position curves of pairs by a method; items are pair ids, which `scope` identifies."""
 
     def __init__(self, method: Method, pairs: Sequence[TextPair]) -> None:
         self.method = method
@@ -119,6 +104,9 @@ class CurveMap:
         return precompute(
             device, model.key, self.method, self.pairs, compute.store, options=options
         )
+
+
+MapSource = TextMap | CurveMap
 
 
 def stored_map(

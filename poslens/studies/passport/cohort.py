@@ -124,11 +124,7 @@ def chart(cards: Sequence[ModelPassport], style: Style, effect: str = "") -> go.
                 mode="markers",
                 name=legend_name(each.model, style),
                 showlegend=bool(drawn),
-                marker={
-                    "color": color,
-                    "symbol": style.symbol(number),
-                    "size": 0.7 * style.font_size,
-                },
+                marker=style.marker(number, 0.7),
                 error_x=intervals([x for x, _ in drawn], faint(color, 0.6)),
                 error_y=intervals([y for _, y in drawn], faint(color, 0.6)),
                 customdata=[[escape(each.model), x.text("+.3f"), str(y)] for x, y in drawn],

@@ -44,11 +44,7 @@ def ndcg_by_position(
                 mode="lines+markers" if not role else "lines",
                 name=legend_name(name, style),
                 line=look if not role else {**look, "width": 0.6 * style.line_width},
-                marker={
-                    "color": look["color"],
-                    "size": 0.6 * style.font_size,
-                    "symbol": style.symbol(number),
-                },
+                marker=style.marker(number, 0.6),
                 customdata=[
                     [str(value), f"{rank.value:.2f}"]
                     for value, rank in zip(effect.ndcg, effect.rank, strict=True)

@@ -283,11 +283,9 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         )
 
         def summary() -> PositionSummary:
-            queries = ranked_queries(
-                moved.pairs, relocations.results, ranks.results, subject.positions
-            )
-            nulls = ranked_queries(
-                moved.nulls, relocations.results, ranks.results, subject.positions
+            queries, nulls = (
+                ranked_queries(pairs, relocations.results, ranks.results, subject.positions)
+                for pairs in (moved.pairs, moved.nulls)
             )
             effect = position_effect(queries)
             if effect is None:

@@ -47,11 +47,7 @@ def index_by_strength(
             mode="lines+markers",
             name=legend_name(name, style),
             line=look,
-            marker={
-                "color": look["color"],
-                "size": 0.6 * style.font_size,
-                "symbol": style.symbol(number),
-            },
+            marker=style.marker(number, 0.6),
             customdata=[[index.text("+.3f")] for index in planted.indices],
             hovertemplate="%{customdata[0]}",
         )

@@ -158,11 +158,7 @@ def position_groups(
             mode="lines+markers",
             name=legend_name(model, style),
             line=line,
-            marker={
-                "color": line["color"],
-                "size": 0.6 * style.font_size,
-                "symbol": style.symbol(index),
-            },
+            marker=style.marker(index, 0.6),
             error_y=intervals(values, faint(str(line["color"]), 0.6)),
             customdata=[
                 [escape(measured.name), f"{value}", measured.n]

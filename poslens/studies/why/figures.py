@@ -111,11 +111,7 @@ def ladder_chart(
                 textfont={"size": style.small, "color": style.colours.ink},
                 cliponaxis=False,
                 line={"color": faint(colour, 0.45), "width": style.line_width},
-                marker={
-                    "color": colour,
-                    "size": 0.8 * style.font_size,
-                    "symbol": style.symbol(index),
-                },
+                marker=style.marker(index, 0.8),
                 hovertext=[
                     f"{escape(label)}: rank {rank_words(rank)}" for label, rank, *_ in steps
                 ],
@@ -132,9 +128,8 @@ def ladder_chart(
                     name=legend_name(f"{name}, control", style),
                     cliponaxis=False,
                     marker={
+                        **style.marker(index, 0.8),
                         "color": style.colours.paper,
-                        "size": 0.8 * style.font_size,
-                        "symbol": style.symbol(index),
                         "line": {"color": colour, "width": 1.5},
                     },
                     hovertext=[
