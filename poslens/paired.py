@@ -26,11 +26,14 @@ from poslens.attribution.evaluation.comparison import (
     p_in_words,
     paired_statistics,
 )
+from poslens.cache.columns import columns_of
 from poslens.cache.lru_cache import LRUCache
 from poslens.rows import column
 
 if TYPE_CHECKING:
+    from poslens.attribution.types import TextPair
     from poslens.cache.storage.store import StoredCurves
+    from poslens.compute.compute import DataSetCurve
 
 TITLE = "Paired differences"
 
@@ -167,6 +170,31 @@ def _difference(
         )
 
     return _differences.get((name, measure.digest, other_name, other.digest), difference)
+
+
+# Pages need these at every rerun.
+_of_curves: LRUCache[list[PairedDifference]] = LRUCache(32)
+
+
+def curve_differences(
+    curves: Sequence[DataSetCurve], pairs: Sequence[TextPair]
+) -> list[PairedDifference]:
+    """Paired differences between the primacy-recency indices of mean curves over `pairs`; none for
+    a single curve."""
+    if len(curves) < 2:
+        return []
+
+    def compared() -> list[PairedDifference]:
+        columns = columns_of(pairs)
+        documents = dict(zip(columns.ids.tolist(), columns.documents.tolist(), strict=True))
+        return paired_differences(
+            [
+                MeasuredModel(curve.model.spec.name, [index_measure(curve.stored, documents)])
+                for curve in curves
+            ]
+        )
+
+    return _of_curves.get(tuple(curve.content for curve in curves), compared)
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ from poslens.studies.map import service as maps
 from poslens.studies.map.service import TextMap
 from poslens.studies.passport import service as passports
 from poslens.studies.positions.study import POSITIONS
-from poslens.studies.preferences.study import (
+from poslens.studies.preferences import (
     FITTING,
     PREFERENCES,
     PreferenceSubject,

@@ -37,7 +37,7 @@ from poslens.studies.curves.words import MIN_PAIRS, NUMBERS, why_no_number
 from poslens.studies.explain import service
 from poslens.studies.explain.heads import head
 from poslens.studies.explain.service import Average, Difference
-from poslens.studies.published.service import means as published_means
+from poslens.studies.published import means as published_means
 
 WATCH_S = 2.0
 PAUSE_S, FIRST_PAUSE_S = 0.25, 2.0

@@ -9,7 +9,7 @@ from poslens.attribution.methods import METHODS, make_method
 from poslens.dashboard.methods import agreement, data_set, pair, simulatability
 from poslens.dashboard.widgets import choices, panels
 from poslens.dashboard.widgets.study_page import study_page
-from poslens.studies.preferences.study import PREFERENCES
+from poslens.studies.preferences import PREFERENCES
 
 TABS = ("One pair", "Data set", "Agreement with interventions", "Simulatability", "Preferences")
 ERASURE = (

@@ -9,7 +9,7 @@ import streamlit as st
 
 from poslens.dashboard.widgets import panels, published_files
 from poslens.dashboard.widgets.tables import show_table
-from poslens.studies.published.service import measures_frame
+from poslens.studies.published import measures_frame
 from poslens.studies.ranking import tables
 from poslens.studies.ranking.service import Measured
 

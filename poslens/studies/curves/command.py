@@ -47,7 +47,12 @@ from poslens.commands.command_output import (
     watched,
 )
 from poslens.commands.result_files import FigureFile, FigureOption
-from poslens.paired import DifferenceRow, difference_rows, difference_sentences
+from poslens.paired import (
+    DifferenceRow,
+    curve_differences,
+    difference_rows,
+    difference_sentences,
+)
 from poslens.rows import frame_of
 from poslens.studies.curves.answers import CurveRow, Failures, Precomputed, PublishedCurveRow
 
@@ -313,8 +318,7 @@ def curve(
     from poslens.attribution.curves.published import read_bytes, read_curves
     from poslens.compute.provenance import of_published
     from poslens.export.files import curve_frame
-    from poslens.studies.curves.measures import curve_differences
-    from poslens.studies.published.service import curves_frame, means
+    from poslens.studies.published import curves_frame, means
 
     chosen = _on(axis, method_of(method, normalization, resampling, posir, option), posir)
     files = [named(value, "--published", "FILE") for value in published or []]

@@ -30,7 +30,7 @@ from poslens.compute.runs import Job, Report, Run
 from poslens.dashboard.__main__ import app
 from poslens.figures.curves import mean_curves
 from poslens.figures.palettes import Style
-from poslens.studies.published import service as published_service
+from poslens.studies import published as published_service
 from poslens.studies.ranking import service as ranking_service
 from poslens.studies.ranking import tables
 from poslens.studies.ranking.figures import evidence_bins, length_buckets

@@ -17,7 +17,7 @@ from poslens.cache.kinds.preferences import preferences
 from poslens.cache.shipped.preferences import certified, short_verdict, verdict
 from poslens.compute.compute import service
 from poslens.dashboard.__main__ import app
-from poslens.studies.preferences.study import PREFERENCES
+from poslens.studies.preferences import PREFERENCES
 from tests.support.pages import open_page
 
 
@@ -50,7 +50,7 @@ def test_a_method_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*arguments: object) -> None:
         raise AssertionError("computed twice")
 
-    monkeypatch.setattr("poslens.studies.preferences.study.thirds", never)
+    monkeypatch.setattr("poslens.studies.preferences.thirds", never)
     again = json.loads(run("--format", "json", "--table", "strengths").stdout)
     assert [row["strength"] for row in again["rows"]] == list(STRENGTHS)
     indices = [row["index"] for row in again["rows"]]

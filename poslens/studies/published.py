@@ -1,4 +1,4 @@
-"""Published curves and measures as tables."""
+"""Published curves and measures as tables, shown by the pages Curves, Compare and Ranking."""
 
 from __future__ import annotations
 

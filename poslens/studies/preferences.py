@@ -1,4 +1,4 @@
-"""The declaration of the study `preferences`."""
+"""The study `preferences`: which position an attribution method itself prefers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import ClassVar, cast
 
+import plotly.graph_objects as go
+
+from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.preferences import (
@@ -15,6 +18,7 @@ from poslens.attribution.evaluation.preferences import (
     EXCERPT_TOKENS,
     METHOD,
     ORDER_BLIND,
+    STRENGTHS,
     Condition,
     Preference,
     Thirds,
@@ -37,9 +41,11 @@ from poslens.compute.item_job import item_job
 from poslens.compute.model_pool import load_model
 from poslens.compute.provenance import ModelIdentity, of_model
 from poslens.compute.runs import Job
+from poslens.figures.figure_base import Provenances, canvas, group, legend_name, with_legend
+from poslens.figures.palettes import Style
 from poslens.parameters import Integer, Parameters, Settings, Several, Switch
-from poslens.studies.preferences.figures import index_by_strength, order_blind_indices
-from poslens.studies.preferences.tables import TABLES
+from poslens.rows import Table, column
+from poslens.studies.faithfulness.figures import gains
 from poslens.study import Figure, Study, register
 
 FITTING = tuple(name for name, entry in METHODS.items() if entry.fits(FAMILY))
@@ -73,6 +79,112 @@ class PreferenceSummary:
     preference: Preference
     model: ModelIdentity
     dataset: str
+
+
+@dataclass(frozen=True)
+class PreferenceRow:
+    """The preference of one method."""
+
+    method: str = column("Name of the method.")
+    documents: int = column("Number of distinct documents.")
+    order_blind: Estimate = column(
+        "Primacy-recency index on the order-blind encoder, -1 to 1; 0 is expected.",
+        title="method preference",
+        form="+.3f",
+    )
+    slope: Estimate | None = column(
+        "Change of the index per unit of planted strength; null if only the order-blind encoder "
+        "was measured.",
+        form="+.3f",
+    )
+    rank_correlation: Estimate | None = column(
+        "Spearman correlation of the index with the strength; null if all indices are equal.",
+        form="+.2f",
+    )
+    primacy_from: float | None = column(
+        "Detection limit: smallest strength of the primacy adapter, 0 to 1, from which the "
+        "difference of the index from the order-blind one excludes 0; null if not detected.",
+        form="g",
+    )
+    recency_from: float | None = column(
+        "The same for the recency adapter; null if not detected.", form="g"
+    )
+    query_free: Estimate | None = column(
+        "Difference between the adapters' indices under an unrelated query, divided by that under "
+        "the pair's own; null if the method does not tell the adapters apart.",
+        form=".2f",
+    )
+
+
+@dataclass(frozen=True)
+class StrengthRow:
+    """A method's index at one strength of the planted bias."""
+
+    method: str = column("Name of the method.")
+    strength: float = column(
+        "Strength of the planted bias: negative primacy, 0 none, positive recency.", form="+g"
+    )
+    index: Estimate = column("Primacy-recency index, -1 to 1.", form="+.3f")
+
+
+def preference_rows(summary: PreferenceSummary) -> list[PreferenceRow]:
+    """One row per method."""
+    preference, planted = summary.preference, summary.preference.planted
+    own = (preference.method.name, preference.n_documents, preference.order_blind)
+    if planted is None:
+        return [PreferenceRow(*own, None, None, None, None, None)]
+    slope, correlation = planted.slope, planted.rank_correlation
+    detected = (planted.primacy, planted.recency)
+    return [PreferenceRow(*own, slope, correlation, *detected, planted.query_free)]
+
+
+def strength_rows(summary: PreferenceSummary) -> list[StrengthRow]:
+    """One row per strength."""
+    name, planted = summary.preference.method.name, summary.preference.planted
+    if planted is None:
+        return []
+    indices = zip(STRENGTHS, planted.indices, strict=True)
+    return [StrengthRow(name, strength, index) for strength, index in indices]
+
+
+def order_blind_indices(
+    summaries: Sequence[PreferenceSummary], style: Style, provenance: Provenances
+) -> go.Figure:
+    """Each method's index on the order-blind encoder with its interval; 0 is expected."""
+    preferences = [summary.preference for summary in summaries]
+    rows = [
+        (METHODS[preference.method.name].title, preference.order_blind)
+        for preference in preferences
+    ]
+    return gains(rows, "Index without position embeddings", style, provenance)
+
+
+def index_by_strength(
+    summaries: Sequence[PreferenceSummary], style: Style, provenance: Provenances
+) -> go.Figure:
+    """Each method's index against the strength of the planted bias."""
+    title = "Strength (-1 primacy, 1 recency)"
+    figure = canvas("preferences", style, title, "Primacy-recency index", provenance)
+    figure.add_hline(0, line={"color": style.colours.muted, "width": 1, "dash": "dot"})
+    for number, summary in enumerate(summaries):
+        planted, look = summary.preference.planted, style.line(number)
+        if planted is None:
+            continue
+        name = METHODS[summary.preference.method.name].title
+        trace = go.Scatter(
+            x=STRENGTHS,
+            y=[index.value for index in planted.indices],
+            mode="lines+markers",
+            name=legend_name(name, style),
+            line=look,
+            marker=style.marker(number, 0.6),
+            customdata=[[index.text("+.3f")] for index in planted.indices],
+            hovertemplate="%{customdata[0]}",
+        )
+        figure.add_trace(group(trace, f"method {number}", name))
+    figure.update_xaxes(tickvals=list(STRENGTHS), unifiedhovertitle={"text": "strength %{x}"})
+    figure.update_layout(hovermode="x unified")
+    return with_legend(figure, style)
 
 
 class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary]):
@@ -118,7 +230,10 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
         ),
     )
     models = (BASE,)
-    tables: ClassVar = TABLES
+    tables: ClassVar = {
+        "methods": Table(PreferenceRow, preference_rows),
+        "strengths": Table(StrengthRow, strength_rows, "Index by strength of the planted bias"),
+    }
     figures = (
         Figure("Index on the order-blind encoder", order_blind_indices),
         Figure("Index by strength of the planted bias", index_by_strength),

@@ -1,1 +1,0 @@
-"""The study `preferences`: which position an attribution method itself prefers."""

@@ -1,1 +1,0 @@
-"""Published curves and measures, shown by the pages Curves, Compare and Ranking."""
