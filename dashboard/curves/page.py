@@ -32,6 +32,7 @@ from poslens.export.files import curve_frame
 from poslens.figures.curves import mean_curves
 from poslens.figures.palettes import Style
 from poslens.paired import curve_differences
+from poslens.studies import published as published_service
 from poslens.studies.curves.words import (
     NUMBERS,
     over_what,
@@ -40,7 +41,6 @@ from poslens.studies.curves.words import (
     too_few,
     why_no_number,
 )
-from poslens.studies import published as published_service
 
 WATCH_S = 3.0
 

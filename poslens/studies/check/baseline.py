@@ -18,12 +18,11 @@ MAX_BYTES = 200_000_000
 
 @dataclass(frozen=True, slots=True)
 class BaselineNumber:
-    """A passport's number, over `n` pairs, queries or texts of `n_documents` different documents; 0
-    where the passport does not say. `items` are fingerprint and value of each, by id; empty where
-    the passport does not list them."""
+    """A passport's number, over items of `n_documents` different documents; 0 where the passport
+    does not say. `items` are fingerprint and value of each, by id; empty where the passport does
+    not list them."""
 
     value: float
-    n: int = 0
     n_documents: int = 0
     items: Mapping[str, tuple[str, float]] = field(default_factory=dict)
 
@@ -152,7 +151,6 @@ def _baseline(entry: Mapping[str, Any], name: str) -> Baseline:
 def _of_part(number: Mapping[str, Any]) -> BaselineNumber:
     return BaselineNumber(
         _number(number["value"]),
-        int(_number(number.get("n", 0))),
         int(_number(number.get("n_resampled", 0))),
         {
             item_id: (_text(item["fingerprint"]), _number(item["value"]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,6 @@ from poslens.attribution.evaluation.comparison import Comparison, paired, paired
 from poslens.studies.check.answers import Outcome
 from poslens.studies.check.baseline import Baseline, BaselineNumber
 from poslens.studies.passport.service import ModelPassport
-from poslens.study_part import Number
 
 Scores = NDArray[np.float64]
 
@@ -37,17 +36,6 @@ class Check:
 
 
 # -- measures with documents to resample -----------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Shared:
-    """Items with the same texts in both: their values [n] before and now, and their documents
-    [n]. `n_gone` counts the baseline's items that are missing now."""
-
-    before: Scores
-    now: Scores
-    documents: list[str]
-    n_gone: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +71,45 @@ class PairedMeasure:
         now = passport.number(self.part, self.key)
         if now is None:
             return _lost(self.part, self.title, passport, self.part, number)
-        shared = _shared(now, number)
-        if not len(shared.now):
+        # Items with the same texts in both.
+        both = [
+            (value, item)
+            for item in now.items
+            for fingerprint, value in [number.items.get(item.item_id, ("", 0.0))]
+            if fingerprint == item.fingerprint
+        ]
+        if not both:
             line = (
                 f"None of the baseline's {self.units} exists here with the same texts and corpus."
             )
             return Check(self.part, "not checked", line, baseline=number.value)
+        before = np.array([value for value, _ in both])
+        after = np.array([item.value for _, item in both])
         if self.in_scores:
-            shared = _in_standard_deviations(shared, passport, baseline)
-        comparison = self.worse(shared.before, shared.now, shared.documents, tolerance)
+            # In standard deviations of the model's scores of the pairs that both scored, so that
+            # values do not depend on the model's scale.
+            _, old, new = _same_pairs(passport, baseline)
+            before, after = before / _spread(old), after / _spread(new)
+        documents = [item.document for _, item in both]
+        comparison = self.worse(before, after, documents, tolerance)
         assert comparison is not None  # there are items, and means are defined
-        return self._draft(shared, comparison)
+        value, old_value = float(after.mean()), float(before.mean())
+        difference = comparison.difference
+        return Check(
+            self.part,
+            "not checked",
+            self._line(value, old_value, comparison, len(number.items) - len(both)),
+            value,
+            old_value,
+            difference.n,
+            difference.n_resampled,
+            difference.value,
+            comparison,
+            comparison.margin,
+        )
 
-    def _draft(self, shared: _Shared, comparison: Comparison) -> Check:
-        value, before = float(shared.now.mean()), float(shared.before.mean())
+    def _line(self, value: float, before: float, comparison: Comparison, n_gone: int) -> str:
+        """The check as a sentence; `n_gone` of the baseline's items are missing now."""
         difference = comparison.difference
         units = self.units if difference.n > 1 else self.units.removesuffix("s")
         documents = (
@@ -107,47 +120,12 @@ class PairedMeasure:
             f"{documents}. {self.change} is {difference.text('+.3f')}; the tolerance is "
             f"{comparison.margin:g}."
         )
-        if shared.n_gone:
+        if n_gone:
             line += (
-                f" {shared.n_gone:,} of the baseline's {self.units} don't exist here with the same "
-                "texts and corpus."
+                f" {n_gone:,} of the baseline's {self.units} don't exist here with the same texts "
+                "and corpus."
             )
-        return Check(
-            self.part,
-            "not checked",
-            line,
-            value,
-            before,
-            difference.n,
-            difference.n_resampled,
-            difference.value,
-            comparison,
-            comparison.margin,
-        )
-
-
-def _shared(now: Number, before: BaselineNumber) -> _Shared:
-    both = [
-        (value, item)
-        for item in now.items
-        for fingerprint, value in [before.items.get(item.item_id, ("", 0.0))]
-        if fingerprint == item.fingerprint
-    ]
-    return _Shared(
-        np.array([value for value, _ in both]),
-        np.array([item.value for _, item in both]),
-        [item.document for _, item in both],
-        len(before.items) - len(both),
-    )
-
-
-def _in_standard_deviations(
-    shared: _Shared, passport: ModelPassport, baseline: Baseline
-) -> _Shared:
-    """Values in standard deviations of the model's scores of the pairs that both scored, so that
-    they do not depend on the model's scale."""
-    _, old, new = _same_pairs(passport, baseline)
-    return replace(shared, before=shared.before / _spread(old), now=shared.now / _spread(new))
+        return line
 
 
 # -- measures of the model alone -------------------------------------------------------------------

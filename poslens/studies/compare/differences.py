@@ -34,7 +34,6 @@ from poslens.paired import (
     MeasuredModel,
     PairedDifference,
     index_measure,
-    paired_differences,
 )
 from poslens.parameters import Integer, Parameters, Settings
 from poslens.rows import Table
@@ -95,15 +94,6 @@ class MeasuredSummary:
     card: ModelPassport
     curves: StoredCurves | None
 
-    @property
-    def measured(self) -> MeasuredModel:
-        """The measures by item, for comparisons; measures without items are omitted."""
-        measures = [_of_items(self.card, measure) for measure in MEASURES]
-        if self.curves is not None:
-            document_of = {pair.pair_id: pair.document for pair in self.card.scope.moved}
-            measures.append(index_measure(self.curves, document_of, "saliency index"))
-        return MeasuredModel(self.card.name, [measure for measure in measures if measure.rows])
-
 
 def differences_in_margins(
     summaries: Sequence[MeasuredSummary], style: Style, provenance: Provenances = ()
@@ -114,7 +104,7 @@ def differences_in_margins(
     band = {"fillcolor": faint(style.colours.muted, 0.15), "line_width": 0, "layer": "below"}
     figure.add_hrect(y0=-1, y1=1, **band)
     by_models: dict[tuple[str, str], list[PairedDifference]] = {}
-    for difference in paired_differences([summary.measured for summary in summaries]):
+    for difference in DIFFERENCES.differences(summaries):
         by_models.setdefault((difference.model, difference.other), []).append(difference)
     for number, ((name, other), differences) in enumerate(by_models.items()):
         look = style.line(number)
@@ -220,8 +210,13 @@ class Differences(Study[DataSet, DifferenceSubject, MeasuredSummary]):
         return MeasuredSummary(card, curves)
 
     def measured(self, summary: MeasuredSummary) -> MeasuredModel:
-        """The measures by item."""
-        return summary.measured
+        """The measures by item; those without items are omitted."""
+        card = summary.card
+        measures = [_of_items(card, measure) for measure in MEASURES]
+        if summary.curves is not None:
+            documents = {pair.pair_id: pair.document for pair in card.scope.moved}
+            measures.append(index_measure(summary.curves, documents, "saliency index"))
+        return MeasuredModel(card.name, [measure for measure in measures if measure.rows])
 
     def verdict(self, summary: MeasuredSummary) -> str:
         """The model's own values of the measures, without those in standard deviations."""
