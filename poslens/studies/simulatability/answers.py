@@ -12,6 +12,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
+from itertools import compress
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -123,26 +124,18 @@ def of_summary(answers: Sequence[Answer], summary: SimulatabilitySummary) -> lis
 def tally(answers: Sequence[Answer]) -> Tally:
     """Shares of correct answers with intervals over documents."""
     documents = [a.document for a in answers]
+    correct = np.array([a.correct for a in answers], dtype=np.float64)
     shares: dict[Condition, Estimate] = {}
+    rows: list[Values] = []
     for condition in CONDITIONS:
-        own = [a for a in answers if a.condition == condition]
-        share = estimate(np.array([[a.correct] for a in own]), [a.document for a in own])
+        asked = np.array([a.condition == condition for a in answers], dtype=np.bool_)
+        rows += [correct * asked, asked.astype(np.float64)]
+        share = estimate(correct[asked][:, None], list(compress(documents, asked)))
         if share is not None:
             shares[condition] = share
-    rows = np.array(
-        [
-            [
-                value
-                for c in CONDITIONS
-                for value in (a.correct and a.condition == c, a.condition == c)
-            ]
-            for a in answers
-        ],
-        dtype=np.float64,
-    )
     gain = None
     if len(shares) == len(CONDITIONS):
-        gain = compared(rows, documents, SHARE_MARGIN, _difference)
+        gain = compared(np.array(rows).T, documents, SHARE_MARGIN, _difference)
     return Tally(len(answers), shares, gain)
 
 
