@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poslens.attribution.datasets import Collection
-from poslens.attribution.errors import Stopped, Unavailable, UserError
+from poslens.attribution.errors import Stopped, Unavailable
 from poslens.attribution.evaluation.position_effect import PositionRanks, position_ranks_method
 from poslens.attribution.evaluation.scorers import scorer
 from poslens.attribution.evaluation.search import BLOCK, GPU_BLOCK
@@ -22,7 +22,6 @@ from poslens.attribution.interventions.relocation import Relocation, relocation_
 from poslens.attribution.retrievers.base import Pooled, Retriever, separate
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.scoring import score_texts
-from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.keys import text_digest
 from poslens.cache.kinds.embeddings import EmbeddingStore, stored_vectors
@@ -33,19 +32,6 @@ from poslens.cache.storage.store import ModelKey
 Scores = NDArray[np.float32]
 ScoreBlock = Callable[[Sequence[str]], Scores]
 """A function that returns the scores [queries, documents] of a block of documents."""
-
-
-def require_separate(spec: RetrieverSpec) -> None:
-    """Check that the model reads queries and documents separately.
-
-    Raises:
-        UserError: the model is a cross-encoder.
-    """
-    if family_of(spec).search == "rerank":
-        raise UserError(
-            f"{spec.name} reads each query together with each document, so ranking the whole "
-            "corpus for each query takes too long: choose a model of another family."
-        )
 
 
 def run_positions(

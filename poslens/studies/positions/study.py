@@ -38,7 +38,7 @@ from poslens.paired import ItemMeasure, MeasuredModel
 from poslens.parameters import Integer, Parameters, Settings, Switch
 from poslens.studies.cause.service import DEFAULT_PAIRS
 from poslens.studies.positions.figures import ndcg_by_position
-from poslens.studies.positions.run import require_separate, run_positions
+from poslens.studies.positions.run import run_positions
 from poslens.studies.positions.summary import (
     FIRST_MINUS_LAST,
     Moved,
@@ -50,6 +50,7 @@ from poslens.studies.positions.summary import (
 )
 from poslens.studies.positions.tables import TABLES
 from poslens.studies.ranking.service import collection_of
+from poslens.studies.why.search import require_ranking
 from poslens.study import Figure, Study, register
 from poslens.study_part import MOVABLE, ONE_SIDED, Item, Measure, Scope, StudyPart
 
@@ -209,7 +210,7 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         Raises:
             UserError: the model is a cross-encoder.
         """
-        require_separate(spec)
+        require_ranking(spec)
         return [PositionSubject(spec, corpus, settings.positions)]
 
     def job(self, compute: Compute, subject: PositionSubject) -> Job:

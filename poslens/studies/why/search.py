@@ -50,7 +50,7 @@ def require_ranking(spec: RetrieverSpec) -> None:
     if needs_first_stage(spec):
         raise UserError(
             f"{spec.name} reranks what another model retrieves, so it has no ranking of the whole "
-            "corpus to explain: choose the model that retrieves."
+            "corpus: choose the model that retrieves."
         )
 
 
