@@ -31,6 +31,7 @@ from poslens.attribution.evaluation.bias_tests import (
     paired_test,
 )
 from poslens.attribution.evaluation.comparison import DEVIATIONS_MARGIN
+from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
@@ -250,8 +251,7 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
         sentences = [
             f"{pairs_of_test.title}: "
             + " ".join(
-                f"{n:,} pair{'s' * (n != 1)} left out. {why}"
-                for why, n in pairs_of_test.rejected.items()
+                f"{counted(n, 'pair')} left out. {why}" for why, n in pairs_of_test.rejected.items()
             )
             for pairs_of_test in corpus
             if pairs_of_test.rejected

@@ -77,17 +77,13 @@ def check(
     ] = 0.02,
     truncation: Annotated[
         int,
-        typer.Option(
-            help=("Maximum number of tokens of a long text that the model may read less.")
-        ),
+        typer.Option(help="Maximum number of tokens of a long text that the model may read less."),
     ] = 0,
     drift: Annotated[
         float,
         typer.Option(
-            help=(
-                "Maximum mean change in the scores of the same pairs, in standard deviations of "
-                "the baseline's scores."
-            )
+            help="Maximum mean change in the scores of the same pairs, in standard deviations of "
+            "the baseline's scores."
         ),
     ] = 0.05,
     junit: Annotated[

@@ -46,11 +46,11 @@ class CurveRow(TypedDict):
     bin: Annotated[int, "Index of the position, 0 to 99."]
     position: Annotated[float, "Position, 0 to 1 of the tokens read, or of the whole text."]
     mean: Annotated[
-        float | None, ("Mean attribution at the position, in the unit of the normalization.")
+        float | None, "Mean attribution at the position, in the unit of the normalization."
     ]
     std: Annotated[float | None, "Standard deviation over pairs, in the same unit."]
     ci_low: Annotated[
-        float | None, ("Lower end of the mean's 95% interval; null with fewer than 10 documents.")
+        float | None, "Lower end of the mean's 95% interval; null with fewer than 10 documents."
     ]
     ci_high: Annotated[
         float | None, "Upper end of the mean's 95% interval; null with fewer than 10 documents."
@@ -62,7 +62,7 @@ class CurveRow(TypedDict):
     n_failed: Annotated[int, "Number of failed pairs, which are excluded."]
     n_read: Annotated[
         int | None,
-        ("Number of pairs whose text was read at this position; null if it is all of them."),
+        "Number of pairs whose text was read at this position; null if it is all of them.",
     ]
 
 

@@ -20,7 +20,7 @@ class QueryEntry(TypedDict):
     """The query as the model reads it."""
 
     tokens: Annotated[
-        list[TokenEntry], ("Tokens of the query, Q in total, including special tokens.")
+        list[TokenEntry], "Tokens of the query, Q in total, including special tokens."
     ]
 
 
@@ -28,7 +28,7 @@ class DocumentEntry(TypedDict):
     """The document as the model reads it."""
 
     tokens: Annotated[
-        list[TokenEntry], ("Tokens of the document within the context limit, D in total.")
+        list[TokenEntry], "Tokens of the document within the context limit, D in total."
     ]
     n_tokens_full: Annotated[int, "Number of tokens of the whole document."]
     truncated: Annotated[bool, "Whether the document is longer than the context limit."]
@@ -43,7 +43,7 @@ class ExplanationAnswer(TypedDict):
     query: Annotated[QueryEntry, "The tokenized query."]
     document: Annotated[DocumentEntry, "The tokenized document."]
     query_scores: Annotated[
-        list[float], ("Attribution of each query token, in the method's unit; Q numbers.")
+        list[float], "Attribution of each query token, in the method's unit; Q numbers."
     ]
     document_scores: Annotated[
         list[float], "Attribution of each document token, in the method's unit; D numbers."
@@ -55,24 +55,20 @@ class ExplanationAnswer(TypedDict):
     ]
     bias_share: Annotated[
         float | None,
-        (
-            "Part of the score that isn't attributed to any token; null if the method doesn't "
-            "define it."
-        ),
+        "Part of the score that isn't attributed to any token; null if the method doesn't "
+        "define it.",
     ]
     completeness_error: Annotated[
         float | None,
-        ("Score minus the sum of all parts; null if the method's parts don't add up to the score."),
+        "Score minus the sum of all parts; null if the method's parts don't add up to the score.",
     ]
     standard_error: Annotated[
         float | None,
-        (
-            "Standard error of a token's attribution, relative to the mean; null for methods "
-            "without random draws."
-        ),
+        "Standard error of a token's attribution, relative to the mean; null for methods "
+        "without random draws.",
     ]
     positions: Annotated[
-        list[float], ("Positions of the curve's 100 points, from 0 to 1 of the tokens read.")
+        list[float], "Positions of the curve's 100 points, from 0 to 1 of the tokens read."
     ]
     curve: Annotated[list[float], "Attribution of the document at the 100 positions."]
     magnitudes: Annotated[list[float], "Absolute attribution at the 100 positions."]

@@ -65,10 +65,8 @@ PairDataset = Annotated[
     str,
     choice_of_data(
         "--statistics",
-        help=(
-            "Data set of --pair, by name or path. With texts: the data set that BM25 takes its "
-            "statistics from."
-        ),
+        help="Data set of --pair, by name or path. With texts: the data set that BM25 takes its "
+        "statistics from.",
     ),
 ]
 Heatmap = Annotated[
