@@ -292,7 +292,11 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
             retriever: Retriever, should_stop: Callable[[], bool]
         ) -> Callable[[DocumentPair], PairScores]:
             cache = recent_texts(compute.root, compute.identify(subject.spec).key, retriever)
-            return Batched(lambda pairs: bias_scores.score(retriever, pairs, should_stop, cache))
+
+            def scores(pairs: Sequence[DocumentPair]) -> list[PairScores]:
+                return bias_scores.score(retriever, pairs, should_stop, cache)
+
+            return Batched(scores)
 
         items = _items(subject.tests)
         tests = "; ".join(f"{test.test} of {test.source}" for test in subject.tests)
