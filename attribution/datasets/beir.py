@@ -17,13 +17,13 @@ from functools import partial
 from pathlib import Path
 
 from poslens.attribution.datasets import languages
-from poslens.attribution.datasets.corpus import Collection, Document, documents_of
+from poslens.attribution.datasets.corpus import Document, documents_of
 from poslens.attribution.datasets.formats import Format, register
 from poslens.attribution.datasets.judged_pairs import (
     COLUMNS,
+    Judged,
     JudgementRow,
     RowsById,
-    gather,
     judged_pairs,
     judgement_rows,
 )
@@ -40,7 +40,7 @@ from poslens.attribution.datasets.schema import (
 )
 from poslens.attribution.datasets.streams import File, has_foreign_bytes, json_lines, open_text
 from poslens.attribution.datasets.tables import json_row, rows, suffix
-from poslens.attribution.datasets.types import DataSet, Judgement, Rejection, collect, pairs_of
+from poslens.attribution.datasets.types import Judgement, Rejection
 from poslens.attribution.errors import UserError
 from poslens.attribution.text import clean
 from poslens.attribution.types import TextPair
@@ -74,28 +74,16 @@ def table_files(folder: Path, stem: str) -> list[Path]:
     return sorted((folder / stem).glob("*.parquet"))
 
 
-def read(path: Path, name: str, title: str = "") -> DataSet:
-    """One pair for each judgment above zero: of the test split, or else dev, or else train.
+def read(path: Path, name: str, title: str = "") -> Judged:
+    """The judgments above zero of each folder: of the test split, or else dev, or else train;
+    documents are read row by row on demand.
 
-    `path` is the data set's folder, a folder of several, or the qrels file of a split.
-
-    Raises:
-        UserError: a file is missing or damaged, or no judgment makes a valid pair.
-    """
-    path, chosen = _chosen(path)
-    return collect(name, _title(name, title, chosen), pairs_of(_judged(path, chosen, name)))
-
-
-def collection(path: Path, name: str, title: str = "") -> Collection:
-    """Queries, judgments and the whole corpus of each folder; documents are read row by row on
-    demand.
-
-    As in BEIR, a query does not find the document with its own id (ArguAna's arguments and Quora's
-    questions are both queries and documents), and judged documents that the corpus lacks count as
-    not found.
+    `path` is the data set's folder, a folder of several, or the qrels file of a split. As in BEIR,
+    a query does not find the document with its own id (ArguAna's arguments and Quora's questions
+    are both queries and documents), and judged documents that the corpus lacks count as not found.
 
     Raises:
-        UserError: as `read`.
+        UserError: a file is missing.
     """
     path, chosen = _chosen(path)
 
@@ -109,15 +97,15 @@ def collection(path: Path, name: str, title: str = "") -> Collection:
                 file = File(table.relative_to(path).as_posix(), table)
                 yield from documents_of(file, _rows(file, None), read, seen)
 
-    files = [file for folder, _ in chosen for file in table_files(folder, "corpus")]
-    title = _title(name, title, chosen)
-    skips = not all((folder / KEEPS_OWN_IDS).is_file() for folder, _ in chosen)
-    return gather(name, title, _judged(path, chosen, name), stream, files, skips_own_id=skips)
-
-
-def _title(name: str, title: str, chosen: list[tuple[Path, list[Path]]]) -> str:
     splits = sorted({_stem(files[0]) for _, files in chosen})
-    return title or f"{name} (BEIR, {', '.join(splits)})"
+    return Judged(
+        name,
+        title or f"{name} (BEIR, {', '.join(splits)})",
+        _judged(path, chosen, name),
+        stream,
+        [file for folder, _ in chosen for file in table_files(folder, "corpus")],
+        skips_own_id=not all((folder / KEEPS_OWN_IDS).is_file() for folder, _ in chosen),
+    )
 
 
 def _chosen(path: Path) -> tuple[Path, list[tuple[Path, list[Path]]]]:
@@ -307,6 +295,5 @@ register(
         order=30,
         fits=_fits,
         read=read,
-        collection=collection,
     )
 )

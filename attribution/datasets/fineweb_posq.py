@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from poslens.attribution.datasets import tables
-from poslens.attribution.datasets.formats import files_below, has_columns, register
-from poslens.attribution.datasets.passages import PassageReader
+from poslens.attribution.datasets.formats import Format, files_below, has_columns, register
+from poslens.attribution.datasets.judged_pairs import Judged, judged_passages
 from poslens.attribution.datasets.schema import Row, accepted, as_text, optional, required
 from poslens.attribution.datasets.streams import File
 from poslens.attribution.datasets.types import Groups, Judgement, Passages, Rejection
@@ -60,9 +60,6 @@ def judgements(
         yield from accepted(file, tables.rows(file, COLUMNS), read)
 
 
-READER = PassageReader(judgements, "FineWeb-PosQ", GROUPS)
-
-
 def _judgement(row: Row, dataset: str, prefix: str, passages: Passages) -> Judgement:
     place = f"{prefix}row-{row.number}"
     document_id, document = passages.of(row[CONTENT], place)
@@ -74,6 +71,12 @@ def _judgement(row: Row, dataset: str, prefix: str, passages: Passages) -> Judge
     return Judgement(pair, place, document_id, groups=classes)
 
 
+def read(path: Path, name: str, title: str = "") -> Judged:
+    """Every row with a question, and all contents to search."""
+    title = title or f"{name} (FineWeb-PosQ)"
+    return judged_passages(judgements, _files(path), name, title, GROUPS)
+
+
 def _files(path: Path) -> list[File]:
     """The files at a path if all of them have the columns, else none."""
     files = files_below(path, lambda name: bool(tables.suffix(name)))
@@ -81,7 +84,11 @@ def _files(path: Path) -> list[File]:
 
 
 register(
-    READER.format(
-        "fineweb-posq", "FineWeb-PosQ (columns content, question and span_class)", 47, _files
+    Format(
+        name="fineweb-posq",
+        description="FineWeb-PosQ (columns content, question and span_class)",
+        order=47,
+        fits=lambda path: bool(_files(path)),
+        read=read,
     )
 )

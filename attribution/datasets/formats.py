@@ -13,7 +13,7 @@ from typing import Any
 
 from poslens.attribution.datasets import tables
 from poslens.attribution.datasets.corpus import Collection
-from poslens.attribution.datasets.judged_pairs import from_pairs
+from poslens.attribution.datasets.judged_pairs import Judged, from_pairs
 from poslens.attribution.datasets.schema import Column
 from poslens.attribution.datasets.streams import File
 from poslens.attribution.datasets.types import DataSet
@@ -32,21 +32,19 @@ class Format:
 
     `description` states in a few words how a file of the format is recognized. `fits` returns
     whether an existing path is in the format. Formats are tried by ascending `order`, so a format
-    that accepts nearly any file comes last. `read` and `collection` take a path, a name and a
-    title and, with `has_variants`, the requested variant. `collection` returns the corpus, queries
-    and judgments, or raises if nothing is judged; without it, the corpus consists of the documents
-    of the pairs. `documents` returns corpus and queries of a format without judgments. `unjudged`
-    completes the sentence that refuses a collection of a format that does not say which documents
-    answer a query. `also` lists variants: the data set is registered under its name with each of
-    them appended, too.
+    that accepts nearly any file comes last. `read` takes a path, a name and a title and, with
+    `has_variants`, the requested variant. It returns a `Judged` if the format has relevance
+    judgments; otherwise the corpus consists of the documents of the pairs. `documents` returns
+    corpus and queries of a format without judgments. `unjudged` completes the sentence that refuses
+    a collection of a format that does not say which documents answer a query. `also` lists
+    variants: the data set is registered under its name with each of them appended, too.
     """
 
     name: str
     description: str
     order: int
     fits: Callable[[Path], bool]
-    read: Callable[..., DataSet]
-    collection: Callable[..., Collection] | None = None
+    read: Callable[..., DataSet | Judged]
     documents: Callable[..., Collection] | None = None
     unjudged: str = ""
     has_variants: bool = False
@@ -104,12 +102,8 @@ def read(path: Path, name: str, title: str = "", variant: str = "") -> DataSet:
         UserError: none of the formats, no such variant, or an error of the reader.
     """
     entry = FORMATS[detect(path)]
-    if variant and not entry.has_variants:
-        raise UserError(
-            f"{path.name}@{variant}: only the PosIR format has a folder for each language; leave "
-            "that part out."
-        )
-    return entry.read(*_arguments(entry, path, name, title, variant))
+    result = _opened(entry, path, name, title, variant)
+    return result.data_set() if isinstance(result, Judged) else result
 
 
 def collection(path: Path, name: str, title: str = "", variant: str = "") -> Collection:
@@ -121,9 +115,8 @@ def collection(path: Path, name: str, title: str = "", variant: str = "") -> Col
     entry = FORMATS[detect(path)]
     if entry.unjudged:
         raise UserError(f"{title or name} {entry.unjudged}")
-    if entry.collection is None:
-        return from_pairs(read(path, name, title, variant))
-    return entry.collection(*_arguments(entry, path, name, title, variant))
+    result = _opened(entry, path, name, title, variant)
+    return result.collection() if isinstance(result, Judged) else from_pairs(result)
 
 
 def corpus(path: Path, name: str, title: str = "", variant: str = "") -> Collection:
@@ -138,10 +131,15 @@ def corpus(path: Path, name: str, title: str = "", variant: str = "") -> Collect
     return collection(path, name, title, variant)
 
 
-def _arguments(
-    entry: Format, path: Path, name: str, title: str, variant: str
-) -> tuple[object, ...]:
-    return (path, name, title, variant) if entry.has_variants else (path, name, title)
+def _opened(entry: Format, path: Path, name: str, title: str, variant: str) -> DataSet | Judged:
+    if entry.has_variants:
+        return entry.read(path, name, title, variant)
+    if variant:
+        raise UserError(
+            f"{path.name}@{variant}: only the PosIR format has a folder for each language; leave "
+            "that part out."
+        )
+    return entry.read(path, name, title)
 
 
 def files_of(path: Path, suffixes: tuple[str, ...], prefix: str = "") -> list[File]:

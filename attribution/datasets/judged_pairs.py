@@ -3,7 +3,7 @@ of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic
@@ -11,7 +11,15 @@ from typing import Generic
 from poslens.attribution.datasets.corpus import Collection, Document, Query, key_of
 from poslens.attribution.datasets.schema import Column, Row, T, accepted, as_grade, as_id, required
 from poslens.attribution.datasets.streams import File
-from poslens.attribution.datasets.types import DataSet, Groups, Judgement, LostDocument, Rejection
+from poslens.attribution.datasets.types import (
+    DataSet,
+    Groups,
+    Judgement,
+    LostDocument,
+    Passages,
+    Rejection,
+    collect,
+)
 from poslens.attribution.errors import UserError
 from poslens.attribution.types import TextPair
 
@@ -147,38 +155,86 @@ def judged_pairs(
         yield Judgement(pair, row.query, row.document, row.relevance, part, language)
 
 
-def gather(
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A data set with relevance judgments, whose `rows` are read once, as pairs or as a collection.
+
+    `stream` reads its corpus, from `files` if these are its files. `versions` are other versions of
+    pairs by id, such as translations, which reading `rows` can add, and `version_name` is the name
+    of a version. `skips_own_id` and `groups` are as in `Collection`.
+    """
+
+    name: str
+    title: str
+    rows: Iterable[Judgement | Rejection]
+    stream: Callable[[], Iterator[Document | Rejection]]
+    files: Sequence[Path] = ()
+    skips_own_id: bool = False
+    groups: Groups | None = None
+    versions: Mapping[str, TextPair] = field(default_factory=dict)
+    version_name: str = ""
+
+    def data_set(self) -> DataSet:
+        """One pair for each judgment; accepted + rejected = rows.
+
+        Raises:
+            UserError: a file can't be read or is in another layout, or no row is a valid pair.
+        """
+        pairs = (row.pair if isinstance(row, Judgement) else row for row in self.rows)
+        return collect(self.name, self.title, pairs, self.versions, self.version_name)
+
+    def collection(self) -> Collection:
+        """Queries, judgments and the whole corpus, which is read while it is searched.
+
+        Raises:
+            UserError: a file can't be read or is in another layout, or no document is judged
+                relevant.
+        """
+        judged: dict[str, list[Judgement | LostDocument]] = {}
+        rejected: list[Rejection] = []
+        n_pairs = 0
+        for row in self.rows:
+            if isinstance(row, Judgement | LostDocument):
+                judged.setdefault(key_of(row.part, row.query_id), []).append(row)
+            if isinstance(row, Rejection):
+                rejected.append(row)
+            else:
+                n_pairs += 1
+        if not n_pairs:
+            first = rejected[0] if rejected else None
+            hint = f"; correct {first.file} row {first.row} first: {first.reason}" if first else ""
+            raise UserError(f"{self.title} has no query with a relevant document{hint}")
+        return Collection(
+            self.name,
+            self.title,
+            tuple(_query(query_id, rows) for query_id, rows in judged.items()),
+            self.stream,
+            tuple(self.files),
+            tuple(rejected),
+            self.skips_own_id,
+            groups=self.groups,
+        )
+
+
+def judged_passages(
+    judge: Callable[[Sequence[File], str, Passages], Iterator[Judgement | Rejection]],
+    files: Sequence[File],
     name: str,
     title: str,
-    rows: Iterable[Judgement | Rejection],
-    stream: Callable[[], Iterator[Document | Rejection]],
-    files: Sequence[Path] = (),
-    *,
-    skips_own_id: bool = False,
     groups: Groups | None = None,
-) -> Collection:
-    """The collection of a reader's judgments and of the corpus that `stream` reads.
-
-    Raises:
-        UserError: no document is judged relevant.
-    """
-    judged: dict[str, list[Judgement | LostDocument]] = {}
-    rejected: list[Rejection] = []
-    n_pairs = 0
-    for row in rows:
-        if isinstance(row, Judgement | LostDocument):
-            judged.setdefault(key_of(row.part, row.query_id), []).append(row)
-        if isinstance(row, Rejection):
-            rejected.append(row)
-        else:
-            n_pairs += 1
-    if not n_pairs:
-        first = rejected[0] if rejected else None
-        hint = f"; correct {first.file} row {first.row} first: {first.reason}" if first else ""
-        raise UserError(f"{title} has no query with a relevant document{hint}")
-    queries = tuple(_query(query_id, ones) for query_id, ones in judged.items())
-    return Collection(
-        name, title, queries, stream, tuple(files), tuple(rejected), skips_own_id, groups=groups
+) -> Judged:
+    """A data set of questions with their passages, each distinct passage stored once under the
+    location of its first occurrence. `judge` reads the files of a data set of this name row by row:
+    each row is a judgment of its passage or a rejection. It adds every passage, including those
+    whose rows are all rejected."""
+    passages = Passages()
+    return Judged(
+        name,
+        title,
+        judge(files, name, passages),
+        lambda: (Document(key, text) for key, text in passages),
+        [file.content for file in files if isinstance(file.content, Path)],
+        groups=groups,
     )
 
 
@@ -230,4 +286,5 @@ def from_pairs(data: DataSet) -> Collection:
     corpus = [
         Document(pair.pair_id, pair.document, "", pair.language) for pair in documents.values()
     ]
-    return gather(data.name, data.title, [*judged, *data.rejected], lambda: iter(corpus))
+    rows = [*judged, *data.rejected]
+    return Judged(data.name, data.title, rows, lambda: iter(corpus)).collection()

@@ -20,14 +20,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from poslens.attribution.datasets.corpus import Collection, Document, documents_of
+from poslens.attribution.datasets.corpus import Document, documents_of
 from poslens.attribution.datasets.formats import Format, named_files, register
-from poslens.attribution.datasets.judged_pairs import RowsById, gather
+from poslens.attribution.datasets.judged_pairs import Judged, RowsById
 from poslens.attribution.datasets.languages import iso_639_3
 from poslens.attribution.datasets.schema import Column, Row, as_id, as_label, optional, required
 from poslens.attribution.datasets.streams import File
 from poslens.attribution.datasets.tables import csv_rows
-from poslens.attribution.datasets.types import DataSet, Judgement, Rejection, collect, pairs_of
+from poslens.attribution.datasets.types import Judgement, Rejection
 from poslens.attribution.errors import UserError
 from poslens.attribution.text import clean
 from poslens.attribution.types import TextPair
@@ -58,50 +58,42 @@ class _Text:
         return self.english if version == "english" else self.original
 
 
-def read(root: Path, name: str, title: str = "", version: Version = "original") -> DataSet:
-    """One pair for each line of the mapping.
+def read(root: Path, name: str, title: str = "", variant: str = "") -> Judged:
+    """Posts as queries with the claims that the mapping states; every fact-checked claim is a
+    document, whether a post makes it or not.
 
-    `language` is the claim's, `domain` says whether the post was written in another one; both
-    are those of the originals, but English claims are all `eng`. `query_type` says whether the
-    post is text, the text of pictures, or both.
-
-    Raises:
-        UserError: a file or column is missing, or no line makes a pair.
-    """
-    others: dict[str, TextPair] = {}
-    rows = pairs_of(_judged(_files(root), name, version, others))
-    title = title or f"{name} (MultiClaim, {version})"
-    version_name = "Original" if version == "english" else "English version"
-    return collect(name, title, rows, others, version_name)
-
-
-def collection(root: Path, name: str, title: str = "", version: Version = "original") -> Collection:
-    """Posts as queries and every fact-checked claim as a document, whether a post makes it or not;
-    claims are read as they are asked for. Languages are the originals', in the English version
-    too: by these the paper tells the same-language bias and the pools of one language.
+    A pair's `language` is the claim's, its `domain` says whether the post was written in another
+    one; both are those of the originals, but English claims are all `eng`. `query_type` says
+    whether the post is text, the text of pictures, or both. A collection's languages are the
+    originals', in the English version too: by these the paper tells the same-language bias and the
+    pools of one language.
 
     Raises:
-        UserError: as `read`.
+        UserError: a file is missing.
     """
-    paths = _files(root)
+    version: Version = ENGLISH if variant == ENGLISH else "original"
+    paths = named_files(root, FILES)
+    if len(paths) < len(FILES):
+        raise UserError(f"{root.name} is not MultiClaim: it needs {', '.join(FILES)}.")
 
-    def read(row: Row) -> Document:
+    def document(row: Row) -> Document:
         claim = row[CLAIM]
         return Document(row[CLAIM_ID], claim.of(version), "", claim.language)
 
     def stream() -> Iterator[Document | Rejection]:
         file = File(paths[CLAIMS].name, paths[CLAIMS])
-        return documents_of(file, csv_rows(file, (CLAIM_ID, CLAIM)), read, set())
+        return documents_of(file, csv_rows(file, (CLAIM_ID, CLAIM)), document, set())
 
-    title = title or f"{name} (MultiClaim, {version})"
-    return gather(name, title, _judged(paths, name, version, {}), stream, [paths[CLAIMS]])
-
-
-def _files(root: Path) -> dict[str, Path]:
-    paths = named_files(root, FILES)
-    if len(paths) < len(FILES):
-        raise UserError(f"{root.name} is not MultiClaim: it needs {', '.join(FILES)}.")
-    return paths
+    others: dict[str, TextPair] = {}
+    return Judged(
+        name,
+        title or f"{name} (MultiClaim, {version})",
+        _judged(paths, name, version, others),
+        stream,
+        [paths[CLAIMS]],
+        versions=others,
+        version_name="Original" if version == ENGLISH else "English version",
+    )
 
 
 def _judged(
@@ -262,20 +254,13 @@ INSTANCES = optional("instances", _instances)
 TEXT, PICTURES = required("text", _parsed), required("ocr", _parsed)
 
 
-def _version(variant: str) -> Version:
-    return ENGLISH if variant == ENGLISH else "original"
-
-
 register(
     Format(
         name="multiclaim",
         description="MultiClaim (posts.csv, fact_checks.csv, fact_check_post_mapping.csv)",
         order=20,
         fits=lambda path: path.is_dir() and len(named_files(path, FILES)) == len(FILES),
-        read=lambda path, name, title, variant: read(path, name, title, _version(variant)),
-        collection=lambda path, name, title, variant: collection(
-            path, name, title, _version(variant)
-        ),
+        read=read,
         has_variants=True,
         also=(ENGLISH,),
     )

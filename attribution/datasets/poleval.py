@@ -12,20 +12,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from poslens.attribution.datasets.beir import joined
-from poslens.attribution.datasets.corpus import Collection, Document, documents_of
+from poslens.attribution.datasets.corpus import Document, documents_of
 from poslens.attribution.datasets.formats import Format, named_files, register
 from poslens.attribution.datasets.judged_pairs import (
     SCORE,
+    Judged,
     JudgementRow,
     RowsById,
-    gather,
     judged_pairs,
     judgement_rows,
 )
 from poslens.attribution.datasets.schema import Row, as_id, as_string, optional, required
 from poslens.attribution.datasets.streams import File
 from poslens.attribution.datasets.tables import csv_rows, json_rows
-from poslens.attribution.datasets.types import DataSet, Judgement, Rejection, collect, pairs_of
+from poslens.attribution.datasets.types import Judgement, Rejection
 from poslens.attribution.text import clean
 from poslens.attribution.types import TextPair
 
@@ -37,23 +37,8 @@ TITLE = optional("title", as_string)
 PAIR_IDS = required("question-id", as_id), required("passage-id", as_id)
 
 
-def read(root: Path, name: str, title: str = "") -> DataSet:
-    """One pair for each row of `pairs.tsv` with a score above zero.
-
-    Raises:
-        UserError: a file is damaged, or no row makes a pair.
-    """
-    return collect(
-        name, title or f"{name} (PolEval 2022)", pairs_of(_judged(named_files(root, FILES), name))
-    )
-
-
-def collection(root: Path, name: str, title: str = "") -> Collection:
-    """Questions as queries, and every passage as a document.
-
-    Raises:
-        UserError: as `read`.
-    """
+def read(root: Path, name: str, title: str = "") -> Judged:
+    """The rows of `pairs.tsv` with a score above zero; every passage is a document."""
     named = named_files(root, FILES)
 
     def document(row: Row) -> Document:
@@ -65,7 +50,7 @@ def collection(root: Path, name: str, title: str = "") -> Collection:
         return documents_of(passages, json_rows(passages), document, set())
 
     title = title or f"{name} (PolEval 2022)"
-    return gather(name, title, _judged(named, name), stream, [named[PASSAGES]])
+    return Judged(name, title, _judged(named, name), stream, [named[PASSAGES]])
 
 
 def _judged(named: dict[str, Path], name: str) -> Iterator[Judgement | Rejection]:
@@ -103,6 +88,5 @@ register(
         order=21,
         fits=lambda path: path.is_dir() and len(named_files(path, FILES)) == len(FILES),
         read=read,
-        collection=collection,
     )
 )

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from poslens.attribution.datasets import judged_pairs, parquet
-from poslens.attribution.datasets.corpus import Collection, Document, documents_of
+from poslens.attribution.datasets.corpus import Document, documents_of
 from poslens.attribution.datasets.formats import LANGUAGE, Format, register
-from poslens.attribution.datasets.judged_pairs import JudgementRow, RowsById, gather, judgement_rows
+from poslens.attribution.datasets.judged_pairs import Judged, JudgementRow, RowsById, judgement_rows
 from poslens.attribution.datasets.languages import iso_639_3
 from poslens.attribution.datasets.schema import (
     Column,
@@ -39,7 +39,7 @@ from poslens.attribution.datasets.schema import (
     required,
 )
 from poslens.attribution.datasets.streams import File
-from poslens.attribution.datasets.types import DataSet, Judgement, Rejection, collect, pairs_of
+from poslens.attribution.datasets.types import Judgement, Rejection
 from poslens.attribution.errors import UserError, printable
 from poslens.attribution.types import EvidenceSpan, TextPair
 
@@ -71,36 +71,40 @@ _COLUMNS: dict[str, tuple[Column[Any], ...]] = {
 _PARTS = re.compile(rf"(?P<queries>{LANGUAGE})(?:-(?P<documents>{LANGUAGE}))?")
 
 
-def read(root: Path, name: str, title: str = "", queries: str = "", documents: str = "") -> DataSet:
-    """One pair for each positive judgment: of every language and domain below `root`, only of the
-    language `queries`, or of queries in one language and the corpus of another, `documents`, in the
-    domains that both have.
+def read(root: Path, name: str, title: str = "", variant: str = "") -> Judged:
+    """The positive judgments of each domain: of every language and domain below `root`, only of one
+    language, or of queries in one language and the corpus of another, in the domains that both
+    have. Documents are read on demand.
 
-    `language` of the pairs is the documents'. Languages are given with or without their script:
-    `eng-Latn` or `eng`.
+    `language` of the pairs is the documents'. A variant is a language or two (see `split_variant`
+    of `formats`), with or without their script: `eng-Latn` or `eng`.
 
     Raises:
-        UserError: no such layout or language below `root`, no domain in both languages, a file
-            lacks a column, or no judgment of these languages makes a valid pair.
+        UserError: no such layout or language below `root`, or no domain in both languages.
     """
+    queries, documents = _languages(variant)
     if queries != documents:
         title = title or f"{name} (queries {queries}, documents {documents})"
-    elif queries:
-        title = title or f"{name} ({queries})"
-    return collect(name, title, pairs_of(_judged(root, name, queries, documents)[1]))
-
-
-def _judged(
-    root: Path, name: str, queries: str, documents: str
-) -> tuple[list[Path], Iterator[Judgement | Rejection]]:
-    """The domains' folders, and the judgments in them."""
-    if queries != documents:
         asked = _language_folder(root, queries), _language_folder(root, documents)
         folders = _shared(root, *asked)
-        return folders, _cross_lingual(root, folders, name, asked[0])
-    folders = _folders(root, _language_folder(root, queries) if queries else "*")
-    ids: set[str] = set()
-    return folders, (row for folder in folders for row in _read_domain(folder, name, ids))
+        rows = _cross_lingual(root, folders, name, asked[0])
+    else:
+        title = title or (f"{name} ({queries})" if queries else name)
+        folders = _folders(root, _language_folder(root, queries) if queries else "*")
+        ids: set[str] = set()
+        rows = (row for folder in folders for row in _read_domain(folder, name, ids))
+
+    def stream() -> Iterator[Document | Rejection]:
+        for folder in folders:
+            read = partial(
+                _document,
+                part=f"{folder.parent.name}/{folder.name}",
+                language=iso_639_3(folder.parent.name),
+            )
+            file = _file(folder, "corpus.parquet")
+            yield from documents_of(file, _rows(folder, "corpus.parquet"), read, set())
+
+    return Judged(name, title, rows, stream, [folder / "corpus.parquet" for folder in folders])
 
 
 def _language_folder(root: Path, language: str) -> str:
@@ -154,31 +158,6 @@ def _cross_lingual(
         asked = _table(root / queries / folder.name, "queries.parquet", f"{queries} query")
         yield from asked.without_id
         yield from _read_domain(folder, name, ids, (queries, asked))
-
-
-def collection(
-    root: Path, name: str, title: str = "", queries: str = "", documents: str = ""
-) -> Collection:
-    """Queries, judgments and the whole corpus of each domain, with documents read on demand;
-    languages as in `read`.
-
-    Raises:
-        UserError: as `read`.
-    """
-    folders, rows = _judged(root, name, queries, documents)
-
-    def stream() -> Iterator[Document | Rejection]:
-        for folder in folders:
-            read = partial(
-                _document,
-                part=f"{folder.parent.name}/{folder.name}",
-                language=iso_639_3(folder.parent.name),
-            )
-            file = _file(folder, "corpus.parquet")
-            yield from documents_of(file, _rows(folder, "corpus.parquet"), read, set())
-
-    files = [folder / "corpus.parquet" for folder in folders]
-    return gather(name, title or name, rows, stream, files)
 
 
 def _document(row: Row, part: str, language: str | None) -> Document:
@@ -278,10 +257,7 @@ register(
         description="PosIR (<language>/<domain>/queries.parquet)",
         order=10,
         fits=lambda path: path.is_dir() and any(path.glob("*/*/queries.parquet")),
-        read=lambda path, name, title, variant: read(path, name, title, *_languages(variant)),
-        collection=lambda path, name, title, variant: collection(
-            path, name, title, *_languages(variant)
-        ),
+        read=read,
         has_variants=True,
     )
 )

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from poslens.attribution.datasets import tables
-from poslens.attribution.datasets.formats import files_below, has_columns, register
-from poslens.attribution.datasets.passages import PassageReader
+from poslens.attribution.datasets.formats import Format, files_below, has_columns, register
+from poslens.attribution.datasets.judged_pairs import Judged, judged_passages
 from poslens.attribution.datasets.schema import (
     Row,
     as_id,
@@ -102,9 +102,6 @@ def judgements(
                 yield Rejection(file.name, row.number, str(error))
 
 
-READER = PassageReader(judgements, "SQuAD", GROUPS)
-
-
 def _of_json(file: File) -> Iterator[tuple[str, Row]]:
     """Every passage as row 0 and every question as a row with its passage, with the place of the
     passage in the file."""
@@ -168,6 +165,11 @@ def _is_parquet(name: str) -> bool:
     return tables.suffix(name) == ".parquet"
 
 
+def read(path: Path, name: str, title: str = "") -> Judged:
+    """Every question, and all passages to search."""
+    return judged_passages(judgements, _files(path), name, title or f"{name} (SQuAD)", GROUPS)
+
+
 def _files(path: Path) -> list[File]:
     """The files in this layout at a path; none where one of that kind is in another layout."""
     files = files_below(path, lambda name: name.endswith(SUFFIXES) or _is_parquet(name))
@@ -185,11 +187,12 @@ def _fits(file: File) -> bool:
 
 
 register(
-    READER.format(
-        "squad",
-        "SQuAD (.json with data, paragraphs and qas, or .parquet with id, context, question and "
-        "answers)",
-        45,
-        _files,
+    Format(
+        name="squad",
+        description="SQuAD (.json with data, paragraphs and qas, or .parquet with id, context, "
+        "question and answers)",
+        order=45,
+        fits=lambda path: bool(_files(path)),
+        read=read,
     )
 )

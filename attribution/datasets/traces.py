@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from poslens.attribution.datasets.corpus import Collection
-from poslens.attribution.datasets.formats import files_below, register
-from poslens.attribution.datasets.passages import PassageReader
+from poslens.attribution.datasets.formats import Format, files_below, register
+from poslens.attribution.datasets.judged_pairs import Judged, judged_passages
 from poslens.attribution.datasets.schema import (
     Column,
     Kind,
@@ -271,16 +271,19 @@ def _is_key_value(item: Any) -> bool:
 
 # -- the format ------------------------------------------------------------------------------------
 
-READER = PassageReader(judgements, "traces")
+
+def read(path: Path, name: str, title: str = "") -> Judged:
+    """Every document that was retrieved, as a pair with its query."""
+    return judged_passages(judgements, _files(path), name, title or f"{name} (traces)")
 
 
 def documents(path: Path, name: str, title: str = "") -> Collection:
     """Every document that was retrieved, each text once, and the queries: nothing is judged.
 
     Raises:
-        UserError: as `PassageReader.read`.
+        UserError: a file cannot be read, or no document was retrieved.
     """
-    traced = READER.collection(_files(path), name, title)
+    traced = read(path, name, title).collection()
     return replace(traced, queries=tuple(query.unjudged for query in traced.queries))
 
 
@@ -296,14 +299,13 @@ def _fits(file: File) -> bool:
 
 
 register(
-    replace(
-        READER.format(
-            "traces",
-            "traces of OpenTelemetry or OpenInference (.json or .jsonl with spans of kind "
-            "RETRIEVER or RERANKER)",
-            44,
-            _files,
-        ),
+    Format(
+        name="traces",
+        description="traces of OpenTelemetry or OpenInference (.json or .jsonl with spans of kind "
+        "RETRIEVER or RERANKER)",
+        order=44,
+        fits=lambda path: bool(_files(path)),
+        read=read,
         documents=documents,
         unjudged="contains the results of a retriever and no relevance judgments: choose a data "
         "set with judgments to rank.",

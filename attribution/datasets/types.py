@@ -159,11 +159,6 @@ def spread_words(n: int, items: str = "pairs") -> str:
     return f"{n:,} {items}, spread evenly over the data set"
 
 
-def pairs_of(judged: Iterable[Judgement | Rejection]) -> Iterator[TextPair | Rejection]:
-    """The pairs of judgments; rejections unchanged."""
-    return (row.pair if isinstance(row, Judgement) else row for row in judged)
-
-
 def collect(
     name: str,
     title: str,

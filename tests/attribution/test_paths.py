@@ -85,7 +85,7 @@ def test_a_data_set_with_an_irregular_file_is_refused(
     said = answer(
         forked,
         "from poslens.attribution.datasets import beir",
-        "beir.read(Path(sys.argv[1]), 'mine')",
+        "beir.read(Path(sys.argv[1]), 'mine').data_set()",
         tmp_path,
     )
     assert said.startswith(name)

@@ -36,7 +36,7 @@ from poslens.attribution.datasets import (
     traces,
 )
 from poslens.attribution.datasets.corpus import Collection
-from poslens.attribution.datasets.judged_pairs import from_pairs
+from poslens.attribution.datasets.judged_pairs import Judged, from_pairs, judged_passages
 from poslens.attribution.datasets.streams import File
 from poslens.attribution.datasets.types import DataSet
 from poslens.attribution.errors import UserError
@@ -288,15 +288,20 @@ def upload(suffix: str, write: Callable[[Random], bytes]) -> Check:
     return check
 
 
+def check_judged(judged: Judged, draw: Random) -> None:
+    """As pairs or as a collection."""
+    if draw.random() < 0.5:
+        require_usable(judged.data_set())
+    else:
+        require_searchable(judged.collection())
+
+
 def check_beir(draw: Random, folder: Path) -> None:
     files: dict[str, Callable[[], bytes]] = {
         name: lambda rows=rows: json_lines(rows, draw) for name, rows in LINES.items()
     } | {"qrels/test.tsv": lambda: damaged(QRELS.encode(), draw)}
     one_of(draw, folder, files, _written)
-    if draw.random() < 0.5:
-        require_usable(beir.read(folder, "x"))
-    else:
-        require_searchable(beir.collection(folder, "x"))
+    check_judged(beir.read(folder, "x"), draw)
 
 
 def check_posir(draw: Random, folder: Path) -> None:
@@ -304,10 +309,7 @@ def check_posir(draw: Random, folder: Path) -> None:
         f"eng/fog/{name}": lambda rows=rows: parquet(rows, draw) for name, rows in TABLES.items()
     }
     one_of(draw, folder, files, _written)
-    if draw.random() < 0.5:
-        require_usable(posir.read(folder, "x"))
-    else:
-        require_searchable(posir.collection(folder, "x"))
+    check_judged(posir.read(folder, "x"), draw)
 
 
 def check_multiclaim(draw: Random, folder: Path) -> None:
@@ -315,10 +317,7 @@ def check_multiclaim(draw: Random, folder: Path) -> None:
         name: lambda rows=rows: delimited(rows, ",", draw) for name, rows in CSV.items()
     }
     one_of(draw, folder, files, _written)
-    if draw.random() < 0.5:
-        require_usable(multiclaim.read(folder, "x"))
-    else:
-        require_searchable(multiclaim.collection(folder, "x"))
+    check_judged(multiclaim.read(folder, "x"), draw)
 
 
 def check_colder(draw: Random, folder: Path) -> None:
@@ -334,10 +333,7 @@ def check_squad(draw: Random, folder: Path) -> None:
         path = folder / "x.parquet"
         path.write_bytes(parquet(SQUAD_ROWS, draw))
     files = [File(path.name, path)]
-    if draw.random() < 0.5:
-        require_usable(squad.READER.read(files, "x"))
-    else:
-        require_searchable(squad.READER.collection(files, "x"))
+    check_judged(judged_passages(squad.judgements, files, "x", "x"), draw)
 
 
 def check_fineweb_posq(draw: Random, folder: Path) -> None:
@@ -346,10 +342,7 @@ def check_fineweb_posq(draw: Random, folder: Path) -> None:
     path = folder / f"x.{kind}"
     path.write_bytes((json_lines if kind == "jsonl" else parquet)(POSQ, draw))
     files = [File(path.name, path)]
-    if draw.random() < 0.5:
-        require_usable(fineweb_posq.READER.read(files, "x"))
-    else:
-        require_searchable(fineweb_posq.READER.collection(files, "x"))
+    check_judged(judged_passages(fineweb_posq.judgements, files, "x", "x"), draw)
 
 
 def check_documents(draw: Random, folder: Path) -> None:
@@ -378,10 +371,7 @@ def check_traces(draw: Random, folder: Path) -> None:
         path, text = folder / "x.json", json_text(odd_json(EXPORTED, draw))
         path.write_bytes(text if draw.random() < 0.7 else damaged(text, draw))
     files = [File(path.name, path)]
-    if draw.random() < 0.5:
-        require_usable(traces.READER.read(files, "x"))
-    else:
-        require_searchable(traces.READER.collection(files, "x"))
+    check_judged(judged_passages(traces.judgements, files, "x", "x"), draw)
 
 
 def check_run(draw: Random, folder: Path) -> None:

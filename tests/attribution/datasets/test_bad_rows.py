@@ -73,7 +73,7 @@ def test_a_grade_is_a_number(score: object) -> None:
 def test_beir_without_a_judgement_is_one_sentence(tmp_path: Path) -> None:
     write(tmp_path, {"corpus.jsonl": TEXTS, "queries.jsonl": TEXTS, "qrels/test.tsv": []})
     with pytest.raises(UserError, match="has no query with a relevant document"):
-        beir.collection(tmp_path, "x")
+        beir.read(tmp_path, "x").collection()
 
 
 QUERY = {
@@ -93,7 +93,7 @@ def test_posir_scores_of_other_types(tmp_path: Path, column: list[Any]) -> None:
     tables = {"queries": [QUERY], "corpus": TEXTS, "qrels/test": judged}
     write(tmp_path / "eng/fog", {f"{name}.parquet": rows for name, rows in tables.items()})
     try:
-        found = posir.read(tmp_path, "x")
+        found = posir.read(tmp_path, "x").data_set()
     except UserError as error:
         assert "None of the 2 rows" in str(error)
     else:

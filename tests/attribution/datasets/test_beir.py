@@ -74,7 +74,7 @@ def test_judgements_that_make_no_pair_are_counted(tmp_path: Path) -> None:
         "q1\td4\t1\n"  # 10: an empty document
     )
     corpus = [*CORPUS, {"_id": "d4", "title": "", "text": " "}]
-    found = beir.read(write(tmp_path / "set", corpus, qrels=qrels), "mine")
+    found = beir.read(write(tmp_path / "set", corpus, qrels=qrels), "mine").data_set()
     assert [pair.pair_id for pair in found.pairs] == ["q1/d1"]
     said = reasons(found)
     assert sorted(said) == [3, 4, 5, 6, 7, 8, 9, 10]
@@ -89,7 +89,7 @@ def test_judgements_that_make_no_pair_are_counted(tmp_path: Path) -> None:
 
 def test_lines_of_the_corpus_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     corpus = [CORPUS[0], '{"_id": "d2", "text": ', "[1]", {"text": "no id"}]
-    found = beir.read(write(tmp_path / "set", corpus), "mine")
+    found = beir.read(write(tmp_path / "set", corpus), "mine").data_set()
     assert reasons(found)[3].startswith(
         "q2/d2: document d2 does not exist; 3 rows have no valid id, the first is corpus.jsonl "
         "row 2: the line is not JSON"
@@ -98,7 +98,7 @@ def test_lines_of_the_corpus_that_cannot_be_read_are_named(tmp_path: Path) -> No
 
 def test_an_id_with_two_texts_is_refused_and_one_repeated_is_not(tmp_path: Path) -> None:
     other = {"_id": "d1", "title": "Fog", "text": "Another text."}
-    found = beir.read(write(tmp_path / "set", [*CORPUS, other, CORPUS[1]]), "mine")
+    found = beir.read(write(tmp_path / "set", [*CORPUS, other, CORPUS[1]]), "mine").data_set()
     assert [pair.pair_id for pair in found.pairs] == ["q2/d2"]
     assert reasons(found) == {
         2: "q1/d1: document d1: corpus.jsonl row 4: an earlier row with this id differs"
@@ -109,24 +109,24 @@ def test_ids_may_be_numbers_or_escaped(tmp_path: Path) -> None:
     corpus = [{"_id": 7, "text": "Seven."}, '{"_id": "\\u00e9", "text": "E."}']
     queries = [{"_id": 1, "text": "which"}]
     qrels = HEADER + "1\t7\t1\n1\té\t1\n"
-    found = beir.read(write(tmp_path / "set", corpus, queries, qrels), "mine")
+    found = beir.read(write(tmp_path / "set", corpus, queries, qrels), "mine").data_set()
     assert [pair.document for pair in found.pairs] == ["Seven.", "E."]
 
 
 def test_the_split_is_test_unless_it_is_chosen(tmp_path: Path) -> None:
     folder = write(tmp_path / "set")
     write(folder, split="dev", qrels=HEADER + "q2\td1\t1\n")
-    assert beir.read(folder, "mine").title == "mine (BEIR, test)"
+    assert beir.read(folder, "mine").data_set().title == "mine (BEIR, test)"
     chosen = folder / "qrels" / "dev.tsv"
     assert detect(chosen) == "beir"
-    found = beir.read(chosen, "mine")
+    found = beir.read(chosen, "mine").data_set()
     assert found.title == "mine (BEIR, dev)" and found.pairs[0].pair_id == "q2/d1"
 
 
 def test_a_folder_of_several_sets_keeps_ids_apart(tmp_path: Path) -> None:
     write(tmp_path / "beir" / "cqadupstack" / "android")
     write(tmp_path / "beir" / "nq", corpus=[CORPUS[0] | {"text": "Else."}, CORPUS[1]])
-    found = beir.read(tmp_path / "beir", "mine")
+    found = beir.read(tmp_path / "beir", "mine").data_set()
     assert len(found.pairs) == len(found.by_id) == 4
     assert {pair.domain for pair in found.pairs} == {"cqadupstack/android", "nq"}
     assert found.by_id["nq/q1/d1"].document == "Fog Else."
@@ -157,7 +157,7 @@ def test_a_missing_file_is_named(tmp_path: Path, missing: str) -> None:
     folder = write(tmp_path / "set")
     (folder / missing).unlink()
     with pytest.raises(UserError, match=r"corpus.jsonl|queries.jsonl is missing|no .tsv file"):
-        beir.read(folder, "mine")
+        beir.read(folder, "mine").data_set()
 
 
 def test_damaged_gzip_is_one_sentence(tmp_path: Path) -> None:
@@ -165,16 +165,16 @@ def test_damaged_gzip_is_one_sentence(tmp_path: Path) -> None:
     path = folder / "corpus.jsonl.gz"
     path.write_bytes(path.read_bytes()[:-12])
     with pytest.raises(UserError, match=r"^corpus\.jsonl\.gz is damaged or cut off"):
-        beir.read(folder, "mine")
+        beir.read(folder, "mine").data_set()
 
 
 def test_no_pair_at_all_is_an_error_with_the_first_reason(tmp_path: Path) -> None:
     folder = write(tmp_path / "set", qrels=HEADER + "q1\td9\t1\n")
     with pytest.raises(UserError, match=r"None of the 1 rows .* document d9 does not exist"):
-        beir.read(folder, "mine")
+        beir.read(folder, "mine").data_set()
     write(folder, qrels=HEADER)
     with pytest.raises(UserError, match="holds no rows"):
-        beir.read(folder, "mine")
+        beir.read(folder, "mine").data_set()
 
 
 def test_a_large_corpus_is_never_held(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_large_corpus_is_never_held(tmp_path: Path) -> None:
     del corpus
     tracemalloc.start()
     try:
-        found = beir.read(folder, "mine")
+        found = beir.read(folder, "mine").data_set()
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -200,7 +200,7 @@ def test_nothing_is_lost(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str, str]]
 ) -> None:
     qrels = HEADER + "".join("\t".join(row) + "\n" for row in [*rows, ("q1", "d1", "1")])
-    found = beir.read(write(tmp_path_factory.mktemp("set"), qrels=qrels), "mine")
+    found = beir.read(write(tmp_path_factory.mktemp("set"), qrels=qrels), "mine").data_set()
     assert len(found.pairs) + len(found.rejected) == len(rows) + 1
     assert len(found.by_id) == len(found.pairs)
 
@@ -233,10 +233,10 @@ def write_hub(folder: Path, corpus: list[Any] = CORPUS, judged: list[Any] = JUDG
 
 
 def test_parquet_and_json_judgements_give_the_same_pairs(tmp_path: Path) -> None:
-    expected = beir.read(write(tmp_path / "lines"), "mine").pairs
+    expected = beir.read(write(tmp_path / "lines"), "mine").data_set().pairs
     hub = write_hub(tmp_path / "hub")
     assert detect(hub) == "beir"
-    found = beir.read(hub, "mine")
+    found = beir.read(hub, "mine").data_set()
     assert [(p.query, p.document) for p in found.pairs] == [(p.query, p.document) for p in expected]
     assert (found.title, found.rejected) == ("mine (BEIR, test)", ())
     mixed = write(tmp_path / "mixed")
@@ -244,12 +244,12 @@ def test_parquet_and_json_judgements_give_the_same_pairs(tmp_path: Path) -> None
     (mixed / "qrels/test.jsonl").write_text(lines(JUDGED))
     assert detect(mixed / "qrels/test.jsonl") == detect(mixed) == "beir"
     for path in (mixed, mixed / "qrels/test.jsonl"):
-        assert [p.pair_id for p in beir.read(path, "mine").pairs] == ["q1/d1", "q2/d2"]
+        assert [p.pair_id for p in beir.read(path, "mine").data_set().pairs] == ["q1/d1", "q2/d2"]
 
 
 def test_an_id_in_two_parts_is_refused_where_the_texts_differ(tmp_path: Path) -> None:
     again = {"_id": "d1", "title": "Fog", "text": "It stays."}
-    found = beir.read(write_hub(tmp_path / "hub", [*CORPUS, again]), "mine")
+    found = beir.read(write_hub(tmp_path / "hub", [*CORPUS, again]), "mine").data_set()
     assert reasons(found) == {
         1: "q1/d1: document d1: corpus/corpus-00001-of-00002.parquet row 3: an earlier row with "
         "this id differs"
@@ -259,7 +259,7 @@ def test_an_id_in_two_parts_is_refused_where_the_texts_differ(tmp_path: Path) ->
 def test_a_domain_of_posir_is_not_read_without_its_evidence(tmp_path: Path) -> None:
     sample = Path(posir.__file__).parent / "sample" / "posir" / "eng"
     with pytest.raises(UserError, match=r"queries.parquet is of the PosIR format: give the folder"):
-        beir.read(sample, "mine")
+        beir.read(sample, "mine").data_set()
 
 
 def test_a_file_that_ends_the_process_ends_a_child(
@@ -269,20 +269,20 @@ def test_a_file_that_ends_the_process_ends_a_child(
     folder = write_hub(tmp_path / "hub")
     monkeypatch.setattr(isolated, "_CHILD", "import os; os.abort()")
     with pytest.raises(UserError, match=r"data/test-00000-of-00001.parquet is not a Parquet file"):
-        beir.read(folder, "mine")
+        beir.read(folder, "mine").data_set()
 
 
 def test_a_file_is_tried_in_a_child_once_until_it_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write_hub(tmp_path / "hub")
-    found = beir.read(folder, "mine")
+    found = beir.read(folder, "mine").data_set()
     monkeypatch.setattr(isolated, "_CHILD", "import os; os.abort()")
-    assert beir.read(folder, "mine").pairs == found.pairs
+    assert beir.read(folder, "mine").data_set().pairs == found.pairs
     path = folder / "queries.parquet"
     path.write_bytes(path.read_bytes())
     with pytest.raises(UserError, match=r"queries.parquet is not a Parquet file that can be read"):
-        beir.read(folder, "mine")
+        beir.read(folder, "mine").data_set()
 
 
 def test_damaged_parquet_on_disk_is_one_sentence(tmp_path: Path) -> None:
@@ -290,4 +290,4 @@ def test_damaged_parquet_on_disk_is_one_sentence(tmp_path: Path) -> None:
     path = folder / "queries.parquet"
     path.write_bytes(path.read_bytes()[:-20] + bytes(20))
     with pytest.raises(UserError, match=r"queries.parquet is not a Parquet file that can be read"):
-        beir.read(folder, "mine")
+        beir.read(folder, "mine").data_set()

@@ -40,7 +40,7 @@ def write_posir(root: Path, language: str, text: str, distractors: int = 2) -> N
 def test_posir_has_a_corpus_for_each_domain(tmp_path: Path) -> None:
     write_posir(tmp_path, "eng", "Ice melts. Stone stays.")
     write_posir(tmp_path, "pol", "Lod topnieje. Kamien.", distractors=1)
-    found = posir.collection(tmp_path, "mine")
+    found = posir.read(tmp_path, "mine").collection()
     assert found.parts == ("eng/ice", "pol/ice")
     first = found.queries[0]
     assert (first.query_id, first.language, first.document_tokens) == ("eng/ice/q1", "eng", 600)
@@ -60,7 +60,7 @@ def test_posir_has_a_corpus_for_each_domain(tmp_path: Path) -> None:
     assert len(found.rejected) == 2 and "gone does not exist" in found.rejected[0].reason
     assert found.texts(["pol/ice/x0"]) == {"pol/ice/x0": "Distractor 0."}
     # Pairs are as they were.
-    assert [p.pair_id for p in posir.read(tmp_path, "mine").pairs] == ["q1", "q1/d1"]
+    assert [p.pair_id for p in posir.read(tmp_path, "mine").data_set().pairs] == ["q1", "q1/d1"]
     cross = formats.collection(tmp_path, "cross", variant="eng-pol")
     (query,) = cross.queries
     assert query.text == "eng what melts" and query.language == "eng"
@@ -75,7 +75,7 @@ def test_beir_has_grades_and_documents_that_nobody_judges(tmp_path: Path) -> Non
     (tmp_path / "queries.jsonl").write_text(json.dumps({"_id": "q", "text": "what"}) + "\n")
     qrels = "query-id\tcorpus-id\tscore\nq\td1\t1\nq\td2\t3\nq\td3\t0\nq\td9\t1\n"
     (tmp_path / "qrels" / "test.tsv").write_text(qrels)
-    found = beir.collection(tmp_path, "b")
+    found = beir.read(tmp_path, "b").collection()
     (query,) = found.queries
     assert query.relevant == {"d1": 1, "d2": 3, "d9": 1} and query.evidence is None
     assert query.pairs == {"d1": "q/d1", "d2": "q/d2"} and found.parts == ("",)
@@ -127,7 +127,7 @@ def test_measures_are_beirs_own_where_queries_are_documents(tmp_path: Path) -> N
     vectors = {one: generator.normal(size=8) for one in corpus}
     texts = {one: f"text {one}" for one in corpus}
     root = write_beir(tmp_path / "arguana", texts, {q: texts[q] for q in queries}, qrels)
-    found = beir.collection(root, "b")
+    found = beir.read(root, "b").collection()
     asked = np.stack([vectors[q] for q in queries])
     scores = (asked @ np.stack([vectors[d] for d in corpus]).T).astype(np.float32)
 
@@ -154,7 +154,7 @@ def test_bm25_leaves_the_querys_own_document_out_too(tmp_path: Path) -> None:
     corpus = {"q1": "ice melts early", "d1": "ice melts", "d2": "stone"}
     root = write_beir(tmp_path, corpus, {"q1": "ice melts early"}, {"q1": {"d1": "1"}})
     for own_corpus in (False, True):
-        found = beir.collection(root, "b")
+        found = beir.read(root, "b").collection()
         best = search_lexical(found, 1.2, 0.75, own_corpus=own_corpus)
         assert best is not None
         assert rankings(found, best)[0].document_ids == ("d1",)
@@ -209,7 +209,7 @@ def test_multiclaim_searches_every_claim(tmp_path: Path) -> None:
         f"7,{cell('Eis', 'Ice', 'de')},,\n8,{cell('Kamien', 'Stone', 'pl')},,\n9,broken,,\n"
     )
     (tmp_path / "fact_check_post_mapping.csv").write_text("fact_check_id,post_id\n7,1\n")
-    found = multiclaim.collection(tmp_path, "m")
+    found = multiclaim.read(tmp_path, "m").collection()
     (query,) = found.queries
     assert (query.text, query.language, query.relevant) == ("lod", "pol", {"7": 1})
     assert [(d.key, d.language, d.text) for d in found.documents()] == [

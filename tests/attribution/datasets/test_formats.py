@@ -129,7 +129,7 @@ def test_a_version_without_text_is_left_out(tmp_path: Path) -> None:
     path = root / "fact_checks.csv"
     path.write_text(path.read_text().replace("'Thesis'", "' '"))
     assert "Thesis" not in path.read_text()
-    found = multiclaim.read(root, "mc")
+    found = multiclaim.read(root, "mc").data_set()
     assert [pair.pair_id for pair in found.pairs] == ["1/10", "1/11"]
     assert [found.version_of(pair) is None for pair in found.pairs] == [False, True]
 
@@ -319,7 +319,7 @@ def test_a_path_with_that_ending_is_a_path(tmp_path: Path) -> None:
     odd = tmp_path / "set@eng-pol"
     write_posir(odd, "eng", "Fog lifts.", "when", ["q1"])
     assert formats.split_variant(str(odd)) == (str(odd), "")
-    assert posir.read(odd, "x").pairs[0].query == "when"
+    assert posir.read(odd, "x").data_set().pairs[0].query == "when"
 
 
 # -- the hub -----------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def balanced(found: DataSet, judgements: int) -> DataSet:
 
 
 def test_a_domain_is_read(write: Write) -> None:
-    found = balanced(posir.read(write(), "mine", "My set"), 1)
+    found = balanced(posir.read(write(), "mine", "My set").data_set(), 1)
     assert (found.name, found.title, found.rejected) == ("mine", "My set", ())
     assert found.pairs == (
         TextPair(
@@ -91,14 +91,14 @@ def test_a_domain_is_read(write: Write) -> None:
 
 def test_a_query_with_two_documents_is_two_pairs(write: Write) -> None:
     qrels = [judgement(), judgement(document_id="d2")]
-    found = balanced(posir.read(write(qrels=qrels), "mine"), 2)
+    found = balanced(posir.read(write(qrels=qrels), "mine").data_set(), 2)
     assert [pair.document for pair in found.pairs] == [DOCUMENT, DOCUMENT + " Then rain."]
     assert found.rejected == ()
 
 
 @pytest.mark.parametrize("times", [2, 3])
 def test_a_judgement_that_is_there_twice_counts_once(write: Write, times: int) -> None:
-    found = balanced(posir.read(write(qrels=[judgement()] * times), "mine"), times)
+    found = balanced(posir.read(write(qrels=[judgement()] * times), "mine").data_set(), times)
     assert len(found.pairs) == 1
     assert [r.row for r in found.rejected] == list(range(2, times + 1))
     assert all("an earlier row" in r.reason for r in found.rejected)
@@ -108,12 +108,14 @@ def test_equal_ids_in_two_domains_are_two_pairs(write: Write) -> None:
     """Ids are unique within a file; translated data sets repeat them across languages."""
     write(domain="eng/weather")
     root = write(domain="pol/weather", corpus=[{"_id": "d1", "text": DOCUMENT.upper()}])
-    found = balanced(posir.read(root, "mine"), 2)
+    found = balanced(posir.read(root, "mine").data_set(), 2)
     assert {pair.language for pair in found.by_id.values()} == {"eng", "pol"}
 
 
 def test_an_unknown_length_is_no_reason_to_reject(write: Write) -> None:
-    found = balanced(posir.read(write([query(pos_token_length=None), query("q2")]), "mine"), 1)
+    found = balanced(
+        posir.read(write([query(pos_token_length=None), query("q2")]), "mine").data_set(), 1
+    )
     assert found.pairs[0].document_tokens is None
 
 
@@ -139,7 +141,7 @@ def test_a_missing_column_names_what_is_missing_and_what_is_there(
     write: Write, arguments: dict[str, Rows], file: str, column: str, has: str
 ) -> None:
     with pytest.raises(UserError) as caught:
-        posir.read(write(**arguments), "mine")
+        posir.read(write(**arguments), "mine").data_set()
     assert str(caught.value) == (f"eng/weather/{file} lacks the column {column}; it has {has}.")
 
 
@@ -147,14 +149,14 @@ def test_an_empty_folder_says_what_it_needs(tmp_path: Path) -> None:
     empty = tmp_path / "nothing"
     empty.mkdir()
     with pytest.raises(UserError) as caught:
-        posir.read(empty, "mine")
+        posir.read(empty, "mine").data_set()
     assert str(caught.value).startswith("nothing holds no data set in the PosIR format: it needs ")
     assert str(tmp_path) not in str(caught.value)
 
 
 def test_a_missing_file_is_named(write: Write) -> None:
     with pytest.raises(UserError, match=r"^eng/weather/corpus\.parquet is missing"):
-        posir.read(write(corpus=None), "mine")
+        posir.read(write(corpus=None), "mine").data_set()
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"not a table at all" * 9])
@@ -162,7 +164,7 @@ def test_a_file_that_is_no_parquet_is_named(write: Write, content: bytes) -> Non
     root = write()
     (root / "eng/weather/corpus.parquet").write_bytes(content)
     with pytest.raises(UserError, match=r"^eng/weather/corpus\.parquet is not a Parquet file"):
-        posir.read(root, "mine")
+        posir.read(root, "mine").data_set()
 
 
 def test_damaged_parquet_is_refused_or_read_but_never_crashes(write: Write) -> None:
@@ -181,7 +183,7 @@ def test_damaged_parquet_is_refused_or_read_but_never_crashes(write: Write) -> N
         damaged[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
         path.write_bytes(damaged[: rng.randrange(len(whole))] if n % 10 == 9 else damaged)
         try:
-            balanced(posir.read(root, "mine"), 20)
+            balanced(posir.read(root, "mine").data_set(), 20)
         except UserError as error:
             refused += 1
             assert path.name in str(error) or "qrels/test.parquet row" in str(error)
@@ -258,13 +260,13 @@ def test_an_unknown_data_set_is_refused_in_one_sentence(name: str) -> None:
 
 
 def test_every_file_is_checked_before_it_is_read(write: Write, checked: list[str]) -> None:
-    posir.read(write([query(query_type=" why ")]), "mine")
+    posir.read(write([query(query_type=" why ")]), "mine").data_set()
     files = ("queries.parquet", "corpus.parquet", "qrels/test.parquet")
     assert checked[:3] == [f"eng/weather/{file}" for file in files]
 
 
 def test_a_column_with_the_type_of_query_is_read(write: Write) -> None:
-    found = posir.read(write([query(query_type=" why ")]), "mine")
+    found = posir.read(write([query(query_type=" why ")]), "mine").data_set()
     assert [pair.query_type for pair in found.pairs] == ["why"]
 
 
@@ -276,7 +278,7 @@ def test_a_damaged_row_of_corpus_or_queries_has_a_line_of_its_own(
         queries=[query(), query() | {"_id": unusable}],
         corpus=[{"_id": unusable, "text": DOCUMENT}, *CORPUS],
     )
-    found = posir.read(root, "mine")
+    found = posir.read(root, "mine").data_set()
     assert [pair.pair_id for pair in found.pairs] == ["q1"]
     assert [(one.file, one.row) for one in found.rejected] == [
         ("eng/weather/corpus.parquet", 1),
