@@ -65,6 +65,21 @@ def open_regular(path: str | Path) -> BufferedReader:
     return os.fdopen(descriptor, "rb")
 
 
+FileState = tuple[str, int, int, int, int]
+
+
+def file_state(path: Path) -> FileState:
+    """What changes with a file's contents: its path, size in bytes, modification and change times
+    in nanoseconds, and inode. Programs can't set the change time, so a file replaced by one of the
+    same name, size and modification time is noticed.
+
+    Raises:
+        OSError: there is no such file.
+    """
+    status = path.stat()
+    return str(path), status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
 def sync_folder(folder: str | Path) -> None:
     """Flush a folder's entries to disk, where the system can open folders."""
     if os.name == "nt":

@@ -13,12 +13,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from poslens.attribution.paths import open_regular
+from poslens.attribution.paths import FileState, file_state, open_regular
 from poslens.attribution.retrievers.specs import ModelFiles, RetrieverSpec, data_folder
 from poslens.attribution.types import Method, TextPair
-from poslens.cache.digests import Digests, Key, key_of
+from poslens.cache import digests
 
-_digests: dict[Key, str] = {}
+_digests: dict[FileState, str] = {}
 _lock = threading.Lock()
 _WORTH_KEEPING = 1 << 20
 """Minimum size in bytes of a file whose digest is cached on disk; hashing a smaller one is faster
@@ -28,24 +28,24 @@ than a lookup."""
 def file_digest(path: Path) -> str:
     """SHA-256 of a file's contents, cached until the file changes: in this process, and on disk if
     the file is large."""
-    key = key_of(path)
+    state = file_state(path.absolute())
     with _lock:
-        if stored := _digests.get(key):
+        if stored := _digests.get(state):
             return stored
-    large = key[1] >= _WORTH_KEEPING
-    digests = Digests(data_folder() / "cache" / "digests.json")
-    digest = digests.get(key) if large else None
+    large = state[1] >= _WORTH_KEEPING
+    place = data_folder() / "cache" / "digests.json"
+    digest = digests.find(place, state) if large else None
     if digest is None:
         with open_regular(path) as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
         # Changed while it was read, or so recently that a second change within the file system's
         # clock resolution would go unnoticed: not cached.
-        if key_of(path) != key or time.time_ns() - key[3] <= 2_000_000_000:
+        if file_state(path.absolute()) != state or time.time_ns() - state[3] <= 2_000_000_000:
             return digest
         if large:
-            digests.put(key, digest)
+            digests.put(place, state, digest)
     with _lock:
-        _digests[key] = digest
+        _digests[state] = digest
     return digest
 
 

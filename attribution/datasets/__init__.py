@@ -26,6 +26,7 @@ from poslens.attribution.datasets.types import DataSet, Rejection
 from poslens.attribution.errors import UserError
 from poslens.attribution.names import Names
 from poslens.attribution.pairs import Pairs
+from poslens.attribution.paths import FileState, file_state
 
 for _module in pkgutil.iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
@@ -49,6 +50,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+Stamp = tuple[FileState, ...]
 
 SAMPLE = "sample"
 SAMPLE_MULTILINGUAL = "sample-multilingual"
@@ -67,10 +69,9 @@ _folders: Names[Path] = Names(
     }
 )
 _variants: Names[str] = Names()
-_Stamp = tuple[tuple[str, int, int, int, int], ...]
-_stamps: dict[str, _Stamp] = {}
-"""The files of each data set when it was read: paths, times, sizes and inodes."""
-_of_pairs: dict[str, _Stamp] = {}
+_stamps: dict[str, Stamp] = {}
+"""The files of each data set when it was read."""
+_of_pairs: dict[str, Stamp] = {}
 """The same, when its pairs were read: its corpus may be read later."""
 _generation = 0
 _RESOLUTION_NS = 2_000_000_000
@@ -123,8 +124,7 @@ def _forget() -> None:
     _stamps.clear()
     _of_pairs.clear()
     _read.cache_clear()
-    _collection.cache_clear()
-    _corpus.cache_clear()
+    _searchable.cache_clear()
 
 
 def generation() -> int:
@@ -140,22 +140,19 @@ def reload_if_changed(name: str) -> None:
         _forget()
 
 
-def _stamp(place: Path) -> _Stamp:
-    """The files at a path with what changes when they do; empty if they cannot be read."""
+def _stamp(place: Path) -> Stamp:
+    """The states of the files at a path; empty if they cannot be read."""
     try:
         files = sorted(place.rglob("*")) if place.is_dir() else [place]
-        return tuple(
-            (str(file), status.st_mtime_ns, status.st_size, status.st_ctime_ns, status.st_ino)
-            for file, status in ((file, file.stat()) for file in files)
-        )
+        return tuple(map(file_state, files))
     except OSError:
         return ()
 
 
-def _settled(stamp: _Stamp) -> bool:
+def _settled(stamp: Stamp) -> bool:
     """Whether another change of the files would change their times, whatever the resolution of the
     file system's clock."""
-    newest = max((max(mtime, ctime) for _, mtime, _, ctime, _ in stamp), default=0)
+    newest = max((max(mtime, ctime) for _, _, mtime, ctime, _ in stamp), default=0)
     return bool(stamp) and time.time_ns() - newest > _RESOLUTION_NS
 
 
@@ -215,12 +212,7 @@ def collection(name: str) -> Collection:
     Raises:
         UserError: there is none, or its files have no relevance judgments or are invalid.
     """
-    return _collection(_known(name))
-
-
-@lru_cache(maxsize=4)
-def _collection(name: str) -> Collection:
-    return _by(formats.collection, name)
+    return _searchable(formats.collection, _known(name))
 
 
 def judged(name: str) -> bool:
@@ -240,12 +232,12 @@ def corpus_of(name: str) -> Collection:
     Raises:
         UserError: there is none, or its files are invalid.
     """
-    return _corpus(_known(name))
+    return _searchable(formats.corpus, _known(name))
 
 
-@lru_cache(maxsize=4)
-def _corpus(name: str) -> Collection:
-    return _by(formats.corpus, name)
+@lru_cache(maxsize=8)
+def _searchable(reader: Callable[[Path, str, str, str], Collection], name: str) -> Collection:
+    return _by(reader, name)
 
 
 def _known(name: str) -> str:

@@ -11,6 +11,7 @@ import heapq
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -20,6 +21,7 @@ from poslens.attribution.datasets.schema import Row
 from poslens.attribution.datasets.streams import File
 from poslens.attribution.datasets.types import Groups, LostDocument, Rejection
 from poslens.attribution.errors import UserError
+from poslens.attribution.paths import file_state
 from poslens.attribution.text import clean
 from poslens.attribution.types import EvidenceSpan
 
@@ -317,10 +319,7 @@ class Collection:
     def digest(self) -> str:
         """Digest of the whole collection, for caches in memory: everything that queries and
         documents state, and the state of the corpus files rather than their contents."""
-        if self.files:
-            corpus = repr([_file_state(path) for path in self.files])
-        else:
-            corpus = self._corpus_digests[1]
+        corpus = self._corpus_state if self.files else self._corpus_digests[1]
         values = (self.name, self.title, self.groups, self.drawn, self.skips_own_id)
         total = hashlib.sha256(
             f"{values!r}\0{self.monolingual}\0{corpus}\0".encode("utf-8", "replace")
@@ -328,6 +327,14 @@ class Collection:
         for row in (*self.queries, *self.rejected):
             total.update(f"{row!r}\n".encode("utf-8", "replace"))
         return total.hexdigest()[:32]
+
+    @property
+    def _corpus_state(self) -> str:
+        states = []
+        for path in self.files:
+            with suppress(OSError):  # reading the corpus reports it
+                states.append(file_state(path))
+        return repr(states)
 
     @property
     def corpus_digest(self) -> str:
@@ -355,15 +362,6 @@ class Collection:
             if self.monolingual:
                 total.update(b"also among those of its language\n")
         return total.hexdigest()[:16]
-
-
-def _file_state(path: Path) -> tuple[str, int, int, int]:
-    """What changes with a file's contents: its path, size, time and inode."""
-    try:
-        stat = path.stat()
-    except OSError:  # reading the corpus reports it
-        return str(path), -1, -1, -1
-    return str(path), stat.st_size, stat.st_mtime_ns, stat.st_ino
 
 
 def documents_of(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from poslens.attribution import isolated
+from poslens.attribution.damage import translate_damage
 from poslens.attribution.datasets.schema import (
     NOT_UTF8,
     Column,
@@ -27,6 +28,7 @@ from poslens.attribution.datasets.schema import (
 )
 from poslens.attribution.datasets.streams import MEGABYTE, File, open_bytes
 from poslens.attribution.errors import UserError
+from poslens.attribution.paths import FileState, file_state
 
 _SHIPPED = Path(__file__).parent / "sample"
 _MAX_MEMORY = 4 << 30
@@ -82,24 +84,17 @@ def uploaded_rows(
 def columns_of(file: File) -> tuple[str, ...]:
     """Names of a Parquet file's columns, as rows have them; none where it cannot be read. Told by
     the child of `require_readable`, once for each state of the file."""
-    state = _state(file.content) if isinstance(file.content, Path) else None
-    return () if state is None else _columns_of(file.name, state)
-
-
-_State = tuple[str, int, int, int, int]
-
-
-def _state(path: Path) -> _State | None:
-    """Where a file lies, and what differs once it has changed; None where it cannot be seen."""
+    if not isinstance(file.content, Path):
+        return ()
     try:
-        status, place = path.stat(), str(path.resolve())
+        state = file_state(file.content.resolve())
     except OSError:
-        return None
-    return place, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+        return ()
+    return _columns_of(file.name, state)
 
 
 @lru_cache(maxsize=256)
-def _columns_of(name: str, state: _State) -> tuple[str, ...]:
+def _columns_of(name: str, state: FileState) -> tuple[str, ...]:
     place = state[0]
     try:
         answer = isolated.call(named_columns, [name, place], damaged=_damaged(name))
@@ -114,12 +109,12 @@ def named_columns(data: bytes, name: str, path: str) -> Iterator[bytes]:
     Raises:
         UserError: it is no Parquet file.
     """
-    with _translate_errors(name), File(name, Path(path)).open() as raw:
+    with translate_damage(_damaged(name)), File(name, Path(path)).open() as raw:
         names = [column_name(column) for column in pq.ParquetFile(raw).schema_arrow.names]
         yield json.dumps(names).encode()
 
 
-_survived: set[tuple[_State | None, frozenset[str]]] = set()
+_survived: set[tuple[FileState, frozenset[str]]] = set()
 """Files and those of their columns that a child decoded to the end."""
 
 
@@ -139,7 +134,10 @@ def require_readable(files: Sequence[tuple[File, Sequence[str]]]) -> None:
             place, asked = file.content.resolve(), frozenset(selected)
             if _SHIPPED in place.parents:
                 continue
-            state = _state(place)
+            try:
+                state = file_state(place)
+            except OSError:
+                continue  # reading the file reports it
             if (state, asked) in _survived:
                 continue
             reader.call(
@@ -148,10 +146,9 @@ def require_readable(files: Sequence[tuple[File, Sequence[str]]]) -> None:
                 damaged=f"{_damaged(file.name).removesuffix('.')}, in row groups of less than "
                 f"{_MAX_MEMORY >> 30} GB.",
             )
-            if state is not None:
-                if len(_survived) >= _MAX_SURVIVED:
-                    _survived.clear()
-                _survived.add((state, asked))
+            if len(_survived) >= _MAX_SURVIVED:
+                _survived.clear()
+            _survived.add((state, asked))
 
 
 def decoded(data: bytes, name: str, path: str, selected: list[str]) -> Iterator[bytes]:
@@ -162,7 +159,7 @@ def decoded(data: bytes, name: str, path: str, selected: list[str]) -> Iterator[
         UserError: 256 rows take more memory than any texts that are read.
     """
     largest = 0
-    with suppress(UserError), _translate_errors(name):
+    with suppress(UserError), translate_damage(_damaged(name)):
         for _columns_read, batch in _batches(File(name, Path(path)), (), selected, None):
             largest = max(largest, batch.nbytes)
     if largest > _MAX_BATCH:
@@ -180,7 +177,7 @@ def _rows_in_process(
     """
     number = 0
     # A damaged file may show itself as late as in a cell.
-    with _translate_errors(file.name):
+    with translate_damage(_damaged(file.name)):
         for columns, batch in _batches(file, needed, selected, limit):
             for index in range(batch.num_rows):
                 number += 1
@@ -203,25 +200,6 @@ def _too_large(name: str, limit: int) -> UserError:
     return UserError(
         f"{name} unpacks to more than {limit // MEGABYTE:,} MB: give it in smaller parts."
     )
-
-
-@contextmanager
-def _translate_errors(name: str) -> Iterator[None]:
-    try:
-        yield
-    except UserError:
-        raise
-    # What a damaged file makes of Arrow's own code is any of these.
-    except (
-        pa.ArrowException,
-        OSError,
-        ValueError,
-        TypeError,
-        LookupError,
-        OverflowError,
-        MemoryError,
-    ) as error:
-        raise UserError(_damaged(name)) from error
 
 
 def _batches(

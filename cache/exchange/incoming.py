@@ -24,7 +24,7 @@ from poslens.attribution.errors import UserError, printable
 from poslens.attribution.isolated import Limits, Reader
 from poslens.attribution.paths import open_regular
 from poslens.attribution.types import Method
-from poslens.cache.exchange.parquet_file import are_plain, opened
+from poslens.cache.exchange.parquet_file import are_plain, damaged, opened
 from poslens.cache.storage.codec import DamagedPayload, decode, identity, is_whole
 from poslens.cache.storage.rows import ATTRIBUTION, is_intact
 
@@ -52,15 +52,14 @@ def require_readable(reader: Reader, content: Path | bytes, name: str) -> NDArra
     """
     arguments = [name, str(content.absolute()) if isinstance(content, Path) else ""]
     data = b"" if isinstance(content, Path) else content
-    damaged = f"{name} is damaged or not a Parquet file: copy or export it again."
-    answer = reader.call(checked, arguments, data, damaged=damaged)
+    answer = reader.call(checked, arguments, data, damaged=damaged(name))
     if not answer:
         return None
     from poslens.cache.exchange.fitting import fitting  # imports torch, as adding these rows does
 
     # A separate child process: its resource limits apply after its imports.
     with Reader(reader.limits) as other:
-        bits = other.call(fitting, arguments, data, damaged=damaged)
+        bits = other.call(fitting, arguments, data, damaged=damaged(name))
     n = int.from_bytes(answer, "big")
     return np.unpackbits(np.frombuffer(bits, np.uint8), count=n).astype(np.bool_)
 

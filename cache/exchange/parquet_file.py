@@ -10,6 +10,7 @@ result bit for bit.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import re
@@ -21,6 +22,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from poslens.attribution.damage import translate_damage
 from poslens.attribution.errors import UserError, printable
 from poslens.attribution.types import Method
 from poslens.cache.storage.files import ModelKey
@@ -61,14 +63,17 @@ class RowSource:
         return self.model.fingerprint, self.method.core
 
 
-class _Hashing:
+class _Hashing(io.RawIOBase):
     """A binary stream that computes a checksum of the bytes written to it."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         self.digest = hashlib.sha256()
         self.n = 0
-        self.closed = self._abandoned = False
+        self._abandoned = False
+
+    def writable(self) -> bool:
+        return True
 
     def write(self, data: Any) -> int:
         if not self._abandoned:
@@ -77,27 +82,12 @@ class _Hashing:
         self.n += len(data)
         return len(data)
 
-    def abandon(self) -> None:
-        """Discard everything written from now on."""
-        self._abandoned = True
-
     def tell(self) -> int:
         return self.n
 
-    def flush(self) -> None:
-        """Does nothing: this stream has no buffer."""
-
-    def close(self) -> None:
-        self.closed = True
-
-    def readable(self) -> bool:
-        return False
-
-    def writable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return False
+    def abandon(self) -> None:
+        """Discard everything written from now on."""
+        self._abandoned = True
 
 
 class SealedWriter:
@@ -192,13 +182,13 @@ class Sealed:
         row_sources = {source.key: source for source in self.sources}
         seen = 0
         for number in range(self._file.num_row_groups):
-            with _explained(self._name):
+            with translate_damage(damaged(self._name)):
                 group = self._file.metadata.row_group(number)
                 if group.num_rows > _MAX_ROWS or group.total_byte_size > self._limit:
-                    raise _damaged(self._name)
+                    raise UserError(damaged(self._name))
                 table = _of_today(self._file.read_row_group(number))
                 if table.nbytes > self._limit:
-                    raise _damaged(self._name)
+                    raise UserError(damaged(self._name))
                 (key,) = {
                     *zip(
                         table["fingerprint"].unique().to_pylist(),
@@ -212,7 +202,7 @@ class Sealed:
                 seen += part.num_rows
                 yield source, part
         if seen != self.rows:
-            raise _damaged(self._name)
+            raise UserError(damaged(self._name))
 
 
 @contextmanager
@@ -222,7 +212,7 @@ def opened(stream: BinaryIO, name: str) -> Iterator[Sealed]:
     Raises:
         UserError: the file is damaged, of another program, or of a newer version.
     """
-    with _explained(name):
+    with translate_damage(damaged(name)):
         file = pq.ParquetFile(pa.PythonFile(stream, mode="r"), page_checksum_verification=True)
         metadata = file.metadata.metadata or {}
         foreign = UserError(
@@ -233,7 +223,7 @@ def opened(stream: BinaryIO, name: str) -> Iterator[Sealed]:
             raise foreign
         seal, says = json.loads(metadata[_SEAL]), metadata[_SAYS]
         if hashlib.sha256(says).hexdigest() != seal["says"]:
-            raise _damaged(name)
+            raise UserError(damaged(name))
         header = json.loads(says)
         if header["format"] > FORMAT:
             raise UserError(f"{name} was written by a newer PosLens: update this one to read it.")
@@ -245,7 +235,7 @@ def opened(stream: BinaryIO, name: str) -> Iterator[Sealed]:
         stream.seek(size - 8)
         footer = int.from_bytes(stream.read(4), "little")
         if seal["bytes"] + footer + 8 != size or seal["sha256"] != _digest(stream, seal["bytes"]):
-            raise _damaged(name)
+            raise UserError(damaged(name))
         sealed = Sealed(file, header, seal["rows"], size, name)
     yield sealed
 
@@ -306,26 +296,6 @@ def _is_plain(value: object) -> bool:
     return value is None or (isinstance(value, int) and abs(value) < 2**31)
 
 
-def _damaged(name: str) -> UserError:
-    return UserError(f"{name} is damaged or not a Parquet file: copy or export it again.")
-
-
-@contextmanager
-def _explained(name: str) -> Iterator[None]:
-    """Turn any error that a corrupted byte can cause in a reader into a UserError."""
-    try:
-        yield
-    except UserError:
-        raise
-    except (
-        pa.ArrowException,
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-        MemoryError,
-    ) as error:
-        raise _damaged(name) from error
+def damaged(name: str) -> str:
+    """The error message for a file of this name."""
+    return f"{name} is damaged or not a Parquet file: copy or export it again."

@@ -19,6 +19,7 @@ import pyarrow as pa
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
+from poslens.attribution.damage import DAMAGE
 from poslens.attribution.errors import UserError
 from poslens.attribution.types import Array, Attribution, Method, TextPair, TokenizedText
 from poslens.cache.keys import text_fingerprint
@@ -249,18 +250,7 @@ def _parts(raw: bytes) -> _Parts:
 
 
 # An imported file may be malicious: any value may have any type.
-_DAMAGE = (
-    pa.ArrowException,
-    OSError,
-    SafetensorError,
-    LookupError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    OverflowError,
-    RecursionError,
-    UserError,
-)
+_DAMAGE = (*DAMAGE, SafetensorError, UserError)
 
 
 def decode(data: bytes, model: str, method: Method, pair_id: str, identity: bytes) -> Attribution:

@@ -26,6 +26,7 @@ from typing import (
 
 import numpy as np
 
+from poslens.attribution.damage import DAMAGE
 from poslens.attribution.errors import UserError
 from poslens.attribution.types import Method
 from poslens.cache.storage.codec import Fields
@@ -39,16 +40,7 @@ _MAX_FLOAT = float(np.finfo(np.float32).max)
 _MAX_TEXT = 5000
 
 # Exceptions that forged values can raise in the constructor of a dataclass.
-_REFUSED = (
-    UserError,
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-    RecursionError,
-    zlib.error,
-)
+_REFUSED = (*DAMAGE, UserError, zlib.error)
 
 
 class Misfit(ValueError):

@@ -18,11 +18,12 @@ from safetensors.torch import load_file
 import poslens.cache.keys
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.paths import file_state
 from poslens.attribution.retrievers.load import load, plan
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.retrievers.specs import ModelFiles, RetrieverSpec
 from poslens.attribution.types import EvidenceSpan, TextPair
-from poslens.cache.digests import Digests, key_of
+from poslens.cache import digests
 from poslens.cache.keys import (
     file_digest,
     files_fingerprint,
@@ -284,7 +285,7 @@ def test_a_damaged_memory_of_digests_is_none(weights: Path, tmp_path: Path, cont
     place.write_text(content)
     restart()
     assert file_digest(weights) == digest
-    assert Digests(place).get(key_of(weights)) == digest, "remembered again"
+    assert digests.find(place, file_state(weights)) == digest, "remembered again"
 
 
 def test_a_memory_that_cannot_be_written_is_none(weights: Path, tmp_path: Path) -> None:
