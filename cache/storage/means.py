@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import sqlite3
 from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -27,6 +26,7 @@ from poslens.attribution.evaluation.comparison import Comparison
 from poslens.attribution.types import N_BINS, Method, PositionCurve, as_array
 from poslens.cache.storage import blocks
 from poslens.cache.storage.blocks import CONTROLLED, MEAN, SUMMARY, curve_name, magnitudes_name
+from poslens.cache.storage.files import Files, ModelKey
 
 if TYPE_CHECKING:
     from poslens.attribution.interventions.null_controls import Control, ControlledCurve
@@ -38,50 +38,66 @@ _COUNTS = ("n", "n_documents", "n_truncated", "n_failed")
 _CURVES = ("mean", "std", "ci_low", "ci_high", "magnitudes", "quartiles", "n_read")
 _NUMBERS = ("center_of_mass", "primacy_recency_index")
 
+# A valid checksum does not mean that the values are valid: anyone may have written the file.
+_FORGED = (pa.ArrowException, UserError, ValueError, TypeError, LookupError)
 
-def state_of(db: sqlite3.Connection, method: Method) -> str:
-    """The state of the file's results. It changes with each result that is added, replaced or
-    removed, and never returns to an earlier value: ids of blocks grow within an epoch."""
+
+def state_of(store: Files, model: ModelKey, method: Method) -> str:
+    """The state of the method's results, in the store and in its fallback; empty parts where there
+    are none. It changes with each result that is added, replaced or removed, and never returns to
+    an earlier value: ids of blocks grow within an epoch."""
     curve = curve_name(method)
-    last = [
-        db.execute("SELECT max(id) FROM block WHERE name = ?", (name,)).fetchone()[0] or 0
-        for name in (SUMMARY, curve, magnitudes_name(curve))
-    ]
-    return f"{blocks.epoch(db)}.{'.'.join(map(str, last))}"
+
+    def own(files: Files) -> str:
+        with files.reading(model, method) as db:
+            if db is None:
+                return ""
+            last = [
+                db.execute("SELECT max(id) FROM block WHERE name = ?", (name,)).fetchone()[0] or 0
+                for name in (SUMMARY, curve, magnitudes_name(curve))
+            ]
+            return f"{blocks.epoch(db)}.{'.'.join(map(str, last))}"
+
+    return f"{own(store)}/{store.read_fallback(model, method, own) or ''}"
 
 
 def find(
-    db: sqlite3.Connection, key: str, state: str, *, model: str, dataset: str, method: Method
+    store: Files, model: ModelKey, method: Method, key: str, state: str, dataset: str
 ) -> CurveSummary | None:
     """The mean with this key, if it was computed in this state; its curve gets the names of model
     and data set."""
-    # A valid checksum doesn't mean that the values are valid: anyone may have written the file.
-    with suppress(pa.ArrowException, UserError, ValueError, TypeError, LookupError):
-        if (row := _row(db, MEAN + key, state)) is not None:
-            return _summary(row, model, dataset, method)
+    row = _row(store, model, method, MEAN + key, state)
+    with suppress(*_FORGED):
+        return None if row is None else _summary(row, model.name, dataset, method)
     return None
 
 
 def find_controlled(
-    db: sqlite3.Connection, key: str, state: str, control: Control
+    store: Files, model: ModelKey, method: Method, key: str, state: str, control: Control
 ) -> ControlledCurve | None:
     """The mean curve minus that of its controls with this key, if it was computed in this state."""
-    with suppress(pa.ArrowException, UserError, ValueError, TypeError, LookupError):
-        if (row := _row(db, CONTROLLED + key, state)) is not None:
-            return _controlled(row, control)
+    row = _row(store, model, method, CONTROLLED + key, state)
+    with suppress(*_FORGED):
+        return None if row is None else _controlled(row, control)
     return None
 
 
-def _row(db: sqlite3.Connection, name: str, state: str) -> dict[str, Any] | None:
-    for _, rows in blocks.read(db, name):
-        (row,) = [] if rows is None else rows.to_pylist()
-        if row["state"] == state:
-            return dict(row)
+def _row(
+    store: Files, model: ModelKey, method: Method, name: str, state: str
+) -> dict[str, Any] | None:
+    with store.reading(model, method) as db, suppress(*_FORGED):
+        for _, rows in blocks.read(db, name) if db is not None else ():
+            (row,) = [] if rows is None else rows.to_pylist()
+            if row["state"] == state:
+                return dict(row)
     return None
 
 
-def put(db: sqlite3.Connection, key: str, state: str, summary: CurveSummary) -> None:
-    """Store a mean in place of the one with the same key, within the caller's transaction."""
+def put(
+    store: Files, model: ModelKey, method: Method, key: str, state: str, summary: CurveSummary
+) -> None:
+    """Store the mean of results in this state in place of the one with the same key, so that it is
+    read after a restart. Lost without an error if the file can't be written."""
     curve = summary.curve
     row: dict[str, Any] = {"state": state}
     row |= {name: getattr(curve, name) for name in _COUNTS}
@@ -91,10 +107,12 @@ def put(db: sqlite3.Connection, key: str, state: str, summary: CurveSummary) -> 
     for name in _NUMBERS:
         number: Estimate | None = getattr(summary, name)
         row[name] = None if number is None else [number.value, number.low, number.high]
-    _put(db, MEAN + key, row)
+    _put(store, model, method, MEAN + key, row)
 
 
-def put_controlled(db: sqlite3.Connection, key: str, state: str, curve: ControlledCurve) -> None:
+def put_controlled(
+    store: Files, model: ModelKey, method: Method, key: str, state: str, curve: ControlledCurve
+) -> None:
     """The same as `put` for a mean curve minus that of its controls."""
     row: dict[str, Any] = {"state": state, "n": curve.n, "n_documents": curve.n_documents}
     for name in ("mean", "ci_low", "ci_high"):
@@ -103,17 +121,20 @@ def put_controlled(db: sqlite3.Connection, key: str, state: str, curve: Controll
     for name in ("comparison", "distance"):
         number: Comparison | Estimate | None = getattr(curve, name)
         row[name] = None if number is None else json.dumps(asdict(number))
-    _put(db, CONTROLLED + key, row)
+    _put(store, model, method, CONTROLLED + key, row)
 
 
-def _put(db: sqlite3.Connection, name: str, row: dict[str, Any]) -> None:
-    db.execute("DELETE FROM block WHERE name = ?", (name,))
-    blocks.append(db, name, pa.RecordBatch.from_pylist([row], blocks.schema_of(name)))
-    db.execute(
-        "DELETE FROM block WHERE id IN (SELECT id FROM block WHERE name > ? AND name < ? "
-        "ORDER BY id DESC LIMIT -1 OFFSET ?)",
-        (MEAN, MEAN + "~", MAX_MEANS),
-    )
+def _put(store: Files, model: ModelKey, method: Method, name: str, row: dict[str, Any]) -> None:
+    with suppress(UserError), store.changing(model, method) as db:
+        if db is None:
+            return
+        db.execute("DELETE FROM block WHERE name = ?", (name,))
+        blocks.append(db, name, pa.RecordBatch.from_pylist([row], blocks.schema_of(name)))
+        db.execute(
+            "DELETE FROM block WHERE id IN (SELECT id FROM block WHERE name > ? AND name < ? "
+            "ORDER BY id DESC LIMIT -1 OFFSET ?)",
+            (MEAN, MEAN + "~", MAX_MEANS),
+        )
 
 
 def _controlled(row: dict[str, Any], control: Control) -> ControlledCurve:

@@ -12,28 +12,23 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from poslens.attribution.curves.curve_summary import CurveSummary
 from poslens.attribution.curves.positions import positions
-from poslens.attribution.errors import UserError
 from poslens.attribution.pairs import Pairs
 from poslens.attribution.types import N_BINS, Array, Attribution, Method, TextPair
 from poslens.cache.columns import columns_of
 from poslens.cache.keys import text_fingerprint
-from poslens.cache.storage import blocks, means, rows
+from poslens.cache.storage import blocks, rows
 from poslens.cache.storage.blocks import Ids, curve_name
 from poslens.cache.storage.codec import DamagedPayload, decode, identity_of
 from poslens.cache.storage.encoded import EncodedResults, curve_columns, encoded
 from poslens.cache.storage.files import LAYOUT, Files, ModelKey
 from poslens.cache.storage.index import FAILED, RESULT, BlockIndex, index_of
 from poslens.cache.storage.rows import ATTRIBUTION, Key
-
-if TYPE_CHECKING:
-    from poslens.attribution.interventions.null_controls import Control, ControlledCurve
 
 __all__ = ["LAYOUT", "ModelKey", "Store", "StoredCurves"]
 
@@ -182,52 +177,6 @@ class Store(Files):
             return _joined(asked, own, store.curves(model, method, lacking)) if lacking else own
 
         return self.read_fallback(model, method, fallback) or own
-
-    # -- means ---------------------------------------------------------------------------------
-
-    def state(self, model: ModelKey, method: Method) -> str:
-        """The state of the method's results, here and in the fallback: see `means.state_of`. Empty
-        parts where there are none."""
-
-        def state_of(store: Store) -> str:
-            with store.reading(model, method) as db:
-                return "" if db is None else means.state_of(db, method)
-
-        return f"{state_of(self)}/{self.read_fallback(model, method, state_of) or ''}"
-
-    def mean(
-        self, model: ModelKey, method: Method, key: str, state: str, dataset: str
-    ) -> CurveSummary | None:
-        """The mean curve that `put_mean` stored under this key in this state."""
-        with self.reading(model, method) as db:
-            if db is None:
-                return None
-            return means.find(db, key, state, model=model.name, dataset=dataset, method=method)
-
-    def put_mean(
-        self, model: ModelKey, method: Method, key: str, state: str, mean: CurveSummary
-    ) -> None:
-        """Store the mean curve of results in this state, so that it is read after a restart. Lost
-        without an error if the file can't be written."""
-        with suppress(UserError), self.changing(model, method) as db:
-            if db is not None:
-                means.put(db, key, state, mean)
-
-    def controlled(
-        self, model: ModelKey, method: Method, key: str, state: str, control: Control
-    ) -> ControlledCurve | None:
-        """The mean curve minus that of its controls that `put_controlled` stored under this key in
-        this state."""
-        with self.reading(model, method) as db:
-            return None if db is None else means.find_controlled(db, key, state, control)
-
-    def put_controlled(
-        self, model: ModelKey, method: Method, key: str, state: str, curve: ControlledCurve
-    ) -> None:
-        """The same as `put_mean` for a mean curve minus that of its controls."""
-        with suppress(UserError), self.changing(model, method) as db:
-            if db is not None:
-                means.put_controlled(db, key, state, curve)
 
     # -- curves --------------------------------------------------------------------------------
 

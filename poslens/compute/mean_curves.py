@@ -18,6 +18,7 @@ from poslens.attribution.interventions.null_controls import (
 from poslens.attribution.types import Method, TextPair
 from poslens.cache.columns import columns_of
 from poslens.cache.lru_cache import LRUCache, StampedCache
+from poslens.cache.storage import means
 from poslens.cache.storage.store import ModelKey, Store
 from poslens.compute.pair_digests import MANY, pairs_digest
 from poslens.compute.provenance import poslens_version
@@ -61,7 +62,7 @@ class MeanCurves:
             # never recurs, so it is never wrong.
             summary = self._known.keep(place, self._averaged(model, method, pairs, dataset))
             if len(pairs) >= MANY:
-                self._store.put_mean(model, method, place.key, place.state, summary)
+                means.put(self._store, model, method, place.key, place.state, summary)
         return f"{place.key} {place.state}", summary
 
     def recent(
@@ -100,11 +101,11 @@ class MeanCurves:
         about = (MEAN_VERSION, poslens_version(), repr(method), control, digests)
         key = hashlib.blake2b(repr(about).encode("utf-8", "replace"), digest_size=16).hexdigest()
         methods = (method, null_method(control, method))
-        state = " ".join(self._store.state(model, of_curves) for of_curves in methods)
-        curve = self._store.controlled(model, method, key, state, control)
+        state = " ".join(means.state_of(self._store, model, of_curves) for of_curves in methods)
+        curve = means.find_controlled(self._store, model, method, key, state, control)
         if curve is None:
             curve = compute()
-            self._store.put_controlled(model, method, key, state, curve)
+            means.put_controlled(self._store, model, method, key, state, curve)
         return curve
 
     def n_attempted(self, model: ModelKey, method: Method, pairs: Sequence[TextPair]) -> int:
@@ -121,13 +122,14 @@ class MeanCurves:
     ) -> _CacheKey:
         about = (MEAN_VERSION, poslens_version(), repr(method), pairs_digest(pairs))
         key = hashlib.blake2b(repr(about).encode("utf-8", "replace"), digest_size=16).hexdigest()
-        return _CacheKey(model, method, dataset, key, self._store.state(model, method))
+        return _CacheKey(model, method, dataset, key, means.state_of(self._store, model, method))
 
     def _find(self, place: _CacheKey) -> CurveSummary | None:
         """The mean, if this or an earlier process computed it in this state of the results."""
         if (cached := self._known.find(place)) is not None:
             return cached
-        stored = self._store.mean(place.model, place.method, place.key, place.state, place.dataset)
+        model, method, dataset, key, state = place
+        stored = means.find(self._store, model, method, key, state, dataset)
         return None if stored is None else self._known.keep(place, stored)
 
     def _averaged(
