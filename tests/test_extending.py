@@ -34,6 +34,7 @@ from poslens.attribution.retrievers.scoring import score_texts
 from poslens.attribution.retrievers.self_check import check_retriever
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
+from poslens.cache.storage.schema import SCHEMAS
 from poslens.commands.study_command import study_app
 from poslens.compute import coverage
 from poslens.compute.compute import Explained
@@ -201,9 +202,16 @@ def test_a_data_format(install: Install, no_new_formats: None, tmp_path: Path) -
         formats.read(questions, "mine")
 
 
-def test_a_study(install: Install, tmp_path: Path, own_service: None) -> None:
+@pytest.fixture
+def no_new_kinds() -> Iterator[None]:
+    before = dict(SCHEMAS)
+    yield
+    SCHEMAS.clear()
+    SCHEMAS.update(before)
+
+
+def test_a_study(install: Install, tmp_path: Path, own_service: None, no_new_kinds: None) -> None:
     install("cache/kinds/lead.py", poslens.cache.kinds)
-    compile(changed("cache/kinds/schemas.py"), "schemas.py", "exec")
     module = install("poslens/studies/lead.py", poslens.studies)
     compile(changed("dashboard/app.py"), "app.py", "exec")
     program = study_app(module.STUDY)

@@ -21,7 +21,7 @@ from poslens.attribution.methods import attribute_batches, make_method
 from poslens.attribution.retrievers.resolve import installed, resolve
 from poslens.attribution.retrievers.specs import data_folder, presets
 from poslens.attribution.types import TextPair
-from poslens.cache.kinds.faithfulness import FaithfulnessStore
+from poslens.cache.kinds.faithfulness import faithfulness_tests
 from poslens.cache.kinds.interventions import intervene
 from poslens.cache.shipped.manifest import FOLDER, NAME, shipped_files
 from poslens.cache.shipped.preferences import certified
@@ -99,7 +99,7 @@ def test_everything_of_the_plan_is_there_and_nothing_is_counted_as_stored(comput
         for source in tool.sources(spec, data):
             found = tool.maps.stored_map(compute, spec, source, tool.LAYOUT)
             assert found.points is not None, (spec.name, source.scope)
-    tests = FaithfulnessStore(compute.root).tests(ErasureParameters())
+    tests = faithfulness_tests(compute.root, ErasureParameters())
     tested = tool.few(
         data, tool.spread_evenly(data.pairs, tool.faithfulness.DEFAULT_PAIRS), tool.N_TESTED
     )

@@ -11,16 +11,21 @@ from poslens.attribution.evaluation.chunks import Chunks
 from poslens.attribution.evaluation.truncation import TRUNCATION, Truncation
 from poslens.cache.kinds.rankings import fingerprint
 from poslens.cache.storage.results import Key, Results, Stored, itself
-from poslens.cache.storage.schema import Schema
+from poslens.cache.storage.schema import Schema, register
 from poslens.cache.storage.store import ModelKey
 
 N_PROBED = 3
 """Number of texts, the longest ones, for which the truncation point is measured."""
 
-SENTENCE_RANKS = Schema(
-    SentenceRanks, given=lambda owner: {"document_id": owner.item}, names={"positions": "places"}
+SENTENCE_RANKS = register(
+    Schema(
+        SentenceRanks,
+        "reachability",
+        given=lambda owner: {"document_id": owner.item},
+        names={"positions": "places"},
+    )
 )
-TRUNCATIONS = Schema(Truncation)
+TRUNCATIONS = register(Schema(Truncation, "truncation"))
 
 
 class AuditStore:
@@ -29,12 +34,8 @@ class AuditStore:
     def __init__(self, root: Path, collection: Collection) -> None:
         self.root, self.collection = root, collection
         self.fingerprint = fingerprint(collection)
-        self.ranks: Results[Key, SentenceRanks] = Results(
-            root, "reachability", key=itself, schema=SENTENCE_RANKS
-        )
-        self.probed: Results[Key, Truncation] = Results(
-            root, "truncation", key=itself, schema=TRUNCATIONS
-        )
+        self.ranks: Results[Key, SentenceRanks] = Results(root, SENTENCE_RANKS, key=itself)
+        self.probed: Results[Key, Truncation] = Results(root, TRUNCATIONS, key=itself)
 
     @cached_property
     def keys(self) -> tuple[str, ...]:

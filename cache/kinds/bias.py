@@ -12,12 +12,12 @@ from poslens.attribution.retrievers.scoring import Known, score_texts
 from poslens.attribution.types import Method
 from poslens.cache.keys import text_fingerprint
 from poslens.cache.storage.results import Key, Results
-from poslens.cache.storage.schema import Schema
+from poslens.cache.storage.schema import Schema, register
 
 BIAS_SCORES = Method("bias_scores", {"version": 2})
 """The store's key for these scores; increment the version when the scores change."""
 
-SCHEMA = Schema(PairScores)
+SCHEMA = register(Schema(PairScores, "bias_scores"))
 
 CPU_AHEAD, GPU_AHEAD = 4, 64
 """Document pairs that are scored together, on a CPU and on a GPU: on a CPU a larger batch is no
@@ -26,7 +26,7 @@ faster and makes the time estimate jump."""
 
 def store(root: Path) -> Results[DocumentPair, PairScores]:
     """The scores stored below a cache's folder."""
-    return Results(root, "bias_scores", key=_key, schema=SCHEMA)
+    return Results(root, SCHEMA, key=_key)
 
 
 def _key(item: DocumentPair) -> Key:

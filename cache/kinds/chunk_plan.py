@@ -16,11 +16,13 @@ from poslens.attribution.evaluation.chunk_plan import (
 )
 from poslens.cache.kinds.rankings import fingerprint
 from poslens.cache.storage.results import Key, Results, itself
-from poslens.cache.storage.schema import Schema
+from poslens.cache.storage.schema import Schema, register
 from poslens.cache.storage.store import ModelKey
 
-DOCUMENT_CHUNKS = Schema(DocumentChunks, given=lambda owner: {"document_id": owner.item})
-ENCODING_TIMES = Schema(EncodingTime)
+DOCUMENT_CHUNKS = register(
+    Schema(DocumentChunks, "chunk_plan", given=lambda owner: {"document_id": owner.item})
+)
+ENCODING_TIMES = register(Schema(EncodingTime, "encoding_time"))
 
 
 class ChunkPlanStore:
@@ -32,12 +34,8 @@ class ChunkPlanStore:
         for query in collection.queries:
             evidence.update(f"{query.query_id!r} {query.span} {query.evidence_pair!r}\n".encode())
         self.fingerprint = evidence.hexdigest()[:16]
-        self.documents: Results[Key, DocumentChunks] = Results(
-            root, "chunk_plan", key=itself, schema=DOCUMENT_CHUNKS
-        )
-        self.times: Results[Key, EncodingTime] = Results(
-            root, "encoding_time", key=itself, schema=ENCODING_TIMES
-        )
+        self.documents: Results[Key, DocumentChunks] = Results(root, DOCUMENT_CHUNKS, key=itself)
+        self.times: Results[Key, EncodingTime] = Results(root, ENCODING_TIMES, key=itself)
 
     @cached_property
     def keys(self) -> tuple[str, ...]:

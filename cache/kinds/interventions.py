@@ -33,7 +33,7 @@ from poslens.cache.jobs.items import compute_missing
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.kinds.embeddings import EmbeddingStore, recent_texts, stored_vectors
 from poslens.cache.storage.results import Key, Results, pair_key
-from poslens.cache.storage.schema import Owner, Schema
+from poslens.cache.storage.schema import Owner, Schema, register
 from poslens.cache.storage.store import ModelKey
 
 Cause = Relocation | Ablation | Displacement | SegmentCurve | EditCurves
@@ -60,19 +60,24 @@ def _lengths(method: Method) -> list[int]:
     return [int(n) for n in str(method.params["tokens"]).split("/")]
 
 
-_SEGMENTS = Schema(SegmentCurve, given=_owned)
-_EDITS = Schema(EditCurves, given=lambda owner: {**_owned(owner), "by": owner.method.name})
-SCHEMAS: dict[str, Schema[Any]] = {
-    "relocation": Schema(Relocation, given=_owned),
-    "ablation": Schema(
-        Ablation, given=lambda owner: {**_owned(owner), "by": owner.method.params["by"]}
-    ),
-    "displacement": Schema(Displacement, given=_of_displacement),
-    "segments": _SEGMENTS,
-    "thirds": _SEGMENTS,
-    "insertion": _EDITS,
-    "removal": _EDITS,
-}
+def _of_edit(owner: Owner) -> dict[str, Any]:
+    return {**_owned(owner), "by": owner.method.name}
+
+
+def _of_ablation(owner: Owner) -> dict[str, Any]:
+    return {**_owned(owner), "by": owner.method.params["by"]}
+
+
+_SCHEMAS: tuple[Schema[Any], ...] = (
+    Schema(Relocation, "relocation", given=_owned),
+    Schema(Ablation, "ablation", given=_of_ablation),
+    Schema(Displacement, "displacement", given=_of_displacement),
+    Schema(SegmentCurve, "segments", given=_owned),
+    Schema(SegmentCurve, "thirds", given=_owned),
+    Schema(EditCurves, "insertion", given=_of_edit),
+    Schema(EditCurves, "removal", given=_of_edit),
+)
+INTERVENTIONS = {schema.name: register(schema) for schema in _SCHEMAS}
 
 
 def causes(root: Path, method: Method) -> Results[TextPair, Any]:
@@ -81,10 +86,10 @@ def causes(root: Path, method: Method) -> Results[TextPair, Any]:
     Raises:
         ValueError: `method` is not an intervention.
     """
-    schema = SCHEMAS.get(method.name)
+    schema = INTERVENTIONS.get(method.name)
     if schema is None:
         raise ValueError(f"{method.name} is no intervention")
-    return Results(root, method.name, key=cause_key, schema=schema)
+    return Results(root, schema, key=cause_key)
 
 
 def intervene_all(
@@ -179,13 +184,13 @@ class OtherScores:
         object.__setattr__(self, "scores", as_array(self.scores, (None,), "a score"))
 
 
-OTHER_SCORES = Schema(OtherScores)
+OTHER_SCORES = register(Schema(OtherScores, "others"))
 
 
 def others(root: Path) -> Results[AmongOthers, OtherScores]:
     """Stored scores [n] of a pair's query with other documents; only the latest documents of each
     pair."""
-    return Results(root, "others", key=_among_key, schema=OTHER_SCORES)
+    return Results(root, OTHER_SCORES, key=_among_key)
 
 
 def score_others(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poslens.cache.storage.results import Key, Results
-from poslens.cache.storage.schema import Packed, Schema
+from poslens.cache.storage.schema import Packed, Schema, register
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,9 @@ class ChunkVectors:
         object.__setattr__(self, "vectors", self.vectors.reshape(-1, self.width))
 
 
-CHUNK_VECTORS = Schema(ChunkVectors)
+CHUNK_VECTORS = register(Schema(ChunkVectors, "late_chunks"))
 
 
 def late_chunks(root: Path) -> Results[str, ChunkVectors]:
     """The vectors stored below a folder."""
-    return Results(
-        root, "late_chunks", key=lambda digest: Key("", digest, ""), schema=CHUNK_VECTORS
-    )
+    return Results(root, CHUNK_VECTORS, key=lambda digest: Key("", digest, ""))

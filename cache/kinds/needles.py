@@ -7,9 +7,9 @@ from pathlib import Path
 
 from poslens.attribution.evaluation.needle import NeedleCell
 from poslens.cache.storage.results import Key, Results
-from poslens.cache.storage.schema import Schema
+from poslens.cache.storage.schema import Schema, register
 
-SCHEMA = Schema(NeedleCell, names={"n_repeated": "repeated"})
+SCHEMA = register(Schema(NeedleCell, "needle", names={"n_repeated": "repeated"}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class CellItem:
 
 def needle_cells(root: Path) -> Results[CellItem, NeedleCell]:
     """The cells stored below a folder."""
-    return Results(root, "needle", key=_key, schema=SCHEMA)
+    return Results(root, SCHEMA, key=_key)
 
 
 def item_id(length: int, depth: float) -> str:

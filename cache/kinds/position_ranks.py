@@ -9,9 +9,11 @@ from poslens.attribution.evaluation.position_effect import PositionRanks
 from poslens.attribution.types import TextPair
 from poslens.cache.kinds.interventions import cause_key
 from poslens.cache.storage.results import Key, Results
-from poslens.cache.storage.schema import Schema
+from poslens.cache.storage.schema import Schema, register
 
-SCHEMA = Schema(PositionRanks, given=lambda owner: {"pair_id": owner.item})
+SCHEMA = register(
+    Schema(PositionRanks, "position_ranks", given=lambda owner: {"pair_id": owner.item})
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,7 @@ class RankedPair:
 
 def position_ranks(root: Path) -> Results[RankedPair, PositionRanks]:
     """The ranks stored below a folder."""
-    return Results(root, "position_ranks", key=_key, schema=SCHEMA)
+    return Results(root, SCHEMA, key=_key)
 
 
 def _key(item: RankedPair) -> Key:

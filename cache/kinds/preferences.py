@@ -10,9 +10,9 @@ from poslens.attribution.evaluation.preferences import Condition, Thirds
 from poslens.attribution.types import Method, TextPair
 from poslens.cache.keys import text_fingerprint
 from poslens.cache.storage.results import Key, Results
-from poslens.cache.storage.schema import Schema
+from poslens.cache.storage.schema import Schema, register
 
-SCHEMA = Schema(Thirds)
+SCHEMA = register(Schema(Thirds, "preferences"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class MeasuredMethod:
 
 def preferences(root: Path) -> Results[MeasuredMethod, Thirds]:
     """The measurements stored below a folder."""
-    return Results(root, "preferences", key=_key, schema=SCHEMA)
+    return Results(root, SCHEMA, key=_key)
 
 
 def item_id(method: Method, condition: Condition) -> str:

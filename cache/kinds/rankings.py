@@ -42,7 +42,7 @@ from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.keys import file_digest
 from poslens.cache.kinds.embeddings import EmbeddingStore, stored_vectors
 from poslens.cache.storage.results import Key, Results, itself
-from poslens.cache.storage.schema import Packed, Schema
+from poslens.cache.storage.schema import Packed, Schema, register
 from poslens.cache.storage.store import ModelKey
 
 _CHECKPOINT_SECONDS, _REPORT_SECONDS = 20.0, 0.1
@@ -102,9 +102,9 @@ class Search:
         return best
 
 
-RANKINGS = Schema(Ranking, given=lambda owner: {"query_id": owner.item})
-READS = Schema(EvidenceRead)
-SEARCHES = Schema(Search)
+RANKINGS = register(Schema(Ranking, "ranking", given=lambda owner: {"query_id": owner.item}))
+READS = register(Schema(EvidenceRead, "evidence_read"))
+SEARCHES = register(Schema(Search, "search"))
 
 
 class _Texts:
@@ -149,12 +149,10 @@ class RankingStore:
         self.fingerprint = fingerprint(collection)
         self.embeddings = EmbeddingStore(root)
         self._rankings: Results[Key, Ranking] = Results(
-            root, "ranking", key=itself, schema=RANKINGS, fits=self._names_documents
+            root, RANKINGS, key=itself, fits=self._names_documents
         )
-        self._reads: Results[Key, EvidenceRead] = Results(
-            root, "evidence_read", key=itself, schema=READS
-        )
-        self._searches: Results[Key, Search] = Results(root, "search", key=itself, schema=SEARCHES)
+        self._reads: Results[Key, EvidenceRead] = Results(root, READS, key=itself)
+        self._searches: Results[Key, Search] = Results(root, SEARCHES, key=itself)
 
     def evidence_read(self, model: ModelKey) -> dict[str, float]:
         """The stored shares of the evidence that a model read, by query id."""

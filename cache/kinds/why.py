@@ -9,9 +9,9 @@ from pathlib import Path
 from poslens.attribution.evaluation.why_causes import Source, Why
 from poslens.attribution.types import EvidenceSpan
 from poslens.cache.storage.results import Key, Results
-from poslens.cache.storage.schema import Schema
+from poslens.cache.storage.schema import Schema, register
 
-SCHEMA = Schema(Why)
+SCHEMA = register(Schema(Why, "why"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class WhyItem:
 
 def explanations(root: Path) -> Results[WhyItem, Why]:
     """The explanations stored below one folder."""
-    return Results(root, "why", key=_key, schema=SCHEMA)
+    return Results(root, SCHEMA, key=_key)
 
 
 def _key(item: WhyItem) -> Key:

@@ -80,22 +80,21 @@ class Stored(Generic[T]):
 class Results(Generic[Item, T]):
     """Results of one kind below one folder. Any number of threads and processes may use it.
 
-    `key` returns an item's key; `schema` defines how a result is stored, and `fits` whether a
-    result is valid for its item. Invalid rows count as missing: they may have been forged, with
-    correct checksums.
+    `schema` names the kind and defines how a result is stored, `key` returns an item's key, and
+    `fits` whether a result is valid for its item. Invalid rows count as missing: they may have been
+    forged, with correct checksums.
     """
 
     def __init__(
         self,
         root: Path,
-        kind: str,
+        schema: Schema[T],
         *,
         key: Callable[[Item], Key],
-        schema: Schema[T],
         fits: Callable[[T], bool] = lambda result: True,
     ) -> None:
         self._files = Files(root)
-        self.kind, self._kind = kind, OTHER + kind
+        self.kind, self._kind = schema.name, OTHER + schema.name
         self.root = root
         self.key, self._schema, self._fits = key, schema, fits
 

@@ -85,7 +85,8 @@ class Packed:
 
 
 class Schema(Generic[T]):
-    """Converts results of the dataclass `kind` to JSON values and back.
+    """Converts results of the dataclass `kind` to JSON values and back. `name` is the name of this
+    kind of results in the store's files, empty for parts of other results.
 
     `given` are fields whose values come from the owner of a result and override stored ones; fields
     in `unstored` are not stored. `names` maps fields to stored names that differ.
@@ -94,12 +95,13 @@ class Schema(Generic[T]):
     def __init__(
         self,
         kind: type[T],
+        name: str = "",
         *,
         given: Callable[[Owner], Mapping[str, Any]] = lambda owner: {},
         unstored: frozenset[str] = frozenset(),
         names: Mapping[str, str] | None = None,
     ) -> None:
-        self._kind, self._given = kind, given
+        self.name, self._kind, self._given = name, kind, given
         names = names or {}
         hints = get_type_hints(kind, include_extras=True)
         declared = [field for field in fields(kind) if field.name not in unstored]  # type: ignore[arg-type]
@@ -135,6 +137,18 @@ class Schema(Generic[T]):
             return self._kind(**{**values, **self._given(owner)})
         except _REFUSED as error:
             raise Misfit(f"no {self._kind.__name__}") from error
+
+
+SCHEMAS: dict[str, Schema[Any]] = {}
+"""The schema of each kind of results by its name; filled by the modules of `kinds`."""
+
+
+def register(schema: Schema[T]) -> Schema[T]:
+    """Register the schema of a kind of results. Called once by its module."""
+    if schema.name in SCHEMAS:
+        raise ValueError(f"two kinds of results are named {schema.name}")
+    SCHEMAS[schema.name] = schema
+    return schema
 
 
 def _reader(hint: Any) -> Read:

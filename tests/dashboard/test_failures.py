@@ -18,7 +18,7 @@ from poslens.attribution.interventions.segments import documents_of, edits_metho
 from poslens.attribution.methods import make_method
 from poslens.cache.kinds import bias as bias_scores
 from poslens.cache.kinds.bias import BIAS_SCORES
-from poslens.cache.kinds.faithfulness import FaithfulnessStore
+from poslens.cache.kinds.faithfulness import faithfulness_tests
 from poslens.cache.kinds.interventions import causes
 from poslens.cache.storage.store import ModelKey
 from poslens.compute.compute import Compute, service
@@ -41,7 +41,7 @@ def bias(compute: Compute, model: ModelKey, data: DataSet) -> None:
 
 
 def faithfulness(compute: Compute, model: ModelKey, data: DataSet) -> None:
-    tests = FaithfulnessStore(compute.root).tests(ErasureParameters())
+    tests = faithfulness_tests(compute.root, ErasureParameters())
     tests.put_failures(model, TERMS, [(data.pairs[0], WHY)])
 
 

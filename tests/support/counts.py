@@ -17,9 +17,9 @@ class Count:
     n: int
 
 
-COUNTS = Schema(Count)
+COUNTS = Schema(Count, "test")
 
 
 def counts(root: Path, schema: Schema[Count] = COUNTS) -> Results[TextPair, Count]:
     """Such results below a folder, of a kind that no version of PosLens reads."""
-    return Results(root, "test", key=pair_key, schema=schema)
+    return Results(root, schema, key=pair_key)

@@ -15,7 +15,7 @@ from poslens.attribution.methods import METHODS
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, TextPair
 from poslens.cache.jobs.loop import Progress, RunOptions
-from poslens.cache.kinds.faithfulness import FaithfulnessStore
+from poslens.cache.kinds.faithfulness import faithfulness_tests
 from poslens.cache.kinds.faithfulness import run as run_tests
 from poslens.cache.storage.results import Stored
 from poslens.compute.compute import Compute
@@ -40,7 +40,7 @@ def ask(
         UserError: the model's files are not on this machine, or too many requests are waiting.
     """
     model = compute.identify(spec).key
-    tests = FaithfulnessStore(compute.root).tests(parameters)
+    tests = faithfulness_tests(compute.root, parameters)
     if (faithfulness := tests.get(model, method, pair)) is not None:
         return ready(faithfulness)
     return compute.queue.ask(
@@ -63,8 +63,8 @@ def of_pair(
         UserError: it cannot be computed, or it was stopped.
     """
     model = compute.identify(spec)
-    tests = FaithfulnessStore(compute.root)
-    faithfulness = tests.tests(parameters).get(model.key, method, pair)
+    tests = faithfulness_tests(compute.root, parameters)
+    faithfulness = tests.get(model.key, method, pair)
     if faithfulness is None:
         run_tests(
             compute.retriever(model),
@@ -72,13 +72,12 @@ def of_pair(
             method,
             [pair],
             compute.store,
-            tests,
             parameters=parameters,
             options=RunOptions(
                 should_stop, device_slot=compute.device_slot(spec), retry_failed=True
             ),
         )
-        stored = tests.tests(parameters).select(model.key, method, [pair])
+        stored = tests.select(model.key, method, [pair])
         if not stored.results:
             raise UserError(next(iter(stored.failed.values()), "This pair gave no result."))
         faithfulness = stored.results[pair.pair_id]
@@ -102,7 +101,7 @@ def job(
     parameters: ErasureParameters,
 ) -> Job:
     """A job that tests a method on `pairs` and stores the results."""
-    model, store = compute.identify(spec), FaithfulnessStore(compute.root)
+    model = compute.identify(spec)
 
     def work(run: Run, report: Report) -> Progress:
         return run_tests(
@@ -111,7 +110,6 @@ def job(
             method,
             pairs,
             compute.store,
-            store,
             parameters=parameters,
             options=compute.run_options(spec, run, report),
         )
@@ -121,7 +119,7 @@ def job(
         model,
         method,
         pairs,
-        store.tests(parameters),
+        faithfulness_tests(compute.root, parameters),
         work,
         lambda other: job(other, spec, method, pairs, scope, parameters),
         scope=f"{scope} {parameters!r}",
@@ -139,5 +137,5 @@ def stored(
 ) -> Stored[Faithfulness]:
     """The stored tests of a method on `pairs`."""
     model = compute.identify(spec).key
-    tests = FaithfulnessStore(compute.root).tests(parameters)
+    tests = faithfulness_tests(compute.root, parameters)
     return tests.select(model, method, pairs)

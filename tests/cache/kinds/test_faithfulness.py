@@ -26,7 +26,12 @@ from poslens.attribution.methods.saliency import attribute
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.types import EvidenceSpan, TextPair
 from poslens.cache.jobs.loop import Progress, RunOptions
-from poslens.cache.kinds.faithfulness import FaithfulnessStore, run
+from poslens.cache.kinds.faithfulness import (
+    RANDOM_ORDER,
+    faithfulness_tests,
+    run,
+    stored_random_orders,
+)
 from poslens.cache.storage.maintenance import listing
 from poslens.cache.storage.results import Results, Stored
 from poslens.cache.storage.store import ModelKey, Store
@@ -45,11 +50,6 @@ FAILING = TextPair("bad", "\u200b", "the Moon", dataset="set")
 @pytest.fixture(scope="module")
 def retriever(tiny: Callable[..., DenseRetriever]) -> DenseRetriever:
     return tiny("bert")
-
-
-@pytest.fixture
-def fstore(store: Store) -> FaithfulnessStore:
-    return FaithfulnessStore(store.root)
 
 
 @pytest.fixture
@@ -110,43 +110,41 @@ def flat(result: Faithfulness | None) -> list[object]:
     ]
 
 
-def kept(fstore: FaithfulnessStore) -> Results[TextPair, Faithfulness]:
+def kept(store: Store) -> Results[TextPair, Faithfulness]:
     """What is stored of the usual method under the usual parameters."""
-    return fstore.tests(FEW)
+    return faithfulness_tests(store.root, FEW)
 
 
-def sql(store: FaithfulnessStore, statement: str, *parameters: object) -> list[tuple]:
-    with contextlib.closing(sqlite3.connect(Store(store.root).path(MODEL, METHOD))) as db, db:
+def sql(store: Store, statement: str, *parameters: object) -> list[tuple]:
+    with contextlib.closing(sqlite3.connect(store.path(MODEL, METHOD))) as db, db:
         return db.execute(statement, parameters).fetchall()
 
 
 # -- the store -----------------------------------------------------------------------------------
 
 
-def test_what_was_put_is_got_bit_for_bit(fstore: FaithfulnessStore) -> None:
+def test_what_was_put_is_got_bit_for_bit(store: Store) -> None:
     for n, changes in enumerate([{}, {"enrichment": None, "truncated": False}]):
         result = made(f"p{n}", **changes)
-        kept(fstore).put(MODEL, METHOD, [(PAIRS[n], result)])
-        found = kept(FaithfulnessStore(fstore.root)).get(MODEL, METHOD, PAIRS[n])
+        kept(store).put(MODEL, METHOD, [(PAIRS[n], result)])
+        found = kept(store).get(MODEL, METHOD, PAIRS[n])
         assert flat(found) == flat(result)
 
 
-def test_nothing_stored_and_no_table_are_misses(
-    fstore: FaithfulnessStore, store: Store, retriever: DenseRetriever
-) -> None:
+def test_nothing_stored_and_no_table_are_misses(store: Store, retriever: DenseRetriever) -> None:
     for _ in range(2):
-        assert kept(fstore).get(MODEL, METHOD, PAIRS[0]) is None
-        assert fstore.random_orders(MODEL, FEW, PAIRS[0]) is None
-        assert kept(fstore).missing(MODEL, METHOD, PAIRS) == list(PAIRS)
-        assert kept(fstore).select(MODEL, METHOD, PAIRS) == Stored({}, {})
+        assert kept(store).get(MODEL, METHOD, PAIRS[0]) is None
+        assert stored_random_orders(store.root, FEW).get(MODEL, RANDOM_ORDER, PAIRS[0]) is None
+        assert kept(store).missing(MODEL, METHOD, PAIRS) == list(PAIRS)
+        assert kept(store).select(MODEL, METHOD, PAIRS) == Stored({}, {})
         # Now a file that holds attributions alone.
         store.put(MODEL, METHOD, [(PAIRS[0], attribute(retriever, METHOD, [PAIRS[0]])[0])])
 
 
-def test_any_other_key_is_a_miss(fstore: FaithfulnessStore) -> None:
+def test_any_other_key_is_a_miss(store: Store) -> None:
     pair = PAIRS[0]
-    kept(fstore).put(MODEL, METHOD, [(pair, made("p0"))])
-    assert kept(fstore).get(MODEL, METHOD, pair) is not None
+    kept(store).put(MODEL, METHOD, [(pair, made("p0"))])
+    assert kept(store).get(MODEL, METHOD, pair) is not None
     changes: list[dict[str, object]] = [
         {"query": "tides"},
         {"document": pair.document + "."},
@@ -157,11 +155,11 @@ def test_any_other_key_is_a_miss(fstore: FaithfulnessStore) -> None:
     ]
     for change in changes:
         other = dataclasses.replace(pair, **change)  # type: ignore[arg-type]
-        assert kept(fstore).get(MODEL, METHOD, other) is None, change
-        assert kept(fstore).missing(MODEL, METHOD, [other]) == [other]
-        assert kept(fstore).select(MODEL, METHOD, [other]).results == {}
-    assert kept(fstore).get(ModelKey("tiny-bert", "f" * 16), METHOD, pair) is None
-    assert fstore.tests(FEW).get(MODEL, OTHER, pair) is None
+        assert kept(store).get(MODEL, METHOD, other) is None, change
+        assert kept(store).missing(MODEL, METHOD, [other]) == [other]
+        assert kept(store).select(MODEL, METHOD, [other]).results == {}
+    assert kept(store).get(ModelKey("tiny-bert", "f" * 16), METHOD, pair) is None
+    assert kept(store).get(MODEL, OTHER, pair) is None
     others = (
         ErasureParameters(),
         ErasureParameters(n_random=2, unit="token"),
@@ -169,115 +167,113 @@ def test_any_other_key_is_a_miss(fstore: FaithfulnessStore) -> None:
         ErasureParameters((0.33,), n_random=2),
     )
     for parameters in others:
-        assert fstore.tests(parameters).get(MODEL, METHOD, pair) is None
+        assert faithfulness_tests(store.root, parameters).get(MODEL, METHOD, pair) is None
     # Another normalization or resampling of the curve is the same per-token result.
     same = make_method("saliency", {"resampling": "point"})
-    found = fstore.tests(FEW).get(MODEL, same, pair)
+    found = kept(store).get(MODEL, same, pair)
     assert found is not None and found.method == same
 
 
-def test_a_put_replaces_and_a_failure_too(fstore: FaithfulnessStore) -> None:
+def test_a_put_replaces_and_a_failure_too(store: Store) -> None:
     pair = PAIRS[0]
-    kept(fstore).put(MODEL, METHOD, [(pair, made("p0"))])
+    kept(store).put(MODEL, METHOD, [(pair, made("p0"))])
     changed = dataclasses.replace(pair, document="the water")
     other = dataclasses.replace(made("p0"), seconds=9.0)
-    kept(fstore).put(MODEL, METHOD, [(changed, other)])
-    assert kept(fstore).get(MODEL, METHOD, pair) is None
-    assert flat(kept(fstore).get(MODEL, METHOD, changed)) == flat(other)
-    kept(fstore).put_failures(MODEL, METHOD, [(changed, "no")])
-    assert kept(fstore).get(MODEL, METHOD, changed) is None
-    assert kept(fstore).missing(MODEL, METHOD, [changed]) == []
-    assert kept(fstore).missing(MODEL, METHOD, [changed], retry=True) == [changed]
-    assert kept(fstore).select(MODEL, METHOD, [changed]).failed == {"p0": "no"}
-    kept(fstore).put(MODEL, METHOD, [(changed, made("p2"))])
-    assert kept(fstore).select(MODEL, METHOD, [changed]).failed == {}
-    assert sql(fstore, "SELECT count(*) FROM result WHERE kind LIKE 'other%'") == [(1,)]
-    (file,) = listing(Store(fstore.root))
+    kept(store).put(MODEL, METHOD, [(changed, other)])
+    assert kept(store).get(MODEL, METHOD, pair) is None
+    assert flat(kept(store).get(MODEL, METHOD, changed)) == flat(other)
+    kept(store).put_failures(MODEL, METHOD, [(changed, "no")])
+    assert kept(store).get(MODEL, METHOD, changed) is None
+    assert kept(store).missing(MODEL, METHOD, [changed]) == []
+    assert kept(store).missing(MODEL, METHOD, [changed], retry=True) == [changed]
+    assert kept(store).select(MODEL, METHOD, [changed]).failed == {"p0": "no"}
+    kept(store).put(MODEL, METHOD, [(changed, made("p2"))])
+    assert kept(store).select(MODEL, METHOD, [changed]).failed == {}
+    assert sql(store, "SELECT count(*) FROM result WHERE kind LIKE 'other%'") == [(1,)]
+    (file,) = listing(store)
     assert (file.results, file.failed) == (1, 0)
 
 
-def test_a_selection_comes_in_the_order_asked_for(fstore: FaithfulnessStore) -> None:
-    kept(fstore).put(MODEL, METHOD, [(pair, made(pair.pair_id)) for pair in PAIRS[:3]])
+def test_a_selection_comes_in_the_order_asked_for(store: Store) -> None:
+    kept(store).put(MODEL, METHOD, [(pair, made(pair.pair_id)) for pair in PAIRS[:3]])
     wanted = [PAIRS[2], PAIRS[3], PAIRS[0]]
-    found = kept(fstore).select(MODEL, METHOD, wanted)
+    found = kept(store).select(MODEL, METHOD, wanted)
     assert list(found.results) == ["p2", "p0"]
     assert flat(found.results["p0"]) == flat(made("p0"))
 
 
 @pytest.mark.parametrize("damage", [b"", b"xy", b"0123{}"])
-def test_a_damaged_result_counts_as_none(fstore: FaithfulnessStore, damage: bytes) -> None:
-    kept(fstore).put(MODEL, METHOD, [(PAIRS[0], made("p0"))])
-    sql(fstore, "UPDATE result SET payload = ? WHERE kind LIKE 'other%'", damage)
-    assert kept(fstore).get(MODEL, METHOD, PAIRS[0]) is None
-    assert kept(fstore).select(MODEL, METHOD, PAIRS[:1]).results == {}
-    assert kept(fstore).missing(MODEL, METHOD, PAIRS[:1]) == [PAIRS[0]]
+def test_a_damaged_result_counts_as_none(store: Store, damage: bytes) -> None:
+    kept(store).put(MODEL, METHOD, [(PAIRS[0], made("p0"))])
+    sql(store, "UPDATE result SET payload = ? WHERE kind LIKE 'other%'", damage)
+    assert kept(store).get(MODEL, METHOD, PAIRS[0]) is None
+    assert kept(store).select(MODEL, METHOD, PAIRS[:1]).results == {}
+    assert kept(store).missing(MODEL, METHOD, PAIRS[:1]) == [PAIRS[0]]
 
 
-def test_all_or_none(fstore: FaithfulnessStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept(fstore).put(MODEL, METHOD, [(PAIRS[0], made("p0"))])
+def test_all_or_none(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept(store).put(MODEL, METHOD, [(PAIRS[0], made("p0"))])
     unkeyed = dataclasses.replace(PAIRS[2], dataset=None)  # type: ignore[arg-type]
     with pytest.raises(UserError):
-        kept(fstore).put(MODEL, METHOD, [(PAIRS[1], made("p1")), (unkeyed, made("p2"))])
-    assert sql(fstore, "SELECT item FROM result WHERE kind LIKE 'other%'") == [("p0",)]
+        kept(store).put(MODEL, METHOD, [(PAIRS[1], made("p1")), (unkeyed, made("p2"))])
+    assert sql(store, "SELECT item FROM result WHERE kind LIKE 'other%'") == [("p0",)]
 
 
-def test_attributions_of_the_same_file_stay(
-    fstore: FaithfulnessStore, store: Store, retriever: DenseRetriever
-) -> None:
+def test_attributions_of_the_same_file_stay(store: Store, retriever: DenseRetriever) -> None:
     (attribution,) = attribute(retriever, METHOD, [PAIRS[0]])
-    kept(fstore).put(MODEL, METHOD, [(PAIRS[0], made("p0"))])
+    kept(store).put(MODEL, METHOD, [(PAIRS[0], made("p0"))])
     assert store.get(MODEL, METHOD, PAIRS[0]) is None
     store.put(MODEL, METHOD, [(PAIRS[0], attribution)])
     found = store.get(MODEL, METHOD, PAIRS[0])
     assert found is not None and found.score == attribution.score
-    assert flat(kept(fstore).get(MODEL, METHOD, PAIRS[0])) == flat(made("p0"))
+    assert flat(kept(store).get(MODEL, METHOD, PAIRS[0])) == flat(made("p0"))
 
 
 # -- runs ----------------------------------------------------------------------------------------
 
 
 def test_everything_is_computed_once(
-    retriever: DenseRetriever, store: Store, fstore: FaithfulnessStore, computed: list[str]
+    retriever: DenseRetriever, store: Store, computed: list[str]
 ) -> None:
     (first,) = attribute(retriever, METHOD, [PAIRS[1]])
     store.put(MODEL, METHOD, [(PAIRS[1], first)])
     steps: list[Progress] = []
     told = RunOptions(on_progress=steps.append)
-    last = run(retriever, MODEL, METHOD, PAIRS, store, fstore, parameters=FEW, options=told)
+    last = run(retriever, MODEL, METHOD, PAIRS, store, parameters=FEW, options=told)
     assert computed == ["a-p0", "b-p0", "b-p1", "a-p2", "b-p2", "a-p3", "b-p3"]
     assert [step.done for step in steps] == [0, 1, 2, 3, 4]
     assert (last.total, last.done, last.computed, last.failed) == (4, 4, 4, 0) and not last.stopped
     assert store.missing(MODEL, METHOD, PAIRS) == []
-    results = kept(fstore).select(MODEL, METHOD, PAIRS).results
+    results = kept(store).select(MODEL, METHOD, PAIRS).results
     assert list(results) == [p.pair_id for p in PAIRS]
     assert all(r.n_units == 4 * (n + 1) for n, r in enumerate(results.values()))
     assert results["p1"].attribution_seconds == first.seconds
     computed.clear()
-    again = run(retriever, MODEL, METHOD, PAIRS, store, fstore, parameters=FEW)
+    again = run(retriever, MODEL, METHOD, PAIRS, store, parameters=FEW)
     assert computed == [] and (again.done, again.computed) == (4, 0)
 
 
 def test_methods_share_random_orders(
-    retriever: DenseRetriever, store: Store, fstore: FaithfulnessStore, computed: list[str]
+    retriever: DenseRetriever, store: Store, computed: list[str]
 ) -> None:
-    run(retriever, MODEL, METHOD, PAIRS[:2], store, fstore, parameters=FEW)
+    run(retriever, MODEL, METHOD, PAIRS[:2], store, parameters=FEW)
     computed.clear()
-    run(retriever, MODEL, OTHER, PAIRS[:3], store, fstore, parameters=FEW)
+    run(retriever, MODEL, OTHER, PAIRS[:3], store, parameters=FEW)
     assert computed == ["f-p0", "f-p1", "b-p2"]
-    one, other = (fstore.tests(FEW).get(MODEL, m, PAIRS[0]) for m in (METHOD, OTHER))
+    one, other = (kept(store).get(MODEL, m, PAIRS[0]) for m in (METHOD, OTHER))
     assert one is not None and other is not None
     assert one.random_orders.deletion.tobytes() == other.random_orders.deletion.tobytes()
     assert one.random == other.random and one.measures != other.measures
     # Orders by position too: one result per pair.
     for start in POSITION_ORDERS:
-        by_position = fstore.tests(FEW).select(MODEL, position_order(start), PAIRS)
+        by_position = kept(store).select(MODEL, position_order(start), PAIRS)
         assert list(by_position.results) == ["p0", "p1", "p2"]
         first = by_position.results["p0"]
         assert first.random_orders.deletion.tobytes() == one.random_orders.deletion.tobytes()
         assert (first.score, first.baseline) == (one.score, one.baseline)
     # Other parameters, other orders.
     computed.clear()
-    run(retriever, MODEL, OTHER, PAIRS[:1], store, fstore, parameters=ErasureParameters(n_random=3))
+    run(retriever, MODEL, OTHER, PAIRS[:1], store, parameters=ErasureParameters(n_random=3))
     assert computed == ["b-p0"]
 
 
@@ -285,15 +281,14 @@ def test_methods_share_random_orders(
 def test_stopped_and_resumed_gives_the_same(
     retriever: DenseRetriever,
     store: Store,
-    fstore: FaithfulnessStore,
     tmp_path: Path,
     computed: list[str],
     allowed: int,
 ) -> None:
     """Four questions a pair: before it, and before the batches of its test and of both orders by
     position."""
-    whole = FaithfulnessStore(tmp_path / "whole")
-    run(retriever, MODEL, METHOD, PAIRS, Store(tmp_path / "whole"), whole, parameters=FEW)
+    whole = Store(tmp_path / "whole")
+    run(retriever, MODEL, METHOD, PAIRS, whole, parameters=FEW)
     computed.clear()
     answers = iter([False] * allowed + [True])
     first = run(
@@ -302,54 +297,53 @@ def test_stopped_and_resumed_gives_the_same(
         METHOD,
         PAIRS,
         store,
-        fstore,
         parameters=FEW,
         options=RunOptions(lambda: next(answers)),
     )
     assert first.stopped and first.done == first.computed == allowed // 4
-    assert len(kept(fstore).missing(MODEL, METHOD, PAIRS)) == 4 - allowed // 4
+    assert len(kept(store).missing(MODEL, METHOD, PAIRS)) == 4 - allowed // 4
     # An attribution that was finished is kept though its test was not.
     assert len(store.missing(MODEL, METHOD, PAIRS)) == 4 - (allowed + 3) // 4
-    second = run(retriever, MODEL, METHOD, PAIRS, store, fstore, parameters=FEW)
+    second = run(retriever, MODEL, METHOD, PAIRS, store, parameters=FEW)
     assert not second.stopped and second.done == 4
     assert sorted(computed) == sorted(f"{k}-p{n}" for k in "ab" for n in range(4)), "twice"
     for pair in PAIRS:
-        one, other = (s.tests(FEW).get(MODEL, METHOD, pair) for s in (fstore, whole))
+        one, other = (kept(s).get(MODEL, METHOD, pair) for s in (store, whole))
         assert one is not None and other is not None
         assert one.deletion.tobytes() == other.deletion.tobytes()
         assert one.measures == other.measures and one.random == other.random
 
 
 def test_a_changed_text_is_computed_again(
-    retriever: DenseRetriever, store: Store, fstore: FaithfulnessStore, computed: list[str]
+    retriever: DenseRetriever, store: Store, computed: list[str]
 ) -> None:
-    run(retriever, MODEL, METHOD, PAIRS[:2], store, fstore, parameters=FEW)
+    run(retriever, MODEL, METHOD, PAIRS[:2], store, parameters=FEW)
     computed.clear()
     changed = dataclasses.replace(PAIRS[0], document="the water pulls the Moon nearer")
-    run(retriever, MODEL, METHOD, [changed, PAIRS[1]], store, fstore, parameters=FEW)
+    run(retriever, MODEL, METHOD, [changed, PAIRS[1]], store, parameters=FEW)
     assert computed == ["a-p0", "b-p0"]
-    found = kept(fstore).get(MODEL, METHOD, changed)
+    found = kept(store).get(MODEL, METHOD, changed)
     assert found is not None and found.n_units == 6
 
 
 def test_a_failure_is_kept_and_takes_nobody_with_it(
-    retriever: DenseRetriever, store: Store, fstore: FaithfulnessStore, computed: list[str]
+    retriever: DenseRetriever, store: Store, computed: list[str]
 ) -> None:
     pairs = [FAILING, PAIRS[0]]
-    last = run(retriever, MODEL, METHOD, pairs, store, fstore, parameters=FEW)
+    last = run(retriever, MODEL, METHOD, pairs, store, parameters=FEW)
     assert (last.done, last.failed) == (2, 1)
-    assert "query has no token" in kept(fstore).select(MODEL, METHOD, pairs).failed["bad"]
+    assert "query has no token" in kept(store).select(MODEL, METHOD, pairs).failed["bad"]
     assert store.missing(MODEL, METHOD, pairs) == []
     computed.clear()
-    run(retriever, MODEL, METHOD, pairs, store, fstore, parameters=FEW)
+    run(retriever, MODEL, METHOD, pairs, store, parameters=FEW)
     assert computed == []
     retrying = RunOptions(retry_failed=True)
-    last = run(retriever, MODEL, METHOD, pairs, store, fstore, parameters=FEW, options=retrying)
+    last = run(retriever, MODEL, METHOD, pairs, store, parameters=FEW, options=retrying)
     assert (last.done, last.computed, last.failed) == (2, 1, 1)
 
 
 def test_turns_are_taken_pair_by_pair_and_given_back(
-    retriever: DenseRetriever, store: Store, fstore: FaithfulnessStore
+    retriever: DenseRetriever, store: Store
 ) -> None:
     held: list[str] = []
 
@@ -366,14 +360,13 @@ def test_turns_are_taken_pair_by_pair_and_given_back(
         on_progress=lambda _: None if not held else pytest.fail("the device is held"),
         device_slot=device_slot,
     )
-    run(retriever, MODEL, METHOD, PAIRS[:3], store, fstore, parameters=FEW, options=options)
+    run(retriever, MODEL, METHOD, PAIRS[:3], store, parameters=FEW, options=options)
     assert len(taken) == 3
 
 
 def test_a_defect_is_no_failure_of_the_pair(
     retriever: DenseRetriever,
     store: Store,
-    fstore: FaithfulnessStore,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def breaks(*_args: object, **_options: object) -> None:
@@ -381,8 +374,8 @@ def test_a_defect_is_no_failure_of_the_pair(
 
     monkeypatch.setattr(poslens.cache.kinds.faithfulness, "deletion_insertion", breaks)
     with pytest.raises(RuntimeError, match="planted"):
-        run(retriever, MODEL, METHOD, PAIRS[:1], store, fstore, parameters=FEW)
-    assert kept(fstore).missing(MODEL, METHOD, PAIRS[:1]) == [PAIRS[0]]
+        run(retriever, MODEL, METHOD, PAIRS[:1], store, parameters=FEW)
+    assert kept(store).missing(MODEL, METHOD, PAIRS[:1]) == [PAIRS[0]]
     assert store.get(MODEL, METHOD, PAIRS[0]) is not None
 
 
@@ -396,8 +389,7 @@ def test_a_store_that_cannot_be_written_is_told(
             MODEL,
             METHOD,
             PAIRS[:1],
-            store,
-            FaithfulnessStore(tmp_path / "file"),
+            Store(tmp_path / "file"),
             parameters=FEW,
         )
     assert not isinstance(caught.value, Stopped)

@@ -12,11 +12,11 @@ import pytest
 from poslens.attribution.evaluation.faithfulness import ErasureParameters
 from poslens.attribution.types import Method
 from poslens.cache.kinds.faithfulness import RANDOM_ORDER
-from poslens.cache.kinds.schemas import _SCHEMAS, schema_for
+from poslens.cache.kinds.schemas import schema_for
 from poslens.cache.storage.codec import pack_fields, unpack_fields
 from poslens.cache.storage.results import Key, Results, itself
 from poslens.cache.storage.rows import OTHER, insert
-from poslens.cache.storage.schema import Misfit, Owner, Packed
+from poslens.cache.storage.schema import SCHEMAS, Misfit, Owner, Packed
 from poslens.cache.storage.store import ModelKey, Store
 
 MODEL = ModelKey("M", "0" * 16)
@@ -227,7 +227,7 @@ def changed(fields: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def test_every_kind_is_tried() -> None:
     alike = {"thirds": "segments", "removal": "insertion"}
-    assert {alike.get(kind, kind) for kind in _SCHEMAS} <= {kind for kind, _ in RESULTS}
+    assert {alike.get(kind, kind) for kind in SCHEMAS} <= {kind for kind, _ in RESULTS}
 
 
 @pytest.mark.parametrize(("kind", "method", "fields"), KINDS)
@@ -321,7 +321,7 @@ def test_what_was_made_up_and_stored_before_counts_as_missing(
 ) -> None:
     schema = schema_for(kind, method)
     assert schema is not None
-    results = Results[Key, Any](tmp_path, kind, key=itself, schema=schema)
+    results = Results[Key, Any](tmp_path, schema, key=itself)
     items = [Key("set", f"p{n}", "text") for n in range(len(fields) + 1)]
     rows = [fields | {name: {"a": []}} for name in fields] + [fields]
     with Store(tmp_path).writing(MODEL, method) as db:

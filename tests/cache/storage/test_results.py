@@ -103,13 +103,13 @@ def test_only_what_is_new_is_decoded(tmp_path: Path) -> None:
             decoded.append(found["n"])
             return super().unpack(found, owner)
 
-    store = counts(tmp_path, Counting(Count))
+    store = counts(tmp_path, Counting(Count, "test"))
     store.put(MODEL, METHOD, [(pair, Count(number)) for number, pair in enumerate(PAIRS)])
     for _ in range(3):
         assert len(store.select(MODEL, METHOD, PAIRS).results) == len(PAIRS)
     assert sorted(decoded) == list(range(12))
     store.put(MODEL, METHOD, [(PAIRS[3], Count(99))])
-    counts(tmp_path, Counting(Count)).select(MODEL, METHOD, PAIRS)
+    counts(tmp_path, Counting(Count, "test")).select(MODEL, METHOD, PAIRS)
     assert decoded[12:] == [99]
     other = Method("test", {"version": 2})
     counts(tmp_path / "other").put(MODEL, METHOD, [(PAIRS[0], Count(7))])

@@ -22,7 +22,7 @@ from poslens.attribution.interventions.segments import edits_method
 from poslens.attribution.methods import make_method
 from poslens.attribution.types import Attribution, TextPair, Token, TokenizedText
 from poslens.cache.exchange.part_files import PartFolder, PartWriter
-from poslens.cache.kinds.faithfulness import FaithfulnessStore
+from poslens.cache.kinds.faithfulness import faithfulness_tests
 from poslens.cache.kinds.interventions import causes
 from poslens.cache.storage import maintenance
 from poslens.cache.storage.store import ModelKey, Store
@@ -181,7 +181,7 @@ def test_failures_are_listed_with_the_way_to_retry(store: Store) -> None:
 
 def test_failures_of_tests_and_interventions_are_listed_too(store: Store) -> None:
     pair = result("bad")[0]
-    tests = FaithfulnessStore(store.root).tests(ErasureParameters())
+    tests = faithfulness_tests(store.root, ErasureParameters())
     tests.put_failures(MODEL, METHOD, [(pair, "it is too short")])
     moved = relocation_method()
     causes(store.root, moved).put_failures(MODEL, moved, [(pair, "it has no evidence")])
