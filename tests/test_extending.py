@@ -212,6 +212,7 @@ def no_new_kinds() -> Iterator[None]:
 
 def test_a_study(install: Install, tmp_path: Path, own_service: None, no_new_kinds: None) -> None:
     install("cache/kinds/lead.py", poslens.cache.kinds)
+    assert "lead" in SCHEMAS
     module = install("poslens/studies/lead.py", poslens.studies)
     compile(changed("dashboard/app.py"), "app.py", "exec")
     program = study_app(module.STUDY)

@@ -56,7 +56,7 @@ def documents(path: Path, name: str, title: str = "") -> Collection:
         title or name,
         tuple(_queries(path)),
         stream,
-        tuple(p for f, _ in files if (p := _path(f)) is not None),
+        tuple(file.content for file, _ in files if isinstance(file.content, Path)),
     )
 
 
@@ -100,10 +100,6 @@ def _files(path: Path) -> list[tuple[File, str | None]]:
 
 def _names(folder: Path) -> tuple[str, ...]:
     return folder.parent.name, folder.name
-
-
-def _path(file: File) -> Path | None:
-    return file.content if isinstance(file.content, Path) else None
 
 
 def _document(row: Row, prefix: str, language: str | None) -> Document:

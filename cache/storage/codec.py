@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from collections.abc import Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -52,28 +51,14 @@ class PackedText(NamedTuple):
 
 def pack_text(text: TokenizedText) -> PackedText:
     """Serialize the text. Many results share a text, so pack it only once."""
-    return _packed(
-        text.texts, text.starts, text.ends, text.special, text.n_tokens_full, text.max_length
-    )
-
-
-def _packed(
-    tokens: Sequence[str],
-    starts: np.ndarray,
-    ends: np.ndarray,
-    special: np.ndarray,
-    n_tokens_full: int,
-    max_length: int,
-) -> PackedText:
-    spans = np.empty((3, len(tokens)), "<i4")
-    spans[0], spans[1], spans[2] = starts, ends - starts, special
-    spans[0, 1:] -= starts[:-1]
-    text = "".join(tokens)
-    separator = next(char for char in map(chr, count()) if char not in text)
-    strings = _utf8(separator.join(("", *tokens)))
-    return PackedText(
-        (len(tokens), len(strings), n_tokens_full, max_length), spans.tobytes(), strings
-    )
+    spans = np.empty((3, len(text)), "<i4")
+    spans[0], spans[1], spans[2] = text.starts, text.ends - text.starts, text.special
+    spans[0, 1:] -= text.starts[:-1]
+    joined = "".join(text.texts)
+    separator = next(char for char in map(chr, count()) if char not in joined)
+    strings = _utf8(separator.join(("", *text.texts)))
+    sizes = len(text), len(strings), text.n_tokens_full, text.max_length
+    return PackedText(sizes, spans.tobytes(), strings)
 
 
 def _utf8(text: str) -> bytes:
@@ -208,7 +193,7 @@ def _converted(raw: bytes) -> bytes:
         if spans.dtype != np.int32:
             raise TypeError("an offset is not a number")
         limits = text["n_tokens_full"], text["max_length"]
-        texts.append(_packed(text["tokens"], spans[:, 0], spans[:, 1], spans[:, 2], *limits))
+        texts.append(pack_text(TokenizedText(tuple(text["tokens"]), *spans.T, *limits)))
     pair = header["pair"]
     pair |= {f"evidence_{name}": pair.pop(name) for name in ("start", "end")}
     scores = [

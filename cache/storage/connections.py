@@ -35,7 +35,6 @@ _IDLE_PER_FILE = 4
 _MAX_IDLE = 16
 """Maximum number of idle connections to all files. Each keeps the database and its log open, and
 each file the log's index: at most 48 descriptors. Each may also cache 2 MB of database pages."""
-_IDLE_LOCKS = 64
 
 _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -58,17 +57,6 @@ class Foreign(sqlite3.DatabaseError):
 # -- locks -----------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _Lock:
-    """A lock of this process, and the number of threads that hold it or wait for it."""
-
-    lock: FileLock
-    users: int = 0
-
-
-_locks: OrderedDict[Path, _Lock] = OrderedDict()
-
-
 @contextmanager
 def locked(path: Path, timeout: float | None = None) -> Iterator[None]:
     """Hold the lock of the database at `path`: one thread of one process at a time; reentrant.
@@ -79,29 +67,16 @@ def locked(path: Path, timeout: float | None = None) -> Iterator[None]:
     # Outside the model's folder, which can be removed while its locks are held.
     place = path.parents[1] / LOCKS / path.parent.name / f"{path.stem}.lock"
     place.parent.mkdir(parents=True, exist_ok=True)
-    with _guard:
-        lock = _locks.setdefault(place, _Lock(FileLock(place)))
-        lock.users += 1
+    # One object for each path while any thread holds it, so that the lock is reentrant.
+    lock = FileLock(place, is_singleton=True)
     try:
-        try:
-            lock.lock.acquire(
-                timeout=_TIMEOUT_S if timeout is None else timeout, poll_interval=_POLL_S
-            )
-        except Timeout as error:
-            raise sqlite3.OperationalError("database is locked") from error
-        try:
-            yield
-        finally:
-            lock.lock.release()
+        lock.acquire(timeout=_TIMEOUT_S if timeout is None else timeout, poll_interval=_POLL_S)
+    except Timeout as error:
+        raise sqlite3.OperationalError("database is locked") from error
+    try:
+        yield
     finally:
-        with _guard:
-            lock.users -= 1
-            if place in _locks:
-                _locks.move_to_end(place)
-            if len(_locks) > _IDLE_LOCKS:
-                idle = [path for path, lock in _locks.items() if not lock.users]
-                for path in idle[: len(_locks) - _IDLE_LOCKS]:
-                    del _locks[path]
+        lock.release()
 
 
 # -- connections -----------------------------------------------------------------------------------
@@ -370,9 +345,8 @@ def _after_fork() -> None:
     # A child process must neither use nor close a connection that it inherited.
     global _guard
     _guard = threading.RLock()
-    _inherited.append((dict(_files), dict(_locks)))
+    _inherited.append(dict(_files))
     _files.clear()
-    _locks.clear()
 
 
 atexit.register(_close_all)
