@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -151,7 +152,19 @@ def precompute(
     Raises:
         UserError: the store can't be written; results stored before remain.
     """
-    work = _Attributions(executor, model, method, store, options.retry_failed)
+
+    def stored(computed: Computed) -> tuple[list[TextPair], list[TextPair]]:
+        store.put_encoded(model, method, computed.pairs, computed.results, computed.failures)
+        return computed.pairs, [pair for pair, _ in computed.failures]
+
+    work = loop.Work(
+        claims_folder(store, model, method),
+        key=lambda pair: f"{pair.dataset}\0{pair.pair_id}\0{text_fingerprint(pair)}",
+        missing=partial(store.missing, model, method, retry=options.retry_failed),
+        batches=executor.batches,
+        compute=executor.compute,
+        store=stored,
+    )
     return loop.run(work, pairs, options=options)
 
 
@@ -179,36 +192,3 @@ def shard(pairs: Sequence[TextPair], number: int, of: int) -> list[TextPair]:
 def claims_folder(store: Destination, model: ModelKey, method: Method) -> Path:
     """The folder in which jobs on a model and a method's core record their claims."""
     return store.root / "claims" / f"{model.fingerprint}-{method_fingerprint(method)}"
-
-
-class _Attributions:
-    """Batches computed by an executor: each portion it yields is stored in one transaction."""
-
-    def __init__(
-        self,
-        executor: Executor,
-        model: ModelKey,
-        method: Method,
-        store: Destination,
-        retry_failed: bool,
-    ) -> None:
-        self.claims = claims_folder(store, model, method)
-        self._executor, self._model, self._method = executor, model, method
-        self._store, self._retry_failed = store, retry_failed
-
-    def key(self, item: TextPair) -> str:
-        return f"{item.dataset}\0{item.pair_id}\0{text_fingerprint(item)}"
-
-    def missing(self, items: Sequence[TextPair]) -> list[TextPair]:
-        return self._store.missing(self._model, self._method, items, retry=self._retry_failed)
-
-    def batches(self, items: Sequence[TextPair]) -> Iterator[list[TextPair]]:
-        return self._executor.batches(items)
-
-    def compute(self, batches: Iterator[list[TextPair]]) -> Iterator[Computed]:
-        return self._executor.compute(batches)
-
-    def store(self, computed: Computed) -> tuple[list[TextPair], list[TextPair]]:
-        pairs, results, failures = computed.pairs, computed.results, computed.failures
-        self._store.put_encoded(self._model, self._method, pairs, results, failures)
-        return pairs, [pair for pair, _ in failures]

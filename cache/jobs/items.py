@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.types import Method
@@ -39,63 +40,45 @@ def compute_missing(
     Raises:
         UserError: the store can't be written; results stored before remain.
     """
-    work = _Items(results, model, method, compute, options, portion, prepare)
-    return loop.run(work, items, options=options)
 
+    def batches(todo: Sequence[Item]) -> Iterator[list[Item]]:
+        for first in range(0, len(todo), portion):
+            yield list(todo[first : first + portion])
 
-class _Items(Generic[Item, T]):
-    """Single items: the loop gets an item with its result, or with the reason why it failed."""
-
-    def __init__(
-        self,
-        results: Results[Item, T],
-        model: ModelKey,
-        method: Method,
-        compute: Callable[[Item], T],
-        options: RunOptions,
-        portion: int,
-        prepare: Callable[[Sequence[Item]], None],
-    ) -> None:
-        self.claims = claims_folder(results, model, method)
-        self._results, self._model, self._method = results, model, method
-        self._compute, self._options = compute, options
-        self._portion, self._prepare = portion, prepare
-
-    def key(self, item: Item) -> str:
-        return "\0".join(self._results.key(item))
-
-    def missing(self, items: Sequence[Item]) -> list[Item]:
-        retry = self._options.retry_failed
-        return self._results.missing(self._model, self._method, items, retry=retry)
-
-    def batches(self, items: Sequence[Item]) -> Iterator[list[Item]]:
-        for first in range(0, len(items), self._portion):
-            yield list(items[first : first + self._portion])
-
-    def compute(self, batches: Iterator[list[Item]]) -> Iterator[tuple[Item, T | UserError]]:
-        for batch in batches:
-            self._prepare(batch)
-            for number, item in enumerate(batch):
-                if number and self._options.should_stop():  # the loop has checked before the first
-                    raise Stopped("Stopped between two items.")
-                yield item, self._result(item)
-
-    def _result(self, item: Item) -> T | UserError:
+    def result_of(item: Item) -> T | UserError:
         try:
-            with self._options.device_slot():
-                return self._compute(item)
+            with options.device_slot():
+                return compute(item)
         except Stopped:
             raise
         except UserError as failure:
             return failure
 
-    def store(self, computed: tuple[Item, T | UserError]) -> tuple[list[Item], list[Item]]:
-        item, result = computed
+    def computed(batches: Iterator[list[Item]]) -> Iterator[tuple[Item, T | UserError]]:
+        for batch in batches:
+            prepare(batch)
+            for number, item in enumerate(batch):
+                if number and options.should_stop():  # the loop has checked before the first
+                    raise Stopped("Stopped between two items.")
+                yield item, result_of(item)
+
+    def store(outcome: tuple[Item, T | UserError]) -> tuple[list[Item], list[Item]]:
+        item, result = outcome
         if isinstance(result, UserError):
-            self._results.put_failures(self._model, self._method, [(item, str(result))])
+            results.put_failures(model, method, [(item, str(result))])
             return [], [item]
-        self._results.put(self._model, self._method, [(item, result)])
+        results.put(model, method, [(item, result)])
         return [item], []
+
+    work = loop.Work(
+        claims_folder(results, model, method),
+        key=lambda item: "\0".join(results.key(item)),
+        missing=partial(results.missing, model, method, retry=options.retry_failed),
+        batches=batches,
+        compute=computed,
+        store=store,
+    )
+    return loop.run(work, items, options=options)
 
 
 def claims_folder(results: Results[Item, T], model: ModelKey, method: Method) -> Path:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from poslens.attribution.errors import Stopped, Unavailable
 from poslens.cache.jobs.claims import Claims
@@ -60,36 +60,26 @@ class RunOptions:
     on_stage: Callable[[str], None] = lambda stage: None
 
 
-class Work(Protocol[Item, Computed]):
-    """What a run computes and stores. `claims` is the folder in which runs on the same results
-    record their claims."""
+@dataclass(frozen=True, slots=True)
+class Work(Generic[Item, Computed]):
+    """What a run computes and stores. Runs on the same results record their claims in the folder
+    `claims`.
+
+    `key` identifies an item, including everything its result depends on, to other runs. `missing`
+    returns those items that still have to be computed, and `batches` splits items into the batches
+    that are claimed together. `compute` yields computed portions in any order, and takes a batch
+    only when it can be computed, so that it is not claimed too early; it raises `Stopped` if the
+    run was cancelled within a batch. `store` stores one portion in one transaction, durable when it
+    returns, and returns the items that now have a result, and those that failed; it raises a
+    `UserError` if the portion can't be written.
+    """
 
     claims: Path
-
-    def key(self, item: Item) -> str:
-        """Identifies the item, including everything its result depends on, to other runs."""
-
-    def missing(self, items: Sequence[Item]) -> list[Item]:
-        """Those of `items` that still have to be computed."""
-
-    def batches(self, items: Sequence[Item]) -> Iterator[list[Item]]:
-        """The items, split into the batches that are claimed together."""
-
-    def compute(self, batches: Iterator[list[Item]]) -> Iterator[Computed]:
-        """Yield computed portions, each stored in one transaction, in any order. A batch is taken
-        only when it can be computed, so that it is not claimed too early.
-
-        Raises:
-            Stopped: the run was cancelled within a batch.
-        """
-
-    def store(self, computed: Computed) -> tuple[list[Item], list[Item]]:
-        """Store one portion in one transaction; durable when this returns. Returns the items that
-        now have a result, and those that failed.
-
-        Raises:
-            UserError: the portion can't be written.
-        """
+    key: Callable[[Item], str]
+    missing: Callable[[Sequence[Item]], list[Item]]
+    batches: Callable[[Sequence[Item]], Iterator[list[Item]]]
+    compute: Callable[[Iterator[list[Item]]], Iterator[Computed]]
+    store: Callable[[Computed], tuple[list[Item], list[Item]]]
 
 
 def run(
