@@ -48,15 +48,12 @@ def of_folder(names: tuple[str, ...]) -> tuple[str | None, str]:
     set's name in front. A language that no name tells is None.
     """
     own = names[-1]
-    inner = own.lower()
-    outer = names[-2].lower() if len(names) > 1 else ""
-    bare, code = _ending(inner)
-    if code is None and outer.startswith("beir"):
-        code = _ending(outer)[1]
-    forum = _ending(outer)[0] == "cqadupstack"
-    if code is None and forum:
-        code = _ending(outer)[1]
-    if code is None and (bare in _BEIR or forum):
+    bare, code = _ending(own.lower())
+    outer, outer_code = _ending(names[-2].lower() if len(names) > 1 else "")
+    forum = outer == "cqadupstack"
+    if code is None and (forum or outer.startswith("beir")):
+        code = outer_code
+    if code is None and (forum or bare in _BEIR):
         code = "eng"
     name = own[: len(bare)]
     return code, f"cqadupstack/{name}" if forum else name

@@ -33,7 +33,6 @@ from poslens.cache.storage.codec import Fields
 from poslens.cache.storage.files import ModelKey
 
 T = TypeVar("T")
-Read = Callable[[Any], Any]
 
 _MAX_INT = 2**31 - 1
 _MAX_FLOAT = float(np.finfo(np.float32).max)
@@ -106,8 +105,7 @@ class Schema(Generic[T]):
         hints = get_type_hints(kind, include_extras=True)
         declared = [field for field in fields(kind) if field.name not in unstored]  # type: ignore[arg-type]
         self._stored = {names.get(field.name, field.name): field.name for field in declared}
-        self._readers = {field.name: _reader(hints[field.name]) for field in declared}
-        self._packs = {field.name: _packer(hints[field.name]) for field in declared}
+        self._forms = {field.name: _form(hints[field.name]) for field in declared}
         self._required = {
             names.get(field.name, field.name)
             for field in declared
@@ -117,7 +115,7 @@ class Schema(Generic[T]):
     def pack(self, result: T) -> Fields:
         """The stored fields of a result, as JSON values."""
         return {
-            stored: self._packs[name](getattr(result, name))
+            stored: self._forms[name].pack(getattr(result, name))
             for stored, name in self._stored.items()
         }
 
@@ -131,7 +129,7 @@ class Schema(Generic[T]):
             raise Misfit("other fields")
         try:
             values = {
-                self._stored[name]: self._readers[self._stored[name]](value)
+                self._stored[name]: self._forms[self._stored[name]].read(value)
                 for name, value in fields.items()
             }
             return self._kind(**{**values, **self._given(owner)})
@@ -151,44 +149,48 @@ def register(schema: Schema[T]) -> Schema[T]:
     return schema
 
 
-def _reader(hint: Any) -> Read:
-    """A function that validates a JSON value against an annotation and converts it."""
-    if hint in _PLAIN:
-        return _PLAIN[hint]
+class _Form(NamedTuple):
+    """How values of an annotation are read from JSON values, which may be forged, and packed."""
+
+    read: Callable[[Any], Any]
+    pack: Callable[[Any], Any]
+
+
+def _form(hint: Any) -> _Form:
     origin, arguments = get_origin(hint), get_args(hint)
+    if hint in _READERS:
+        return _Form(_READERS[hint], _plain)
     if origin is Annotated and isinstance(arguments[1], Packed):
         packed, dtype = arguments[1], _dtype(arguments[0])
-        return lambda value: _finite(packed.unpack(value, dtype))
+        return _Form(lambda value: _finite(packed.unpack(value, dtype)), packed.pack)
     if origin is np.ndarray:
-        return _array_reader(_dtype(hint))
+        return _Form(_array_reader(_dtype(hint)), _plain)
     if origin is Literal:
-        return _choice_reader(arguments)
-    if origin in (Union, UnionType):
-        return _optional_reader(arguments)
-    if origin is tuple:
-        return _tuple_reader(arguments)
-    if is_dataclass(hint) and isinstance(hint, type):
-        schema = Schema(hint)
-        return lambda value: _nested(schema, value)
-    raise TypeError(f"{hint} has no form as JSON")
-
-
-def _packer(hint: Any) -> Read:
-    """A function that converts a value of this annotation to JSON values."""
-    if get_origin(hint) is Annotated:
-        packed: Packed = get_args(hint)[1]
-        return packed.pack
-    if is_dataclass(hint) and isinstance(hint, type):
-        return Schema(hint).pack
-    origin, arguments = get_origin(hint), get_args(hint)
+        return _Form(_choice_reader(arguments), _plain)
     if origin in (Union, UnionType):
         (argument,) = (each for each in arguments if each is not NoneType)
-        inner = _packer(argument)
-        return lambda value: None if value is None else inner(value)
+        read, pack = _form(argument)
+        return _Form(
+            lambda value: None if value is None else read(value),
+            lambda value: None if value is None else pack(value),
+        )
     if origin is tuple and arguments[-1] is Ellipsis:
-        each_of = _packer(arguments[0])
-        return lambda value: [each_of(each) for each in value]
-    return _plain
+        read, pack = _form(arguments[0])
+        return _Form(
+            lambda value: tuple(map(read, _list(value))), lambda value: list(map(pack, value))
+        )
+    if origin is tuple:
+        readers = [_form(each).read for each in arguments]
+        return _Form(
+            lambda value: tuple(
+                read(each) for read, each in zip(readers, _list(value), strict=True)
+            ),
+            _plain,
+        )
+    if is_dataclass(hint) and isinstance(hint, type):
+        schema = Schema(hint)
+        return _Form(lambda value: _nested(schema, value), schema.pack)
+    raise TypeError(f"{hint} has no form as JSON")
 
 
 def _plain(value: Any) -> Any:
@@ -223,18 +225,7 @@ def _str(value: Any) -> str:
     return value
 
 
-def _none(value: Any) -> None:
-    if value is not None:
-        raise Misfit("not null")
-
-
-_PLAIN: dict[Any, Read] = {
-    bool: _bool,
-    int: _int,
-    float: _float,
-    str: _str,
-    NoneType: _none,
-}
+_READERS: dict[Any, Callable[[Any], Any]] = {bool: _bool, int: _int, float: _float, str: _str}
 
 
 def _dtype(hint: Any) -> np.dtype[Any]:
@@ -249,13 +240,11 @@ def _finite(values: np.ndarray) -> np.ndarray:
     return values
 
 
-def _array_reader(dtype: np.dtype[Any]) -> Read:
+def _array_reader(dtype: np.dtype[Any]) -> Callable[[Any], Any]:
     whole = dtype.kind == "i"
 
     def read(value: Any) -> np.ndarray:
-        if type(value) is not list:
-            raise Misfit("no array")
-        values = np.array(value)
+        values = np.array(_list(value))
         if values.size and values.dtype.kind not in ("i" if whole else "if"):
             raise Misfit("not numbers")
         with np.errstate(over="ignore"):
@@ -264,7 +253,7 @@ def _array_reader(dtype: np.dtype[Any]) -> Read:
     return read
 
 
-def _choice_reader(choices: tuple[Any, ...]) -> Read:
+def _choice_reader(choices: tuple[Any, ...]) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:
         if type(value) is not str or value not in choices:
             raise Misfit("none of the choices")
@@ -273,24 +262,10 @@ def _choice_reader(choices: tuple[Any, ...]) -> Read:
     return read
 
 
-def _optional_reader(arguments: tuple[Any, ...]) -> Read:
-    (argument,) = (each for each in arguments if each is not NoneType)
-    inner = _reader(argument)
-    return lambda value: None if value is None else inner(value)
-
-
-def _tuple_reader(arguments: tuple[Any, ...]) -> Read:
-    any_length = arguments[-1] is Ellipsis
-    inner = [_reader(each) for each in arguments if each is not Ellipsis]
-
-    def read(value: Any) -> tuple[Any, ...]:
-        if type(value) is not list:
-            raise Misfit("no list")
-        if any_length:
-            return tuple(map(inner[0], value))
-        return tuple(each(part) for each, part in zip(inner, value, strict=True))
-
-    return read
+def _list(value: Any) -> list[Any]:
+    if type(value) is not list:
+        raise Misfit("no list")
+    return value
 
 
 def _nested(schema: Schema[Any], value: Any) -> Any:
