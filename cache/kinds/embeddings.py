@@ -122,33 +122,21 @@ def embed(
         UserError: a text can't be embedded, or the store can't be written; vectors stored before
             remain.
     """
-    arrays = store.select(model, side, texts, retriever.width)
-    todo = [text for text in dict.fromkeys(texts) if text not in arrays]
-    started, computed = time.perf_counter(), 0
+    texts = list(dict.fromkeys(texts))
+    started, done, computed = time.perf_counter(), 0, 0
 
     def progress(stopped: bool = False) -> Progress:
-        return Progress(
-            len(arrays) + len(todo),
-            len(arrays) + computed,
-            computed,
-            0,
-            time.perf_counter() - started,
-            stopped,
-        )
+        seconds = time.perf_counter() - started
+        return Progress(len(texts), done, computed, 0, seconds, stopped)
 
-    options.on_progress(progress())
+    def on_texts(stored: int, new: int) -> None:
+        nonlocal done, computed
+        done += stored + new
+        computed += new
+        options.on_progress(progress())
+
     try:
-        for batch, vectors in read_texts(
-            retriever,
-            todo,
-            side,
-            should_stop=options.should_stop,
-            device_slot=options.device_slot,
-            cached=recent_texts(store.root, model, retriever),
-        ):
-            store.put(model, side, zip(batch, vectors.float().cpu().numpy(), strict=True))
-            computed += len(batch)
-            options.on_progress(progress())
+        embedded(retriever, model, side, texts, store, options, on_texts)
     except Unavailable:
         raise
     except Stopped:
@@ -175,19 +163,18 @@ def embedded(
     arrays = store.select(model, side, texts, retriever.width)
     missing = [text for text in texts if text not in arrays]
     on_texts(len(texts) - len(missing), 0)
-    if missing:
-        told = 0
-
-        def tell(progress: Progress) -> None:
-            nonlocal told
-            on_texts(0, progress.computed - told)
-            told = progress.computed
-
-        counted = RunOptions(options.should_stop, tell, options.device_slot)
-        done = embed(retriever, model, side, missing, store, options=counted)
-        if done.stopped:
-            raise Stopped("Stopped before all texts were embedded; vectors are kept.")
-        arrays |= store.select(model, side, missing, retriever.width)
+    for batch, vectors in read_texts(
+        retriever,
+        dict.fromkeys(missing),
+        side,
+        should_stop=options.should_stop,
+        device_slot=options.device_slot,
+        cached=recent_texts(store.root, model, retriever),
+    ):
+        computed = dict(zip(batch, vectors.float().cpu().numpy(), strict=True))
+        store.put(model, side, computed.items())
+        arrays |= computed
+        on_texts(0, len(batch))
     return arrays, len(missing)
 
 
