@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from poslens.attribution.pairs import Pairs
 from poslens.attribution.types import TextPair
-from poslens.cache.keys import text_number
+from poslens.cache.keys import signed, text_fingerprint
 
 
 class _BriefPairs(Pairs):
@@ -18,7 +18,7 @@ class _BriefPairs(Pairs):
 
     @cached_property
     def texts(self) -> NDArray[np.int64]:
-        return np.fromiter(map(text_number, self), np.int64, len(self))
+        return np.fromiter((signed(text_fingerprint(pair)) for pair in self), np.int64, len(self))
 
 
 def columns_of(pairs: Sequence[TextPair]) -> Pairs:

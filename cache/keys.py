@@ -96,11 +96,6 @@ def signed(fingerprint: str) -> int:
     return int.from_bytes(bytes.fromhex(fingerprint), "big", signed=True)
 
 
-def text_number(pair: TextPair) -> int:
-    """The pair's text fingerprint as a signed 64-bit integer."""
-    return signed(text_fingerprint(pair))
-
-
 @dataclass(frozen=True, slots=True)
 class UsedModel:
     """A model as it would be used here: `fingerprint` is its key in the store, `weights` that of

@@ -105,18 +105,14 @@ class Claims:
         for path in list(self._folder.glob("*.alive")):
             if path.stem == self._name:
                 continue
-            lock = FileLock(path, blocking=False)
-            try:
-                lock.acquire()
-            except Timeout:
-                held: set[str] = set()
-                for portion in self._folder.glob(f"{path.stem}.*.json"):
-                    with suppress(FileNotFoundError):  # released in the meantime
-                        held |= set(json.loads(portion.read_text()))
-                yield held
+            if not _is_held(path):
+                self._remove(path.stem)
                 continue
-            lock.release()
-            self._remove(path.stem)
+            held: set[str] = set()
+            for portion in self._folder.glob(f"{path.stem}.*.json"):
+                with suppress(FileNotFoundError):  # released in the meantime
+                    held |= set(json.loads(portion.read_text()))
+            yield held
 
     def _jobs(self) -> int:
         path = self._folder / "jobs"
@@ -141,15 +137,19 @@ def at_work(folder: Path) -> int:
     nothing."""
     active = 0
     for path in folder.glob("*.alive"):
-        lock = FileLock(path, blocking=False)
-        try:
-            lock.acquire()
-            lock.release()
-        except Timeout:
-            active += 1
-        except OSError:
-            continue
+        with suppress(OSError):
+            active += _is_held(path)
     return active
+
+
+def _is_held(path: Path) -> bool:
+    lock = FileLock(path, blocking=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        return True
+    lock.release()
+    return False
 
 
 @contextmanager
