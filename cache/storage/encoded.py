@@ -35,21 +35,6 @@ class EncodedResults:
     curves: Array
     magnitudes: Array
 
-    def __len__(self) -> int:
-        return len(self.payloads)
-
-    def at(self, places: Sequence[int]) -> EncodedResults:
-        """The results at these indices."""
-        curves, same = self.curves[places], self.magnitudes is self.curves
-        return EncodedResults(
-            [self.payloads[place] for place in places],
-            self.scores[places],
-            self.tokens[places],
-            self.truncated[places],
-            curves,
-            curves if same else self.magnitudes[places],
-        )
-
 
 def encoded(results: Sequence[tuple[TextPair, Attribution]], method: Method) -> EncodedResults:
     """Results of `method`, encoded as columns.

@@ -237,9 +237,3 @@ def forget_below(folder: Path) -> None:
     with _guard:
         for path in [path for path in _kept if path.is_relative_to(folder)]:
             del _kept[path]
-
-
-def forget_all() -> None:
-    """Drop all cached indices."""
-    with _guard:
-        _kept.clear()

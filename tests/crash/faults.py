@@ -330,13 +330,13 @@ def _after(
     pipe: int,
 ) -> Iterator[str]:
     """What is wrong after a fault, before and after a run that resumes without one."""
-    index.forget_all()
+    index.forget_below(Path("/"))
     store, curves, reasons = Store(folder / "cache"), *right
     if work is into_parts and (folder / "parts").is_dir():
         # Parts hold what was acknowledged; a store takes it from there.
         if ingest(store, PartFolder(folder / "parts")).problems:
             yield "unsound"
-        index.forget_all()
+        index.forget_below(Path("/"))
     there, failed = _shown(store, setting.pairs)
     if told.names - there.keys() - failed.keys():
         yield "lost"
@@ -347,7 +347,7 @@ def _after(
     if not _whole(store) or not _exported_whole(folder):
         yield "unsound"
     work(setting, folder, pipe)
-    index.forget_all()
+    index.forget_below(Path("/"))
     if _shown(store, setting.pairs) != right or _aggregate(store, setting.pairs) != aggregate:
         yield "wrong"
     for pair in setting.pairs:

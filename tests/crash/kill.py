@@ -128,7 +128,7 @@ def kill(
         acknowledged += len(names)
         done += killed
         # What this process remembers of files is of no use: they are another process's doing.
-        index.forget_all()
+        index.forget_below(Path("/"))
         store = Store(folder)
         curves, failed = _shown(store, METHOD, pairs)
         lost += len(told - curves.keys() - failed.keys())

@@ -93,7 +93,7 @@ def load(root: Path, writers: int, readers: int, operations: int) -> Outcome:
         editions = {name: n for part in writing for name, n in part.get().items()}
         seen = [part.get() for part in reading]
     seconds = time.perf_counter() - started
-    index.forget_all()
+    index.forget_below(Path("/"))
     found = everything(Store(root), MODEL, METHOD)
     stored = dict(zip(found.pair_ids, found.scores.tolist(), strict=True))
     curves = dict(zip(found.pair_ids, found.curves, strict=True))

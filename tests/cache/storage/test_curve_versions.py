@@ -69,7 +69,7 @@ def test_signed_curves_come_back_with_their_magnitudes(store: Store, result) -> 
         store.put(MODEL, SIGNED, stored[-1:])
     assert (np.abs(document_curve(stored[0][1])) < document_magnitudes(stored[0][1])).any()
     same(store, SIGNED, stored)
-    poslens.cache.storage.index.forget_all()
+    poslens.cache.storage.index.forget_below(Path("/"))
     same(store, SIGNED, stored)
     point = make_method("decomposition", {"resampling": "point", "normalization": "max"})
     same(store, point, stored[::-1])
@@ -195,7 +195,7 @@ def test_curves_over_whole_texts_do_not_travel_and_are_made_again(
     with closing(sqlite3.connect(store.path(MODEL, UNSIGNED))) as db:  # the only ones there
         db.execute("DELETE FROM block WHERE name = ?", (blocks.curve_name(UNSIGNED),))
         db.commit()
-    poslens.cache.storage.index.forget_all()
+    poslens.cache.storage.index.forget_below(Path("/"))
     path = tmp_path / "out.parquet"
     export(store, listing(store), path, poslens="1")
     for row, (_, attribution) in zip(pq.read_table(path).to_pylist(), stored, strict=True):

@@ -110,7 +110,7 @@ def test_a_superseded_result_leaves_no_trace_in_aggregates(store: Store, result,
         new += put(store, result, [name], document=f"another text of {name} with more words in it")
     for fresh in (False, True):
         if fresh:
-            poslens.cache.storage.index.forget_all()
+            poslens.cache.storage.index.forget_below(Path("/"))
         found = everything(store, MODEL, METHOD)
         assert sorted(found.pair_ids) == sorted(names)
         expected = {pair.pair_id: document_curve(a, METHOD).tobytes() for pair, a in new}
@@ -182,7 +182,7 @@ def test_a_writer_that_holds_a_dropped_file_loses_nothing_and_harms_nobody(
     assert child.wait(60) == 0
     assert log.exists() and log.stat().st_ino == inode, "a log was deleted by its name"
     put(store, result, ["last"])
-    poslens.cache.storage.index.forget_all()
+    poslens.cache.storage.index.forget_below(Path("/"))
     assert sorted(everything(store, MODEL, METHOD).pair_ids) == ["last", "later", "mine"]
     with sql(store) as db:
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -287,7 +287,7 @@ def damage(store: Store, column: str, which: str) -> None:
         number, value = db.execute(f"SELECT id, {column} FROM block WHERE {which}").fetchone()
         changed = value + 1 if isinstance(value, int) else value[:30] + b"\x7f" + value[31:]
         db.execute(f"UPDATE block SET {column} = ? WHERE id = ?", (changed, number))
-    poslens.cache.storage.index.forget_all()
+    poslens.cache.storage.index.forget_below(Path("/"))
 
 
 @pytest.mark.parametrize("what", ["removed", "replaced"])
@@ -302,7 +302,7 @@ def test_what_a_damaged_block_superseded_does_not_come_back(
         kept += put(store, result, ["a"], document="another text of a with more words")
     with sql(store) as db:
         db.execute("UPDATE block SET checksum = 0 WHERE id = (SELECT max(id) FROM block)")
-    poslens.cache.storage.index.forget_all()
+    poslens.cache.storage.index.forget_below(Path("/"))
     assert store.missing(MODEL, METHOD, [pair for pair, _ in stored]) == [stored[0][0]]
     same_curves(store, kept)
     assert sorted(everything(store, MODEL, METHOD).pair_ids) == sorted(p.pair_id for p, _ in kept)
@@ -518,7 +518,7 @@ def test_a_read_only_folder_is_read_and_not_written(store: Store, result) -> Non
         pytest.skip("this machine lets nobody mount")
     try:
         subprocess.run(["mount", "-o", "remount,ro,bind", folder], check=True, capture_output=True)
-        poslens.cache.storage.index.forget_all()
+        poslens.cache.storage.index.forget_below(Path("/"))
         same_curves(store, stored)
         assert store.get(MODEL, METHOD, stored[0][0]) is not None
         assert listing(store)[0].results == 2

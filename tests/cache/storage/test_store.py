@@ -192,7 +192,7 @@ def test_encoded_elsewhere_is_the_same_and_the_last_of_a_pair_counts(
     stored = [result(name) for name in ("a", "b", "a")]
     stored[2] = (stored[0][0], replace(stored[1][1], pair_id="a"))
     sent = encoded(stored, METHOD)
-    halves = joined([sent.at([0, 1]), sent.at([2])])
+    halves = joined([encoded(stored[:2], METHOD), encoded(stored[2:], METHOD)])
     for name, given in (("whole", sent), ("halves", halves)):
         other = Store(tmp_path / name)
         other.put_encoded(MODEL, METHOD, [pair for pair, _ in stored], given)
