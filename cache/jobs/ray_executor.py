@@ -92,12 +92,14 @@ class _Worker:
     def compute(self, texts: pa.Array, rows: list[_Row]) -> _Answer:
         """Compute a batch; the answer refers to rows by index."""
         batch = [row.pair(texts) for row in rows]
+        number_of = {id(pair): number for number, pair in enumerate(batch)}
         outcomes = attribute_batch(self._loaded(), self._method, batch, self._halving)
-        done = [n for n, outcome in enumerate(outcomes) if outcome.attribution is not None]
-        encoded_batch = computed(outcomes, self._method)
-        rest = [n for n in range(len(rows)) if n not in set(done)]
-        reasons = [reason for _, reason in encoded_batch.failures]
-        return _Answer(done, encoded_batch.results, list(zip(rest, reasons, strict=True)))
+        outcome = computed(outcomes, self._method)
+        return _Answer(
+            [number_of[id(pair)] for pair in outcome.pairs],
+            outcome.results,
+            [(number_of[id(pair)], reason) for pair, reason in outcome.failures],
+        )
 
 
 @dataclass(frozen=True, slots=True)
