@@ -28,13 +28,13 @@ from pyarrow import fs
 from poslens.attribution.errors import UserError
 from poslens.attribution.isolated import Reader
 from poslens.attribution.paths import sync_folder
-from poslens.attribution.types import Attribution, Method, TextPair
+from poslens.attribution.types import Method, TextPair
 from poslens.cache.exchange.incoming import LIMITS, require_readable, require_whole
 from poslens.cache.exchange.parquet_file import RowSource, SealedWriter, opened
 from poslens.cache.exchange.rows import ingested
 from poslens.cache.exchange.transfer import Report, Taken, take
 from poslens.cache.keys import method_fingerprint, text_fingerprint
-from poslens.cache.storage.encoded import EncodedResults, encoded
+from poslens.cache.storage.encoded import Destination, EncodedResults
 from poslens.cache.storage.rows import ROW, attribution_rows
 from poslens.cache.storage.store import ModelKey, Store
 
@@ -146,32 +146,13 @@ def folder_of(model: ModelKey, method: Method) -> str:
     return f"{model.fingerprint}/{method.name}-{method_fingerprint(method)}"
 
 
-class PartWriter:
-    """Publishes results as parts, with the same methods as a `Store`: once `put` returns, the part
-    is complete and durable.
-
-    `root` is a local folder of this host; jobs that use it share work through it, as they do
-    through a store's folder.
-    """
+class PartWriter(Destination):
+    """Publishes results as parts. Jobs of this host that use `root` share work through it, as they
+    do through a store's folder."""
 
     def __init__(self, place: PartFolder, root: Path, poslens: str) -> None:
         self.place, self.root, self._poslens = place, root.absolute(), poslens
         self._seen: dict[str, dict[Key, bool]] = {}
-
-    def put(
-        self,
-        model: ModelKey,
-        method: Method,
-        results: Sequence[tuple[TextPair, Attribution]],
-        failures: Sequence[tuple[TextPair, str]] = (),
-    ) -> None:
-        """Publish results with their curves, and the reasons why other pairs failed, as one part.
-
-        Raises:
-            UserError: the folder can't be written.
-        """
-        pairs = [pair for pair, _ in results]
-        self.put_encoded(model, method, pairs, encoded(results, method), failures)
 
     def put_encoded(
         self,
@@ -181,11 +162,7 @@ class PartWriter:
         results: EncodedResults,
         failures: Sequence[tuple[TextPair, str]] = (),
     ) -> None:
-        """Publish results [n] of `pairs` [n] that are already encoded, and failures, as one part.
-
-        Raises:
-            UserError: the folder can't be written.
-        """
+        """Publish results and failures as one part."""
         payloads = pa.array([*results.payloads, *([None] * len(failures))], pa.binary())
         rows = attribution_rows(method, pairs, results, failures)
         rows = rows.append_column(ROW.field("payload"), payloads)
@@ -203,12 +180,6 @@ class PartWriter:
             writer.write(source, rows)
         self.place.write(name, stream.getvalue(), replace=there)
         self._seen[name] = _keys_of(rows)
-
-    def put_failures(
-        self, model: ModelKey, method: Method, failures: Sequence[tuple[TextPair, str]]
-    ) -> None:
-        """Publish the reasons why pairs failed."""
-        self.put(model, method, [], failures)
 
     def missing(
         self, model: ModelKey, method: Method, pairs: Sequence[TextPair], *, retry: bool = False

@@ -19,7 +19,7 @@ from poslens.attribution.types import Method, TextPair
 from poslens.cache.jobs import loop
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.keys import method_fingerprint, text_fingerprint
-from poslens.cache.storage.encoded import EncodedResults, encoded, joined
+from poslens.cache.storage.encoded import Destination, EncodedResults, encoded, joined
 from poslens.cache.storage.store import ModelKey
 
 if TYPE_CHECKING:
@@ -69,28 +69,6 @@ class Executor(Protocol):
     def compute(self, batches: Iterator[list[TextPair]]) -> Iterator[Computed]:
         """Yield the outcomes of batches, one or several at a time and in any order. A batch is
         taken from the iterator only when a device is free, so that it is not claimed too early."""
-
-
-class Destination(Protocol):
-    """Where results are stored: a `Store`, or a `part_files.PartWriter`. `root` is a local folder
-    of this host in which its jobs record their claims."""
-
-    root: Path
-
-    def missing(
-        self, model: ModelKey, method: Method, pairs: Sequence[TextPair], *, retry: bool = False
-    ) -> list[TextPair]:
-        """The pairs with neither a result nor, unless `retry`, a failure."""
-
-    def put_encoded(
-        self,
-        model: ModelKey,
-        method: Method,
-        pairs: Sequence[TextPair],
-        results: EncodedResults,
-        failures: Sequence[tuple[TextPair, str]] = (),
-    ) -> None:
-        """Store results of `pairs` and failures in one transaction; durable when this returns."""
 
 
 class OneDevice:

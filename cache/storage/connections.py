@@ -115,15 +115,14 @@ def connection(path: Path, create: bool) -> Iterator[sqlite3.Connection | None]:
         yield None
         return
     file, db = borrowed
+    usable = True
     try:
         yield db
     except sqlite3.Error:
-        _give_back(file, db, usable=False)
+        usable = False
         raise
-    except BaseException:
-        _give_back(file, db)
-        raise
-    _give_back(file, db)
+    finally:
+        _give_back(file, db, usable)
 
 
 def _borrow(path: Path, create: bool) -> tuple[_File, sqlite3.Connection] | None:
@@ -156,7 +155,7 @@ def _borrow(path: Path, create: bool) -> tuple[_File, sqlite3.Connection] | None
         return file, db
 
 
-def _give_back(file: _File, db: sqlite3.Connection, usable: bool = True) -> None:
+def _give_back(file: _File, db: sqlite3.Connection, usable: bool) -> None:
     crowded: list[_File] = []
     unwanted: sqlite3.Connection | None = None
     with _guard:
@@ -188,10 +187,12 @@ def retire(path: Path) -> None:
             _retire(file)
 
 
-def release(folder: Path) -> None:
-    """Close this process's idle connections to files below `folder`."""
+def release(folder: Path | None = None) -> None:
+    """Close this process's idle connections to files below `folder`, or to all files."""
     with _guard:
-        own = [file for path, file in _files.items() if path.is_relative_to(folder)]
+        own = [
+            file for path, file in _files.items() if folder is None or path.is_relative_to(folder)
+        ]
     for file in own:
         _shut(file)
 
@@ -331,13 +332,6 @@ def _frozen(path: Path) -> Iterator[sqlite3.Connection | None]:
         db.close()
 
 
-def _close_all() -> None:
-    with _guard:
-        rest = list(_files.values())
-    for file in rest:
-        _shut(file)
-
-
 _inherited: list[object] = []
 
 
@@ -349,7 +343,7 @@ def _after_fork() -> None:
     _files.clear()
 
 
-atexit.register(_close_all)
+atexit.register(release)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 

@@ -1,10 +1,12 @@
-"""Encoded results as columns, as the store writes them. The process that computes results also
+"""Encoded results as columns, and where they are stored. The process that computes results also
 encodes them, on any machine, so that the writer only copies bytes."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +22,7 @@ from poslens.attribution.types import (
     TokenizedText,
 )
 from poslens.cache.storage.codec import PackedText, encode, pack_text
+from poslens.cache.storage.files import ModelKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +97,59 @@ def curve_columns(
             magnitudes = score_curves([np.abs(values) for values in scores], method)
     same = magnitudes is curves or np.array_equal(curves, magnitudes, equal_nan=True)
     return curves, curves if same else magnitudes
+
+
+class Destination(ABC):
+    """Where the results of a run are stored: a `Store`, or a `part_files.PartWriter`. `root` is a
+    local folder of this host in which its jobs record their claims."""
+
+    root: Path
+
+    @abstractmethod
+    def missing(
+        self, model: ModelKey, method: Method, pairs: Sequence[TextPair], *, retry: bool = False
+    ) -> list[TextPair]:
+        """The pairs with neither a result nor, unless `retry`, a stored failure.
+
+        Raises:
+            UserError: the folder can't be read.
+        """
+
+    @abstractmethod
+    def put_encoded(
+        self,
+        model: ModelKey,
+        method: Method,
+        pairs: Sequence[TextPair],
+        results: EncodedResults,
+        failures: Sequence[tuple[TextPair, str]] = (),
+    ) -> None:
+        """Store results [n] of `pairs` [n] with their curves, and the reasons why other pairs
+        failed, so that a resumed run doesn't retry those. One transaction, or one part; durable
+        when this returns.
+
+        Raises:
+            UserError: the folder can't be written (permissions, a full disk).
+        """
+
+    def put(
+        self,
+        model: ModelKey,
+        method: Method,
+        results: Sequence[tuple[TextPair, Attribution]],
+        failures: Sequence[tuple[TextPair, str]] = (),
+    ) -> None:
+        """Encode results, and store them and failures as `put_encoded` does.
+
+        Raises:
+            UserError: the folder can't be written (permissions, a full disk), or a result is larger
+                than the store's limit.
+        """
+        pairs = [pair for pair, _ in results]
+        self.put_encoded(model, method, pairs, encoded(results, method), failures)
+
+    def put_failures(
+        self, model: ModelKey, method: Method, failures: Sequence[tuple[TextPair, str]]
+    ) -> None:
+        """Store the reasons why pairs failed."""
+        self.put(model, method, [], failures)

@@ -213,9 +213,9 @@ def open_for_writing(path: Path, create: bool = True) -> Iterator[sqlite3.Connec
             fresh = False
             try:
                 fresh = create_schema(db)
-                pages = _pages(db)
+                pages = _pragma(db, "page_count")
                 yield db
-                written = (_pages(db) - pages + 4) * _page_size(db)
+                written = (_pragma(db, "page_count") - pages + 4) * _pragma(db, "page_size")
                 db.execute("COMMIT")
             except BaseException:
                 # SQLite rolls back by itself if the disk is full or fails.
@@ -228,14 +228,8 @@ def open_for_writing(path: Path, create: bool = True) -> Iterator[sqlite3.Connec
             checkpoint(path, db, written)
 
 
-def _pages(db: sqlite3.Connection) -> int:
-    pages: int = db.execute("PRAGMA page_count").fetchone()[0]
-    return pages
-
-
-def _page_size(db: sqlite3.Connection) -> int:
-    size: int = db.execute("PRAGMA page_size").fetchone()[0]
-    return size
+def _pragma(db: sqlite3.Connection, name: str) -> int:
+    return int(db.execute(f"PRAGMA {name}").fetchone()[0])
 
 
 def unlink(path: Path) -> None:

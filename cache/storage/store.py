@@ -25,7 +25,7 @@ from poslens.cache.keys import text_fingerprint
 from poslens.cache.storage import blocks, rows
 from poslens.cache.storage.blocks import Ids, curve_name
 from poslens.cache.storage.codec import DamagedPayload, decode, identity_of
-from poslens.cache.storage.encoded import EncodedResults, curve_columns, encoded
+from poslens.cache.storage.encoded import Destination, EncodedResults, curve_columns
 from poslens.cache.storage.files import LAYOUT, Files, ModelKey
 from poslens.cache.storage.index import FAILED, RESULT, BlockIndex, index_of
 from poslens.cache.storage.rows import ATTRIBUTION, Key
@@ -57,7 +57,7 @@ class StoredCurves:
         return int(self.truncated.sum())
 
 
-class Store(Files):
+class Store(Files, Destination):
     """Attributions below one folder. Any number of threads and processes may use the same
     folder."""
 
@@ -99,23 +99,6 @@ class Store(Files):
             for pair in pairs
         ]
 
-    def put(
-        self,
-        model: ModelKey,
-        method: Method,
-        results: Sequence[tuple[TextPair, Attribution]],
-        failures: Sequence[tuple[TextPair, str]] = (),
-    ) -> None:
-        """Store results with their curves, and the reasons why other pairs failed, so that a
-        resumed run doesn't retry those. One transaction, durable when this returns. Earlier results
-        of the same pairs are replaced.
-
-        Raises:
-            UserError: the folder can't be written (permissions, a full disk).
-        """
-        pairs = [pair for pair, _ in results]
-        self.put_encoded(model, method, pairs, encoded(results, method), failures)
-
     def put_encoded(
         self,
         model: ModelKey,
@@ -124,24 +107,14 @@ class Store(Files):
         results: EncodedResults,
         failures: Sequence[tuple[TextPair, str]] = (),
     ) -> None:
-        """Store results [n] of `pairs` [n] that are already encoded, and failures, in one
-        transaction; durable when this returns.
-
-        Raises:
-            UserError: the folder can't be written (permissions, a full disk).
-        """
+        """Store results, failures and curves in one transaction. Earlier results of the same pairs
+        are replaced."""
         # Built before the lock is taken, so that others wait only for the disk, not for pyarrow's
         # first conversion, which imports pandas.
         appended = rows.attribution_rows(method, pairs, results, failures)
         if appended.num_rows:
             with self.writing(model, method) as db:
                 rows.append(db, appended, [*results.payloads, *([None] * len(failures))])
-
-    def put_failures(
-        self, model: ModelKey, method: Method, failures: Sequence[tuple[TextPair, str]]
-    ) -> None:
-        """Store the reasons why pairs failed."""
-        self.put(model, method, [], failures)
 
     # -- many ----------------------------------------------------------------------------------
 
