@@ -17,11 +17,11 @@ import pyarrow as pa
 from poslens.attribution.curves.positions import document_curve, document_magnitudes
 from poslens.attribution.types import N_BINS, Method
 from poslens.cache.storage import rows
-from poslens.cache.storage.blocks import curve_name
+from poslens.cache.storage.blocks import curve_column, curve_name
 from poslens.cache.storage.codec import DamagedPayload, decode, identity
 from poslens.cache.storage.files import Files, ModelKey
 from poslens.cache.storage.index import ABSENT, RESULT, BlockIndex, index_of
-from poslens.cache.storage.rows import ATTRIBUTION, EMBEDDING, ROW, curve_column, portion
+from poslens.cache.storage.rows import ATTRIBUTION, EMBEDDING, ROW, portion
 
 _STORED = ("kind", "dataset", "pair_id", "text", "reason", "payload")
 

@@ -153,20 +153,24 @@ def append(db: sqlite3.Connection, name: str, rows: pa.RecordBatch) -> None:
         _merge(db)
 
 
-def append_values(db: sqlite3.Connection, name: str, ids: Ids, values: Array) -> None:
-    """Add a block of curves or magnitudes [n, 100] of the results with these ids [n]."""
+def curve_column(values: Array, valid: NDArray[np.bool_] | None = None) -> pa.Array:
+    """A column of curves [n, 100], null where not `valid` [n]."""
     flat = pa.array(np.ascontiguousarray(values, np.float32).reshape(-1))
-    columns = [pa.array(ids), pa.FixedSizeListArray.from_arrays(flat, N_BINS)]
-    append(db, name, pa.RecordBatch.from_arrays(columns, schema=_VALUES))
+    mask = None if valid is None else pa.array(~valid)
+    return pa.FixedSizeListArray.from_arrays(flat, N_BINS, mask=mask)
 
 
 def append_curves(
     db: sqlite3.Connection, curve: str, ids: Ids, curves: Array, magnitudes: Array
 ) -> None:
-    """Add curves and magnitudes [n, 100], which are the same array if there are no signs."""
-    append_values(db, curve, ids, curves)
+    """Add a block of curves and one of magnitudes [n, 100] of the results with these ids [n]. Both
+    are the same array if there are no signs."""
+    named = {curve: curves}
     if magnitudes is not curves:
-        append_values(db, magnitudes_name(curve), ids, magnitudes)
+        named[magnitudes_name(curve)] = magnitudes
+    for name, values in named.items():
+        columns = [pa.array(ids), curve_column(values)]
+        append(db, name, pa.RecordBatch.from_arrays(columns, schema=_VALUES))
 
 
 def _write(db: sqlite3.Connection, name: str, rows: pa.RecordBatch) -> int:

@@ -163,11 +163,10 @@ def failures(store: Files, model: ModelKey, method: Method) -> list[Failure]:
             "ORDER BY kind != ?, id",
             (ATTRIBUTION,),
         ).fetchall()
-    return [Failure(_kind_name(kind), *row) for kind, *row in rows]
-
-
-def _kind_name(kind: str) -> str:
-    return "" if kind == ATTRIBUTION else kind.removeprefix(OTHER).partition(" ")[0]
+    return [
+        Failure("" if kind == ATTRIBUTION else kind.removeprefix(OTHER).partition(" ")[0], *row)
+        for kind, *row in rows
+    ]
 
 
 def drop_file(file: StoredFile) -> int:

@@ -138,12 +138,6 @@ def _summary(ids: Ids, rows: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
-def curve_column(values: Array, valid: np.ndarray) -> pa.Array:
-    """A column of curves [n, 100], null where not `valid` [n]."""
-    flat = pa.array(np.ascontiguousarray(values, np.float32).reshape(-1))
-    return pa.FixedSizeListArray.from_arrays(flat, N_BINS, mask=pa.array(~valid))
-
-
 def attribution_rows(
     method: Method,
     pairs: Sequence[TextPair],
@@ -176,8 +170,8 @@ def attribution_rows(
         "truncated": [*results.truncated.tolist(), *([False] * len(failures))],
         "reason": [*([None] * n), *(reason for _, reason in failures)],
         "variant": [*([blocks.curve_name(method)] * n), *gap],
-        "curve": curve_column(padded(results.curves), done),
-        "magnitudes": curve_column(padded(results.magnitudes), done)
+        "curve": blocks.curve_column(padded(results.curves), done),
+        "magnitudes": blocks.curve_column(padded(results.magnitudes), done)
         if signs
         else pa.nulls(len(everything), ROW.field("magnitudes").type),
     }
