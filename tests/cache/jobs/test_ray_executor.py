@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import psutil
+import pyarrow as pa
 import pytest
 
 from poslens.attribution.errors import UserError
@@ -29,8 +30,11 @@ from poslens.cache.jobs.ray_executor import (
     RayExecutor,
     _Answer,
     _Loaded,
+    _Row,
+    _Worker,
 )
 from poslens.cache.keys import used_model
+from poslens.cache.storage import codec
 from poslens.cache.storage.encoded import encoded
 from poslens.cache.storage.store import ModelKey
 from tests.crash.actors import Counting, processes
@@ -187,6 +191,20 @@ def test_an_actor_that_stays_unavailable_is_not_waited_for_forever(
         run(spec, [Actor(turned, float("inf")) for _ in range(2)])
     # Both are waited for at the same time, each pause by itself.
     assert UNAVAILABLE_S <= turned.now - began <= (LOADS + 1) * UNAVAILABLE_S
+
+
+def test_a_result_too_large_to_store_is_the_failure_of_its_row(
+    spec: RetrieverSpec, tiny: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = ["what pulls water", "the Moon pulls water " * 40, "the Moon"]
+    rows = [_Row(0, n, {"pair_id": f"p{n}", "dataset": "s"}) for n in (1, 2)]
+    worker = _Worker(spec, METHOD, "cpu", "auto")
+    worker._retriever = tiny("bert")
+    monkeypatch.setattr(codec, "MAX_RAW", 1500)
+    answer = worker.compute(pa.array([text.encode() for text in texts]), rows)
+    assert answer.done == [1] and len(answer.results.payloads) == 1
+    ((number, reason),) = answer.failed
+    assert number == 0 and "leave the matrix out" in reason
 
 
 def test_what_cannot_run_is_a_sentence(
