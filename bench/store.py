@@ -118,7 +118,7 @@ def curves(store: Store, n: int, folder: Path, rounds: int, cold: bool) -> list[
     np.save(folder / "curves.npy", store.curves(MODEL, METHOD, pairs).curves)
 
     def read() -> None:
-        index.forget_all()
+        index.forget_below(folder)
         store.curves(MODEL, METHOD, pairs)
 
     took = interleaved({"store": read, "numpy": lambda: np.load(folder / "curves.npy")}, rounds)
@@ -259,7 +259,10 @@ def memory(folder: Path, n: int) -> None:
             pairs.append(TextPair(f"p{k}", f"where does {k} lie", document, dataset="bench"))
         for start in range(first, len(pairs), len(results)):
             portion = pairs[start : start + len(results)]
-            store.put_encoded(MODEL, METHOD, portion, batch.at(range(len(portion))))
+            part = (
+                batch if len(portion) == len(results) else encoded(results[: len(portion)], METHOD)
+            )
+            store.put_encoded(MODEL, METHOD, portion, part)
 
     def listed() -> None:
         assert not store.missing(MODEL, METHOD, asked)

@@ -78,10 +78,7 @@ def _document(row: Row) -> AnnotatedDocument:
         tuple(_mention(mention, sentences) for mention in _objects(entity, "entity"))
         for entity in entities
     ]
-    facts = [
-        AnnotatedFact(fact[HEAD], fact[TAIL], fact[RELATION], fact[EVIDENCE] or ())
-        for fact in row[FACTS] or ()
-    ]
+    facts = [_fact(fact) for fact in row[FACTS] or ()]
     for fact in facts:
         within = all(0 <= entity < len(mentions) for entity in (fact.head, fact.tail))
         if not within or not all(0 <= place < len(sentences) for place in fact.evidence):
@@ -89,6 +86,11 @@ def _document(row: Row) -> AnnotatedDocument:
     if not all(mentions):
         raise UserError("an entity has no mention")
     return AnnotatedDocument(row[TITLE], sentences, tuple(mentions), tuple(facts))
+
+
+def _fact(row: Row) -> AnnotatedFact:
+    evidence = row[EVIDENCE]
+    return AnnotatedFact(row[HEAD], row[TAIL], row[RELATION], evidence or ())
 
 
 def _mention(row: Row, sentences: tuple[tuple[str, ...], ...]) -> Mention:

@@ -286,5 +286,5 @@ def from_pairs(data: DataSet) -> Collection:
     corpus = [
         Document(pair.pair_id, pair.document, "", pair.language) for pair in documents.values()
     ]
-    rows = [*judged, *data.rejected]
+    rows: list[Judgement | Rejection] = [*judged, *data.rejected]
     return Judged(data.name, data.title, rows, lambda: iter(corpus)).collection()

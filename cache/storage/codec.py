@@ -192,8 +192,9 @@ def _converted(raw: bytes) -> bytes:
         text, spans = header.pop(side), arrays[f"{side}_spans"]
         if spans.dtype != np.int32:
             raise TypeError("an offset is not a number")
+        tokens, (starts, ends, special) = tuple(text["tokens"]), spans.T
         limits = text["n_tokens_full"], text["max_length"]
-        texts.append(pack_text(TokenizedText(tuple(text["tokens"]), *spans.T, *limits)))
+        texts.append(pack_text(TokenizedText(tokens, starts, ends, special, *limits)))
     pair = header["pair"]
     pair |= {f"evidence_{name}": pair.pop(name) for name in ("start", "end")}
     scores = [
@@ -235,7 +236,7 @@ def _parts(raw: bytes) -> _Parts:
 
 
 # An imported file may be malicious: any value may have any type.
-_DAMAGE = (*DAMAGE, SafetensorError, UserError)
+_DAMAGE: tuple[type[Exception], ...] = (*DAMAGE, SafetensorError, UserError)
 
 
 def decode(data: bytes, model: str, method: Method, pair_id: str, identity: bytes) -> Attribution:

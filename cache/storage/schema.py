@@ -39,7 +39,7 @@ _MAX_FLOAT = float(np.finfo(np.float32).max)
 _MAX_TEXT = 5000
 
 # Exceptions that forged values can raise in the constructor of a dataclass.
-_REFUSED = (*DAMAGE, UserError, zlib.error)
+_REFUSED: tuple[type[Exception], ...] = (*DAMAGE, UserError, zlib.error)
 
 
 class Misfit(ValueError):

@@ -23,7 +23,6 @@ from poslens.attribution.retrievers.specs import RetrieverSpec, data_folder
 from poslens.attribution.text import listed
 from poslens.attribution.types import Attribution, Method, Provenance, TextPair
 from poslens.cache.jobs.attributions import (
-    Destination,
     Executor,
     OneDevice,
     claims_folder,
@@ -35,6 +34,7 @@ from poslens.cache.keys import used_model
 from poslens.cache.kinds.embeddings import EmbeddingStore
 from poslens.cache.lru_cache import LRUCache
 from poslens.cache.shipped.layer import Shipped
+from poslens.cache.storage.encoded import Destination
 from poslens.cache.storage.files import set_fallback
 from poslens.cache.storage.store import ModelKey, Store, StoredCurves
 from poslens.compute import provenance, stored_models
