@@ -92,13 +92,13 @@ class _Worker:
     def compute(self, texts: pa.Array, rows: list[_Row]) -> _Answer:
         """Compute a batch; the answer refers to rows by index."""
         batch = [row.pair(texts) for row in rows]
-        number_of = {id(pair): number for number, pair in enumerate(batch)}
+        number_of = {pair: number for number, pair in enumerate(batch)}
         outcomes = attribute_batch(self._loaded(), self._method, batch, self._halving)
         outcome = computed(outcomes, self._method)
         return _Answer(
-            [number_of[id(pair)] for pair in outcome.pairs],
+            [number_of[pair] for pair in outcome.pairs],
             outcome.results,
-            [(number_of[id(pair)], reason) for pair, reason in outcome.failures],
+            [(number_of[pair], reason) for pair, reason in outcome.failures],
         )
 
 

@@ -9,7 +9,7 @@ from poslens.attribution.datasets import DataSet
 from poslens.attribution.pairs import Pairs
 from poslens.attribution.types import TextPair
 from poslens.cache.columns import columns_of
-from poslens.cache.keys import text_fingerprint, text_number
+from poslens.cache.keys import signed, text_fingerprint
 from poslens.cache.lru_cache import forget_made
 from poslens.compute.selection import Filters, facets
 
@@ -31,7 +31,7 @@ def test_columns_are_those_of_the_pairs() -> None:
     numbers = [
         int.from_bytes(bytes.fromhex(text_fingerprint(p)), "big", signed=True) for p in PAIRS
     ]
-    assert columns.texts.tolist() == numbers == [text_number(pair) for pair in PAIRS]
+    assert columns.texts.tolist() == numbers == [signed(text_fingerprint(pair)) for pair in PAIRS]
     assert Pairs(PAIRS).texts.tolist() == numbers
     assert columns.documents.tolist() == [0, 1, 0, 2]
 

@@ -302,7 +302,7 @@ def test_few_pairs_and_a_folder_that_is_only_read_store_no_mean(
     mean(store, pairs)
     assert sql(store, "SELECT count(*) FROM block WHERE name LIKE 'mean %'") == [(0,)]
     monkeypatch.setattr(mean_curves, "MANY", 1)
-    monkeypatch.setattr(means, "put", lambda *_: (_ for _ in ()).throw(OSError("no space")))
+    monkeypatch.setattr(blocks, "append", lambda *_: (_ for _ in ()).throw(OSError("no space")))
     assert mean(store, pairs).curve.n == N
 
 
