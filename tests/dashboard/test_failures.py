@@ -62,7 +62,7 @@ def audit(compute: Compute, model: ModelKey, data: DataSet) -> None:
     audited = AUDIT.corpus(data, settings)
     (index,) = AUDIT.subjects(compute, spec("BM25", data.name), audited, settings)
     AUDIT.job(compute, index).start().wait()
-    store = store_of(compute, audited.collection)
+    store = store_of(compute, audited)
     store.ranks.put_failures(model, audit_method(WHOLE), [(store.items[0], WHY)])
 
 

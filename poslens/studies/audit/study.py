@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from poslens.attribution import datasets
@@ -123,15 +123,7 @@ PART = StudyPart(
 )
 
 
-@dataclass(frozen=True)
-class AuditCorpus:
-    """The documents that are audited, and what a reader should know about them."""
-
-    collection: Collection
-    notes: tuple[str, ...]
-
-
-class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
+class Audit(Study[Collection, AuditIndex, AuditSummary]):
     """Every sentence of a corpus is searched for in an index of the whole corpus."""
 
     name = "audit"
@@ -212,32 +204,29 @@ class Audit(Study[AuditCorpus, AuditIndex, AuditSummary]):
         """The data set without its pairs: an audit needs documents alone."""
         return DataSet(dataset, datasets.corpus_of(dataset).title, Pairs())
 
-    def corpus(self, data: DataSet, settings: Settings) -> AuditCorpus:
+    def corpus(self, data: DataSet, settings: Settings) -> Collection:
         """The whole corpus of the data set, or a sample of it."""
-        whole, notes = whole_corpus(data), []
-        collection = sample(whole, settings.documents, settings.seed)
-        if collection.drawn:
-            notes.append(f"Sample: {collection.drawn}.")
-        if rejected := whole.survey.rejected:
+        return sample(whole_corpus(data), settings.documents, settings.seed)
+
+    def notes(self, data: DataSet, corpus: Collection) -> list[str]:
+        notes = [f"Sample: {corpus.drawn}."] if corpus.drawn else []
+        if rejected := whole_corpus(data).survey.rejected:
             first = rejected[0]
             notes.append(
                 f"{len(rejected):,} rows are not documents. The first is {first.file} row "
                 f"{first.row}: {first.reason}"
             )
-        return AuditCorpus(collection, tuple(notes))
-
-    def notes(self, data: DataSet, corpus: AuditCorpus) -> list[str]:
-        return list(corpus.notes)
+        return notes
 
     def subjects(
-        self, compute: Compute, spec: RetrieverSpec, corpus: AuditCorpus, settings: Settings
+        self, compute: Compute, spec: RetrieverSpec, corpus: Collection, settings: Settings
     ) -> list[AuditIndex]:
         """One index for each way to chunk documents."""
         return [
             AuditIndex(
                 spec,
                 chunks_of(chunks),
-                corpus.collection,
+                corpus,
                 settings.top,
                 settings.search_for,
                 (settings.width or 0) / 100,

@@ -35,7 +35,7 @@ from poslens.dashboard.widgets import sending
 from poslens.export.files import attribution_frame, table_bytes
 from poslens.figures.figure_base import UNKNOWN_SYMBOL
 from poslens.figures.palettes import Style
-from poslens.studies.audit.study import AUDIT, AuditCorpus
+from poslens.studies.audit.study import AUDIT
 from poslens.studies.audit.summary import measured_limit
 from poslens.studies.bias.study import BIAS_STUDY
 from poslens.studies.bias.tables import Asked
@@ -401,15 +401,14 @@ def test_ranking_audit_and_reranking_work_on_it(server: EndpointServer, tmp_path
         one.document_ids for one in found.rankings
     ]
     settings = AUDIT.parameters.settings({"top": 2})
-    corpus = AuditCorpus(setup.collection, ())
-    (index,) = AUDIT.subjects(compute, spec, corpus, settings)
+    (index,) = AUDIT.subjects(compute, spec, setup.collection, settings)
     audit = AUDIT.job(compute, index)
     assert audit.cost() is not None
     assert finished(audit) == ""
     done = AUDIT.summarize(compute, index)
     assert done is not None and len(done.documents) == 12
     assert "to the end" in AUDIT.verdict(done)
-    (refused,) = AUDIT.subjects(compute, reranker, corpus, settings)
+    (refused,) = AUDIT.subjects(compute, reranker, setup.collection, settings)
     with pytest.raises(UserError, match="doesn't have a single vector per text"):
         AUDIT.job(compute, refused)
 

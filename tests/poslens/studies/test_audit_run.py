@@ -260,4 +260,4 @@ def test_only_documents_of_a_data_set_are_read(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(datasets, "read", lambda name: pytest.fail(f"pairs of {name} were read"))
     asked = AUDIT.parameters.settings({"documents": 12})
     data = AUDIT.read("sample")
-    assert AUDIT.corpus(data, asked).collection.drawn and not data.pairs
+    assert AUDIT.corpus(data, asked).drawn and not data.pairs
