@@ -11,7 +11,7 @@ from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.audit import TOP, require_top
 from poslens.attribution.evaluation.audit_workload import Workload, plan_workload
-from poslens.attribution.evaluation.chunk_plan import MEASURES, IndexSetting, settings_of
+from poslens.attribution.evaluation.chunk_plan import MEASURES, IndexSetting, choose, settings_of
 from poslens.attribution.evaluation.comparison import adjusted
 from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.detect import family_of
@@ -28,7 +28,7 @@ from poslens.studies.audit.run import require_family
 from poslens.studies.audit.summary import sample
 from poslens.studies.chunks.figures import shares_by_size
 from poslens.studies.chunks.run import run_plan
-from poslens.studies.chunks.summary import ChunkPlan, ChunkSummary, store_of, summary_of
+from poslens.studies.chunks.summary import ChunkPlan, ChunkSummary, store_of
 from poslens.studies.chunks.tables import TABLES
 from poslens.studies.ranking.service import searched
 from poslens.study import Figure, Study, register
@@ -229,7 +229,13 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
                 f"{next(iter(left_out.values()), 'it can read none')}"
             )
         counts = tuple((str(each.setting), len(each.documents), each.time) for each in tried)
-        return _summaries.get((*key, counts), lambda: summary_of(subject, model, tried, left_out))
+
+        def summary() -> ChunkSummary:
+            choice = choose(tried, subject.top)
+            changes = {} if choice is None else choice.changes(subject.top)
+            return ChunkSummary(subject, model, tuple(tried), left_out, choice, changes)
+
+        return _summaries.get((*key, counts), summary)
 
     def together(self, summaries: Sequence[ChunkSummary]) -> list[ChunkSummary]:
         with_p = iter(

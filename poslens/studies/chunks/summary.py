@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,7 +14,6 @@ from poslens.attribution.evaluation.chunk_plan import (
     Name,
     SettingChoice,
     Tried,
-    choose,
 )
 from poslens.attribution.evaluation.comparison import Comparison
 from poslens.attribution.evaluation.recommendation import Recommendation, setting_recommendation
@@ -97,15 +96,6 @@ class ChunkSummary:
         if self.choice is not None and self.recommendation.recommended:
             return self.choice.chosen
         return self.tried[0]
-
-
-def summary_of(
-    asked: ChunkPlan, model: ModelIdentity, tried: Sequence[Tried], left_out: Mapping[str, str]
-) -> ChunkSummary:
-    """The summary of the settings that were tried: the choice and its changes."""
-    choice = choose(tried, asked.top)
-    changes = {} if choice is None else choice.changes(asked.top)
-    return ChunkSummary(asked, model, tuple(tried), left_out, choice, changes)
 
 
 _stores: LRUCache[ChunkPlanStore] = LRUCache(8)
