@@ -34,7 +34,7 @@ class Failures(TypedDict):
     method: Method
     dataset: DataSet
     total: Annotated[int, "Number of pairs of the data set."]
-    failed: Annotated[list[FailedPair], "Number of pairs that failed."]
+    failed: Annotated[list[FailedPair], "Pairs that failed."]
 
 
 class CurveRow(TypedDict):
