@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from poslens.attribution.curves.bootstrap import Estimate
-
-Moments = Mapping[str, Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,76 +31,57 @@ class TrainingState:
     the number of steps completed, the last step, the checks so far, and the sum of losses since
     the last check."""
 
-    weights: dict[str, Tensor]
-    moments: dict[str, dict[str, Tensor]]
+    weights: Mapping[str, Tensor]
+    moments: Mapping[str, Mapping[str, Tensor]]
     step: int
     end: int
     checks: tuple[ValidationCheck, ...]
     loss: float
 
 
-class Checkpoint:
-    """A checkpoint file, always replaced atomically."""
+def write_checkpoint(path: Path, owner: str, state: TrainingState) -> None:
+    """Replace the file atomically; `owner` identifies the training."""
+    tensors = {f"weight/{name}": value.contiguous() for name, value in state.weights.items()}
+    for weight, moments in state.moments.items():
+        for name, value in moments.items():
+            tensors[f"{name}/{weight}"] = value.detach().cpu().contiguous()
+    about = {
+        "step": state.step,
+        "end": state.end,
+        "checks": [asdict(check) for check in state.checks],
+        "loss": state.loss,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_suffix(f".{os.getpid()}.new")
+    save_file(tensors, new, {"owner": owner, "state": json.dumps(about)})
+    new.replace(path)
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
 
-    def write(
-        self,
-        owner: str,
-        weights: Mapping[str, Tensor],
-        moments: Moments,
-        step: int,
-        end: int,
-        checks: Sequence[ValidationCheck],
-        loss: float,
-    ) -> None:
-        """Replace the file; `owner` identifies the training."""
-        tensors = {f"weight/{path}": value.contiguous() for path, value in weights.items()}
-        for path, named in moments.items():
-            for name, value in named.items():
-                tensors[f"{name}/{path}"] = value.detach().cpu().contiguous()
-        about = {
-            "step": step,
-            "end": end,
-            "checks": [asdict(check) for check in checks],
-            "loss": loss,
-        }
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        new = self._path.with_suffix(f".{os.getpid()}.new")
-        save_file(tensors, new, {"owner": owner, "state": json.dumps(about)})
-        new.replace(self._path)
-
-    def read(self, owner: str) -> TrainingState | None:
-        """The stored state; None if the file is missing, damaged, or belongs to another
-        training."""
-        try:
-            with safe_open(self._path, "pt") as file:
-                about = file.metadata() or {}
-                if about.get("owner") != owner:
-                    return None
-                state = json.loads(about["state"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            weights: dict[str, Tensor] = {}
-            moments: dict[str, dict[str, Tensor]] = {}
-            for name, value in tensors.items():
-                kind, _, path = name.partition("/")
-                if kind == "weight":
-                    weights[path] = value
-                else:
-                    moments.setdefault(path, {})[kind] = value
-            checks = _checks(state["checks"])
-            return TrainingState(
-                weights, moments, state["step"], state["end"], checks, state["loss"]
+def read_checkpoint(path: Path, owner: str) -> TrainingState | None:
+    """The stored state; None if the file is missing, damaged, or belongs to another training."""
+    try:
+        with safe_open(path, "pt") as file:
+            about = file.metadata() or {}
+            if about.get("owner") != owner:
+                return None
+            state = json.loads(about["state"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        weights: dict[str, Tensor] = {}
+        moments: dict[str, dict[str, Tensor]] = {}
+        for name, value in tensors.items():
+            kind, _, weight = name.partition("/")
+            if kind == "weight":
+                weights[weight] = value
+            else:
+                moments.setdefault(weight, {})[kind] = value
+        checks = tuple(
+            ValidationCheck(
+                check["step"],
+                check["loss"],
+                Estimate(**check["effect"]) if check["effect"] else None,
             )
-        except (OSError, SafetensorError, ValueError, LookupError, TypeError):
-            return None
-
-
-def _checks(checks: Sequence[Mapping[str, Any]]) -> tuple[ValidationCheck, ...]:
-    return tuple(
-        ValidationCheck(
-            check["step"], check["loss"], Estimate(**check["effect"]) if check["effect"] else None
+            for check in state["checks"]
         )
-        for check in checks
-    )
+        return TrainingState(weights, moments, state["step"], state["end"], checks, state["loss"])
+    except (OSError, SafetensorError, ValueError, LookupError, TypeError):
+        return None

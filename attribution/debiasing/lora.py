@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,6 @@ class Adapter:
         self.weights: dict[str, nn.Parameter] = {
             path: weight for path, weight in self._model.named_parameters() if weight.requires_grad
         }
-        self.n_layers = len(layers)
 
     def disabled(self) -> Any:
         """Context in which the backbone computes without the adapter."""
@@ -66,7 +66,7 @@ class Adapter:
         return {path: weight.detach().cpu().clone() for path, weight in self.weights.items()}
 
     @torch.no_grad()
-    def load(self, state: dict[str, Tensor]) -> None:
+    def load(self, state: Mapping[str, Tensor]) -> None:
         """Set the adapter's weights to these values."""
         for path, weight in self.weights.items():
             weight.copy_(state[path])

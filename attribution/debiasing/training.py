@@ -20,7 +20,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from poslens.attribution.curves.bootstrap import Estimate
-from poslens.attribution.debiasing.checkpoint import Checkpoint, ValidationCheck
+from poslens.attribution.debiasing.checkpoint import (
+    TrainingState,
+    ValidationCheck,
+    read_checkpoint,
+    write_checkpoint,
+)
 from poslens.attribution.debiasing.corpus import TrainingCorpus, by_language, half_query, joined
 from poslens.attribution.debiasing.lora import Adapter
 from poslens.attribution.debiasing.position_effect import position_effect, validation_texts, within
@@ -36,18 +41,7 @@ _MIN_GROUP = 8
 Slot = Callable[[], AbstractContextManager[None]]
 
 
-@dataclass(frozen=True, slots=True)
-class Losses:
-    """The terms of the loss, and their weighted sum `total`."""
-
-    document: Tensor
-    query: Tensor
-    sentence: Tensor
-    norm: Tensor
-    total: Tensor
-
-
-def losses(
+def distillation_loss(
     documents: Tensor,
     targets: Tensor,
     queries: Tensor,
@@ -56,7 +50,7 @@ def losses(
     recipe: TrainingRecipe,
     *,
     with_norms: bool,
-) -> Losses:
+) -> Tensor:
     """The loss of a step. It compares documents [B, D] with their order-invariant targets [B,
     D], queries [Q, D] with those of the frozen model [Q, D], and the documents' cosines with the
     sentences `present` [S, D] with the targets' cosines. Vectors need not be normalized;
@@ -65,11 +59,10 @@ def losses(
     document = 1 - (unit * target_unit).sum(1).mean()
     query = 1 - F.cosine_similarity(queries, query_targets, dim=1).mean()
     sentence = F.mse_loss(unit @ present.T, target_unit @ present.T)
-    norm = torch.zeros_like(document)
+    loss: Tensor = document + recipe.query_weight * query + recipe.sentence_weight * sentence
     if with_norms:
-        norm = _relative(documents, targets) + _relative(queries, query_targets)
-    total = document + recipe.query_weight * query + recipe.sentence_weight * sentence + norm
-    return Losses(document, query, sentence, norm, total)
+        loss = loss + (_relative(documents, targets) + _relative(queries, query_targets))
+    return loss
 
 
 def _relative(vectors: Tensor, targets: Tensor) -> Tensor:
@@ -84,20 +77,9 @@ class Trained:
     """The result of a training: its number of steps (0 for a model without a position effect, which
     stays as it is), and the position effect at each check. The first check is before training."""
 
-    recipe: TrainingRecipe
     steps: int
     checks: tuple[ValidationCheck, ...]
     early: bool
-
-    @property
-    def before(self) -> Estimate | None:
-        """Position effect on the validation texts before training."""
-        return self.checks[0].effect
-
-    @property
-    def after(self) -> Estimate | None:
-        """Position effect on the validation texts at the last check."""
-        return self.checks[-1].effect
 
 
 class Training:
@@ -129,8 +111,7 @@ class Training:
                 f"{corpus.name} has fewer than {_MIN_GROUP} sentences to train on in every "
                 "language: give a larger corpus."
             )
-        self._checkpoint = None if checkpoint is None else Checkpoint(checkpoint)
-        self._slot = slot
+        self._checkpoint, self._slot = checkpoint, slot
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(recipe.seed)
             self.adapter = Adapter(retriever.backbone, retriever.name, recipe.rank, recipe.alpha)
@@ -175,7 +156,7 @@ class Training:
                 end = self._end(step, end, checks)
                 self._write(step, end, checks, total)
             on_step(step, end)
-        return Trained(recipe, step, tuple(checks), step < recipe.steps)
+        return Trained(step, tuple(checks), step < recipe.steps)
 
     def _effect(self, texts: list[tuple[str, ...]]) -> Estimate | None:
         return position_effect(self._retriever, self._teacher, texts, self._slot)
@@ -198,7 +179,7 @@ class Training:
         low, high = effect.interval
         return max(-low, high) <= self._recipe.margin
 
-    def batch_losses(self, step: int) -> Losses:
+    def batch_loss(self, step: int) -> Tensor:
         """The loss of a step's batch, with its gradient graph."""
         texts, queries = self._batch(step)
         targets = torch.stack([self._teacher.target(text) for text in texts])
@@ -206,7 +187,7 @@ class Training:
         drawn = sorted({sentence for text in texts for sentence in text})
         present = torch.stack([self._teacher.reading(part).vector for part in drawn])
         retriever = self._retriever
-        return losses(
+        return distillation_loss(
             retriever.embed(
                 retriever.encode_plain([joined(text) for text in texts], "document")
             ).float(),
@@ -220,9 +201,9 @@ class Training:
 
     def _step(self, step: int, end: int) -> float:
         """Perform one optimizer step; returns its loss."""
-        losses = self.batch_losses(step)
+        loss = self.batch_loss(step)
         self._optimizer.zero_grad()
-        losses.total.backward()
+        loss.backward()
         weights = list(self.adapter.weights.values())
         torch.nn.utils.clip_grad_norm_(weights, GRADIENT_NORM)
         rate, momentum = one_cycle(step, self._recipe.steps, self._recipe.learning_rate)
@@ -231,7 +212,7 @@ class Training:
         for group in self._optimizer.param_groups:
             group["lr"], group["betas"] = rate, (momentum, group["betas"][1])
         self._optimizer.step()
-        return float(losses.total.detach())
+        return float(loss.detach())
 
     def _batch(self, step: int) -> tuple[list[list[str]], list[str]]:
         """The texts of a step, as lists of sentences, and a query for each. The sample depends
@@ -253,10 +234,9 @@ class Training:
     def _resumed(self) -> tuple[list[ValidationCheck], int, int, float]:
         """Checks, completed steps, last step and losses since the last check from the
         checkpoint, or the initial values if no checkpoint fits."""
-        new: tuple[list[ValidationCheck], int, int, float] = ([], 0, self._recipe.steps, 0.0)
-        state = self._checkpoint.read(self._owner) if self._checkpoint is not None else None
+        state = read_checkpoint(self._checkpoint, self._owner) if self._checkpoint else None
         if state is None:
-            return new
+            return [], 0, self._recipe.steps, 0.0
         self.adapter.load(state.weights)
         for path, weight in self.adapter.weights.items():
             self._optimizer.state[weight] = {
@@ -266,13 +246,14 @@ class Training:
         return list(state.checks), state.step, state.end, state.loss
 
     def _write(self, step: int, end: int, checks: list[ValidationCheck], loss: float) -> None:
-        if self._checkpoint is not None:
+        if self._checkpoint:
             moments = {
                 path: dict(self._optimizer.state[weight])
                 for path, weight in self.adapter.weights.items()
             }
-            state = self.adapter.state()
-            self._checkpoint.write(self._owner, state, moments, step, end, checks, loss)
+            weights = self.adapter.state()
+            state = TrainingState(weights, moments, step, end, tuple(checks), loss)
+            write_checkpoint(self._checkpoint, self._owner, state)
 
     @property
     def _owner(self) -> str:

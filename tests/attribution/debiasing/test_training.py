@@ -15,12 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch.optim.lr_scheduler import OneCycleLR
 
-from poslens.attribution.debiasing.checkpoint import Checkpoint
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.debiasing.checkpoint import read_checkpoint
 from poslens.attribution.debiasing.corpus import training_corpus
 from poslens.attribution.debiasing.lora import linear_layers
 from poslens.attribution.debiasing.recipe import TrainingRecipe, one_cycle
 from poslens.attribution.debiasing.teacher import Teacher
-from poslens.attribution.debiasing.training import Trained, Training, losses
+from poslens.attribution.debiasing.training import Trained, Training, distillation_loss
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.load import load
@@ -42,6 +43,13 @@ KINDS = (  # each pooling, both attentions, and what may follow the pooling
 
 def state(training: Training) -> dict[str, np.ndarray]:
     return {path: value.numpy() for path, value in training.adapter.state().items()}
+
+
+def effects(trained: Trained) -> tuple[Estimate, Estimate]:
+    """The position effect before training and at its end."""
+    first, last = trained.checks[0].effect, trained.checks[-1].effect
+    assert first is not None and last is not None
+    return first, last
 
 
 # -- the teacher -----------------------------------------------------------------------------------
@@ -82,18 +90,22 @@ def test_a_target_does_not_depend_on_the_order_of_sentences(tiny: Build, kind: s
 def test_the_loss_is_0_where_the_student_is_the_teacher_and_grows_with_the_distance() -> None:
     torch.manual_seed(0)
     targets, queries, present = torch.randn(4, 8), torch.randn(4, 8), torch.randn(6, 8)
-    at = lambda d, q, norms=False: losses(  # noqa: E731
-        d, targets, q, queries, present, TrainingRecipe(), with_norms=norms
+    plain = TrainingRecipe()
+    at = lambda d, q, norms=False, recipe=plain: float(  # noqa: E731
+        distillation_loss(d, targets, q, queries, present, recipe, with_norms=norms)
     )
-    assert float(at(3 * targets, 2 * queries).total) == pytest.approx(0, abs=1e-6)
-    assert float(at(3 * targets, 2 * queries, True).norm) == pytest.approx(4 + 1)
-    other = targets + 0.3 * torch.randn(4, 8)
-    found = at(other, queries)
-    cosines = F.cosine_similarity(other, targets)
-    assert float(found.document) == pytest.approx(1 - float(cosines.mean()), rel=1e-5)
-    assert float(found.total) == pytest.approx(
-        float(found.document + found.query + 20 * found.sentence), rel=1e-5
+    assert at(3 * targets, 2 * queries) == pytest.approx(0, abs=1e-6)
+    assert at(3 * targets, 2 * queries, True) == pytest.approx(4 + 1)
+    other, asked = targets + 0.3 * torch.randn(4, 8), queries + 0.3 * torch.randn(4, 8)
+    document, query = (
+        1 - float(F.cosine_similarity(one, known).mean())
+        for one, known in ((other, targets), (asked, queries))
     )
+    unweighted = replace(plain, query_weight=0, sentence_weight=0)
+    assert at(other, asked, recipe=unweighted) == pytest.approx(document, rel=1e-5)
+    cosines, expected = (F.normalize(one, dim=1) @ present.T for one in (other, targets))
+    sentence = float((cosines - expected).square().mean())
+    assert at(other, asked) == pytest.approx(document + query + 20 * sentence, rel=1e-5)
 
 
 def test_the_schedule_is_that_of_pytorch() -> None:
@@ -132,15 +144,15 @@ def test_the_loss_falls_on_batches_that_are_not_trained_on(tiny: Build, kind: st
     recipe = replace(QUICK, steps=32, check_every=32, validation_texts=12 if causal else 3)
     training = Training(tiny(kind), corpus(), recipe)
     others = range(100, 104)
-    before = sum(float(training.batch_losses(step).total.detach()) for step in others)
+    before = sum(float(training.batch_loss(step).detach()) for step in others)
     trained = training.run()
-    after = sum(float(training.batch_losses(step).total.detach()) for step in others)
+    after = sum(float(training.batch_loss(step).detach()) for step in others)
     assert after < 0.95 * before
     if causal:
-        assert trained.before is not None and trained.before.interval is not None
-        assert trained.before.interval[1] < 0, "an effect beyond chance to start with"
-        assert trained.after is not None
-        assert abs(trained.after.value) < 0.9 * abs(trained.before.value)
+        effect, left = effects(trained)
+        assert effect.interval is not None
+        assert effect.interval[1] < 0, "an effect beyond chance to start with"
+        assert abs(left.value) < 0.9 * abs(effect.value)
 
 
 def test_the_planted_bias_of_a_real_model_shrinks() -> None:
@@ -154,8 +166,8 @@ def test_the_planted_bias_of_a_real_model_shrinks() -> None:
         steps=10, check_every=10, tokens_per_step=300, sentences_max=10, validation_texts=4
     )
     found = Training(retriever, english, recipe).run()
-    assert found.before is not None and found.before.value < -0.05
-    assert found.after is not None and abs(found.after.value) < 0.7 * abs(found.before.value)
+    effect, left = effects(found)
+    assert effect.value < -0.05 and abs(left.value) < 0.7 * abs(effect.value)
 
 
 def test_a_training_ends_early_once_the_effect_is_small_enough(tiny: Build) -> None:
@@ -174,8 +186,9 @@ def test_a_model_without_a_position_effect_stays_as_it_is(tiny: Build) -> None:
     assert steps == [(0, 0)]
     merged = {path: value for path, value in state(training).items() if ".lora_B" in path}
     assert merged and not any(value.any() for value in merged.values())
-    assert found.before is not None and found.before.interval is not None
-    nearest = min(map(abs, found.before.interval))
+    effect, _ = effects(found)
+    assert effect.interval is not None
+    nearest = min(map(abs, effect.interval))
     trained = Training(tiny("bert"), corpus(), replace(recipe, margin=nearest)).run()
     assert trained.steps > 0, "one end of the interval is beyond the margin"
 
@@ -225,9 +238,9 @@ def test_a_checkpoint_of_another_training_is_not_gone_on_from(tiny: Build, tmp_p
 
 def test_a_damaged_checkpoint_is_none(tmp_path: Path) -> None:
     path = tmp_path / "c.safetensors"
-    assert Checkpoint(path).read("any") is None
+    assert read_checkpoint(path, "any") is None
     path.write_bytes(b"\x08\0\0\0\0\0\0\0{}      ")
-    assert Checkpoint(path).read("any") is None
+    assert read_checkpoint(path, "any") is None
 
 
 def test_two_encoders_are_refused(tiny: Build, monkeypatch: pytest.MonkeyPatch) -> None:
