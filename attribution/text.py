@@ -158,3 +158,8 @@ def unit_of(text: TokenizedText, spans: Sequence[tuple[int, int]]) -> NDArray[np
 def inside(text: TokenizedText, span: EvidenceSpan) -> NDArray[np.bool_]:
     """Mask [T] of the tokens that share a character with the span, without special tokens."""
     return (text.starts < span.end) & (text.ends > span.start) & text.content
+
+
+def overlapping(spans: Sequence[tuple[int, int]], span: EvidenceSpan) -> list[int]:
+    """Indices of the spans that share a character with `span`, in order."""
+    return [i for i, (start, end) in enumerate(spans) if start < span.end and end > span.start]

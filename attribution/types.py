@@ -61,6 +61,10 @@ class EvidenceSpan:
         if not 0 <= self.start < self.end:
             raise ValueError(f"evidence span [{self.start}, {self.end}) is empty or negative")
 
+    def midpoint(self, n_characters: int) -> float:
+        """The middle of the span as a share of a text's characters, in [0, 1]."""
+        return (self.start + self.end) / 2 / n_characters
+
 
 @dataclass(frozen=True, slots=True)
 class TextPair:

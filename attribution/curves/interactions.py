@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from poslens.attribution.text import sentences, unit_of, words
+from poslens.attribution.text import overlapping, sentences, unit_of, words
 from poslens.attribution.types import Array, Attribution, TextPair, TokenizedText, as_array
 
 RowLevel = Literal["word", "token"]
@@ -102,25 +102,11 @@ def interactions(
     of_query = _units(attribution.query, pair.query, rows, pair.language)
     of_document = _units(attribution.document, pair.document, columns, pair.language)
     full = attribution.matrix.astype(np.float64)
-    left = np.zeros((len(of_query.labels), full.shape[0]))
-    right = np.zeros((full.shape[1], len(of_document.labels)))
-    for token, unit in enumerate(of_query.unit_of):
-        if unit >= 0:
-            left[unit, token] = 1.0
-    for token, unit in enumerate(of_document.unit_of):
-        if unit >= 0:
-            right[token, unit] = 1.0
+    left = np.equal.outer(np.arange(len(of_query.labels)), of_query.unit_of)
+    right = np.equal.outer(of_document.unit_of, np.arange(len(of_document.labels)))
     summed = left @ full @ right
     span = pair.evidence
-    evidence = (
-        ()
-        if span is None
-        else tuple(
-            column
-            for column, (start, end) in enumerate(of_document.spans)
-            if start < span.end and end > span.start
-        )
-    )
+    evidence = () if span is None else tuple(overlapping(of_document.spans, span))
     total = float(full.sum())
     return Interactions(
         as_array(summed, summed.shape, "a matrix"),

@@ -254,7 +254,7 @@ def _query(query_id: str, judged: Sequence[Judgement | LostDocument]) -> Query:
             key_of(judgement.part, judgement.document_id): judgement.pair.pair_id
             for judgement in paired
         },
-        None if pair is None or span is None else (span.start + span.end) / 2 / len(pair.document),
+        None if pair is None or span is None else span.midpoint(len(pair.document)),
         None if pair is None else pair.document_tokens,
         span,
         "" if pair is None else pair.pair_id,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median_low
 
 import numpy as np
@@ -20,9 +20,14 @@ import numpy as np
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.document_index import NOT_FOUND
 from poslens.attribution.evaluation.why_causes import MOST_ABOVE, Above, Source, Step, Why
-from poslens.attribution.interventions.relocation import Variant, evidence_read, relocated
+from poslens.attribution.interventions.relocation import (
+    Variant,
+    evidence_read,
+    evidence_shares,
+    relocated,
+)
 from poslens.attribution.retrievers.lexical import terms_of
-from poslens.attribution.text import sentences
+from poslens.attribution.text import overlapping, sentences
 from poslens.attribution.types import Array, EvidenceSpan, TextPair, TokenizedText
 
 N_NULLS = 3
@@ -99,34 +104,31 @@ def why(target: Wanted, searched: Searched, top: int, relevant: frozenset[str]) 
     score = float(searched.scores[number])
     rank = searched.rank(score, number)
     evidence = target.evidence
-    basis = {
-        "document_id": target.document_id,
-        "top": top,
-        "n_documents": len(searched.scores),
-        "rank": rank,
-        "score": score if np.isfinite(score) else None,
-    }
+    start, end = (evidence.start, evidence.end) if evidence else (0, 0)
+    result = Why(
+        document_id=target.document_id,
+        top=top,
+        n_documents=len(searched.scores),
+        rank=rank,
+        score=_finite(score),
+        source=target.source if evidence else "proposed",
+        start=start,
+        end=end,
+        position=(start + end) / 2 / len(target.text),
+        evidence_read=0.0,
+    )
     if rank <= top:
-        start, end = (evidence.start, evidence.end) if evidence else (0, 0)
-        return Why(
-            **basis,  # type: ignore[arg-type]
-            source=target.source if evidence else "proposed",
-            start=start,
-            end=end,
-            position=(start + end) / 2 / len(target.text),
-            evidence_read=0.0,
-        )
+        return result
     ladder = _Ladder(target, searched)
     span = ladder.evidence
     moved, best = ladder.moved()
     above = list(_above(target, searched, ladder.passage, relevant))
     asked, in_passage = set(terms_of(target.query)), set(terms_of(ladder.passage))
-    return Why(
-        **basis,  # type: ignore[arg-type]
-        source=target.source if evidence else "proposed",
+    return replace(
+        result,
         start=span.start,
         end=span.end,
-        position=(span.start + span.end) / 2 / len(target.text),
+        position=span.midpoint(len(target.text)),
         evidence_read=ladder.read_share,
         read=ladder.read(),
         moved=moved,
@@ -153,11 +155,7 @@ class _Ladder:
         self._scored = {text: float(searched.scores[target.number])}
         self._spans = sentences(text, target.language) or ((0, len(text)),)
         self.evidence = target.evidence or self._proposed()
-        self._touched = [
-            i
-            for i, (a, b) in enumerate(self._spans)
-            if a < self.evidence.end and b > self.evidence.start
-        ] or [0]
+        self._touched = overlapping(self._spans, self.evidence) or [0]
         start, end = self._spans[self._touched[0]][0], self._spans[self._touched[-1]][1]
         self.passage = text[start:end]
         self._whole = searched.tokens(text)
@@ -221,21 +219,11 @@ class _Ladder:
 
     def _variants(self, span: EvidenceSpan) -> list[Variant]:
         """The document with this passage at each position where the model reads it whole."""
-        near = self._whole.truncated or len(self._whole) > 0.75 * self._whole.max_length
-        variants = []
-        for variant in relocated(self._pair(span), N_POSITIONS).variants:
-            if (
-                not near
-                or evidence_read(self._searched.tokens(variant.text), variant.evidence) >= 1
-            ):
-                variants.append(variant)
-        return variants
-
-    def _pair(self, span: EvidenceSpan) -> TextPair:
         target = self._target
-        return TextPair(
-            "wanted", target.query, target.text, evidence=span, language=target.language
-        )
+        pair = TextPair("wanted", target.query, target.text, span, target.language)
+        variants = relocated(pair, N_POSITIONS).variants
+        read = evidence_shares(variants, self._whole, self._searched.tokens)
+        return [variant for variant, share in zip(variants, read, strict=True) if share >= 1]
 
     def alone(self) -> Step | None:
         """The evidence as a document of its own. Null: other sentences."""

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,7 +22,13 @@ from poslens.attribution.curves.bootstrap import Estimate, estimate
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.base import Retriever, encode
 from poslens.attribution.retrievers.scoring import Known, score_texts
-from poslens.attribution.text import listed, require_sentences, script_without_sentences, sentences
+from poslens.attribution.text import (
+    listed,
+    overlapping,
+    require_sentences,
+    script_without_sentences,
+    sentences,
+)
 from poslens.attribution.types import (
     ROUNDING,
     Array,
@@ -55,6 +62,16 @@ class Pieces:
     sentences: tuple[str, ...]
     gaps: tuple[str, ...]
 
+    @classmethod
+    def of(cls, text: str, spans: Sequence[tuple[int, int]]) -> Pieces:
+        """Split a text into these spans."""
+        ends = [0, *(end for _, end in spans)]
+        starts = [*(start for start, _ in spans), len(text)]
+        return cls(
+            tuple(text[a:b] for a, b in spans),
+            tuple(text[a:b] for a, b in zip(ends, starts, strict=True)),
+        )
+
     def joined(self, order: Sequence[int]) -> str:
         """The text with the sentences in another order and the separators in place."""
         placed = "".join(
@@ -62,21 +79,13 @@ class Pieces:
         )
         return placed + self.gaps[-1]
 
-    def start(self, order: Sequence[int], place: int) -> int:
-        """Offset of the sentence at index `place` of that order."""
-        before = sum(len(self.sentences[i]) for i in order[:place])
-        return before + sum(map(len, self.gaps[: place + 1]))
-
-
-def pieces(document: str, language: str | None = None) -> Pieces:
-    """Split a document into sentences."""
-    spans = sentences(document, language)
-    ends = [0, *(end for _, end in spans)]
-    starts = [*(start for start, _ in spans), len(document)]
-    return Pieces(
-        tuple(document[a:b] for a, b in spans),
-        tuple(document[a:b] for a, b in zip(ends, starts, strict=True)),
-    )
+    def starts(self, order: Sequence[int]) -> list[int]:
+        """Offset of each sentence in that order."""
+        starts, end = [], 0
+        for gap, i in zip(self.gaps[:-1], order, strict=True):
+            starts.append(end + len(gap))
+            end = starts[-1] + len(self.sentences[i])
+        return starts
 
 
 def movable(pairs: Sequence[TextPair]) -> tuple[list[TextPair], str]:
@@ -107,7 +116,7 @@ class Variant:
     @property
     def position(self) -> float:
         """In [0, 1]."""
-        return (self.evidence.start + self.evidence.end) / 2 / len(self.text)
+        return self.evidence.midpoint(len(self.text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +143,8 @@ def relocated(pair: TextPair, positions: int = N_POSITIONS) -> Variants:
             "with evidence, or mark a passage of the document as evidence."
         )
     require_sentences(pair.document)
-    parts = pieces(pair.document, pair.language)
-    spans = sentences(pair.document, pair.language)
-    span = pair.evidence
-    touched = [i for i, (a, b) in enumerate(spans) if a < span.end and b > span.start]
+    spans, span = sentences(pair.document, pair.language), pair.evidence
+    touched = overlapping(spans, span)
     if len(spans) < 2:
         raise UserError(
             "The document is one sentence, so its evidence has nowhere to move: choose a document "
@@ -151,14 +158,14 @@ def relocated(pair: TextPair, positions: int = N_POSITIONS) -> Variants:
             "The evidence covers every sentence of the document, so there is nowhere to move it: "
             "mark a shorter passage."
         )
+    parts = Pieces.of(pair.document, spans)
     places = sorted({round(k * len(others) / (positions - 1)) for k in range(positions)})
     variants = []
     for place in places:
         order = [*others[:place], *touched, *others[place:]]
-        text = parts.joined(order)
-        last = place + len(touched) - 1
-        end = parts.start(order, last) + len(parts.sentences[touched[-1]])
-        variants.append(Variant(text, EvidenceSpan(parts.start(order, place), end)))
+        starts = parts.starts(order)
+        end = starts[place + len(touched) - 1] + len(parts.sentences[touched[-1]])
+        variants.append(Variant(parts.joined(order), EvidenceSpan(starts[place], end)))
     notes = []
     if len(touched) > 1:
         notes.append(f"the evidence touches {len(touched)} sentences, which were moved together")
@@ -304,14 +311,9 @@ def relocations(
     for pair, variants in zip(pairs, moved, strict=True):
         assert pair.evidence is not None
         whole = tokens_of(retriever, pair.query, pair.document)
-        # Reordered sentences of a text that fits also fit, up to a token or two at the seams.
-        near = whole.truncated or len(whole) > 0.75 * whole.max_length
-        read = [
-            evidence_read(tokens_of(retriever, pair.query, v.text), v.evidence) if near else 1.0
-            for v in variants.variants
-        ]
+        tokens = partial(tokens_of, retriever, pair.query)
+        read = evidence_shares(variants.variants, whole, tokens)
         original = next(scores)
-        span = pair.evidence
         results.append(
             Relocation(
                 model=retriever.name,
@@ -320,7 +322,7 @@ def relocations(
                 scores=np.array([next(scores) for _ in variants.variants], dtype=np.float32),
                 read=np.array(read, dtype=np.float32),
                 original=original,
-                evidence=(span.start + span.end) / 2 / len(pair.document),
+                evidence=pair.evidence.midpoint(len(pair.document)),
                 read_share=read_share(whole, pair.document),
                 note=variants.note,
                 seconds=(time.perf_counter() - started) / len(pairs),
@@ -345,6 +347,17 @@ def evidence_read(tokens: TokenizedText, span: EvidenceSpan) -> float:
     if not tokens.truncated:
         return 1.0
     return min(max((tokens.read_until - span.start) / (span.end - span.start), 0.0), 1.0)
+
+
+def evidence_shares(
+    variants: Sequence[Variant], whole: TokenizedText, tokens: Callable[[str], TokenizedText]
+) -> list[float]:
+    """`evidence_read` of each variant of a text; `whole` are the tokens of the text itself, and
+    `tokens` returns those of others."""
+    # Reordered sentences of a text that fits also fit, up to a token or two at the seams.
+    if not whole.truncated and len(whole) <= 0.75 * whole.max_length:
+        return [1.0] * len(variants)
+    return [evidence_read(tokens(variant.text), variant.evidence) for variant in variants]
 
 
 def rank_among(score: float, others: Sequence[float] | Array) -> int:

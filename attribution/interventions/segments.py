@@ -11,16 +11,14 @@ Sources: segments, arXiv 2601.16934; insertion and removal, arXiv 2412.15241; th
 from __future__ import annotations
 
 import time
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
-import numpy as np
 import torch
 
-from poslens.attribution.curves.bootstrap import SEED
+from poslens.attribution.curves.bootstrap import generator_for
 from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.ablation import (
     Span,
@@ -180,8 +178,7 @@ def segment_curve(
     order = list(range(len(parts)))
     pieces = pieces_of(text, parts)
     if cut == "shuffled":
-        lot = np.random.default_rng([SEED, zlib.crc32(text.encode("utf-8", "replace"))])
-        order = lot.permutation(len(parts)).tolist()
+        order = generator_for(text).permutation(len(parts)).tolist()
         text = pieces.joined(order)
         tokens = model.encode_texts([text], "document").texts[0]
     spans = placed(pieces, order, len(text))
@@ -274,18 +271,12 @@ def pieces_of(text: str, spans: Sequence[Span]) -> Pieces:
         part = text[start:end]
         head = len(part) - len(part.lstrip())
         bare.append((start + head, max(start + head, start + len(part.rstrip()))))
-    ends = [0, *(end for _, end in bare)]
-    starts = [*(start for start, _ in bare), len(text)]
-    return Pieces(
-        tuple(text[a:b] for a, b in bare),
-        tuple(text[a:b] for a, b in zip(ends, starts, strict=True)),
-    )
+    return Pieces.of(text, bare)
 
 
 def placed(pieces: Pieces, order: Sequence[int], length: int) -> tuple[Span, ...]:
     """Spans of the parts in that order: each extends to the beginning of the next one."""
-    starts = [pieces.start(order, place) for place in range(len(order))]
-    return tuple(pairwise([0, *starts[1:], length]))
+    return tuple(pairwise([0, *pieces.starts(order)[1:], length]))
 
 
 def inserted(text: str, language: str | None, share: float, position: EditPosition) -> str:

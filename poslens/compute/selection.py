@@ -28,7 +28,7 @@ def evidence_position(pair: TextPair) -> float | None:
     """Midpoint of the evidence, as a share of the document's characters; None without evidence."""
     if pair.evidence is None:
         return None
-    return (pair.evidence.start + pair.evidence.end) / 2 / len(pair.document)
+    return pair.evidence.midpoint(len(pair.document))
 
 
 FACETS = ("domain", "language", "bucket", "query_type")
