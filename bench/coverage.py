@@ -33,17 +33,16 @@ from poslens.attribution.curves.bootstrap import (
     Values,
     estimate,
     numbered,
+    ratios,
 )
 from poslens.attribution.curves.curve_summary import primacy_recency_index
 from poslens.attribution.curves.positions import rank_correlations, resample
 from poslens.attribution.evaluation.evidence_profile import (
-    N_EVIDENCE_BINS,
-    evidence_bin,
+    bin_members,
     evidence_profile,
     psi_of_bins,
 )
 from poslens.attribution.evaluation.position_groups import (
-    group_means,
     group_rows,
     harmonic_of_groups,
 )
@@ -118,7 +117,7 @@ def index_difference(means: Values) -> Values:
 
 def psi_change(means: Values) -> Values:
     """PSI of one model minus that of another."""
-    values, other = (psi_of_bins(group_means(side)) for side in np.split(means, 2, axis=1))
+    values, other = (psi_of_bins(ratios(side)) for side in np.split(means, 2, axis=1))
     return values - other
 
 
@@ -142,7 +141,7 @@ def populations(compute: Compute) -> Iterator[Population]:
     difference = scores["MiniLM"] - scores["MiniLM-recency"]
     yield Population("nDCG@10, difference of two models", difference, of_queries, first_column)
     positions = [query.evidence or 0.0 for query in setup.queries]
-    member = np.eye(N_EVIDENCE_BINS)[[evidence_bin(position) for position in positions]]
+    member = bin_members(positions)
     sides = [group_rows(scores[name][:, 0], member) for name in ("MiniLM", "MiniLM-recency")]
     yield Population("harmonic mean of nDCG@10", sides[0], of_queries, harmonic_of_groups)
     both = np.concatenate(sides, axis=1)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from poslens.attribution.curves.bootstrap import Statistic, Values
-from poslens.attribution.curves.curve_summary import index_of_sums, index_sums
+from poslens.attribution.curves.bootstrap import Statistic, Values, ratio
+from poslens.attribution.curves.curve_summary import index_sums
 from poslens.attribution.evaluation.comparison import (
     INDEX_MARGIN,
     POINTS,
@@ -76,7 +76,7 @@ def index_measure(
     are by pair id."""
     rows = dict(zip(curves.pair_ids, index_sums(curves.magnitudes), strict=True))
     of_pairs = {pair_id: documents[pair_id] for pair_id in curves.pair_ids}
-    return ItemMeasure(title, "pairs", INDEX_MARGIN, rows, of_pairs, index_of_sums)
+    return ItemMeasure(title, "pairs", INDEX_MARGIN, rows, of_pairs, ratio)
 
 
 @dataclass(frozen=True)

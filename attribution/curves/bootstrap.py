@@ -15,6 +15,7 @@ smooth statistic; minima, maxima and ranks get percentile intervals with the sam
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -117,7 +118,6 @@ class _Draws:
     sums: Values
     sizes: Values
     generator: np.random.Generator
-    seed: int
 
     def means(self, n_resamples: int) -> Values:
         """Means [n_resamples, K] of draws with replacement.
@@ -128,7 +128,7 @@ class _Draws:
         """
         n = len(self.sizes)
         if n * n_resamples <= _KEPT:
-            counts = _kept_counts(n, n_resamples, self.seed)
+            counts = _kept_counts(n, n_resamples)
             return np.asarray(counts @ self.sums / (counts @ self.sizes)[:, None])
         # 64 MiB of counts at a time, for any number of documents.
         at_once = max(1, min(n_resamples, 8_000_000 // n))
@@ -148,15 +148,14 @@ class _Draws:
 def _draws(
     rows: NDArray[np.floating] | Sequence[NDArray[np.floating]],
     groups: Sequence[Hashable] | None,
-    seed: int,
-    of: Callable[[Values], Values],
+    of: Callable[[Values], Values] = lambda some: some,
 ) -> _Draws:
     parts = [rows] if isinstance(rows, np.ndarray) else list(rows)
     index = np.arange(len(parts[0])) if groups is None else numbered(groups)
     if len(index) != len(parts[0]):
         raise ValueError(f"{len(index)} groups for {len(parts[0])} rows")
     n = int(index.max()) + 1
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(SEED)
     if n > MAX_DRAWS:
         order = generator.permutation(n)
         starts = np.linspace(0, n, MAX_DRAWS, endpoint=False).astype(np.int64)
@@ -164,7 +163,7 @@ def _draws(
         bundle[order] = np.repeat(np.arange(MAX_DRAWS), np.diff(starts, append=n))
         index, n = bundle[index], MAX_DRAWS
     sizes = np.bincount(index).astype(np.float64)
-    return _Draws(_summed(parts, index, n, of), sizes, generator, seed)
+    return _Draws(_summed(parts, index, n, of), sizes, generator)
 
 
 def _counts(generator: np.random.Generator, n_resamples: int, n: int) -> Values:
@@ -180,9 +179,9 @@ def _counts(generator: np.random.Generator, n_resamples: int, n: int) -> Values:
 
 
 @lru_cache(maxsize=8)
-def _kept_counts(n: int, n_resamples: int, seed: int) -> Values:
+def _kept_counts(n: int, n_resamples: int) -> Values:
     """Counts that depend only on the arguments. Read-only."""
-    counts = _counts(np.random.default_rng(seed), n_resamples, n)
+    counts = _counts(np.random.default_rng(SEED), n_resamples, n)
     counts.flags.writeable = False
     return counts
 
@@ -200,7 +199,6 @@ def intervals(
     of: Callable[[Values], Values] = lambda some: some,
     kind: Kind = "bca",
     n_resamples: int = N_BOOTSTRAP,
-    seed: int = SEED,
     level: float = 0.95,
 ) -> tuple[Values, Values] | None:
     """Intervals ([J], [J]) of a statistic of the mean of rows; None below MIN_DOCUMENTS groups.
@@ -216,7 +214,7 @@ def intervals(
     An end is NaN if the statistic is undefined or the interval would not contain the estimate. More
     than MAX_DRAWS groups are first bundled at random. Everything is seeded.
     """
-    draws = _draws(rows, groups, seed, of)
+    draws = _draws(rows, groups, of)
     n = len(draws.sizes)
     if n < MIN_DOCUMENTS:
         return None
@@ -268,7 +266,7 @@ def p_value(
     interval of this kind touches 0, so p < 0.05 if the 95% interval excludes 0. If p is too small
     for 1,000 resamples, it comes from Student's t with `standard_error`. None below MIN_DOCUMENTS
     groups, or if the statistic is undefined."""
-    draws = _draws(np.asarray(rows, dtype=np.float64), groups, SEED, lambda some: some)
+    draws = _draws(rows, groups)
     n = len(draws.sizes)
     if n < MIN_DOCUMENTS:
         return None
@@ -297,7 +295,7 @@ def standard_error(
     """Standard error of a smooth statistic of the mean of rows [n, K], by the jackknife over
     documents (Efron and Tibshirani 1993, "An Introduction to the Bootstrap", equation 11.5). None
     for fewer than two documents, or if the statistic is undefined without one of them."""
-    draws = _draws(np.asarray(rows, dtype=np.float64), groups, SEED, lambda some: some)
+    draws = _draws(rows, groups)
     if len(draws.sizes) < 2:
         return None
     return jackknife_error(statistic(draws.all_but_one))
@@ -338,11 +336,27 @@ def _quantile(ordered: Values, n: NDArray[np.int64], level: Values) -> Values:
     return np.asarray(low + (at - before) * (high - low))
 
 
-def band(
-    rows: NDArray[np.floating], groups: Sequence[Hashable] | None = None
-) -> tuple[Values, Values] | None:
-    """95% interval [K], [K] of the mean of rows [n, K]; None below MIN_DOCUMENTS groups."""
-    return intervals(rows, groups)
+def interval(
+    rows: NDArray[np.floating],
+    groups: Sequence[Hashable] | None,
+    statistic: Statistic,
+    *,
+    kind: Kind = "bca",
+    n_resamples: int = N_BOOTSTRAP,
+    level: float = 0.95,
+) -> tuple[float, float] | None:
+    """`intervals` of a statistic of one number; None also if an end is NaN."""
+    ends = intervals(
+        rows,
+        groups,
+        lambda means: statistic(means)[:, None],
+        kind=kind,
+        n_resamples=n_resamples,
+        level=level,
+    )
+    if ends is None or not np.isfinite(ends).all():
+        return None
+    return float(ends[0][0]), float(ends[1][0])
 
 
 def estimate(
@@ -361,16 +375,22 @@ def estimate(
     value = float(statistic(values.mean(0, keepdims=True))[0])
     if not np.isfinite(value):
         return None
-    n = n_groups(len(values), groups)
-    interval = intervals(
-        values,
-        groups,
-        lambda means: statistic(means)[:, None],
-        kind=kind,
-        n_resamples=n_resamples,
-    )
-    ends = None if interval is None else (float(interval[0][0]), float(interval[1][0]))
-    return with_ends(value, ends, len(values), n, resampled)
+    ends = interval(values, groups, statistic, kind=kind, n_resamples=n_resamples)
+    return with_ends(value, ends, len(values), n_groups(len(values), groups), resampled)
+
+
+def estimates(rows: Values, groups: Sequence[Hashable]) -> list[Estimate]:
+    """The mean of each column of rows [n, K] with its interval, all over the same resamples.
+    Empty without rows."""
+    if not len(rows):
+        return []
+    columns = intervals(rows, groups)
+    ends = [None] * rows.shape[1] if columns is None else zip(*columns, strict=True)
+    n, n_documents = len(rows), n_groups(len(rows), groups)
+    return [
+        with_ends(float(mean), own, n, n_documents)
+        for mean, own in zip(rows.mean(0), ends, strict=True)
+    ]
 
 
 def with_ends(
@@ -386,3 +406,28 @@ def with_ends(
     # The estimate can differ from the interval's sums by rounding.
     low, high = min(ends[0], value), max(ends[1], value)
     return Estimate(value, low, high, n, n_resampled, resampled)
+
+
+# -- statistics and random numbers -----------------------------------------------------------------
+
+
+def divided(over: Values, under: Values) -> Values:
+    """`over` divided by `under`, element by element; NaN where `under` is not positive."""
+    ratio: Values = np.divide(over, under, out=np.full(under.shape, np.nan), where=under > 0)
+    return ratio
+
+
+def ratios(means: Values) -> Values:
+    """The first half of the columns [R, 2 K] over the second [R, K], such as sums over counts; NaN
+    where that is 0."""
+    return divided(*np.split(means, 2, axis=1))
+
+
+def ratio(means: Values) -> Values:
+    """`ratios` of two columns [R, 2]: [R]."""
+    return ratios(means)[:, 0]
+
+
+def generator_for(text: str, seed: int = SEED, *more: int) -> np.random.Generator:
+    """Random numbers that depend on the text and the seeds alone."""
+    return np.random.default_rng([seed, zlib.crc32(text.encode("utf-8", "replace")), *more])

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from poslens.attribution.curves.bootstrap import Estimate, Values, intervals, n_groups, with_ends
+from poslens.attribution.curves.bootstrap import (
+    Estimate,
+    Values,
+    divided,
+    intervals,
+    n_groups,
+    with_ends,
+)
 from poslens.attribution.curves.positions import POSITIONS, Resampling, positions
 from poslens.attribution.errors import UserError
 from poslens.attribution.types import N_BINS, Method, PositionCurve, as_array
@@ -59,13 +66,6 @@ def _sums(magnitudes: NDArray[np.floating], x: NDArray[np.floating]) -> Values:
     return np.stack([last - first, last + first, values @ x, values.sum(-1)], axis=-1)
 
 
-def _ratio(above: Values, below: Values) -> Values:
-    index: NDArray[np.float64] = np.divide(
-        above, below, out=np.full(below.shape, np.nan), where=below > 0
-    )
-    return index
-
-
 def center_of_mass(
     magnitudes: NDArray[np.floating], x: NDArray[np.floating]
 ) -> NDArray[np.float64]:
@@ -76,18 +76,13 @@ def center_of_mass(
         ValueError: a magnitude is negative.
     """
     sums = _sums(magnitudes, x)
-    return _ratio(sums[..., 2], sums[..., 3])
+    return divided(sums[..., 2], sums[..., 3])
 
 
 def index_sums(magnitudes: NDArray[np.floating]) -> Values:
     """The two sums [..., 2] of magnitudes [..., 100] whose means over documents give the index of
-    the mean curve (`index_of_sums`): last third - first third, and last third + first third."""
+    the mean curve (their `ratio`): last third - first third, and last third + first third."""
     return _sums(magnitudes, POSITIONS)[..., :2]
-
-
-def index_of_sums(sums: Values) -> Values:
-    """Primacy-recency index of sums or means of sums [..., 2]; NaN if both thirds are zero."""
-    return _ratio(sums[..., 0], sums[..., 1])
 
 
 def primacy_recency_index(magnitudes: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -99,7 +94,8 @@ def primacy_recency_index(magnitudes: NDArray[np.floating]) -> NDArray[np.float6
     Raises:
         ValueError: a magnitude is negative.
     """
-    return index_of_sums(index_sums(magnitudes))
+    sums = index_sums(magnitudes)
+    return divided(sums[..., 0], sums[..., 1])
 
 
 def _estimate(
@@ -172,7 +168,7 @@ def summarize(
         if magnitudes is None:
             return curve
         sums = _sums(means[:, -N_BINS:], x)
-        centre, index = (_ratio(sums[:, k], sums[:, k + 1]) for k in (2, 0))
+        centre, index = (divided(sums[:, k], sums[:, k + 1]) for k in (2, 0))
         return np.column_stack([curve, centre, sums[:, 3], index, sums[:, 1]])
 
     low = high = of_centre = of_index = None

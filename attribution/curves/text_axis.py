@@ -15,7 +15,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, intervals, numbered
+from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, intervals, numbered, ratios
 from poslens.attribution.curves.curve_summary import nothing_stored
 from poslens.attribution.curves.positions import (
     content_scores,
@@ -104,18 +104,13 @@ def average(
     if n_documents >= MIN_DOCUMENTS:
 
         def read_there(some: Floats) -> Floats:
-            # The mean over the pairs read there is a ratio of two means over all pairs.
+            # The mean over the pairs read there is a ratio of two means over all pairs. A draw can
+            # contain no pair read there: one in 20,000 with 10 of 50 documents.
             values = some[:, drawn]
             read = np.isfinite(values)
             return np.concatenate([np.where(read, values, 0.0), read], axis=1)
 
-        def means_there(means: Floats) -> Floats:
-            sums, shares = np.split(means, 2, axis=1)
-            # A draw can contain no pair read there: one in 20,000 with 10 of 50 documents.
-            means = np.divide(sums, shares, out=np.full(sums.shape, np.nan), where=shares > 0)
-            return np.asarray(means, dtype=np.float64)
-
-        interval = intervals(rows, groups, means_there, of=read_there)
+        interval = intervals(rows, groups, ratios, of=read_there)
         assert interval is not None  # there are enough documents
         low, high = np.full((2, N_BINS), np.nan)
         low[drawn], high[drawn] = interval

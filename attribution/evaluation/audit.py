@@ -12,7 +12,6 @@ Sentences of fewer than three words are skipped.
 
 from __future__ import annotations
 
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,12 +20,20 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from poslens.attribution.curves.bootstrap import SEED, Estimate, Values, estimate, intervals
+from poslens.attribution.curves.bootstrap import (
+    Estimate,
+    Values,
+    estimate,
+    generator_for,
+    intervals,
+    ratio,
+    ratios,
+)
 from poslens.attribution.datasets.corpus import Document
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.chunks import WHOLE, Chunks
 from poslens.attribution.evaluation.document_index import Ints
-from poslens.attribution.interventions.relocation import pieces
+from poslens.attribution.interventions.relocation import Pieces
 from poslens.attribution.text import require_sentences, sentences, words
 from poslens.attribution.types import Method
 
@@ -123,15 +130,9 @@ def shuffled(document: Document) -> str:
 
 def _order(document: Document) -> tuple[str, list[int], list[int]]:
     """The shuffled text, the number of the sentence at each position, and where each begins."""
-    text = pieces(document.text, document.language)
-    generator = np.random.default_rng([SEED, zlib.crc32(document.text.encode("utf-8", "replace"))])
-    order = generator.permutation(len(text.sentences)).tolist()
-    at, starts = 0, []
-    for position, number in enumerate(order):
-        at += len(text.gaps[position])
-        starts.append(at)
-        at += len(text.sentences[number])
-    return text.joined(order), order, starts
+    text = Pieces.of(document.text, sentences(document.text, document.language))
+    order = generator_for(document.text).permutation(len(text.sentences)).tolist()
+    return text.joined(order), order, text.starts(order)
 
 
 def document_queries(document: Document, frequent: Frequent) -> DocumentQueries:
@@ -253,19 +254,6 @@ def unretrieved_curve(
     return UnretrievedCurve(order, share, low, high, n, len(documents))
 
 
-def ratios(means: Values) -> Values:
-    """The first half of the columns over the second; NaN where that is 0."""
-    half = means.shape[1] // 2
-    over, under = means[:, :half], means[:, half:]
-    ratio = np.divide(over, under, out=np.full(over.shape, np.nan), where=under > 0)
-    return np.asarray(ratio, dtype=np.float64)
-
-
-def share(means: Values) -> Values:
-    """Share of unretrieved sentences, from means of `share_row`."""
-    return ratios(means)[:, 0]
-
-
 def share_row(
     document: SentenceRanks,
     order: Order,
@@ -274,8 +262,8 @@ def share_row(
     *,
     read: bool | None = None,
 ) -> Values:
-    """A document's unretrieved sentences and its sentences [2]. `read` restricts them to those
-    that the model reads whole (True) or does not (False)."""
+    """A document's unretrieved sentences and its sentences [2], whose `ratio` is their share.
+    `read` restricts them to those that the model reads whole (True) or does not (False)."""
     unretrieved = document.unretrieved(order, query_form, top)
     asked = np.isfinite(unretrieved)
     if read is not None:
@@ -341,7 +329,7 @@ def recovered(
 
 
 def _share(rows: Sequence[Values]) -> Estimate | None:
-    return estimate(np.array(rows), None, share) if rows else None
+    return estimate(np.array(rows), None, ratio) if rows else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from poslens.attribution.curves.bootstrap import Estimate, Values, estimate
-from poslens.attribution.evaluation.audit import ratios
+from poslens.attribution.curves.bootstrap import Estimate, estimate, ratio
 from poslens.attribution.evaluation.chunks import WHOLE, Chunks
 from poslens.attribution.evaluation.comparison import SHARE_MARGIN, Comparison, compared
 from poslens.attribution.evaluation.document_index import Ints
@@ -157,7 +156,7 @@ class ChunkMeasure:
         rows = np.array([self.count(tried.documents[key], top) for key in documents], np.float64)
         if not rows.size or not rows[:, 1].any():
             return None
-        return estimate(rows, None, _ratio)
+        return estimate(rows, None, ratio)
 
     def change(
         self, before: Tried, after: Tried, documents: Sequence[str], top: int
@@ -170,11 +169,7 @@ class ChunkMeasure:
             new, n_new = self.count(after.documents[key], top)
             if n and n == n_new:
                 rows.append((new - old, n))
-        return compared(np.array(rows), None, self.margin, _ratio) if rows else None
-
-
-def _ratio(means: Values) -> Values:
-    return ratios(means)[:, 0]
+        return compared(np.array(rows), None, self.margin, ratio) if rows else None
 
 
 def _unretrieved(document: DocumentChunks, top: int) -> tuple[float, int]:

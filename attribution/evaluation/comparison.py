@@ -25,12 +25,10 @@ from poslens.attribution.curves.bootstrap import (
     Statistic,
     Values,
     estimate,
-    intervals,
-    n_groups,
+    interval,
     p_value,
     standard_error,
 )
-from poslens.attribution.curves.curve_summary import primacy_recency_index
 
 Verdict = Literal["higher", "lower", "equivalent", "too few documents"]
 
@@ -117,7 +115,20 @@ class Comparison:
     @property
     def sentence(self) -> str:
         """The verdict in words, with the margin and the reason."""
-        return _sentence(self)
+        verdict, margin = self.verdict, f"the margin of {self.margin:g}"
+        if verdict == "equivalent":
+            return f"Equivalent: the 90% interval is within {margin}."
+        interval = self.difference.interval
+        if verdict == "too few documents":
+            if interval is None:
+                return f"Too few documents to decide: an interval needs {MIN_DOCUMENTS}."
+            would = f"; about {self.needed:,} documents would be needed" if self.needed else ""
+            if interval[0] > 0 or interval[1] < 0:  # would contradict the verdict without p
+                return f"Not significant ({p_in_words(self)}): too few documents to decide{would}."
+            return f"Too few documents to decide{would}."
+        low, high = interval or (0.0, 0.0)
+        small = f", by less than {margin}" if max(-low, high) <= self.margin else ""
+        return f"{verdict.capitalize()}{small} ({p_in_words(self)})."
 
     @property
     def clause(self) -> str:
@@ -140,7 +151,7 @@ def compared(
     difference = estimate(values, groups, statistic, kind=kind)
     if difference is None:
         return None
-    narrow = _narrow(values, groups, statistic, kind)
+    narrow = interval(values, groups, statistic, kind=kind, level=0.9)
     p = p_value(values, groups, statistic, kind=kind)
     needed = None
     if _verdict(difference, margin, narrow, p) == "too few documents":
@@ -180,13 +191,11 @@ def paired_sizes(
 ) -> Comparison | None:
     """The size of the mean of after [n] minus the size of the mean of before [n], both regardless
     of sign: lower where an effect in either direction becomes smaller. None without rows."""
-    rows = np.stack([np.asarray(before, np.float64), np.asarray(after, np.float64)], axis=1)
-
-    def statistic(means: Values) -> Values:
-        return np.asarray(np.abs(means[:, 1]) - np.abs(means[:, 0]))
-
+    old, new = (np.asarray(side, np.float64)[:, None] for side in (before, after))
     # A size is not smooth at 0.
-    return compared(rows, groups, margin, statistic, kind="percentile")
+    return paired_statistics(
+        old, new, groups, margin, lambda means: np.abs(means[:, 0]), kind="percentile"
+    )
 
 
 def paired_statistics(
@@ -195,6 +204,8 @@ def paired_statistics(
     groups: Sequence[Hashable] | None,
     margin: float,
     statistic: Statistic,
+    *,
+    kind: Kind = "bca",
 ) -> Comparison | None:
     """A statistic of the mean of rows after [n, K] minus that of rows before [n, K], row by row of
     the same items. None without rows or where a statistic is not defined."""
@@ -205,18 +216,7 @@ def paired_statistics(
         old, new = np.split(means, 2, axis=1)
         return np.asarray(statistic(new) - statistic(old))
 
-    return compared(np.concatenate([before, after], axis=1), groups, margin, difference)
-
-
-def paired_indices(
-    before: NDArray[np.floating],
-    after: NDArray[np.floating],
-    groups: Sequence[Hashable] | None,
-    margin: float = INDEX_MARGIN,
-) -> Comparison | None:
-    """The primacy-recency index of the mean of magnitudes after [n, 100] minus that of those before
-    [n, 100], row by row of the same texts. None without rows or where an index is not defined."""
-    return paired_statistics(before, after, groups, margin, primacy_recency_index)
+    return compared(np.concatenate([before, after], axis=1), groups, margin, difference, kind=kind)
 
 
 def judged(difference: Estimate | None, margin: float) -> Verdict:
@@ -257,17 +257,6 @@ def holm(p_values: ArrayLike) -> NDArray[np.float64]:
     return adjusted
 
 
-def _narrow(
-    values: Values, groups: Sequence[Hashable] | None, statistic: Statistic, kind: Kind
-) -> tuple[float, float] | None:
-    if n_groups(len(values), groups) < MIN_DOCUMENTS:
-        return None
-    ends = intervals(values, groups, lambda means: statistic(means)[:, None], kind=kind, level=0.9)
-    if ends is None or not np.isfinite(ends).all():
-        return None
-    return float(ends[0][0]), float(ends[1][0])
-
-
 def _verdict(
     difference: Estimate, margin: float, narrow: tuple[float, float] | None, p: float | None
 ) -> Verdict:
@@ -292,25 +281,6 @@ def change_in_words(difference: Estimate, form: str = ".3f", unit: str = "") -> 
         return f"changes by {text}{unit}"
     verb, factor = ("rises", 1) if difference.value > 0 else ("drops", -1)
     return f"{verb} by {difference.times(factor).text(form)}{unit}"
-
-
-def _sentence(comparison: Comparison) -> str:
-    verdict, margin = comparison.verdict, f"the margin of {comparison.margin:g}"
-    if verdict == "equivalent":
-        return f"Equivalent: the 90% interval is within {margin}."
-    interval = comparison.difference.interval
-    if verdict == "too few documents":
-        if interval is None:
-            return f"Too few documents to decide: an interval needs {MIN_DOCUMENTS}."
-        needed = comparison.needed
-        would = "" if needed is None else f"; about {needed:,} documents would be needed"
-        if interval[0] > 0 or interval[1] < 0:  # would contradict the verdict without p
-            p = p_in_words(comparison)
-            return f"Not significant ({p}): too few documents to decide{would}."
-        return f"Too few documents to decide{would}."
-    low, high = interval or (0.0, 0.0)
-    small = f", by less than {margin}" if max(-low, high) <= comparison.margin else ""
-    return f"{verdict.capitalize()}{small} ({p_in_words(comparison)})."
 
 
 def p_in_words(comparison: Comparison) -> str:

@@ -16,7 +16,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from poslens.attribution.curves.bootstrap import SEED, Values, numbered
+from poslens.attribution.curves.bootstrap import SEED, Values, divided, numbered
 
 N_EVIDENCE_BINS = 20
 N_SHUFFLES = 999
@@ -75,6 +75,11 @@ def evidence_bin(position: float) -> int:
     return min(N_EVIDENCE_BINS - 1, max(0, math.ceil(position * N_EVIDENCE_BINS - 1e-9) - 1))
 
 
+def bin_members(positions: Sequence[float]) -> Values:
+    """1 in the bin of each relative position [n, 20], 0 elsewhere."""
+    return np.eye(N_EVIDENCE_BINS)[[evidence_bin(position) for position in positions]]
+
+
 def evidence_profile(
     values: NDArray[np.floating],
     positions: Sequence[float],
@@ -88,9 +93,7 @@ def evidence_profile(
     """
     if not len(values):
         return None
-    member = np.zeros((len(values), N_EVIDENCE_BINS))
-    member[np.arange(len(values)), [evidence_bin(position) for position in positions]] = 1.0
-    return profile_over(values, member, documents, read)
+    return profile_over(values, bin_members(positions), documents, read)
 
 
 def profile_over(
@@ -103,7 +106,7 @@ def profile_over(
     required; the rest is as for `evidence_profile`."""
     scores = np.asarray(values, dtype=np.float64)
     counts = member.sum(0)
-    means = _ratio(scores @ member, counts)
+    means = divided(scores @ member, counts)
     psi = float(psi_of_bins(means[None])[0]) if (counts > 0).sum() > 1 else np.nan
     chance, p = None, None
     if np.isfinite(psi):
@@ -135,7 +138,7 @@ def _permuted(scores: Values, member: Values, documents: Sequence[Hashable] | No
     sums, bins = np.bincount(block, scores), member[firsts]
     return np.concatenate(
         [
-            psi_of_bins(_ratio(sums[order] @ bins, sizes[order] @ bins))
+            psi_of_bins(divided(sums[order] @ bins, sizes[order] @ bins))
             for order in _orders(len(sums))
         ]
     )
@@ -172,13 +175,7 @@ def _by_bin(member: Values, read: Sequence[float] | None) -> tuple[float | None,
     )
 
 
-def _ratio(sums: Values, counts: Values) -> Values:
-    means: Values = np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
-    return means
-
-
 def psi_of_bins(means: Values) -> Values:
     """1 - min / max of each row [r, bins]; NaN where the largest mean is 0."""
     low, high = np.nanmin(means, axis=1), np.nanmax(means, axis=1)
-    index: Values = 1 - np.divide(low, high, out=np.full(len(low), np.nan), where=high > 0)
-    return index
+    return 1 - divided(low, high)

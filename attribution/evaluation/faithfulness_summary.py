@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from poslens.attribution.curves.bootstrap import Estimate, band, estimate
+from poslens.attribution.curves.bootstrap import Estimate, estimate, intervals
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.faithfulness import ErasureParameters, Faithfulness
 from poslens.attribution.types import Array, Method, as_array
@@ -91,7 +91,7 @@ def summarize(results: Sequence[Faithfulness], groups: Sequence[Hashable]) -> Fa
 
     def mean_curve(of: Callable[[Faithfulness], Array]) -> MeanCurve:
         rows = np.array([np.interp(grid, r.removed, r.scaled(of(r))) for r in used])
-        ends = band(rows, documents)
+        ends = intervals(rows, documents)
         low, high = (None, None) if ends is None else (_curve(end) for end in ends)
         return MeanCurve(_curve(rows.mean(0)), low, high)
 

@@ -10,8 +10,7 @@ nDCG@10 here has one relevant document: 1 / log2(1 + rank), 0 past rank 10.
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,14 +21,14 @@ from poslens.attribution.curves.bootstrap import (
     Estimate,
     Values,
     estimate,
-    intervals,
-    with_ends,
+    estimates,
+    generator_for,
 )
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import Comparison, compared
 from poslens.attribution.evaluation.evidence_profile import psi_of_bins
 from poslens.attribution.interventions.relocation import Relocation, relocation_method
-from poslens.attribution.text import require_sentences, sentences
+from poslens.attribution.text import overlapping, require_sentences, sentences
 from poslens.attribution.types import EvidenceSpan, Method, TextPair
 
 MARGIN = 0.02
@@ -74,17 +73,18 @@ def null_pair(pair: TextPair) -> TextPair:
         raise UserError(f"Pair {pair.pair_id} has no evidence span.")
     require_sentences(pair.document)
     spans, span = sentences(pair.document, pair.language), pair.evidence
-    others = [(a, b) for a, b in spans if not (a < span.end and b > span.start)]
+    touched = overlapping(spans, span)
+    others = [other for i, other in enumerate(spans) if i not in touched]
     if not others:
         raise UserError("The evidence covers every sentence of the document.")
-    length = sum(b - a for a, b in spans if a < span.end and b > span.start)
+    length = sum(spans[i][1] - spans[i][0] for i in touched)
 
     def ratio(other: tuple[int, int]) -> float:
         own = other[1] - other[0]
         return max(own / length, length / own)
 
     similar = [other for other in others if ratio(other) <= _SIMILAR] or [min(others, key=ratio)]
-    generator = np.random.default_rng([SEED, zlib.crc32(pair.pair_id.encode("utf-8", "replace"))])
+    generator = generator_for(pair.pair_id)
     chosen = similar[int(generator.integers(len(similar)))]
     return replace(pair, pair_id=f"{pair.pair_id}#{_NULL}-{SEED}", evidence=EvidenceSpan(*chosen))
 
@@ -179,7 +179,7 @@ def position_effect(
     centred = gains - gains.mean(1, keepdims=True)
     rest = np.stack([middle_of(gains), *thirds], axis=1)
     columns = np.concatenate([gains, reciprocal, ranks, centred, rest], axis=1)
-    means = _estimates(columns, documents)
+    means = estimates(columns, documents)
     effect = compared(first_minus_last(gains)[:, None], documents, margin)
     third_effect = compared((thirds[0] - thirds[2])[:, None], documents, margin)
     assert effect is not None and third_effect is not None  # nDCG is finite
@@ -216,13 +216,3 @@ def third_parts(k: int) -> tuple[slice, slice, slice]:
     start, stop = int((at < 1 / 3).sum()), int((at <= 2 / 3).sum())
     # With two positions there is no middle: it takes both.
     return slice(0, start), slice(start, stop) if stop > start else slice(0, k), slice(stop, k)
-
-
-def _estimates(columns: Values, documents: Sequence[Hashable]) -> list[Estimate]:
-    """The mean of each column [n, J], all over the same resamples."""
-    estimated, n = intervals(columns, documents), len(set(documents))
-    ends = [None] * columns.shape[1] if estimated is None else list(zip(*estimated, strict=True))
-    return [
-        with_ends(float(mean), own, len(columns), n)
-        for mean, own in zip(columns.mean(0), ends, strict=True)
-    ]

@@ -9,13 +9,13 @@ documents, each with all its queries.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from poslens.attribution.curves.bootstrap import Estimate, Values, estimate, intervals, with_ends
+from poslens.attribution.curves.bootstrap import Estimate, Values, estimate, estimates, ratios
 from poslens.attribution.datasets.corpus import Query
 from poslens.attribution.datasets.types import Groups
 from poslens.attribution.evaluation.evidence_profile import EvidenceProfile, profile_over
@@ -68,9 +68,9 @@ def grouped(
     measures = []
     for name, inside in zip(groups.names, member.T > 0, strict=True):
         own = documents[inside].tolist()
-        measures.append(
-            GroupMeasures(name, len(own), len(set(own)), _estimates(every[inside], own))
-        )
+        means = estimates(every[inside], own)
+        of_group = dict(zip(CUTOFF_MEASURES, means, strict=False))
+        measures.append(GroupMeasures(name, len(own), len(set(own)), of_group))
     return GroupedRanking(
         groups,
         tuple(measures),
@@ -82,39 +82,17 @@ def grouped(
     )
 
 
-def _estimates(values: Values, documents: Sequence[Hashable]) -> dict[str, Estimate]:
-    """Means of values [n, CUTOFF_MEASURES], all over the same resamples."""
-    n = len(set(documents))
-    if not n:
-        return {}
-    interval = intervals(values, documents)
-    ends = [None] * values.shape[1] if interval is None else list(zip(*interval, strict=True))
-    return {
-        name: with_ends(float(mean), own, len(values), n)
-        for name, mean, own in zip(CUTOFF_MEASURES, values.mean(0), ends, strict=True)
-    }
-
-
 def group_rows(scores: NDArray[np.floating], member: NDArray[np.float64]) -> Values:
-    """For each query its score in each of its groups, then a 1 there [n, 2 x groups]: a group's
-    mean is the ratio of the two means, in any resample. `member` [n, groups] is 1 where it
-    counts."""
+    """For each query its score in each of its groups, then a 1 there [n, 2 x groups]: groups'
+    means are `ratios` of the means, in any resample. `member` [n, groups] is 1 where it counts."""
     own = np.asarray(scores, dtype=np.float64)[:, None]
     return np.concatenate([member * own, member], axis=1)
-
-
-def group_means(drawn: Values) -> Values:
-    """Mean score of each group [R, groups] from means of `group_rows`; NaN where a resample has no
-    query of it."""
-    sums, shares = np.split(drawn, 2, axis=1)
-    means = np.divide(sums, shares, out=np.full(sums.shape, np.nan), where=shares > 0)
-    return np.asarray(means, dtype=np.float64)
 
 
 def harmonic_of_groups(drawn: Values) -> Values:
     """Harmonic mean [R] over the filled groups of the groups' mean scores; 0 where one of them is
     0."""
-    means = group_means(drawn)
+    means = ratios(drawn)
     with np.errstate(divide="ignore"):
         inverse = np.nansum(1 / means, axis=1)
     return np.asarray((~np.isnan(means)).sum(1) / inverse)

@@ -14,10 +14,9 @@ from itertools import product
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from poslens.attribution.batching import estimated_tokens
-from poslens.attribution.curves.bootstrap import Estimate, Kind, estimate
+from poslens.attribution.curves.bootstrap import Estimate, Kind, Values, divided, estimate
 from poslens.attribution.curves.positions import (
     NORMALIZATIONS,
     RESAMPLINGS,
@@ -36,8 +35,6 @@ from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.text import sentences
 from poslens.attribution.types import N_BINS, Array, EvidenceSpan, Method, TextPair, as_array
-
-Values = NDArray[np.float64]
 
 BASE = "MiniLM"
 PLANTED = {-1.0: "MiniLM-primacy", 1.0: "MiniLM-recency"}
@@ -124,7 +121,7 @@ def pairs_for(data: DataSet, n: int) -> tuple[TextPair, ...]:
 def position(pair: TextPair) -> float:
     """Relative position of the middle of the evidence, 0 to 1."""
     assert pair.evidence is not None
-    return (pair.evidence.start + pair.evidence.end) / 2 / len(pair.document)
+    return pair.evidence.midpoint(len(pair.document))
 
 
 def excerpt(pair: TextPair) -> TextPair:
@@ -302,9 +299,7 @@ class _Indices:
 
         def of_means(means: Values) -> Values:
             first, last = means[:, 0::2], means[:, 1::2]
-            total = first + last
-            undefined = np.full(total.shape, np.nan)
-            return statistic(np.divide(last - first, total, out=undefined, where=total > 0))
+            return statistic(divided(last - first, first + last))
 
         return estimate(self._rows, self._documents, of_means, kind=kind)
 

@@ -18,23 +18,18 @@ from numpy.typing import NDArray
 from poslens.attribution.curves.bootstrap import (
     SEED,
     Estimate,
-    Statistic,
     Values,
     estimate,
     numbered,
+    ratios,
 )
-from poslens.attribution.evaluation.comparison import Comparison, compared, paired
+from poslens.attribution.evaluation.comparison import Comparison, paired, paired_statistics
 from poslens.attribution.evaluation.evidence_profile import (
-    N_EVIDENCE_BINS,
-    evidence_bin,
+    bin_members,
     evidence_profile,
     psi_of_bins,
 )
-from poslens.attribution.evaluation.position_groups import (
-    group_means,
-    group_rows,
-    harmonic_of_groups,
-)
+from poslens.attribution.evaluation.position_groups import group_rows, harmonic_of_groups
 from poslens.attribution.evaluation.recommendation import MARGIN
 
 Scores = NDArray[np.floating]
@@ -101,19 +96,13 @@ def change(
     """What changed between two scores [n] of the same queries; None of no query."""
     if not len(before):
         return None
-    rows = np.concatenate([_rows(before, positions), _rows(after, positions)], axis=1)
+    rows = _rows(before, positions), _rows(after, positions)
     return Change(
         _some(paired(before, after, documents, MARGIN)),
-        _some(compared(rows, documents, MARGIN, _less(harmonic_of_groups))),
+        _some(paired_statistics(*rows, documents, MARGIN, harmonic_of_groups)),
         # A minimum over a maximum is not smooth.
-        compared(rows, documents, PSI_MARGIN, _less(_psi), kind="percentile"),
+        paired_statistics(*rows, documents, PSI_MARGIN, _psi, kind="percentile"),
     )
-
-
-def _less(statistic: Statistic) -> Statistic:
-    """A statistic of the columns after minus that of the columns before."""
-    width = 2 * N_EVIDENCE_BINS
-    return lambda means: statistic(means[:, width:]) - statistic(means[:, :width])
 
 
 def halves(documents: Sequence[Hashable]) -> NDArray[np.bool_]:
@@ -144,13 +133,11 @@ def harmonic_mean(scores: Scores, positions: Sequence[float]) -> float:
 
 def _rows(scores: Scores, positions: Sequence[float]) -> Values:
     """`group_rows` [n, 40] of the 20 bins."""
-    member = np.zeros((len(scores), N_EVIDENCE_BINS))
-    member[np.arange(len(scores)), [evidence_bin(position) for position in positions]] = 1.0
-    return group_rows(scores, member)
+    return group_rows(scores, bin_members(positions))
 
 
 def _psi(means: Values) -> Values:
-    return psi_of_bins(group_means(means))
+    return psi_of_bins(ratios(means))
 
 
 def _some(result: Defined | None) -> Defined:

@@ -8,7 +8,6 @@ like any others.
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -16,18 +15,29 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from poslens.attribution.curves.bootstrap import SEED, Estimate, band, estimate
+from poslens.attribution.curves.bootstrap import (
+    SEED,
+    Estimate,
+    Values,
+    estimate,
+    generator_for,
+    intervals,
+)
 from poslens.attribution.curves.curve_summary import primacy_recency_index
 from poslens.attribution.curves.positions import POSITIONS
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import Comparison, Verdict, compared
+from poslens.attribution.evaluation.comparison import (
+    INDEX_MARGIN,
+    Comparison,
+    Verdict,
+    compared,
+)
 from poslens.attribution.interventions.filler import filler
-from poslens.attribution.interventions.relocation import pieces
+from poslens.attribution.interventions.relocation import Pieces
 from poslens.attribution.methods import make_method
 from poslens.attribution.text import require_sentences, sentences
 from poslens.attribution.types import Array, EvidenceSpan, Method, TextPair, as_array
 
-Values = NDArray[np.float64]
 Control = Literal["unrelated", "shuffled", "filler", "profile"]
 CONTROLS: dict[Control, str] = {
     "unrelated": "unrelated query",
@@ -40,9 +50,6 @@ CONTROLS: dict[Control, str] = {
 QUERY_CONTROLS: tuple[Control, Control] = ("unrelated", "profile")
 """The two controls without the pair's own query: another document's query, and the query-free
 profile."""
-
-INDEX_MARGIN = 0.05
-"""Maximum difference of primacy-recency indices (-1 to 1) of equivalent curves."""
 
 
 def control(kind: Control, pair: TextPair, pairs: Sequence[TextPair], seed: int = SEED) -> TextPair:
@@ -59,7 +66,7 @@ def control(kind: Control, pair: TextPair, pairs: Sequence[TextPair], seed: int 
     if kind == "profile":
         return pair
     changed = replace(pair, pair_id=f"{pair.pair_id}#{kind}-{seed}")
-    lot = np.random.default_rng([seed, zlib.crc32(pair.pair_id.encode("utf-8", "replace"))])
+    lot = generator_for(pair.pair_id, seed)
     if kind == "unrelated":
 
         def fits(other: TextPair) -> bool:
@@ -84,8 +91,8 @@ def control(kind: Control, pair: TextPair, pairs: Sequence[TextPair], seed: int 
         text = filler(pair.language, len(pair.document), int(lot.integers(5)))[: len(pair.document)]
         return replace(changed, document=text, evidence=None)
     require_sentences(pair.document)
-    parts = pieces(pair.document, pair.language)
-    n = len(parts.sentences)
+    spans = sentences(pair.document, pair.language)
+    parts, n = Pieces.of(pair.document, spans), len(spans)
     if n < 2:
         raise UserError(
             "The document is one sentence, so there is nothing to shuffle: choose a document of at "
@@ -96,14 +103,13 @@ def control(kind: Control, pair: TextPair, pairs: Sequence[TextPair], seed: int 
         order = order[1:] + order[:1]
     span = pair.evidence
     if span is not None:
-        spans = sentences(pair.document, pair.language)
         home = next(
             (i for i, (a, b) in enumerate(spans) if a <= span.start and span.end <= b), None
         )
         if home is None:  # shuffling separates evidence that covers several sentences
             span = None
         else:
-            start = parts.start(order, order.index(home)) + span.start - spans[home][0]
+            start = parts.starts(order)[order.index(home)] + span.start - spans[home][0]
             span = EvidenceSpan(start, start + span.end - span.start)
     return replace(changed, document=parts.joined(order), evidence=span)
 
@@ -228,7 +234,7 @@ def minus_null(
     def index(means: Values) -> Values:
         return primacy_recency_index(means[:, :width]) - primacy_recency_index(means[:, width:])
 
-    ends = band(own - null, groups)
+    ends = intervals(own - null, groups)
     shape = (len(POSITIONS),)
     return ControlledCurve(
         kind,

@@ -11,9 +11,9 @@ import streamlit as st
 
 from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS
 from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.comparison import INDEX_MARGIN
 from poslens.attribution.interventions.null_controls import (
     CONTROLS,
-    INDEX_MARGIN,
     QUERY_CONTROLS,
     Control,
     ControlledCurve,

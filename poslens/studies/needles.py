@@ -10,10 +10,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate, Values
+from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate, Values, ratios
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.audit import ratios
 from poslens.attribution.evaluation.comparison import POINTS, SHARE_MARGIN
 from poslens.attribution.evaluation.needle import (
     MAX_LENGTH,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from poslens.attribution.evaluation.audit import ratios
+from poslens.attribution.curves.bootstrap import ratios
 from poslens.attribution.evaluation.comparison import holm
 from poslens.cache.storage.store import StoredCurves
 from poslens.paired import (

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm, t
 
-from poslens.attribution.curves.bootstrap import N_BOOTSTRAP, SEED, Values, intervals
+from poslens.attribution.curves.bootstrap import N_BOOTSTRAP, Values, intervals
 
 
 def student_level(n: int, level: float = 0.95) -> float:
@@ -37,7 +37,6 @@ def drawn_means(
     rows: NDArray[np.floating],
     groups: Sequence[Hashable] | None = None,
     n_resamples: int = N_BOOTSTRAP,
-    seed: int = SEED,
 ) -> Values:
     """The means [R, K] over which `intervals` computes a statistic."""
     seen: list[Values] = []
@@ -46,5 +45,5 @@ def drawn_means(
         seen.append(means.copy())
         return means
 
-    intervals(rows, groups, watched, n_resamples=n_resamples, seed=seed)
+    intervals(rows, groups, watched, n_resamples=n_resamples)
     return seen[1]

@@ -9,11 +9,8 @@ from dataclasses import replace
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.curves.curve_summary import CurveSummary
 from poslens.attribution.errors import UserError
-from poslens.attribution.interventions.null_controls import (
-    INDEX_MARGIN,
-    QUERY_CONTROLS,
-    ControlledCurve,
-)
+from poslens.attribution.evaluation.comparison import INDEX_MARGIN
+from poslens.attribution.interventions.null_controls import QUERY_CONTROLS, ControlledCurve
 from poslens.attribution.interventions.segments import documents_of
 from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.retrievers.detect import family_of

@@ -10,16 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.curves.curve_summary import primacy_recency_index
 from poslens.attribution.debiasing.folder import Manifest
 from poslens.attribution.evaluation.audit import TOP, SentenceRanks, unretrieved_share
 from poslens.attribution.evaluation.comparison import (
+    INDEX_MARGIN,
     SCORE_MARGIN,
     SHARE_MARGIN,
     Comparison,
     adjusted,
     paired,
-    paired_indices,
     paired_sizes,
+    paired_statistics,
 )
 from poslens.attribution.evaluation.position_effect import MARGIN as RANK_MARGIN
 from poslens.attribution.evaluation.ranking_change import (
@@ -203,10 +205,12 @@ class DebiasSummary:
             if pair_id in row_of
         ]
         document_of = {pair.pair_id: pair.document for pair in self.point.corpus.pairs}
-        return paired_indices(
+        return paired_statistics(
             before.magnitudes[[old for old, _ in both]],
             stored.magnitudes[[new for _, new in both]],
             [document_of[stored.pair_ids[new]] for _, new in both],
+            INDEX_MARGIN,
+            primacy_recency_index,
         )
 
     @property

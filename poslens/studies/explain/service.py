@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from poslens.attribution.curves.bootstrap import Estimate, band
+from poslens.attribution.curves.bootstrap import Estimate, intervals
 from poslens.attribution.curves.curve_summary import (
     CurveSummary,
     center_of_mass,
@@ -276,7 +276,7 @@ def difference_of(first: StoredCurves, second: StoredCurves, data: DataSet) -> D
     ids = [first.pair_ids[row] for row in own.tolist()]
     documents = data.pairs.documents_of(ids)
     gap = first.curves[own].astype(np.float64) - second.curves[other]
-    edges = band(gap, documents)
+    edges = intervals(gap, documents)
 
     def curve(values: NDArray[np.float64]) -> Array:
         return as_array(values, gap.shape[1:], "a curve")

@@ -12,7 +12,6 @@ from poslens.attribution.curves.bootstrap import (
     MIN_DOCUMENTS,
     Estimate,
     Kind,
-    band,
     estimate,
     intervals,
 )
@@ -153,7 +152,7 @@ def test_few_documents_have_a_value_and_no_interval(n: int) -> None:
     rows, groups = clustered(n)
     found = estimate(rows, groups)
     assert found is not None and found.interval is None and found.n_resampled == n
-    assert band(rows, groups) is None
+    assert intervals(rows, groups) is None
     assert str(found) == f"{rows.mean():.3f}"
 
 

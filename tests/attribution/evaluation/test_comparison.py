@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from poslens.attribution.curves.bootstrap import Estimate, intervals, p_value, standard_error
+from poslens.attribution.curves.curve_summary import primacy_recency_index
 from poslens.attribution.evaluation.comparison import (
+    INDEX_MARGIN,
     Comparison,
     adjusted,
     change_in_words,
@@ -20,7 +22,7 @@ from poslens.attribution.evaluation.comparison import (
     judged,
     p_in_words,
     paired,
-    paired_indices,
+    paired_statistics,
 )
 
 RNG = np.random.default_rng(5)
@@ -213,16 +215,19 @@ def test_a_difference_beyond_the_margin_is_ruled_out_by_a_one_sided_test() -> No
 
 
 def test_indices_are_compared_over_mean_curves_of_the_same_texts() -> None:
+    def compare(before: np.ndarray, after: np.ndarray) -> Comparison | None:
+        return paired_statistics(before, after, None, INDEX_MARGIN, primacy_recency_index)
+
     before = np.ones((20, 100))
     after = before.copy()
     after[:, -33:] = 3.0  # (99 - 33) / (99 + 33) = 0.5, and 0 before
-    more = paired_indices(before, after, None)
+    more = compare(before, after)
     assert more is not None and more.verdict == "higher"
     assert more.difference.value == pytest.approx(0.5) and more.margin == 0.05
     # Heavier texts weigh more in a mean curve: no mean of the texts' own indices.
     after[0] *= 100
-    heavy = paired_indices(before, np.where(np.arange(20)[:, None] == 0, after, before), None)
+    heavy = compare(before, np.where(np.arange(20)[:, None] == 0, after, before))
     assert heavy is not None and heavy.difference.value > 0.4
-    same = paired_indices(after, after, None)
+    same = compare(after, after)
     assert same is not None and same.verdict == "equivalent" and same.difference.value == 0
-    assert paired_indices(before[:0], after[:0], None) is None
+    assert compare(before[:0], after[:0]) is None
