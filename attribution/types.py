@@ -50,6 +50,12 @@ def as_array(values: ArrayLike, shape: tuple[int | None, ...], what: str) -> Arr
     return array
 
 
+def set_arrays(result: object, what: str, **shapes: tuple[int | None, ...]) -> None:
+    """Replace these fields of a frozen dataclass with `as_array` of their values and shapes."""
+    for name, shape in shapes.items():
+        object.__setattr__(result, name, as_array(getattr(result, name), shape, what))
+
+
 @dataclass(frozen=True, slots=True)
 class EvidenceSpan:
     """Characters [start, end) of the document that answer the query."""
@@ -233,13 +239,9 @@ class Attribution:
         as_array([self.score], (1,), "a score")
         claims = (self.bias_share, self.completeness_error, self.standard_error)
         as_array([x for x in claims if x is not None], (None,), "a share")
-        put = object.__setattr__
-        put(self, "query_scores", as_array(self.query_scores, (n_query,), "an attribution"))
-        put(
-            self, "document_scores", as_array(self.document_scores, (n_document,), "an attribution")
-        )
+        set_arrays(self, "an attribution", query_scores=(n_query,), document_scores=(n_document,))
         if self.matrix is not None:
-            put(self, "matrix", as_array(self.matrix, (n_query, n_document), "an attribution"))
+            set_arrays(self, "an attribution", matrix=(n_query, n_document))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,7 @@ position, or at random."""
 from __future__ import annotations
 
 import time
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,11 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from poslens.attribution.batching import batches, run_batches
-from poslens.attribution.curves.bootstrap import SEED
+from poslens.attribution.curves.bootstrap import generator_for
 from poslens.attribution.curves.positions import aggregated, evidence_share
 from poslens.attribution.evaluation.faithfulness import (
-    FRACTIONS,
-    N_RANDOM,
     ErasureParameters,
     Faithfulness,
     RandomOrders,
@@ -35,22 +32,19 @@ def deletion_insertion(
     retriever: Retriever,
     pair: TextPair,
     attribution: Attribution,
+    parameters: ErasureParameters = ErasureParameters(),
     *,
-    fractions: Sequence[float] = FRACTIONS,
-    unit: Unit = "word",
-    n_random: int = N_RANDOM,
-    seed: int = SEED,
     random_orders: RandomOrders | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Faithfulness:
     """Score `pair` while its document's units are deleted, or inserted, largest contribution first,
-    and along `n_random` random orders.
+    and along the random orders of `parameters`.
 
     A unit's contribution is the method's aggregate (`MethodEntry.aggregate`) of its tokens: the sum
     of shares, the mean of saliencies. For signed methods the most positive unit comes first, for
-    unsigned ones the largest. Ties are broken at random (seeded by `seed` and the document), not by
-    reading order, which would rank the first words as important and favor any method for a
-    retriever with a primacy bias.
+    unsigned ones the largest. Ties are broken at random (seeded by the parameters and the
+    document), not by reading order, which would rank the first words as important and favor any
+    method for a retriever with a primacy bias.
 
     With F fractions (including 0, 1 and ERASER's five: 13 by default), at most
     2 + 2 (F - 2) (1 + n_random) documents are scored (134; about 90 because the curves share some;
@@ -60,10 +54,9 @@ def deletion_insertion(
 
     Raises:
         Stopped: `should_stop` returned true.
-        UserError: invalid parameters, a score that is not finite, or a document that does not fit.
+        UserError: a score that is not finite, or a document that does not fit.
         ValueError: the attribution belongs to another text or tokenizer.
     """
-    parameters = ErasureParameters(tuple(fractions), unit, n_random, seed)
 
     def order(document: _Document) -> NDArray[np.int64]:
         if attribution.document != document.text:
@@ -122,7 +115,10 @@ def _erase(
         fronts = [order_of(document)]
         backs = list(fronts)
         if random_orders is None:
-            random = _random_orders(document.n_units, parameters, pair)
+            # The document is part of the seed; otherwise documents of equal length would share
+            # orders.
+            generator = generator_for(pair.document, parameters.seed, 0)
+            random = [generator.permutation(document.n_units) for _ in range(parameters.n_random)]
             fronts += random
             backs += [order[::-1] for order in random]
         ranks = np.array([np.argsort(order) for order in (*fronts, *backs)])
@@ -203,18 +199,5 @@ def _order(
         document.n_units,
         METHODS[attribution.method.name].aggregate,
     )
-    lot = _generator(parameters, pair, 1).random(document.n_units)
+    lot = generator_for(pair.document, parameters.seed, 1).random(document.n_units)
     return np.lexsort((lot, -contributions))
-
-
-def _random_orders(
-    n_units: int, parameters: ErasureParameters, pair: TextPair
-) -> list[NDArray[np.int64]]:
-    generator = _generator(parameters, pair, 0)
-    return [generator.permutation(n_units) for _ in range(parameters.n_random)]
-
-
-def _generator(parameters: ErasureParameters, pair: TextPair, purpose: int) -> np.random.Generator:
-    # The document is part of the seed; otherwise documents of equal length would share orders.
-    text = zlib.crc32(pair.document.encode("utf-8", "replace"))
-    return np.random.default_rng([parameters.seed, text, purpose])

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from poslens.attribution.curves.bootstrap import SEED
 from poslens.attribution.errors import UserError
-from poslens.attribution.types import Array, Method, as_array
+from poslens.attribution.types import Array, Method, set_arrays
 
 Unit = Literal["word", "token", "sentence"]
 UNITS: tuple[Unit, ...] = ("word", "token", "sentence")
@@ -134,8 +134,7 @@ class RandomOrders:
     insertion: Array
 
     def __post_init__(self) -> None:
-        for name in ("deletion", "insertion"):
-            object.__setattr__(self, name, as_array(getattr(self, name), (None, None), "a score"))
+        set_arrays(self, "a score", deletion=(None, None), insertion=(None, None))
         if self.deletion.shape != self.insertion.shape:
             raise ValueError("deletion and insertion differ in shape")
 
@@ -200,8 +199,7 @@ class Faithfulness:
         if self.n_units < 1 or min(self.attribution_seconds, self.seconds) < 0:
             raise ValueError("no test of a document's units")
         shape = (len(self.parameters.fractions),)
-        for name in ("deletion", "insertion"):
-            object.__setattr__(self, name, as_array(getattr(self, name), shape, "a score"))
+        set_arrays(self, "a score", deletion=shape, insertion=shape)
         if self.random_orders.deletion.shape != (self.parameters.n_random, *shape):
             raise ValueError("random orders of other parameters")
 

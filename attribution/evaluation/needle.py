@@ -51,13 +51,7 @@ class Needle:
 
 def needles(n: int, seed: int = 0) -> tuple[Needle, ...]:
     """`n` needles about different things; among the first twenty, no two share a word of their
-    name.
-
-    Raises:
-        UserError: fewer than 2, or more than 100.
-    """
-    if not MIN_NEEDLES <= n <= MAX_NEEDLES:
-        raise UserError(f"A grid has {MIN_NEEDLES} to {MAX_NEEDLES} needles a cell, not {n:,}.")
+    name."""
     codes = random.Random(seed).sample(range(10_000, 100_000), n)
     many = len(_FIRST)
     needles = []

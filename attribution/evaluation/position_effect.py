@@ -41,11 +41,7 @@ _SIMILAR = 1.5
 
 
 def position_ranks_method(positions: int) -> Method:
-    """The name under which ranks are stored.
-
-    Raises:
-        UserError: as `relocation_method`.
-    """
+    """The name under which ranks are stored."""
     return replace(relocation_method(positions), name="position_ranks")
 
 

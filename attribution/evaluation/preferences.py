@@ -34,7 +34,7 @@ from poslens.attribution.methods.propagation import bert_layers
 from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.text import sentences
-from poslens.attribution.types import N_BINS, Array, EvidenceSpan, Method, TextPair, as_array
+from poslens.attribution.types import N_BINS, Array, EvidenceSpan, Method, TextPair, set_arrays
 
 BASE = "MiniLM"
 PLANTED = {-1.0: "MiniLM-primacy", 1.0: "MiniLM-recency"}
@@ -176,9 +176,8 @@ class Thirds:
     last: Array
 
     def __post_init__(self) -> None:
-        for name in ("first", "last"):
-            values = as_array(getattr(self, name), (len(CURVES), None), "a score")
-            object.__setattr__(self, name, values)
+        shape = (len(CURVES), None)
+        set_arrays(self, "a score", first=shape, last=shape)
         if self.first.shape != self.last.shape or min(self.first.min(), self.last.min()) < 0:
             raise ValueError("no sums of the same documents")
 
@@ -210,8 +209,7 @@ def thirds(
     if len(sums) < len(pairs):
         raise Stopped("Stopped before all pairs were attributed.")
     values = np.array([sums[pair.pair_id] for pair in pairs])  # [n, C, 2]
-    first, last = (as_array(values[..., end].T, (len(CURVES), None), "a score") for end in (0, 1))
-    return Thirds(first, last)
+    return Thirds(values[..., 0].T, values[..., 1].T)
 
 
 def with_query(

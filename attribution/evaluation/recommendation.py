@@ -9,6 +9,7 @@ from typing import Literal
 
 from poslens.attribution.evaluation.comparison import Comparison
 from poslens.attribution.evaluation.ranking_measures import NDCG
+from poslens.attribution.text import listed
 
 MARGIN = 0.01
 """Difference of nDCG@10, or of a mean reciprocal rank, up to which two models are equivalent."""
@@ -44,7 +45,7 @@ def recommendation(
     if quality is not None and quality.verdict == "lower":
         worse.append(f"{NDCG} is lower")
     if worse:
-        return Recommendation(False, f"On held-out documents, {_listed(worse)}.")
+        return Recommendation(False, f"On held-out documents, {listed(worse)}.")
     if not better:
         if undecided or not measured:
             open_measures = " or ".join(name for name, _ in undecided) or "position bias"
@@ -67,7 +68,7 @@ def recommendation(
         if quality.verdict == "higher"
         else f"a loss of {quality.margin:g} in {NDCG} is ruled out"
     )
-    return Recommendation(True, f"On held-out documents, {_listed(better)}, and {gain}.")
+    return Recommendation(True, f"On held-out documents, {listed(better)}, and {gain}.")
 
 
 def setting_recommendation(
@@ -81,7 +82,7 @@ def setting_recommendation(
         [(name, direction, each) for name, direction, each in measured if each is not None]
     )
     if worse:
-        words = f"{_listed(worse)}{f', although {_listed(better)}' if better else ''}"
+        words = f"{listed(worse)}{f', although {listed(better)}' if better else ''}"
         return Recommendation(False, f"On held-out documents, {words}.")
     if better:
         open_losses = [
@@ -90,8 +91,8 @@ def setting_recommendation(
             if each is not None
             and not each.rules_out("lower" if direction == "higher" else "higher")
         ]
-        doubt = f"; a loss in {_listed(open_losses)} is not ruled out"
-        words = f"{_listed(better)}{doubt if open_losses else ''}"
+        doubt = f"; a loss in {listed(open_losses)} is not ruled out"
+        words = f"{listed(better)}{doubt if open_losses else ''}"
         return Recommendation(True, f"On held-out documents, {words}.")
     if undecided:
         return Recommendation(False, f"Too few held-out documents to decide{_needed(undecided)}.")
@@ -119,17 +120,13 @@ def _sorted(
     return better, worse, undecided
 
 
-def _listed(parts: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1]))) if parts else ""
-
-
 def _needed(undecided: Sequence[tuple[str, Comparison]]) -> str:
     counts = [(each.needed, name) for name, each in undecided if each.needed is not None]
     if not counts:
         return ""
     n, name = min(counts)
     others = [other for other, _ in undecided if other != name]
-    more = f", more for {_listed(others)}" if others else ""
+    more = f", more for {listed(others)}" if others else ""
     return f"; about {n:,} held-out documents would be needed for {name}{more}"
 
 

@@ -20,7 +20,7 @@ from poslens.attribution.evaluation.scorers import Scorer
 from poslens.attribution.retrievers.base import Joint
 from poslens.attribution.retrievers.lexical import terms_of
 from poslens.attribution.retrievers.scoring import in_batches
-from poslens.attribution.types import Array, TextPair, as_array
+from poslens.attribution.types import Array, TextPair, set_arrays
 
 DEPTH = 100
 """Number of documents ranked for each query, as Recall@100 needs."""
@@ -42,8 +42,7 @@ class Ranking:
     languages: tuple[str | None, ...]
 
     def __post_init__(self) -> None:
-        scores = as_array(self.scores, (len(self.document_ids),), "a score")
-        object.__setattr__(self, "scores", scores)
+        set_arrays(self, "a score", scores=(len(self.document_ids),))
         if len(self.languages) != len(self.document_ids):
             raise ValueError("other languages than documents")
 
@@ -164,7 +163,7 @@ def rankings(collection: Collection, best: TopK) -> list[Ranking]:
             Ranking(
                 query.query_id,
                 tuple(documents[place][0] for place in places),
-                as_array(scores.numpy(), (len(places),), "a score"),
+                scores.numpy(),
                 tuple(documents[place][1] for place in places),
             )
         )
@@ -251,6 +250,6 @@ def rerank(retriever: Joint, query: str, candidates: Ranking, texts: Sequence[st
     return Ranking(
         candidates.query_id,
         tuple(candidates.document_ids[place] for place in places),
-        as_array(values.numpy(), (len(places),), "a score"),
+        values.numpy(),
         tuple(candidates.languages[place] for place in places),
     )

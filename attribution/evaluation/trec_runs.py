@@ -23,7 +23,6 @@ from poslens.attribution.datasets.types import Rejection
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.search import DEPTH, Ranking
 from poslens.attribution.names import Names
-from poslens.attribution.types import as_array
 
 _FIELDS = 6
 _PORTION = 4 * DEPTH
@@ -153,7 +152,7 @@ def placed(run: TrecRun, collection: Collection) -> PlacedRun:
         here = [(score, document) for score, document in results if document in languages]
         n_lost += len(results) - len(here)
         keys = tuple(document for _, document in here)
-        scores = as_array(np.array([score for score, _ in here]), (len(here),), "a score")
+        scores = np.array([score for score, _ in here], np.float32)
         rankings.append(Ranking(query, keys, scores, tuple(languages[key] for key in keys)))
     return PlacedRun(tuple(rankings), len(run.results) - len(asked), n_lost)
 

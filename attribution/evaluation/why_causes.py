@@ -26,13 +26,7 @@ MOST_BY_CHANCE = 0.5
 
 
 def why_method(top: int) -> Method:
-    """The name under which results are stored and shown.
-
-    Raises:
-        ValueError: `top` is below 1.
-    """
-    if top < 1:
-        raise ValueError("a top of no documents")
+    """The name under which results are stored and shown."""
     return Method("why", {"top": top, "version": 4})
 
 

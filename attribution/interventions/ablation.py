@@ -28,7 +28,7 @@ from poslens.attribution.methods.perturbation import perturbed
 from poslens.attribution.retrievers.base import Representation, Retriever, reads_jointly
 from poslens.attribution.retrievers.scoring import Known, score_texts
 from poslens.attribution.text import unit_of, words
-from poslens.attribution.types import Array, Method, TextPair, TokenizedText, as_array
+from poslens.attribution.types import Array, Method, TextPair, TokenizedText, as_array, set_arrays
 
 Replacement = Literal["delete", "mask", "filler"]
 REPLACEMENTS: tuple[Replacement, ...] = ("delete", "mask", "filler")
@@ -42,12 +42,10 @@ def ablation_method(by: Replacement = "delete", bins: int = N_BINS) -> Method:
     """The method under which results are stored and shown.
 
     Raises:
-        UserError: another replacement, fewer than 2 bins or more than 100.
+        UserError: another replacement.
     """
     if by not in REPLACEMENTS:
         raise UserError(f"Parts cannot be replaced by {by!r}: choose {', '.join(REPLACEMENTS)}.")
-    if not 2 <= bins <= 100:
-        raise UserError(f"There can be 2 to 100 bins, not {bins}.")
     return Method("ablation", {"by": by, "bins": bins, "version": VERSION})
 
 
@@ -70,10 +68,8 @@ class Ablation:
     seconds: float
 
     def __post_init__(self) -> None:
-        values = as_array(self.effects, (len(self.spans),), "a score")
-        object.__setattr__(self, "effects", values)
-        edges = as_array(self.edges, (len(self.spans) + 1,), "a position")
-        object.__setattr__(self, "edges", edges)
+        set_arrays(self, "a score", effects=(len(self.spans),))
+        set_arrays(self, "a position", edges=(len(self.spans) + 1,))
         require_edges(self.edges)
         require_shares(self.read_share)
         if not all(0 <= a <= b for a, b in self.spans) or self.seconds < 0:

@@ -70,11 +70,6 @@ def relocation_curve(relocation: Relocation, places: int = 100) -> Array | None:
     return as_array(curve - curve.mean(), (places,), "a curve")
 
 
-def ablation_curve(ablation: Ablation) -> Array:
-    """Effects at 100 points of what was read."""
-    return ablation.curve(100)
-
-
 @dataclass(frozen=True, slots=True)
 class Agreement:
     """Agreement of a method's curves with causal curves of a model, over `n` pairs of `n_documents`

@@ -19,7 +19,7 @@ from poslens.attribution.interventions.ablation import of_tokens
 from poslens.attribution.interventions.relocation import read_share, require_shares, tokens_of
 from poslens.attribution.retrievers.base import Retriever, reads_jointly, separate
 from poslens.attribution.retrievers.scoring import Known, score_texts
-from poslens.attribution.types import Array, Method, TextPair, as_array
+from poslens.attribution.types import Array, Method, TextPair, set_arrays
 
 Way = Literal["prefix", "positions"]
 PREFIXES = (0, 32, 64, 128, 256)
@@ -48,9 +48,8 @@ class Displacement:
     note: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("scores", "read"):
-            values = as_array(getattr(self, name), (len(self.tokens),), "a score")
-            object.__setattr__(self, name, values)
+        shape = (len(self.tokens),)
+        set_arrays(self, "a score", scores=shape, read=shape)
         require_shares(self.read)
 
 

@@ -36,7 +36,7 @@ from poslens.attribution.types import (
     Method,
     TextPair,
     TokenizedText,
-    as_array,
+    set_arrays,
 )
 
 VERSION = 1
@@ -44,13 +44,7 @@ N_POSITIONS = 11
 
 
 def relocation_method(positions: int = N_POSITIONS) -> Method:
-    """The method under which results are stored and shown.
-
-    Raises:
-        UserError: fewer than 2 positions or more than 101.
-    """
-    if not 2 <= positions <= 101:
-        raise UserError(f"There can be 2 to 101 positions, not {positions}.")
+    """The method under which results are stored and shown."""
     return Method("relocation", {"positions": positions, "version": VERSION})
 
 
@@ -212,8 +206,7 @@ class Relocation:
 
     def __post_init__(self) -> None:
         shape = (len(self.positions),)
-        for name in ("positions", "scores", "read"):
-            object.__setattr__(self, name, as_array(getattr(self, name), shape, "a score"))
+        set_arrays(self, "a score", positions=shape, scores=shape, read=shape)
         require_shares(self.positions, self.read, self.read_share, self.evidence)
         if not shape[0] or not self.read_share or self.seconds < 0:
             raise ValueError("no places of a document that was read")

@@ -35,7 +35,7 @@ from poslens.attribution.retrievers.family import Capability
 from poslens.attribution.retrievers.scoring import Known, read_texts
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.text import require_sentences, sentences, words
-from poslens.attribution.types import Array, Method, TextPair, TokenizedText, as_array
+from poslens.attribution.types import Array, Method, TextPair, TokenizedText, as_array, set_arrays
 
 Cut = Literal["segments", "shuffled", "thirds"]
 CUTS: tuple[Cut, ...] = ("segments", "shuffled", "thirds")
@@ -57,30 +57,16 @@ STEP = 0.8
 VERSION = 1
 
 
-def segments_method(cut: Cut = "segments", segments: int = N_SEGMENTS) -> Method:
-    """The method under which segment curves are stored and shown.
-
-    Raises:
-        UserError: another kind of segments, fewer than 2 or more than 100.
-    """
-    if cut not in CUTS:
-        raise UserError(f"Texts cannot be cut into {cut!r}: choose {', '.join(CUTS)}.")
+def segments_method(cut: Cut) -> Method:
+    """The method under which segment curves are stored and shown."""
     if cut == "thirds":
         return Method("thirds", {"version": VERSION})
-    if not 2 <= segments <= 100:
-        raise UserError(f"There can be 2 to 100 segments, not {segments}.")
     order = {"order": "shuffled"} if cut == "shuffled" else {}
-    return Method("segments", {"segments": segments, **order, "version": VERSION})
+    return Method("segments", {"segments": N_SEGMENTS, **order, "version": VERSION})
 
 
-def edits_method(by: Edit = "insertion") -> Method:
-    """The method under which insertion and removal are stored and shown.
-
-    Raises:
-        UserError: another edit.
-    """
-    if by not in EDITS:
-        raise UserError(f"There is no edit {by!r}: choose {' or '.join(EDITS)}.")
+def edits_method(by: Edit) -> Method:
+    """The method under which insertion and removal are stored and shown."""
     return Method(by, {"version": VERSION})
 
 
@@ -112,9 +98,8 @@ class SegmentCurve:
     seconds: float
 
     def __post_init__(self) -> None:
-        put = object.__setattr__
-        put(self, "cosines", as_array(self.cosines, (None,), "a cosine"))
-        put(self, "edges", as_array(self.edges, (len(self.cosines) + 1,), "a position"))
+        set_arrays(self, "a cosine", cosines=(None,))
+        set_arrays(self, "a position", edges=(len(self.cosines) + 1,))
         require_edges(self.edges)
         require_shares(self.read_share)
 
@@ -138,8 +123,7 @@ class EditCurves:
     seconds: float
 
     def __post_init__(self) -> None:
-        shape = (len(POSITIONS), len(SHARES[self.by]))
-        object.__setattr__(self, "cosines", as_array(self.cosines, shape, "a cosine"))
+        set_arrays(self, "a cosine", cosines=(len(POSITIONS), len(SHARES[self.by])))
         require_shares(self.read_share)
 
 

@@ -8,7 +8,6 @@ cache miss.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -89,7 +88,7 @@ def run(
     pairs: Sequence[TextPair],
     store: Store,
     *,
-    parameters: ErasureParameters | None = None,
+    parameters: ErasureParameters = ErasureParameters(),
     options: RunOptions = RunOptions(),
 ) -> Progress:
     """Test the method on those of `pairs` that have no test next to their results in `store`. Stops
@@ -102,9 +101,8 @@ def run(
     Raises:
         UserError: the store can't be written; results stored before remain.
     """
-    settings = parameters or ErasureParameters()
-    tests = faithfulness_tests(store.root, settings)
-    shared = stored_random_orders(store.root, settings)
+    tests = faithfulness_tests(store.root, parameters)
+    shared = stored_random_orders(store.root, parameters)
 
     def compute(pair: TextPair) -> Faithfulness:
         attribution = store.get(model, method, pair)
@@ -121,7 +119,7 @@ def run(
             retriever,
             pair,
             attribution,
-            **dataclasses.asdict(settings),
+            parameters,
             random_orders=random_orders,
             should_stop=options.should_stop,
         )
@@ -134,7 +132,7 @@ def run(
                     pair,
                     start,
                     result.random_orders,
-                    parameters=settings,
+                    parameters=parameters,
                     should_stop=options.should_stop,
                 )
                 tests.put(model, position_order(start), [(pair, baseline)])

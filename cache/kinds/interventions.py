@@ -28,7 +28,7 @@ from poslens.attribution.retrievers.base import Pooled, Retriever
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.family import Capability
 from poslens.attribution.retrievers.scoring import Known, score_texts
-from poslens.attribution.types import Array, Method, TextPair, as_array
+from poslens.attribution.types import Array, Method, TextPair, as_array, set_arrays
 from poslens.cache.jobs.items import compute_missing
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.kinds.embeddings import EmbeddingStore, recent_texts, stored_vectors
@@ -181,7 +181,7 @@ class OtherScores:
     scores: Array
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "scores", as_array(self.scores, (None,), "a score"))
+        set_arrays(self, "a score", scores=(None,))
 
 
 OTHER_SCORES = register(Schema(OtherScores, "others"))

@@ -17,7 +17,6 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.ablation import Ablation, Replacement, ablation_method
 from poslens.attribution.interventions.agreement import (
     Agreement,
-    ablation_curve,
     agreement,
     relocation_curve,
 )
@@ -280,9 +279,7 @@ def curve_of(result: Cause) -> Array | None:
     """
     if isinstance(result, Relocation):
         return relocation_curve(result)
-    if isinstance(result, Ablation):
-        return ablation_curve(result)
-    if isinstance(result, SegmentCurve):
+    if isinstance(result, Ablation | SegmentCurve):
         return result.curve(N_BINS)
     raise ValueError(f"a {type(result).__name__} has no curve over positions")
 

@@ -129,12 +129,14 @@ def trial(
     *,
     retriever: DenseRetriever | None = None,
     evidence: EvidenceSpan | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
     **options: object,
 ) -> Faithfulness:
     retriever = retriever or linear(weights)
     pair = TextPair("p", "query", document or " ".join(weights), evidence)
     attribution = attributed(retriever, pair, weights if scores is None else scores)
-    return deletion_insertion(retriever, pair, attribution, **options)  # type: ignore[arg-type]
+    parameters = ErasureParameters(**options)  # type: ignore[arg-type]
+    return deletion_insertion(retriever, pair, attribution, parameters, should_stop=should_stop)
 
 
 WEIGHTS = {"one": 1.0, "four": 4.0, "two": 2.0, "three": 3.0}
@@ -553,7 +555,7 @@ def graded(retriever: DenseRetriever, inside: float, outside: float) -> Attribut
 
 def test_planted_evidence_first_chance_and_evidence_last(minilm: DenseRetriever) -> None:
     first, last = (
-        deletion_insertion(minilm, PLANTED, graded(minilm, *values), n_random=3)
+        deletion_insertion(minilm, PLANTED, graded(minilm, *values), ErasureParameters(n_random=3))
         for values in ((1.0, 0.0), (0.0, 1.0))
     )
     good, bad, random = first.measures, last.measures, first.random
@@ -575,7 +577,9 @@ def test_planted_evidence_first_chance_and_evidence_last(minilm: DenseRetriever)
 def test_scores_are_those_of_the_padded_document(minilm: DenseRetriever) -> None:
     """The same document with [PAD] written where units were taken out, read as it stands."""
     attribution = graded(minilm, 1.0, 0.0)
-    result = deletion_insertion(minilm, PLANTED, attribution, unit="sentence", n_random=1)
+    result = deletion_insertion(
+        minilm, PLANTED, attribution, ErasureParameters(unit="sentence", n_random=1)
+    )
     assert result.n_units == 3
     encoded = minilm.encode_texts([PLANTED.document], "document")
     span, ids = PLANTED.evidence, encoded.features["input_ids"].clone()
@@ -599,7 +603,7 @@ def test_any_architecture_and_a_truncated_document(
     pair = TextPair("p", "tide", "the Moon pulls the water nearer to it " * 6)
     (attribution,) = attribute(retriever, make_method("saliency"), [pair])
     by_word, by_token = (
-        deletion_insertion(retriever, pair, attribution, unit=unit, n_random=2)
+        deletion_insertion(retriever, pair, attribution, ErasureParameters(unit=unit, n_random=2))
         for unit in ("word", "token")
     )  # type: ignore[misc]
     assert by_word.truncated and by_word.n_units <= by_token.n_units
@@ -607,7 +611,7 @@ def test_any_architecture_and_a_truncated_document(
     for result in (by_word, by_token):
         assert result.score == pytest.approx(attribution.score, abs=1e-5)
         assert result.insertion[0] == result.baseline and result.insertion[-1] == result.score
-    again = deletion_insertion(retriever, pair, attribution, n_random=2)
+    again = deletion_insertion(retriever, pair, attribution, ErasureParameters(n_random=2))
     assert again.deletion.tobytes() == by_word.deletion.tobytes()
     assert retriever.embeddings._forward_hooks == {}
 

@@ -269,5 +269,3 @@ def test_scores_of_every_document_agree_with_ranks() -> None:
 
 def test_stored_under_the_top() -> None:
     assert repr(why_method(5)) == "why(top=5, version=4)"
-    with pytest.raises(ValueError):
-        why_method(0)

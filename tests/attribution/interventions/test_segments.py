@@ -16,13 +16,11 @@ from poslens.attribution.interventions.segments import (
     SHARES,
     documents_of,
     edit_curves,
-    edits_method,
     inserted,
     pieces_of,
     placed,
     removed,
     segment_curve,
-    segments_method,
     segments_of,
     thirds,
 )
@@ -163,12 +161,6 @@ def test_the_query_has_no_say_and_documents_count_once(dense: DenseRetriever) ->
 def test_bad_input_is_one_sentence(dense: DenseRetriever) -> None:
     with pytest.raises(UserError, match="choose a dense model"):
         segment_curve(load(resolve("BM25"), "cpu", "float32"), PAIR)
-    with pytest.raises(UserError, match="2 to 100 segments"):
-        segments_method(segments=1)
-    with pytest.raises(UserError, match="choose segments"):
-        segments_method("halves")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="insertion or removal"):
-        edits_method("swap")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="one word"):
         edit_curves(dense, TextPair("p", "", "tide"), "removal")
     with pytest.raises(Stopped):
