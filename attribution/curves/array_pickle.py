@@ -47,11 +47,8 @@ class _Array:
         self.values = _values(data, dtype, shape, "F" if fortran else "C")
 
 
-class _Kind:
-    """The array class, which a pickle names but never calls."""
-
-
-_NDARRAY = _Kind()
+_NDARRAY = object()
+"""Stands in for the array class, which a pickle names but never calls."""
 
 
 def _values(data: object, dtype: object, shape: object, order: str) -> NDArray[np.floating]:

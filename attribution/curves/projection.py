@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from poslens.attribution.errors import UserError
+from poslens.attribution.types import Method
 
 MIN_POINTS = 5
 METRICS = {"embeddings": "cosine", "curves": "correlation"}
@@ -26,10 +27,7 @@ class Layout:
     seed: int = 20260101
 
     def __repr__(self) -> str:
-        return (
-            f"umap(metric={self.metric}, n_neighbors={self.n_neighbors}, "
-            f"min_dist={self.min_dist}, seed={self.seed}, version=2)"
-        )
+        return repr(Method("umap", {**asdict(self), "version": 2}))
 
 
 def shapes(vectors: NDArray[np.floating], metric: str) -> NDArray[np.float32]:

@@ -20,7 +20,7 @@ import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from poslens.attribution.datasets.streams import MEGABYTE
 from poslens.attribution.errors import UserError
 from poslens.attribution.names import Names
 from poslens.attribution.paths import open_regular
-from poslens.attribution.types import N_BINS, Array, as_array
+from poslens.attribution.types import N_BINS, as_array
 
 MAX_BYTES = 20 * MEGABYTE
 MAX_CURVES = 200_000
@@ -45,12 +45,6 @@ PICKLES = (".pkl", ".pickle")
 CURVE_SUFFIXES = (*PICKLES, ".npz")
 
 _SETTING = re.compile(r"[a-z]{2,3}-[a-z]{2,3}")
-_MEASURES = (
-    "nDCG@10",
-    *(f"nDCG@10({bucket})" for bucket in LENGTH_BUCKETS),
-    "PSI",
-    *(f"PSI({bucket})" for bucket in LENGTH_BUCKETS),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +57,6 @@ class PublishedCurves:
     std: NDArray[np.float64]
     n: int
     source: str
-
-
-def averaged(model: str, curves: Array, source: str) -> PublishedCurves:
-    """Mean and standard deviation of curves [n, 100]."""
-    mean, std = curves.mean(0, dtype=np.float64), curves.std(0, dtype=np.float64, ddof=1)
-    return PublishedCurves(model, mean, std, len(curves), source)
 
 
 FIGURE_5 = Path(__file__).with_name("posir_figure5.csv")
@@ -108,7 +96,8 @@ def read_curves(model: str, name: str, data: bytes) -> PublishedCurves:
     if len(values) % N_BINS or len(values) < 2 * N_BINS:
         raise UserError(damaged)
     curves = as_array(values.reshape(-1, N_BINS), (None, N_BINS), "a curve")
-    return averaged(model, curves, f"file {name}")
+    mean, std = curves.mean(0, dtype=np.float64), curves.std(0, dtype=np.float64, ddof=1)
+    return PublishedCurves(model, mean, std, len(curves), f"file {name}")
 
 
 def _not_curves(name: str) -> str:
@@ -192,15 +181,15 @@ def read_measures(name: str, data: bytes) -> list[PublishedMeasures]:
             where = f"{model[:60]}, {setting[:20]}"
             if not _SETTING.fullmatch(setting):
                 raise UserError(f"{name}: {where} is no pair of languages such as eng-eng.")
-            numbers = {key: _share(name, where, values, key) for key in _MEASURES}
+            share = partial(_share, name, where, values)
             rows.append(
                 PublishedMeasures(
                     model,
                     setting,
-                    numbers["nDCG@10"],
-                    numbers["PSI"],
-                    {b: numbers[f"nDCG@10({b})"] for b in LENGTH_BUCKETS},
-                    {b: numbers[f"PSI({b})"] for b in LENGTH_BUCKETS},
+                    share("nDCG@10"),
+                    share("PSI"),
+                    {bucket: share(f"nDCG@10({bucket})") for bucket in LENGTH_BUCKETS},
+                    {bucket: share(f"PSI({bucket})") for bucket in LENGTH_BUCKETS},
                 )
             )
     if not rows:

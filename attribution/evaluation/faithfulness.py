@@ -138,18 +138,6 @@ class RandomOrders:
         if self.deletion.shape != self.insertion.shape:
             raise ValueError("deletion and insertion differ in shape")
 
-    @property
-    def deletion_mean(self) -> Array:
-        """Mean over orders [F]."""
-        mean: Array = self.deletion.mean(0)
-        return mean
-
-    @property
-    def insertion_mean(self) -> Array:
-        """Mean over orders [F]."""
-        mean: Array = self.insertion.mean(0)
-        return mean
-
 
 @dataclass(frozen=True, slots=True)
 class Measures:
@@ -247,7 +235,9 @@ class Faithfulness:
     def random(self) -> Measures | None:
         """Mean measures of the random orders; None if `gap` is None."""
         # All four are linear in the curves, so the mean curve has the mean measures.
-        return self._measures(self.random_orders.deletion_mean, self.random_orders.insertion_mean)
+        return self._measures(
+            self.random_orders.deletion.mean(0), self.random_orders.insertion.mean(0)
+        )
 
     @property
     def gain(self) -> Measures | None:

@@ -30,8 +30,8 @@ class FaithfulnessSummary:
 
     Excluded are `n_equal` pairs whose whole and empty documents have the same score, and `n_below`
     pairs whose whole document scores lower (see `Faithfulness.gap`). `*_gain` are differences from
-    random orders, positive is better. `enrichment` is over the `n_evidence` pairs whose evidence
-    was read, None without any. `seconds` is the time of a pair's attribution, without this test.
+    random orders, positive is better. `enrichment` is over the pairs whose evidence was
+    read, None without any. `seconds` is the time of a pair's attribution, without this test.
 
     Curves are scaled scores at `parameters.fractions`; those of documents with few units are
     interpolated.
@@ -45,7 +45,6 @@ class FaithfulnessSummary:
     n_equal: int
     n_below: int
     n_truncated: int
-    n_evidence: int
     deletion_area: Estimate
     insertion_area: Estimate
     comprehensiveness: Estimate
@@ -104,15 +103,14 @@ def summarize(results: Sequence[Faithfulness], groups: Sequence[Hashable]) -> Fa
         n_equal=sum(gap is None for gap in gaps),
         n_below=sum(gap is not None and gap < 0 for gap in gaps),
         n_truncated=sum(result.truncated for result in used),
-        n_evidence=len(marked),
         **{name: _mean(values[:, k], documents) for k, name in enumerate(_NUMBERS)},
         enrichment=_mean([value for value, _ in marked], [group for _, group in marked])
         if marked
         else None,
         deletion=mean_curve(lambda r: r.deletion),
         insertion=mean_curve(lambda r: r.insertion),
-        random_deletion=mean_curve(lambda r: r.random_orders.deletion_mean),
-        random_insertion=mean_curve(lambda r: r.random_orders.insertion_mean),
+        random_deletion=mean_curve(lambda r: r.random_orders.deletion.mean(0)),
+        random_insertion=mean_curve(lambda r: r.random_orders.insertion.mean(0)),
     )
 
 

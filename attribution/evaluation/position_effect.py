@@ -100,11 +100,6 @@ class QueryPositions:
         """nDCG@10 [K]."""
         return np.where(self.ranks <= TOP, 1 / np.log2(1.0 + self.ranks), 0.0)
 
-    @property
-    def reciprocal(self) -> Values:
-        """1 / rank [K]."""
-        return np.asarray(1.0 / self.ranks)
-
 
 def query_positions(
     pair: TextPair, relocation: Relocation, ranks: PositionRanks, positions: int
@@ -168,13 +163,12 @@ def position_effect(
         return None
     documents = [query.pair.document for query in queries]
     gains = np.array([query.gains for query in queries])
-    reciprocal = np.array([query.reciprocal for query in queries])
     ranks = np.array([query.ranks for query in queries], dtype=np.float64)
     k = gains.shape[1]
     thirds = [gains[:, part].mean(1) for part in third_parts(k)]
     centred = gains - gains.mean(1, keepdims=True)
     rest = np.stack([middle_of(gains), *thirds], axis=1)
-    columns = np.concatenate([gains, reciprocal, ranks, centred, rest], axis=1)
+    columns = np.concatenate([gains, 1.0 / ranks, ranks, centred, rest], axis=1)
     means = estimates(columns, documents)
     effect = compared(first_minus_last(gains)[:, None], documents, margin)
     third_effect = compared((thirds[0] - thirds[2])[:, None], documents, margin)

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from poslens.attribution.curves.bootstrap import Estimate, estimate
 from poslens.attribution.curves.positions import LENGTH_BUCKETS, length_bucket
 from poslens.attribution.datasets.corpus import Collection, Query
-from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.evidence_profile import EvidenceProfile, evidence_profile
 from poslens.attribution.evaluation.search import Ranking
 from poslens.attribution.types import Array, as_array
@@ -214,22 +213,23 @@ def evaluate(
     estimates = {name: mean_over_queries(values[name], documents) for name in MEASURES}
     estimates[SUCCESS] = agresti_coull(int(values[SUCCESS].sum()), len(queries))
     estimates[SUCCESS_OF_PAIRS] = success_of_pairs(rankings, queries)
-    placed = [row for row, query in enumerate(queries) if query.evidence is not None]
+    placed = {row: q.evidence for row, q in enumerate(queries) if q.evidence is not None}
 
     all_read = read is not None and all(queries[row].query_id in read for row in placed)
     shares = {row: read[queries[row].query_id] for row in placed} if read and all_read else {}
 
-    def profile(rows: Sequence[int]) -> EvidenceProfile | None:
+    def profile(rows: list[int]) -> EvidenceProfile | None:
         return evidence_profile(
-            values[NDCG][list(rows)],
-            [_place(queries[row]) for row in rows],
+            values[NDCG][rows],
+            [placed[row] for row in rows],
             [documents[row] for row in rows],
             [shares[row] for row in rows] if shares else None,
         )
 
+    bucket_of = [length_bucket(q.document_tokens) if q.document_tokens else "" for q in queries]
     buckets = {}
     for bucket in LENGTH_BUCKETS:
-        of_bucket = [row for row in placed if _bucket(queries[row]) == bucket]
+        of_bucket = [row for row in placed if bucket_of[row] == bucket]
         if (bucket_profile := profile(of_bucket)) is not None:
             buckets[bucket] = bucket_profile
     return Evaluation(
@@ -239,17 +239,7 @@ def evaluate(
         values,
         estimates,
         same_language(rankings, collection, own_corpus, queries),
-        profile(placed),
+        profile(list(placed)),
         buckets,
         profile([row for row in placed if shares[row] >= 1]) if shares else None,
     )
-
-
-def _place(query: Query) -> float:
-    if query.evidence is None:
-        raise UserError(f"{query.query_id} has no evidence.")
-    return query.evidence
-
-
-def _bucket(query: Query) -> str:
-    return length_bucket(query.document_tokens) if query.document_tokens else ""

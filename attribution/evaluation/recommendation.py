@@ -91,8 +91,9 @@ def setting_recommendation(
             if each is not None
             and not each.rules_out("lower" if direction == "higher" else "higher")
         ]
-        doubt = f"; a loss in {listed(open_losses)} is not ruled out"
-        words = f"{listed(better)}{doubt if open_losses else ''}"
+        words = listed(better)
+        if open_losses:
+            words += f"; a loss in {listed(open_losses)} is not ruled out"
         return Recommendation(True, f"On held-out documents, {words}.")
     if undecided:
         return Recommendation(False, f"Too few held-out documents to decide{_needed(undecided)}.")

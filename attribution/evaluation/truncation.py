@@ -36,11 +36,6 @@ class LastWord:
     n_words: int
     end: int
 
-    @property
-    def reads_all(self) -> bool:
-        """Whether the text is read to its end."""
-        return self.word == self.n_words
-
 
 def last_word(embed: Embed, text: str, expected_end: int | None = None) -> LastWord:
     """Bisect on beginnings of the text: the shortest one that has the whole text's vector ends with

@@ -78,7 +78,7 @@ def _tested(pairs: BiasPairs, stored: Stored[PairScores]) -> ScoredTest:
     items = distinct(pairs)
     scores = {i.item_id: stored.results[i.item_id] for i in items if i.item_id in stored.results}
     failed = {i.item_id: stored.failed[i.item_id] for i in items if i.item_id in stored.failed}
-    groups = [item.group for item in items if item.item_id in scores]
+    groups = [item.source for item in items if item.item_id in scores]
     result = paired_test(
         pairs.test, list(scores.values()), len(pairs.pairs) - len(items), groups=groups
     )
@@ -89,7 +89,7 @@ def _measure(test: ScoredTest) -> ItemMeasure:
     """s(d1) - s(d2) of each pair whose evidence is read in full, in standard deviations of the
     model's scores of these documents, because models have different scales."""
     read = {item: scores for item, scores in test.scores.items() if scores.read >= 1}
-    groups = {pair.item_id: pair.group for pair in test.pairs.pairs if pair.item_id in read}
+    groups = {pair.item_id: pair.source for pair in test.pairs.pairs if pair.item_id in read}
     both = [(scores.first, scores.second) for scores in read.values()]
     scale = (float(np.std(both)) if both else 0.0) or 1.0
     rows = {item: np.array([scores.difference / scale]) for item, scores in read.items()}

@@ -123,7 +123,7 @@ def test_both_names_are_asked_for_and_given(data: DataSet) -> None:
         other.second.document,
         other.first.document,
     )
-    assert one.group == other.group, "pairs of the same two documents are not independent"
+    assert one.source == other.source, "pairs of the same two documents are not independent"
 
 
 def test_mentions_by_length(data: DataSet) -> None:

@@ -49,9 +49,12 @@ def test_gains_are_ir_measures_of_one_relevant_document() -> None:
         for r in range(1, 402)
     ]
     qrels = [ir_measures.Qrel(str(i), "own", 1) for i in range(len(ranks))]
-    for name, ours in (("nDCG@10", query(0, ranks).gains), ("RR", query(0, ranks).reciprocal)):
+    effect = position_effect([query(0, ranks)])
+    assert effect is not None
+    for name, means in (("nDCG@10", effect.ndcg), ("RR", effect.mrr)):
         measure = ir_measures.parse_measure(name)
         found = {m.query_id: m.value for m in ir_measures.iter_calc([measure], qrels, run)}
+        ours = [mean.value for mean in means]
         assert ours == pytest.approx([found[str(i)] for i in range(len(ranks))])
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from poslens.attribution.datasets.corpus import Collection, Document, Query
 from poslens.attribution.datasets.types import Rejection
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.scorers import Dense, readable, scorer
+from poslens.attribution.evaluation.scorers import dense, readable, scorer
 from poslens.attribution.evaluation.search import (
     Ranking,
     TopK,
@@ -79,7 +79,7 @@ def tiny_family(
 
 
 def dot() -> SimpleNamespace:
-    """What Dense needs of a model whose similarity is the dot product."""
+    """What `dense` needs of a model whose similarity is the dot product."""
     return SimpleNamespace(similarities=lambda a, b: a @ b.T)
 
 
@@ -120,10 +120,10 @@ def test_dense_search_is_brute_force() -> None:
     def vectorise(texts, side):
         return torch.stack([table[text] for text in texts])
 
-    dense = Dense(dot(), [q.text for q in found.queries], vectorise)
+    by_vectors = dense(dot(), [q.text for q in found.queries], vectorise)
     expected = np.argsort(-(asked @ documents.T).numpy(), axis=1, kind="stable")[:, :100]
     for block in (7, 256, 1000):
-        got = rankings(found, search(found, dense, block=block))
+        got = rankings(found, search(found, by_vectors, block=block))
         assert [[int(key[1:]) for key in one.document_ids] for one in got] == expected.tolist()
 
 
@@ -131,9 +131,9 @@ def test_own_corpus_searches_no_other_part() -> None:
     found = collection(parts=("left", "right"))
     table = {text: torch.tensor([float(n)]) for n, text in enumerate(TEXTS)}
     table |= {text: torch.tensor([1.0]) for text in ASKED}
-    dense = Dense(dot(), ASKED, lambda texts, side: torch.stack([table[t] for t in texts]))
-    whole = rankings(found, search(found, dense, block=3))
-    own = rankings(found, search(found, dense, block=3, own_corpus=True))
+    by_vectors = dense(dot(), ASKED, lambda texts, side: torch.stack([table[t] for t in texts]))
+    whole = rankings(found, search(found, by_vectors, block=3))
+    own = rankings(found, search(found, by_vectors, block=3, own_corpus=True))
     assert whole[0].document_ids[0] == "right/d7" and len(whole[0].document_ids) == 8
     assert own[0].document_ids == ("left/d3", "left/d2", "left/d1", "left/d0")
     assert own[1].document_ids == ("right/d7", "right/d6", "right/d5", "right/d4")
@@ -148,13 +148,13 @@ def test_a_stopped_search_goes_on_where_it_was() -> None:
         read.extend(texts)
         return torch.tensor([[float(len(text))] for text in texts])
 
-    dense = Dense(dot(), ASKED, vectorise)
-    whole = search(found, dense, block=2)
+    by_vectors = dense(dot(), ASKED, vectorise)
+    whole = search(found, by_vectors, block=2)
     read.clear()
-    half = search(found, dense, block=2, should_stop=lambda: len(read) >= 4)
+    half = search(found, by_vectors, block=2, should_stop=lambda: len(read) >= 4)
     assert half.seen == 4 and read == TEXTS[:4]
     # A machine of another kind goes on in blocks of another size.
-    resumed = search(found, dense, block=3, best=half)
+    resumed = search(found, by_vectors, block=3, best=half)
     assert read == TEXTS and torch.equal(resumed.keys, whole.keys) and resumed.seen == 8
 
 
@@ -307,6 +307,6 @@ def test_a_corpus_is_read_once_a_search_and_never_held(tmp_path: Path) -> None:
     survey = found.survey
     assert survey.n == 900 and len(survey.rejected) == 100
     assert survey.rejected[0].row == 1 and "The document is empty" in survey.rejected[0].reason
-    dense = Dense(dot(), ASKED, lambda texts, side: torch.ones(len(texts), 2))
-    best = search(found, dense)
+    by_vectors = dense(dot(), ASKED, lambda texts, side: torch.ones(len(texts), 2))
+    best = search(found, by_vectors)
     assert passes == 2 and best.seen == 900

@@ -140,7 +140,7 @@ def test_the_position_test_is_a_tie(blind: DenseRetriever, pairs: list[TextPair]
     for place in ("middle", "end"):
         items = pairs_for(data, "position", place).pairs
         scores = bias_scores.score(blind, items)
-        found = paired_test("position", scores, groups=[item.group for item in items])
+        found = paired_test("position", scores, groups=[item.source for item in items])
         assert found.n_unread > 0 and (found.lost or 0) > 0
         assert not found.n or (found.t is None and found.difference == 0)
         once = paired_test("position", [replace(one, read=1.0) for one in scores])

@@ -108,6 +108,7 @@ def test_another_text_is_another_pair(bert, items, store) -> None:
         one.item_id,
         one.first,
         TextPair(one.second.pair_id, one.second.query, "Another.", dataset=one.second.dataset),
+        one.source,
     )
     assert store.get(MODEL, BIAS_SCORES, one) is not None
     assert store.get(MODEL, BIAS_SCORES, changed) is None
@@ -120,6 +121,7 @@ def test_a_pair_that_fails_takes_no_other_with_it(bert, items, store) -> None:
         "brevity/broken",
         TextPair("1", "q", empty, dataset="d"),
         TextPair("2", "q", "Ice melts.", dataset="d"),
+        "source",
     )
     listed = [items[0], broken, *items[1:4]]
     progress = score_missing(bert, MODEL, listed, store)
@@ -131,11 +133,11 @@ def test_a_pair_that_fails_takes_no_other_with_it(bert, items, store) -> None:
 def test_documents_that_the_model_cuts_are_marked(bert, store) -> None:
     long = "Ice melts. " * 2000
     pair = DocumentPair(
-        "brevity", "b/1", TextPair("1", "q", "Ice melts."), TextPair("2", "q", long)
+        "brevity", "b/1", TextPair("1", "q", "Ice melts."), TextPair("2", "q", long), "source"
     )
     (found,) = bias_scores.score(bert, [pair])
     assert found.truncated
     short = DocumentPair(
-        "brevity", "b/2", TextPair("1", "q", "Ice melts."), TextPair("2", "q", "Ice.")
+        "brevity", "b/2", TextPair("1", "q", "Ice melts."), TextPair("2", "q", "Ice."), "source"
     )
     assert not bias_scores.score(bert, [short])[0].truncated
