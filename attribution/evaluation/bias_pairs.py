@@ -17,7 +17,7 @@ from typing import TypeVar
 from poslens.attribution.datasets.types import DataSet, spread_evenly
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.bias_tests import COLDER_TESTS, TESTS, DocumentPair
-from poslens.attribution.text import require_sentences, sentences
+from poslens.attribution.text import overlapping, require_sentences, sentences
 from poslens.attribution.types import EvidenceSpan, TextPair
 
 T = TypeVar("T")
@@ -132,7 +132,7 @@ def variants(data: DataSet, test: str, limit: int | None = None) -> list[BiasPai
     else:
         groups = {
             f"{m} of {n}": [_document_pair("repetition", *both) for both in both_documents]
-            for (m, n), both_documents in sorted(_repetitions(data).items(), key=_by_length)
+            for (n, m), both_documents in sorted(_repetitions(data).items())
         }
     chosen = {name: _chosen(pairs, limit) for name, pairs in groups.items() if pairs}
     built = [
@@ -140,11 +140,6 @@ def variants(data: DataSet, test: str, limit: int | None = None) -> list[BiasPai
         for name, (pairs, note) in chosen.items()
     ]
     return [replace(pairs, rejected={} if i else rejected) for i, pairs in enumerate(built)]
-
-
-def _by_length(item: tuple[tuple[int, int], object]) -> tuple[int, int]:
-    (m, n), _ = item
-    return n, m
 
 
 _NEEDED = {
@@ -224,12 +219,12 @@ def _of_rows(pairs: Sequence[TextPair]) -> Iterable[DocumentPair]:
 
 
 def _repetitions(data: DataSet) -> dict[tuple[int, int], list[tuple[TextPair, TextPair]]]:
-    """Rows of the repetition test's variants by the numbers of sentences: those that name the
-    entity, and all."""
+    """Rows of the repetition test's variants by the numbers of sentences: all, and those that name
+    the entity."""
     rows: dict[tuple[int, int], list[tuple[TextPair, TextPair]]] = {}
     for first, second in _both(data.pairs) if _is_colder(data) else ():
         if match := REPETITIONS.fullmatch(first.domain or ""):
-            rows.setdefault((int(match[1]), int(match[2])), []).append((first, second))
+            rows.setdefault((int(match[2]), int(match[1])), []).append((first, second))
     return rows
 
 
@@ -285,32 +280,26 @@ def build(pair: TextPair, test: str, position: str = POSITIONS[0]) -> DocumentPa
     space between the document's sentences.
 
     Raises:
-        UserError: no evidence span, no sentence other than the evidence, or a script without
-            sentence boundaries.
+        UserError: the evidence is no sentence, or there is no other sentence.
     """
-    if pair.evidence is None:
-        raise UserError(NO_EVIDENCE)
-    require_sentences(pair.document)
-    text, spans = pair.document, sentences(pair.document, pair.language)
-    touched = [s < pair.evidence.end and e > pair.evidence.start for s, e in spans]
-    evidence = [text[s:e] for (s, e), inside in zip(spans, touched, strict=True) if inside]
-    others = [text[s:e] for (s, e), inside in zip(spans, touched, strict=True) if not inside]
+    assert pair.evidence is not None
+    spans = sentences(pair.document, pair.language)
+    touched = overlapping(spans, pair.evidence)
+    evidence = [pair.document[slice(*spans[i])] for i in touched]
+    others = [pair.document[slice(*span)] for i, span in enumerate(spans) if i not in touched]
     if not evidence:
         raise UserError("The evidence span holds no sentence: mark words instead of white space.")
     if not others:
         raise UserError("The document has no sentence outside the evidence: give a longer one.")
-    gaps = Counter(text[a[1] : b[0]] for a, b in pairwise(spans))
+    gaps = Counter(pair.document[a[1] : b[0]] for a, b in pairwise(spans))
     gap = gaps.most_common(1)[0][0]
     shares = {"end": 1.0, "middle": 0.5, **_PERCENT}
-    before = touched.index(True) if position == "own" else int(shares[position] * len(others))
-    if test == "position":
-        orders = [(0, others), (before, others)]
-    elif test == "brevity":
-        orders = [(0, []), (0, others)]
-    elif test == "necessity":
-        orders = [(touched.index(True), others)]
-    else:
-        raise UserError(f"The test {test} cannot be built from evidence spans alone.")
+    before = touched[0] if position == "own" else int(shares[position] * len(others))
+    orders: list[tuple[int, list[str]]] = {
+        "position": [(0, others), (before, others)],
+        "brevity": [(0, []), (0, others)],
+        "necessity": [(touched[0], others)],
+    }[test]
     # The position is part of the id, so results of two positions are stored separately.
     item = f"{test}-{position}/{pair.pair_id}" if test == "position" else f"{test}/{pair.pair_id}"
     placed = [

@@ -30,8 +30,8 @@ class FaithfulnessSummary:
 
     Excluded are `n_equal` pairs whose whole and empty documents have the same score, and `n_below`
     pairs whose whole document scores lower (see `Faithfulness.gap`). `*_gain` are differences from
-    random orders, positive is better. `enrichment` is over the pairs whose evidence was
-    read, None without any. `seconds` is the time of a pair's attribution, without this test.
+    random orders, positive is better. `enrichment` is over the pairs whose evidence was read,
+    None without any. `seconds` is the time of a pair's attribution, without this test.
 
     Curves are scaled scores at `parameters.fractions`; those of documents with few units are
     interpolated.

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-import zlib
 from collections.abc import Collection as Keys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +26,7 @@ from poslens.attribution.curves.bootstrap import (
     Estimate,
     Values,
     estimate,
+    generator_for,
     jackknife_error,
     numbered,
     with_ends,
@@ -57,7 +57,7 @@ def shuffled_words(text: str) -> str:
     one; punctuation and white space stay where they are. In scripts without spaces a word is one
     character, as in `poslens.attribution.text.words`."""
     spans = word_spans(text)
-    generator = np.random.default_rng([SEED, zlib.crc32(text.encode("utf-8", "replace"))])
+    generator = generator_for(text)
     words = [text[a:b] for a, b in spans]
     parts: list[str] = []
     end = 0

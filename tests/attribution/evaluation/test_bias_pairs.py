@@ -107,14 +107,12 @@ def test_the_sentences_stay_the_same(sample: DataSet, language: str, position: s
 @pytest.mark.parametrize(
     ("one", "test", "sentence"),
     [
-        (pair(None), "position", "The pair has no evidence span"),
         (pair("Ice melts.", "Ice melts."), "brevity", "no sentence outside the evidence"),
         (
             TextPair("p", "q", "Ice melts.  Tea is hot.", EvidenceSpan(10, 12)),
             "position",
             "holds no sentence",
         ),
-        (pair(), "foil", "cannot be built from evidence spans alone"),
     ],
 )
 def test_what_cannot_be_built_says_why(one: TextPair, test: str, sentence: str) -> None:
