@@ -98,35 +98,45 @@ class VectorIndex:
         return scores
 
 
+def bm25(
+    chunks: list[list[str]], k1: float, b: float
+) -> Callable[[Sequence[str]], NDArray[np.float32]]:
+    """BM25 (bm25s) of C chunks, given as words: a function that returns their scores [C] for the
+    words of a query, minus infinity for a chunk without any of them."""
+    import bm25s
+
+    index = bm25s.BM25(method="lucene", k1=k1, b=b, dtype="float64")
+    index.index(chunks, show_progress=False)
+
+    def scores(query: Sequence[str]) -> NDArray[np.float32]:
+        # As float32, as in every search: scores that differ by rounding are ties.
+        values: NDArray[np.float32] = index.get_scores(list(query)).astype(np.float32)
+        values[values <= 0] = -np.inf
+        return values
+
+    return scores
+
+
 class LexicalIndex:
-    """BM25 (bm25s) over documents' chunks, given as words. A document without a term of the query
+    """`bm25` over documents' chunks, given as words. A document without a term of the query
     is not found."""
 
     def __init__(self, chunks: Sequence[Sequence[str]], ranks: Ranks, k1: float, b: float) -> None:
-        import bm25s
-
         self._ranks, self._chunks = ranks, chunks
         self.n_vectors = ranks.n_vectors
-        self._index = bm25s.BM25(method="lucene", k1=k1, b=b, dtype="float64")
-        self._index.index([list(chunk) for chunk in chunks], show_progress=False)
+        self._scores = bm25([list(chunk) for chunk in chunks], k1, b)
 
     def ranks(self, queries: Sequence[Sequence[str]], own: Sequence[int]) -> Ints:
         """Ranks [P] of the own documents for queries as words."""
         values = np.full(len(queries), NOT_FOUND, dtype=np.int64)
         for row, (asked, document) in enumerate(zip(queries, own, strict=True)):
-            values[row] = self._ranks.of(self._scores(asked), [document])[0]
+            values[row] = self._ranks.of(self._scores(asked)[None], [document])[0]
         return values
 
     def scores(self, query: Sequence[str]) -> NDArray[np.floating]:
         """Scores [m] of every document for a query as words."""
-        scores: NDArray[np.floating] = self._ranks.documents(self._scores(query))[0]
+        scores: NDArray[np.floating] = self._ranks.documents(self._scores(query)[None])[0]
         return scores
-
-    def _scores(self, query: Sequence[str]) -> NDArray[np.floating]:
-        # As float32, as in every search: scores that differ by rounding are ties.
-        scores = self._index.get_scores(list(query)).astype(np.float32)[None]
-        scores[scores <= 0] = -np.inf
-        return np.asarray(scores)
 
     @cached_property
     def statistics(self) -> Statistics:

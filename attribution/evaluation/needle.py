@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, chain, groupby
 
 import numpy as np
 
@@ -133,14 +133,11 @@ class Haystacks:
         left = length - len(tokens_of(self.retriever, needle.question, needle.sentence))
         while left > 0:
             before = left
-            for at in order:
-                for sentence in _sentences(*self.documents[at]):
-                    with suppress(UserError):  # the sentence has no token with text
-                        read = tokens_of(self.retriever, needle.question, sentence)
-                        left -= read.n_tokens_full
-                        listed.append(sentence)
-                    if left <= 0:
-                        break
+            for sentence in chain.from_iterable(_sentences(*self.documents[at]) for at in order):
+                with suppress(UserError):  # the sentence has no token with text
+                    read = tokens_of(self.retriever, needle.question, sentence)
+                    left -= read.n_tokens_full
+                    listed.append(sentence)
                 if left <= 0:
                     break
             if left == before:
@@ -176,10 +173,8 @@ def _sentences(text: str, language: str | None) -> list[str]:
 
 def _joined(words: Sequence[tuple[int, str]]) -> list[str]:
     """Sentences from words that carry their sentence's number."""
-    by_document: dict[int, list[str]] = {}
-    for row, word in words:
-        by_document.setdefault(row, []).append(word)
-    return [" ".join(sentences) for sentences in by_document.values()]
+    sentences = groupby(words, key=lambda numbered: numbered[0])
+    return [" ".join(word for _, word in sentence) for _, sentence in sentences]
 
 
 def _shorter(filler: Sequence[str]) -> list[str]:

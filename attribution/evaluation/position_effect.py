@@ -152,11 +152,8 @@ class PositionEffect:
         return tuple(k / last for k in range(last + 1))
 
 
-def position_effect(
-    queries: Sequence[QueryPositions], margin: float = MARGIN
-) -> PositionEffect | None:
-    """How nDCG@10 depends on the position of the evidence; None of no query. `margin` is the
-    difference of nDCG@10 up to which two positions are equivalent."""
+def position_effect(queries: Sequence[QueryPositions]) -> PositionEffect | None:
+    """How nDCG@10 depends on the position of the evidence; None of no query."""
     if not queries:
         return None
     documents = [query.pair.document for query in queries]
@@ -168,8 +165,8 @@ def position_effect(
     rest = np.stack([middle_of(gains), *thirds], axis=1)
     columns = np.concatenate([gains, 1.0 / ranks, ranks, centred, rest], axis=1)
     means = estimates(columns, documents)
-    effect = compared(first_minus_last(gains)[:, None], documents, margin)
-    third_effect = compared((thirds[0] - thirds[2])[:, None], documents, margin)
+    effect = compared(first_minus_last(gains)[:, None], documents, MARGIN)
+    third_effect = compared((thirds[0] - thirds[2])[:, None], documents, MARGIN)
     assert effect is not None and third_effect is not None  # nDCG is finite
     first, middle, last = means[-3:]
     return PositionEffect(

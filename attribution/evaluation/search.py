@@ -16,6 +16,7 @@ from torch import Tensor
 from poslens.attribution.batching import estimated_tokens
 from poslens.attribution.datasets.corpus import Collection, Document
 from poslens.attribution.errors import Stopped, Unavailable, UserError
+from poslens.attribution.evaluation.document_index import bm25
 from poslens.attribution.evaluation.scorers import Scorer
 from poslens.attribution.retrievers.base import Joint
 from poslens.attribution.retrievers.lexical import terms_of
@@ -180,11 +181,9 @@ def search_lexical(
     should_stop: Callable[[], bool] = lambda: False,
     on_text: Callable[[], None] = lambda: None,
 ) -> TopK | None:
-    """BM25 by bm25s with the corpus's own statistics; a document without a word of the query is
-    not found. `words_of` returns a text's words as BM25 compares them. `on_text` is told of each
-    document and query that was read. None where it was stopped."""
-    import bm25s
-
+    """BM25 with the corpus's own statistics; a document without a word of the query is not found.
+    `words_of` returns a text's words as BM25 compares them. `on_text` is told of each document and
+    query that was read. None where it was stopped."""
     best = TopK(len(collection.queries))
     rows = _rows(collection, own_corpus)
     parts = groupby(
@@ -203,17 +202,15 @@ def search_lexical(
         first, best.seen = best.seen, best.seen + len(words)
         if part not in rows or not any(words):
             continue
-        index = bm25s.BM25(method="lucene", k1=k1, b=b, dtype="float64")
-        index.index(words, show_progress=False)
+        score = bm25(words, k1, b)
         for row in rows[part]:
             if should_stop():
                 return None
             on_text()
-            asked = list(words_of(collection.queries[row].text))
+            asked = words_of(collection.queries[row].text)
             if not asked:  # signs alone: such a query finds nothing
                 continue
-            scores = torch.from_numpy(index.get_scores(asked))[None].float()
-            scores[scores <= 0] = float("-inf")
+            scores = torch.from_numpy(score(asked))[None]
             if row in own:
                 scores[0, own[row]] = float("-inf")
             best.add([row], scores, first)

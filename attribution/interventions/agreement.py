@@ -8,19 +8,18 @@ many documents average them out.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from poslens.attribution.curves.bootstrap import Estimate, estimate
+from poslens.attribution.curves.bootstrap import Estimate, Values, estimate
 from poslens.attribution.curves.positions import rank_correlation, rank_correlations, resample
 from poslens.attribution.interventions.ablation import Ablation
 from poslens.attribution.interventions.relocation import Relocation
 from poslens.attribution.types import Array, Method, as_array
 
-Values = NDArray[np.float64]
 N_GRID = 11
 """Positions at which causal curves of different documents are averaged and correlated."""
 
@@ -93,38 +92,31 @@ def agreement(
     model: str,
     method: Method,
     curves: Sequence[NDArray[np.floating]],
-    causal: Sequence[Relocation] | Sequence[Ablation],
+    causal: Sequence[Relocation | Ablation],
     groups: Sequence[Hashable],
 ) -> Agreement:
     """Compare curves [n, 100] with relocation or ablation of the same pairs. `groups` [n] are the
     pairs' documents."""
-    each: list[float] = []
-    rows: list[Values] = []
-    of_each: list[Hashable] = []
-    of_rows: list[Hashable] = []
-    all_of_them: Iterable[tuple[NDArray[np.floating], Relocation | Ablation, Hashable]]
-    all_of_them = zip(curves, causal, groups, strict=True)
-    for curve, effect, group in all_of_them:
+    rows: list[tuple[Hashable, float | None, Values]] = []
+    for curve, effect, group in zip(curves, causal, groups, strict=True):
         own: Array | None
         if isinstance(effect, Relocation):
             value, own = with_relocation(curve, effect), relocation_curve(effect, N_GRID)
         else:
             value, own = with_ablation(curve, effect), effect.curve(N_GRID)
-        if own is None:
-            continue
-        if value is not None:
-            each.append(value)
-            of_each.append(group)
-        rows.append(np.concatenate([resample(np.asarray(curve), "bin_mean", N_GRID), own]))
-        of_rows.append(group)
+        if own is not None:
+            both = np.concatenate([resample(np.asarray(curve), "bin_mean", N_GRID), own])
+            rows.append((group, value, both))
+    documents = [group for group, _, _ in rows]
+    defined = [(group, value) for group, value, _ in rows if value is not None]
     return Agreement(
         model,
         method,
         len(rows),
-        len(set(of_rows)),
+        len(set(documents)),
         len(curves) - len(rows),
-        estimate(np.array(each)[:, None], of_each),
-        _of_means(np.array(rows), of_rows),
+        estimate(np.array([[value] for _, value in defined]), [group for group, _ in defined]),
+        _of_means(np.array([both for _, _, both in rows]), documents),
     )
 
 
