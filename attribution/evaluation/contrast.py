@@ -38,13 +38,8 @@ def contrast(first: Attribution, second: Attribution) -> Contrast:
     """
     if (first.model, first.method) != (second.model, second.method):
         raise ValueError("a contrast is of one model under one method")
-    parts = [_parts(attribution) for attribution in (first, second)]
-    if parts[0] is None or parts[1] is None:
-        raise UserError(
-            f"{first.method.name} gives no shares that add up to the score, so there is no "
-            "contrast of the two documents: choose a method whose shares do."
-        )
-    (tokens, query, bias, error) = (a - b for a, b in zip(parts[0], parts[1], strict=True))
+    sums = zip(_parts(first), _parts(second), strict=True)
+    tokens, query, bias, error = (a - b for a, b in sums)
     return Contrast(
         first=first,
         second=negated(second),
@@ -67,11 +62,14 @@ def negated(attribution: Attribution) -> Attribution:
     )
 
 
-def _parts(attribution: Attribution) -> tuple[float, float, float, float] | None:
+def _parts(attribution: Attribution) -> tuple[float, float, float, float]:
     """Sums over document tokens and query tokens, bias share and completeness error, which together
-    are the score. None for methods that are not additive."""
+    are the score. Refuses methods that are not additive."""
     bias, error = attribution.bias_share, attribution.completeness_error
     if bias is None or error is None:
-        return None
+        raise UserError(
+            f"{attribution.method.name} gives no shares that add up to the score, so there is no "
+            "contrast of the two documents: choose a method whose shares do."
+        )
     tokens = float(attribution.document_scores.astype(np.float64).sum())
     return tokens, attribution.score - tokens - bias - error, bias, error

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.relocation import (
+    Pieces,
     movable,
-    pieces,
     rank_among,
     relocated,
     relocation,
@@ -66,7 +66,7 @@ def test_a_variant_is_the_same_sentences_around_the_same_gaps(
 ) -> None:
     document, number = made
     pair = pair_of(document, number)
-    whole = pieces(document)
+    whole = Pieces.of(document, sentences(document))
     assert whole.joined(range(len(whole.sentences))) == document
     found = relocated(pair, positions).variants
     assert 2 <= len(found) <= min(positions, len(whole.sentences))
@@ -75,7 +75,7 @@ def test_a_variant_is_the_same_sentences_around_the_same_gaps(
     for variant in found:
         assert Counter(variant.text) == Counter(document) and len(variant.text) == len(document)
         assert variant.text[variant.evidence.start : variant.evidence.end] == evidence
-        cut = pieces(variant.text)
+        cut = Pieces.of(variant.text, sentences(variant.text))
         assert cut.gaps == whole.gaps
         assert [s for s in cut.sentences if s != evidence] == rest
     assert found[0].text.lstrip().startswith(evidence)
