@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from poslens.attribution import datasets
-from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.curves.bootstrap import Estimate, ratio
 from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.evaluation.audit import (
     ORDERS,
@@ -17,7 +17,6 @@ from poslens.attribution.evaluation.audit import (
     UnretrievedCurve,
     last_minus_first,
     recovered,
-    share,
     share_row,
     thirds_difference,
     thirds_row,
@@ -126,7 +125,7 @@ class AuditSummary:
         shares = {key: share_row(document, "original", *asked) for key, document in by_id.items()}
         thirds = {key: thirds_row(document, "random", *asked) for key, document in by_id.items()}
         measures = (
-            ("share of unretrieved sentences", shares, share),
+            ("share of unretrieved sentences", shares, ratio),
             (
                 "share unretrieved in the last third minus first third (shuffled)",
                 thirds,

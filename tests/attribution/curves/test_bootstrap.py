@@ -177,8 +177,12 @@ def test_a_number_that_rounds_to_zero_has_no_minus_sign() -> None:
 
 def test_draws_that_are_kept_are_those_that_would_be_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, groups = clustered()
-    asked = [(rows, groups, 1000, 1), (rows, None, 1000, 1), (rows, groups, 300, 1)]
-    asked += [(rows * 2, groups, 1000, 1), (rows, groups, 1000, 2)]
+    asked = [
+        (rows, groups, 1000),
+        (rows, None, 1000),
+        (rows, groups, 300),
+        (rows * 2, groups, 1000),
+    ]
     kept = [drawn_means(*one) for one in asked for _ in range(2)]
     monkeypatch.setattr(bootstrap, "_KEPT", 0)
     drawn = [drawn_means(*one) for one in asked for _ in range(2)]

@@ -129,6 +129,7 @@ def trial(
     *,
     retriever: DenseRetriever | None = None,
     evidence: EvidenceSpan | None = None,
+    random_orders: RandomOrders | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     **options: object,
 ) -> Faithfulness:
@@ -136,7 +137,14 @@ def trial(
     pair = TextPair("p", "query", document or " ".join(weights), evidence)
     attribution = attributed(retriever, pair, weights if scores is None else scores)
     parameters = ErasureParameters(**options)  # type: ignore[arg-type]
-    return deletion_insertion(retriever, pair, attribution, parameters, should_stop=should_stop)
+    return deletion_insertion(
+        retriever,
+        pair,
+        attribution,
+        parameters,
+        random_orders=random_orders,
+        should_stop=should_stop,
+    )
 
 
 WEIGHTS = {"one": 1.0, "four": 4.0, "two": 2.0, "three": 3.0}
