@@ -63,8 +63,8 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.extend(f"a-{pair.pair_id}" for pair in part)
         return attribute(retriever, method, part)
 
-    def testing(retriever, pair, attribution, **options):
-        result = real(retriever, pair, attribution, **options)
+    def testing(retriever, pair, attribution, parameters, **options):
+        result = real(retriever, pair, attribution, parameters, **options)
         seen.append(f"{'b' if options['random_orders'] is None else 'f'}-{pair.pair_id}")
         return result
 
