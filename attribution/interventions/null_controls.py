@@ -30,7 +30,7 @@ from poslens.attribution.evaluation.comparison import (
     INDEX_MARGIN,
     Comparison,
     Verdict,
-    compared,
+    paired_statistics,
 )
 from poslens.attribution.interventions.filler import filler
 from poslens.attribution.interventions.relocation import Pieces
@@ -226,14 +226,7 @@ def minus_null(
     n = len(own)
     if n == 0:
         raise UserError("No pair has a curve and one of its control yet: compute both first.")
-    # Resampled together: a pair is drawn with its control.
-    both = np.concatenate([own, null], axis=1)
-    weights = np.concatenate(magnitudes or (np.abs(own), np.abs(null)), axis=1)
-    width = own.shape[1]
-
-    def index(means: Values) -> Values:
-        return primacy_recency_index(means[:, :width]) - primacy_recency_index(means[:, width:])
-
+    own_sizes, null_sizes = magnitudes or (np.abs(own), np.abs(null))
     ends = intervals(own - null, groups)
     shape = (len(POSITIONS),)
     return ControlledCurve(
@@ -243,6 +236,7 @@ def minus_null(
         as_array((own - null).mean(0), shape, "a curve"),
         None if ends is None else as_array(ends[0], shape, "a curve"),
         None if ends is None else as_array(ends[1], shape, "a curve"),
-        compared(weights, groups, INDEX_MARGIN, index),
-        estimate(both, groups, shape_distance, kind="upper"),
+        paired_statistics(null_sizes, own_sizes, groups, INDEX_MARGIN, primacy_recency_index),
+        # Resampled together: a pair is drawn with its control.
+        estimate(np.concatenate([own, null], axis=1), groups, shape_distance, kind="upper"),
     )
