@@ -48,7 +48,7 @@ class _Array:
 
 
 _NDARRAY = object()
-"""Stands in for the array class, which a pickle names but never calls."""
+"""Replaces the array class, which a pickle names but never calls."""
 
 
 def _values(data: object, dtype: object, shape: object, order: str) -> NDArray[np.floating]:
