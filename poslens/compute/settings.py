@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from poslens.attribution.errors import UserError
 
 T = TypeVar("T")
+N = TypeVar("N", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +37,9 @@ class Setting(Generic[T]):
             raise UserError(f"{self.name}={raw!r} is invalid: {self.help}") from error
 
 
-def _number(low: float, high: float) -> Callable[[str], float]:
-    def read(raw: str) -> float:
-        value = float(raw)
-        if not low <= value <= high:
-            raise ValueError(raw)
-        return value
-
-    return read
-
-
-def _whole(low: int, high: int) -> Callable[[str], int]:
-    def read(raw: str) -> int:
-        value = int(raw)
+def _within(kind: type[N], low: N, high: N) -> Callable[[str], N]:
+    def read(raw: str) -> N:
+        value = kind(raw)
         if not low <= value <= high:
             raise ValueError(raw)
         return value
@@ -76,7 +67,7 @@ PRECISION = Setting(
 MODEL_MEMORY_GB = Setting(
     "POSLENS_MODEL_MEMORY_GB",
     0.0,
-    _number(0, 4096),
+    _within(float, 0, 4096),
     "maximum size of the loaded weights in GB, 0 to 4096; 0 means 40% of the device's memory. The "
     "least recently used models are unloaded first.",
 )
@@ -96,11 +87,16 @@ ALLOW_CODE = Setting(
 QUEUE_LIMIT = Setting(
     "POSLENS_QUEUE_LIMIT",
     32,
-    _whole(1, 10_000),
+    _within(int, 1, 10_000),
     "maximum number of page requests waiting for the device, 1 to 10000; further requests are "
     "rejected immediately.",
 )
-
+RUN_LIMIT = Setting(
+    "POSLENS_RUN_LIMIT",
+    32,
+    _within(int, 2, 1000),
+    "maximum number of active runs on data sets, for all readers together, 2 to 1000.",
+)
 KEEP_OWN_TEXTS = Setting(
     "POSLENS_KEEP_OWN_TEXTS",
     "no",
@@ -113,12 +109,6 @@ SHIPPED = Setting(
     _one_of("yes", "no"),
     "yes or no: whether to show the included results where the cache has none.",
 )
-RUN_LIMIT = Setting(
-    "POSLENS_RUN_LIMIT",
-    32,
-    _whole(2, 1000),
-    "maximum number of active runs on data sets, for all readers together, 2 to 1000.",
-)
 UPKEEP = Setting(
     "POSLENS_UPKEEP",
     "auto",
@@ -129,21 +119,21 @@ UPKEEP = Setting(
 FETCH_LIMIT_GB = Setting(
     "POSLENS_FETCH_LIMIT_GB",
     5.0,
-    _number(0, 4096),
+    _within(float, 0, 4096),
     "maximum size in GB of a model that a page may download, 0 to 4096; 0 disables downloads. The "
     "command line has no limit.",
 )
 RUNS_EACH = Setting(
     "POSLENS_RUNS_EACH",
     16,
-    _whole(1, 1000),
+    _within(int, 1, 1000),
     "maximum number of active runs on data sets per reader, 1 to 1000. A reader is one person with "
     "a login, otherwise one browser tab.",
 )
 REQUESTS_EACH = Setting(
     "POSLENS_REQUESTS_EACH",
     8,
-    _whole(1, 10_000),
+    _within(int, 1, 10_000),
     "maximum number of page requests per reader waiting for the device, 1 to 10000.",
 )
 PEOPLE = Setting(
@@ -185,25 +175,5 @@ COOKIE_SECRET = Setting(
     "for --login: at least 32 random characters that sign login cookies.",
 )
 
-SETTINGS: tuple[Setting[Any], ...] = (
-    DEVICE,
-    PRECISION,
-    MODEL_MEMORY_GB,
-    HOME,
-    ALLOW_CODE,
-    QUEUE_LIMIT,
-    RUN_LIMIT,
-    KEEP_OWN_TEXTS,
-    SHIPPED,
-    UPKEEP,
-    FETCH_LIMIT_GB,
-    RUNS_EACH,
-    REQUESTS_EACH,
-    PEOPLE,
-    SECRETS,
-    OIDC_METADATA_URL,
-    OIDC_CLIENT_ID,
-    OIDC_CLIENT_SECRET,
-    OIDC_REDIRECT_URI,
-    COOKIE_SECRET,
-)
+SETTINGS = tuple(value for value in globals().values() if isinstance(value, Setting))
+"""All of them, in the order of their definitions."""
