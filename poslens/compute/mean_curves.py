@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from poslens.cache.columns import columns_of
 from poslens.cache.lru_cache import LRUCache, StampedCache
 from poslens.cache.storage import means
 from poslens.cache.storage.store import ModelKey, Store
-from poslens.compute.pair_digests import MANY, pairs_digest
+from poslens.compute.pair_digests import MANY, digest_of, pairs_digest
 from poslens.compute.provenance import poslens_version
 
 MEAN_VERSION = 1
@@ -98,8 +97,7 @@ class MeanCurves:
         if len(pairs) < MANY:
             return compute()
         digests = pairs_digest(pairs), pairs_digest(among)
-        about = (MEAN_VERSION, poslens_version(), repr(method), control, digests)
-        key = hashlib.blake2b(repr(about).encode("utf-8", "replace"), digest_size=16).hexdigest()
+        key = digest_of(MEAN_VERSION, poslens_version(), repr(method), control, digests)
         methods = (method, null_method(control, method))
         state = " ".join(means.state_of(self._store, model, of_curves) for of_curves in methods)
         curve = means.find_controlled(self._store, model, method, key, state, control)
@@ -120,8 +118,7 @@ class MeanCurves:
     def _place(
         self, model: ModelKey, method: Method, pairs: Sequence[TextPair], dataset: str
     ) -> _CacheKey:
-        about = (MEAN_VERSION, poslens_version(), repr(method), pairs_digest(pairs))
-        key = hashlib.blake2b(repr(about).encode("utf-8", "replace"), digest_size=16).hexdigest()
+        key = digest_of(MEAN_VERSION, poslens_version(), repr(method), pairs_digest(pairs))
         return _CacheKey(model, method, dataset, key, means.state_of(self._store, model, method))
 
     def _find(self, place: _CacheKey) -> CurveSummary | None:

@@ -89,9 +89,6 @@ class ModelPool:
         """The result of the model's self-check; None before it was loaded."""
         return self._checks.find(key)
 
-    def __len__(self) -> int:
-        return len(self._loaded)
-
     def _find(self, key: Key) -> Retriever | None:
         with self._guard:
             retriever = self._loaded.get(key)

@@ -27,6 +27,11 @@ are hashed faster than their files are looked up."""
 _digests: WeakKeyDictionary[Pairs, str] = WeakKeyDictionary()
 
 
+def digest_of(*values: object) -> str:
+    """32 hexadecimal digits that hash the values, whose `repr` must not depend on the process."""
+    return hashlib.blake2b(repr(values).encode("utf-8", "replace"), digest_size=16).hexdigest()
+
+
 def pairs_digest(pairs: Sequence[TextPair]) -> str:
     """32 hexadecimal digits that hash data sets, ids, texts and order of the pairs."""
     columns = columns_of(pairs)
@@ -65,5 +70,4 @@ def _of_files(pairs: Sequence[TextPair]) -> str:
     digests = [(str(path), file_digest(path)) for path in files]
     if datasets.files_read(name) != read:
         return ""
-    about = (poslens_version(), code_digest(), name, variant, digests, ids)
-    return hashlib.blake2b(repr(about).encode("utf-8", "replace"), digest_size=16).hexdigest()
+    return digest_of(poslens_version(), code_digest(), name, variant, digests, ids)

@@ -168,14 +168,13 @@ class DeviceQueue:
         with self._condition:
             request = self._requests.get(key)
             if request is None or not request.wanted():
-                waiting = self.requests
-                if waiting >= self._limit():
+                waiting = [each for each in self._requests.values() if each.wanted()]
+                if len(waiting) >= self._limit():
                     raise UserError(
-                        f"{waiting} requests are already waiting for this device. Try again in a "
-                        "moment."
+                        f"{len(waiting)} requests are already waiting for this device. Try again "
+                        "in a moment."
                     )
-                open_ones = (r for r in self._requests.values() if r.reader == reader)
-                own = sum(r.wanted() for r in open_ones)
+                own = sum(each.reader == reader for each in waiting)
                 if reader and own >= self._each():
                     raise UserError(
                         f"{own} of your requests are already waiting. Try again in a moment."
@@ -191,12 +190,6 @@ class DeviceQueue:
         """How many requests precede this one; 0 if it is being served, loading, or done."""
         with self._condition:
             return self._line.index(request) if request in self._line else 0
-
-    @property
-    def requests(self) -> int:
-        """Number of page requests that are waiting or being computed."""
-        with self._condition:
-            return sum(request.wanted() for request in self._requests.values())
 
     def _serve(
         self, key: Hashable, request: Request[T], work: Callable[[Callable[[], bool]], T]
@@ -221,11 +214,7 @@ class DeviceQueue:
 
 @contextmanager
 def _among_processes(file: Path | None) -> Iterator[None]:
-    """Reserve the device among processes: all processes that use it lock `file`.
-
-    Raises:
-        Stopped: the work is no longer wanted.
-    """
+    """Reserve the device among processes: all processes that use it lock `file`."""
     if file is None:
         yield
         return

@@ -221,9 +221,6 @@ class Runs:
         for key in ended[: max(0, len(self._runs) - KEPT_RUNS)]:
             del self._runs[key]
 
-    def __len__(self) -> int:
-        return len(self._runs)
-
 
 @dataclass(frozen=True)
 class Sending:
@@ -328,12 +325,6 @@ class Job:
         """The error that ended the latest run; empty without one, and while a run is active."""
         run = self.run
         return "" if run is None or run.active else run.error
-
-    @property
-    def remaining_seconds(self) -> float | None:
-        """Estimated seconds until the active run ends; None if unknown or without a run."""
-        run = self.run
-        return run.progress.remaining_seconds if run is not None and run.active else None
 
     def stop(self) -> None:
         """Stop the job's run after the current batch; computed results are not lost."""

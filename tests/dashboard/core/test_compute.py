@@ -28,6 +28,7 @@ from poslens.compute import mean_curves
 from poslens.compute.compute import Compute
 from poslens.compute.queue import GRACE_S, DeviceQueue
 from poslens.compute.runs import Run
+from tests.support.requests_of import n_requests
 
 PAIR = TextPair("p", "what melts", "Ice melts. Stone stays.")
 METHOD = make_method("saliency")
@@ -131,7 +132,7 @@ def test_twenty_who_ask_for_the_same_have_it_computed_once(
     monkeypatch.setattr(compute, "explain", counting)
     with compute.queue.device_slot():  # nobody is served before all have asked
         places = [compute.ask(PAIR, spec, METHOD) for _ in range(20)]
-        assert not places[0].wait(0.3) and compute.queue.requests == 1
+        assert not places[0].wait(0.3) and n_requests(compute.queue) == 1
     results = [place.result() for place in places]
     assert computed == 1 and all(r is results[0] for r in results) and not results[0].from_cache
     again = compute.ask(PAIR, spec, METHOD)
@@ -173,7 +174,7 @@ def test_a_slow_pair_that_nobody_waits_for_frees_the_device_after_the_pass_at_ha
         pass
     with pytest.raises(Stopped):
         place.result()
-    assert len(passes) == 1 and compute.queue.requests == 0
+    assert len(passes) == 1 and n_requests(compute.queue) == 0
     assert compute.store.get(compute.identify(spec).key, occlusion, pair) is None
     assert compute.store.missing(compute.identify(spec).key, occlusion, [pair]) == [pair]
 
@@ -201,7 +202,7 @@ def test_the_least_recently_used_model_makes_room(
     for name in ("bert", "distilbert"):
         spec = RetrieverSpec(name, name, "dense", f"folder:{tiny_folder(name)}")
         compute.retriever(compute.identify(spec))
-    assert len(compute.models) == 1
+    assert len(compute.models._loaded) == 1
 
 
 def test_what_does_not_fit_is_said_and_refused(

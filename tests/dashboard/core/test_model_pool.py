@@ -113,7 +113,7 @@ def test_who_is_not_waited_for_stops_waiting_for_anothers_load() -> None:
         pool.get(("b", "cpu"), Weights, lambda _: CHECKED, give_up)
     hold.set()
     thread.join()
-    assert len(pool) == 1
+    assert len(pool._loaded) == 1
 
 
 def test_a_load_that_exits_leaves_the_next_one_free() -> None:
@@ -134,12 +134,12 @@ def test_models_and_checks_have_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(8):
         pool.get((str(number), "cpu"), Weights, lambda _: CHECKED)
         pool.get(("0", "cpu"), Weights, lambda _: CHECKED)
-    assert len(pool) == 4 and pool.self_check(("0", "cpu")) is CHECKED
+    assert len(pool._loaded) == 4 and pool.self_check(("0", "cpu")) is CHECKED
     assert sum(pool.self_check((str(n), "cpu")) is not None for n in range(8)) == 6
     small = ModelPool(lambda: 25)
     for number in range(5):
         small.get((str(number), "cpu"), Weights, lambda _: CHECKED)
-    assert len(small) == 2
+    assert len(small._loaded) == 2
 
 
 def test_runs_have_bounds(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_runs_have_bounds(tmp_path: Path) -> None:
         run.wait()
     for number in range(2 * KEPT_RUNS):
         Job(runs, tmp_path, key(number), "m", 1, work).start().wait()
-    assert len(runs) <= KEPT_RUNS + 1
+    assert len(runs._runs) <= KEPT_RUNS + 1
     assert runs.find(tmp_path, key(2 * KEPT_RUNS - 1)) is not None
 
 
@@ -176,7 +176,7 @@ def test_an_owner_that_ends_takes_its_runs_along(tmp_path: Path) -> None:
     own = Job(runs, tmp_path / "own", ("m", "f", "c", "s", "cpu"), "m", 1, work).start()
     other = Job(runs, tmp_path / "other", ("m", "f", "c", "s", "cpu"), "m", 1, work).start()
     runs.end(tmp_path / "own")
-    assert not own.active and other.active and len(runs) == 1
+    assert not own.active and other.active and len(runs._runs) == 1
     runs.end(tmp_path / "other")
 
 
@@ -237,6 +237,6 @@ def test_a_model_that_made_room_is_gone_though_it_refers_to_itself() -> None:
     try:
         gone = weakref.ref(pool.get(("a", "cpu"), loading, lambda _: CHECKED))
         kept = weakref.ref(pool.get(("b", "cpu"), loading, lambda _: CHECKED))
-        assert gone() is None and kept() is not None and len(pool) == 1
+        assert gone() is None and kept() is not None and len(pool._loaded) == 1
     finally:
         gc.unfreeze()

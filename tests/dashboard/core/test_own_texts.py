@@ -80,7 +80,7 @@ def test_a_sessions_results_are_its_own_and_end_with_it(
 ) -> None:
     own.compute.explain(PAIR, spec, METHOD)
     assert own.compute.explain(PAIR, spec, METHOD).from_cache
-    assert len(shared.models) == 1, "the model is everybody's"
+    assert len(shared.models._loaded) == 1, "the model is everybody's"
     model = shared.identify(spec).key
     assert shared.store.get(model, METHOD, PAIR) is None and not shared.store.folder.exists()
     assert holding(tmp_path, "upload-x-1")

@@ -14,6 +14,7 @@ from filelock import FileLock, Timeout
 from poslens.attribution.batching import checkpoint
 from poslens.attribution.errors import Stopped, UserError
 from poslens.compute.queue import GRACE_S, DeviceQueue, Place, ready
+from tests.support.requests_of import n_requests
 
 
 class Clock:
@@ -107,7 +108,7 @@ def test_the_same_request_is_computed_once_and_another_is_not(queue: DeviceQueue
         until(lambda: len(queue._line) == 2)
         other = queue.ask("other", work("other"))
         until(lambda: len(queue._line) == 3)
-        assert [same[0].ahead, same[19].ahead, other.ahead] == [1, 1, 2] and queue.requests == 2
+        assert [same[0].ahead, same[19].ahead, other.ahead] == [1, 1, 2] and n_requests(queue) == 2
         for place in same[:19]:
             place.leave()
             place.leave()  # twice counts once
@@ -223,7 +224,7 @@ def test_everybody_gets_the_error(queue: DeviceQueue) -> None:
         with pytest.raises(UserError, match="empty"):
             place.result()
     with queue.device_slot():  # and the device is free again
-        assert queue.requests == 0
+        assert n_requests(queue) == 0
 
 
 def test_what_is_there_waits_for_nothing() -> None:
