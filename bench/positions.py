@@ -21,6 +21,7 @@ from typing import cast
 
 import torch
 
+from poslens.arguments import data_set
 from poslens.attribution.interventions.relocation import N_POSITIONS, relocation_method
 from poslens.attribution.retrievers.base import Pooled, Retriever
 from poslens.attribution.retrievers.load import load
@@ -33,7 +34,6 @@ from poslens.cache.storage.store import ModelKey
 from poslens.studies.positions.run import run_positions
 from poslens.studies.positions.study import POSITIONS
 from poslens.studies.positions.summary import Moved
-from poslens.subjects import data_set
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -9,6 +9,20 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, overload
 
+from poslens.arguments import (
+    Model,
+    Models,
+    Option,
+    data_name,
+    data_set,
+    evidence_span,
+    listed,
+    method_of,
+    run_job,
+    spec_of,
+    specs_of,
+    text_of,
+)
 from poslens.attribution.datasets import SAMPLE
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.specs import RetrieverSpec
@@ -16,15 +30,11 @@ from poslens.attribution.types import TextPair
 from poslens.averages import cause as cause
 from poslens.averages import curve as curve
 from poslens.compute.compute import service
-from poslens.inputs import Option, evidence_span, listed, method_of, text_of
 from poslens.listings import datasets as datasets
 from poslens.listings import methods as methods
 from poslens.listings import models as models
 from poslens.quietly import quietly
-from poslens.results import (
-    Explanation,
-    Passport,
-)
+from poslens.results import Explanation, Passport
 from poslens.studies import declared
 from poslens.studies.cause.service import DEFAULT_PAIRS
 from poslens.studies.check import service as checking
@@ -32,16 +42,8 @@ from poslens.studies.check.baseline import read_baseline
 from poslens.studies.check.measures import NAMES, Check
 from poslens.studies.explain import service as explaining
 from poslens.studies.passport import service as passports
-from poslens.study_call import run_study as run_study
+from poslens.study import plan, stored
 from poslens.study_result import StudyResult
-from poslens.subjects import (
-    Model,
-    Models,
-    data_set,
-    run_job,
-    spec_of,
-    specs_of,
-)
 
 
 @quietly()
@@ -218,6 +220,52 @@ def check(
 
     results = {spec.name: checked(spec) for spec in specs_of(model, data)}
     return results if isinstance(model, list | tuple) else next(iter(results.values()))
+
+
+def run_study(
+    name: str,
+    model: Model | Models,
+    dataset: str | Path | None = None,
+    *,
+    out: str | Path | None = None,
+    **parameters: Any,
+) -> StudyResult:
+    """Run a study on one model or several. Stored results are not computed again; repeat an
+    interrupted call to resume. `poslens.needles(...)` is short for `run_study("needles", ...)`.
+
+    Args:
+        name: the study's name, such as "needles".
+        dataset: a data set's name or path; by default the study's own.
+        out: a new folder for what a study writes in addition to its results, such as the debiased
+            model of `poslens.debias(model, corpus, out="folder")`.
+        parameters: the study's parameters by name; `poslens NAME --help` lists them.
+
+    Raises:
+        UserError: an argument is invalid as in `explain`, the study does not fit the model, or the
+            data set lacks what the study needs.
+    """
+    study = declared()[name].load()
+    if out is not None:
+        if not study.product:
+            raise UserError(f"{study.title} makes nothing but its results: leave out `out`.")
+        study.require_product(Path(out))
+    with quietly():
+        data = study.read(data_name(study.dataset if dataset is None else dataset))
+        compute = service()
+        settings = study.parameters.settings(parameters)
+        corpus = study.corpus(data, settings)
+        specs = specs_of(model, data)
+        corpus = study.narrowed(compute, specs, corpus, settings)
+        planned = plan(study, compute, specs, corpus, settings)
+        others = study.without_models(corpus)
+        if not planned.subjects and not others:
+            raise UserError(planned.refused[0])
+        for job in planned.jobs:
+            run_job(job)
+        result = StudyResult(study, stored(study, compute, planned.subjects, without_models=others))
+        if out is not None:
+            study.write_product(result.summaries, Path(out))
+        return result
 
 
 def rank(

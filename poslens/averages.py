@@ -6,6 +6,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import overload
 
+from poslens.arguments import (
+    Model,
+    Models,
+    Option,
+    chosen_pairs,
+    data_set,
+    method_of,
+    run_job,
+    specs_of,
+)
 from poslens.attribution.datasets import SAMPLE, DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.ablation import Replacement
@@ -13,19 +23,10 @@ from poslens.attribution.interventions.segments import EDITS, require_vector
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, TextPair
 from poslens.compute.compute import service
-from poslens.inputs import Option, method_of
 from poslens.quietly import quietly
 from poslens.results import ByModel, Curve
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause.figures import COSINE, QUANTITIES
-from poslens.subjects import (
-    Model,
-    Models,
-    chosen_pairs,
-    data_set,
-    run_job,
-    specs_of,
-)
 
 
 @overload
@@ -155,11 +156,7 @@ def _each(
 
 
 def _intervention(name: str, by: Replacement, data: DataSet) -> tuple[Method, Sequence[TextPair]]:
-    """The intervention of this name, and the pairs (or documents) to which it can be applied.
-
-    Raises:
-        UserError: there is no such intervention, or nothing to apply it to.
-    """
+    """The intervention of this name, and the pairs (or documents) to which it can be applied."""
     if by != "delete" and name != "ablation":
         raise UserError("`by` is how ablation takes parts out: leave it out, or choose ablation.")
     offered = interventions.methods(by)

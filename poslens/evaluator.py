@@ -20,6 +20,7 @@ from uuid import uuid4
 from sentence_transformers.base.evaluation import BaseEvaluator
 from sentence_transformers.base.model import BaseModel
 
+from poslens.arguments import data_set
 from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate
 from poslens.attribution.datasets import SAMPLE, Collection
 from poslens.attribution.errors import UserError
@@ -47,7 +48,6 @@ from poslens.studies.cause.service import DEFAULT_PAIRS
 from poslens.studies.positions.run import run_positions
 from poslens.studies.positions.study import POSITIONS
 from poslens.studies.positions.summary import Moved, no_effect, ranked_queries
-from poslens.subjects import data_set
 
 WORST = "ndcg@10_worst"
 MEASURES = (
@@ -221,11 +221,7 @@ class PositionEvaluator(BaseEvaluator):
 
 
 def _moved(dataset: str | Path, documents: int, pairs: int, seed: int) -> Moved:
-    """The pairs whose evidence is moved, and in memory the documents among which they are ranked.
-
-    Raises:
-        UserError: see `PositionEvaluator`.
-    """
+    """The pairs whose evidence is moved, and in memory the documents that they are ranked among."""
     data = data_set(dataset)
     settings = POSITIONS.parameters.settings({"pairs": min(pairs, documents)})
     moved = POSITIONS.corpus(data, settings)
@@ -255,11 +251,7 @@ def _moved(dataset: str | Path, documents: int, pairs: int, seed: int) -> Moved:
 
 
 def _measures(retriever: DenseRetriever, moved: Moved, folder: Path) -> dict[str, float]:
-    """The measures of a model by name; intermediate results are stored below `folder`.
-
-    Raises:
-        UserError: no pair has ranks at two positions.
-    """
+    """The measures of a model by name; intermediate results are stored below `folder`."""
     # A new fingerprint for each call, because this process caches results by model.
     model = ModelKey(retriever.name, uuid4().hex)
     pairs, method = moved.pairs, relocation_method()

@@ -25,13 +25,13 @@ from transformers.utils import logging as transformers_logging
 
 import poslens
 from poslens import api as calls
-from poslens import saved_models, subjects
+from poslens import arguments, saved_models
+from poslens.arguments import option_words
 from poslens.attribution.curves.positions import document_curve
 from poslens.attribution.methods import attribute_batches, make_method
 from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.types import TextPair
-from poslens.inputs import option_words
 from poslens.studies import declared
 from tests.support import tiny_models
 from tests.support.endpoint_server import hashed
@@ -449,7 +449,7 @@ def test_ctrl_c_pressed_twice_ends_the_call_and_not_the_notebook(
     monkeypatch.setattr(os, "_exit", lambda code: pytest.fail("the notebook's process ended"))
     before, job = signal.getsignal(signal.SIGTERM), Interrupted()
     with pytest.raises(KeyboardInterrupt):
-        subjects.run_job(job)  # type: ignore[arg-type]
+        arguments.run_job(job)  # type: ignore[arg-type]
     assert job.done == ["wait", "stop", "wait"]
     assert signal.getsignal(signal.SIGTERM) == before
 

@@ -109,7 +109,7 @@ def cause(
             f"No pair of {dataset} has an evidence span that could be moved: choose another data "
             "set, or --intervention ablation."
         )
-    from poslens.subjects import chosen_pairs
+    from poslens.arguments import chosen_pairs
 
     chosen, words = chosen_pairs(usable, pairs, "pairs" if of_pairs else "documents")
     quiet()

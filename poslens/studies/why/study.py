@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from operator import methodcaller
 
+from poslens.arguments import evidence_span
 from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.datasets.corpus import Document, Query
 from poslens.attribution.datasets.types import spread_evenly
@@ -22,7 +23,6 @@ from poslens.compute.compute import Compute
 from poslens.compute.item_job import stored_job
 from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job, Report, Run
-from poslens.inputs import evidence_span
 from poslens.parameters import Integer, Parameters, Settings, Text
 from poslens.studies.ranking.service import read_searched, searched
 from poslens.studies.why.figures import chart

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import poslens
+from poslens.arguments import specs_of
 from poslens.attribution import datasets
 from poslens.attribution.datasets import formats
 from poslens.attribution.evaluation.audit_precision import Precision
@@ -26,7 +27,6 @@ from poslens.dashboard.__main__ import app
 from poslens.studies.audit.run import run_audit
 from poslens.studies.audit.study import AUDIT
 from poslens.study import stored
-from poslens.subjects import specs_of
 from tests.support.nouns import NOUNS
 from tests.support.pages import open_page
 
