@@ -152,20 +152,8 @@ class Numbers(Parameter[tuple[float, ...]]):
         return ",".join(f"{number:g}" for number in self.default)
 
 
-class Parameters(Mapping[str, Parameter[Any]]):
+class Parameters(dict[str, Parameter[Any]]):
     """The parameters of a study by name, in the order in which they are shown."""
-
-    def __init__(self, **declared: Parameter[Any]) -> None:
-        self._declared = declared
-
-    def __getitem__(self, name: str) -> Parameter[Any]:
-        return self._declared[name]
-
-    def __iter__(self) -> Any:
-        return iter(self._declared)
-
-    def __len__(self) -> int:
-        return len(self._declared)
 
     def settings(self, given: Mapping[str, Any] | None = None, table: str = "") -> Settings:
         """All values, checked, with defaults for those that are not given; `table` is the only
@@ -175,17 +163,17 @@ class Parameters(Mapping[str, Parameter[Any]]):
             UserError: a parameter is unknown, or a value is not allowed.
         """
         given = dict(given or {})
-        if unknown := [name for name in given if name not in self._declared]:
+        if unknown := [name for name in given if name not in self]:
             raise UserError(
                 f"There is no parameter {unknown[0][:80]!r}: choose from "
-                f"{', '.join(self._declared) or 'none'}."
+                f"{', '.join(self) or 'none'}."
             )
         return Settings(
             {
                 name: parameter.parse(given[name])
                 if given.get(name) is not None
                 else parameter.default
-                for name, parameter in self._declared.items()
+                for name, parameter in self.items()
             },
             table,
         )

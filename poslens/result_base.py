@@ -52,13 +52,16 @@ class Result(ABC):
                 the file cannot be written.
         """
         fmt = suffix(path, (*PICTURES, *TABLE_FORMATS))
-        if fmt in TABLE_FORMATS:
-            return table_written(path, self.to_frame(), fmt, self.provenance)
-        data = figure_bytes(self.figure(), fmt, Style(), self.provenance)  # type: ignore[arg-type]
-        return written(path, data)
+        if fmt in PICTURES:
+            return written(path, self._picture(fmt))
+        return table_written(path, self.to_frame(), fmt, self.provenance)
+
+    def _picture(self, fmt: str) -> bytes:
+        """The file of the figure in one of the formats `PICTURES`."""
+        return figure_bytes(self.figure(), fmt, Style(), self.provenance)  # type: ignore[arg-type]
 
     def _repr_html_(self) -> str:
-        return framed(figure_bytes(self.figure(), "html", Style()))
+        return framed(self._picture("html"))
 
 
 def framed(page: bytes) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,14 +16,13 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.methods import METHODS
 from poslens.attribution.types import Array, PositionCurve, Provenance
 from poslens.compute.compute import Explained
-from poslens.export.files import TABLE_FORMATS, curve_frame
+from poslens.export.files import curve_frame
 from poslens.figures.curves import mean_curves, pair_curves
 from poslens.figures.figure_base import quantity
 from poslens.figures.palettes import Style
-from poslens.heatmap import Pane, Rail, View
-from poslens.heatmap.data import MAX_COLUMNS, payload
+from poslens.heatmap.data import MAX_COLUMNS, Pane, Rail, View, payload
 from poslens.heatmap.results import heatmap_bytes, panes
-from poslens.result_base import PICTURES, Result, framed, suffix, table_written, written
+from poslens.result_base import Result, framed, suffix, written
 from poslens.studies.compare.tables import explained_frame
 from poslens.studies.explain import service as explaining
 from poslens.studies.explain.heads import head
@@ -37,8 +36,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Explanation:
-    """The attribution of one query-document pair for one or more models."""
+class Explanation(Result):
+    """The attribution of one query-document pair for one or more models.
+
+    `save` writes the heatmap instead of the figure (.html, which needs no network, .png, .svg or
+    .pdf), and raises UserError if it would have more models than a heatmap shows.
+    """
 
     results: tuple[Explained, ...]
     rails: tuple[Rail, ...]
@@ -60,7 +63,7 @@ class Explanation:
 
     @property
     def provenance(self) -> list[Provenance]:
-        """Everything needed to reproduce the result, one entry for each model."""
+        """See `Result`."""
         return [result.provenance() for result in self.results]
 
     def to_frame(self) -> pd.DataFrame:
@@ -80,20 +83,6 @@ class Explanation:
         }
         title = quantity(self.results[0].attribution.method)
         return pair_curves(curves, evidence, style or Style(), title, provenance=self.provenance)
-
-    def save(self, path: str | Path) -> Path:
-        """Write the heatmap (.html, which needs no network, .png, .svg or .pdf) or the tokens
-        (.csv, .parquet, .json or .tex), and return the path. The provenance of a .csv is written
-        next to it as `NAME.provenance.json`.
-
-        Raises:
-            UserError: another suffix, no browser for a picture, more models than a heatmap shows,
-                or the file cannot be written.
-        """
-        fmt = suffix(path, (*PICTURES, *TABLE_FORMATS))
-        if fmt in PICTURES:
-            return written(path, self.heatmap(fmt))
-        return table_written(path, self.to_frame(), fmt, self.provenance)
 
     def widget(self) -> Heatmap:
         """The heatmap as a notebook widget, whose `pinned` lists the units that the user pinned.
@@ -119,10 +108,13 @@ class Explanation:
         drawn, view = self._panes()
         return heatmap_bytes(drawn, self.provenance, view, fmt, Style(width_px=1000, font_size=13))
 
+    def _picture(self, fmt: str) -> bytes:
+        return self.heatmap(fmt)
+
     def _repr_html_(self) -> str:
         if len(self.results) > MAX_COLUMNS:  # too many models for a heatmap
             return str(pd.Series(self.scores, name="score").to_frame().to_html(escape=True))
-        return framed(self.heatmap("html"))
+        return super()._repr_html_()
 
     def __repr__(self) -> str:
         scores = ", ".join(f"{name} {score:.4f}" for name, score in self.scores.items())
@@ -171,20 +163,8 @@ class Curve(Result):
         )
 
 
-class ByModel(Result, Mapping[str, Curve]):
+class ByModel(Result, dict[str, Curve]):
     """Mean curves by model name; the table and the figure show all of them."""
-
-    def __init__(self, curves: Mapping[str, Curve]) -> None:
-        self._curves = dict(curves)
-
-    def __getitem__(self, model: str) -> Curve:
-        return self._curves[model]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._curves)
-
-    def __len__(self) -> int:
-        return len(self._curves)
 
     @property
     def provenance(self) -> list[Provenance]:

@@ -175,29 +175,6 @@ def text_frame_of(rows: Iterable[Any]) -> pd.DataFrame:
     return pd.DataFrame([shown(row) for row in rows])
 
 
-def formats_of(row: type) -> dict[str, str]:
-    """The format of each number without an interval, by its page heading."""
-    return {
-        _heading(item): item.metadata["form"]
-        for item in fields(row)
-        if item.metadata["shown"]
-        and not item.metadata["keys"]
-        and _has(_hints(row)[item.name], float)
-    }
-
-
-def meanings_of(row: type) -> dict[str, str]:
-    """The meaning of each column of a page, by its heading."""
-    return {
-        heading: meaning
-        for item in fields(row)
-        if item.metadata["shown"]
-        for heading, meaning in (
-            item.metadata["keys"] or {_heading(item): item.metadata["meaning"]}
-        ).items()
-    }
-
-
 @dataclass(frozen=True, slots=True)
 class Table(Generic[Summary]):
     """A table of a study: the dataclass of its rows, and the function that returns the rows of
@@ -212,11 +189,24 @@ class Table(Generic[Summary]):
 
     def formats(self) -> dict[str, str]:
         """The format of each number without an interval, by its page heading."""
-        return formats_of(self.row)
+        return {
+            _heading(item): item.metadata["form"]
+            for item in fields(self.row)
+            if item.metadata["shown"]
+            and not item.metadata["keys"]
+            and _has(_hints(self.row)[item.name], float)
+        }
 
     def meanings(self) -> dict[str, str]:
         """The meaning of each column of a page, by its heading."""
-        return meanings_of(self.row)
+        return {
+            heading: meaning
+            for item in fields(self.row)
+            if item.metadata["shown"]
+            for heading, meaning in (
+                item.metadata["keys"] or {_heading(item): item.metadata["meaning"]}
+            ).items()
+        }
 
     def frame(self, summaries: Sequence[Summary]) -> pd.DataFrame:
         """All rows, as written to files."""

@@ -190,19 +190,22 @@ class Measure(Generic[Summary]):
     items: Callable[[Summary], Iterable[Item]] = lambda summary: ()
     unit: str = ""
 
-    def number(self, summary: Summary) -> Number | None:
-        """The number; None if it is not defined."""
-        estimate = self.estimate(summary)
-        if estimate is None:
-            return None
-        items = tuple(self.items(summary))
-        return Number(self.key, self.name, estimate, self.form, self.note, items, self.unit)
-
 
 def numbers_of(summary: Summary, measures: Iterable[Measure[Summary]]) -> list[Number]:
     """The numbers of a summary that are defined."""
-    numbers = (measure.number(summary) for measure in measures)
-    return [number for number in numbers if number is not None]
+    return [
+        Number(
+            each.key,
+            each.name,
+            estimate,
+            each.form,
+            each.note,
+            tuple(each.items(summary)),
+            each.unit,
+        )
+        for each in measures
+        if (estimate := each.estimate(summary)) is not None
+    ]
 
 
 def _as_planned(subject: Any, scope: Scope) -> Any:
