@@ -4,6 +4,7 @@ rank correlation of words, and the pairs in which two models differ most."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -16,7 +17,6 @@ from poslens.attribution.curves.text_axis import curve_over_text
 from poslens.attribution.methods import METHODS
 from poslens.attribution.nouns import counted
 from poslens.attribution.text import words
-from poslens.compute.provenance import in_units
 from poslens.dashboard.explain.subject import BOTH, DATA_SET, PAIR, ExplainedSubject
 from poslens.dashboard.widgets import panels
 from poslens.dashboard.widgets.pair_picker import open_pair
@@ -24,7 +24,7 @@ from poslens.dashboard.widgets.tables import rows_key
 from poslens.figures.curves import difference, rank_scatter
 from poslens.figures.figure_base import quantity
 from poslens.figures.palettes import Style
-from poslens.heatmap import Fact, Head, Pane, Rail, View
+from poslens.heatmap.data import Fact, Head, Pane, Rail, View
 from poslens.studies.explain.minus import minus_panes
 from poslens.studies.explain.service import Difference, word_scores
 
@@ -141,7 +141,7 @@ def word_by_word(subject: ExplainedSubject, view: View) -> dict[str, panels.Draw
     both = np.flatnonzero(np.isfinite(scores[0]) & np.isfinite(scores[1])).tolist()
     names = (subject.labels[0], subject.labels[1])
     joined = f"words, the {how} of their tokens"
-    provenance = [in_units(result.provenance(), joined) for result in subject.results]
+    provenance = [replace(result.provenance(), units=joined) for result in subject.results]
 
     def draw(style: Style) -> go.Figure:
         return rank_scatter(
@@ -163,7 +163,7 @@ def word_by_word(subject: ExplainedSubject, view: View) -> dict[str, panels.Draw
 
 def furthest(subject: ExplainedSubject, gap: Difference | None) -> None:
     """The pairs in which the two models differ most; selecting a row opens that pair."""
-    data = subject.data[0]
+    data = subject.columns[0].data
     if gap is None or data is None:
         return
     ids = [pair_id for pair_id, _ in gap.furthest]

@@ -66,15 +66,18 @@ def matrix_view(result: Explained, key: str, label: str = "") -> None:
         st.caption(
             "Color shows the square root of a share. Drag to zoom in, double-click to reset."
         )
-    numbers = pd.DataFrame(chosen.matrix, index=chosen.rows, columns=range(len(chosen.columns)))
+    numbers = (
+        pd.DataFrame(chosen.matrix, index=chosen.rows, columns=range(len(chosen.columns)))
+        .rename_axis("query")
+        .reset_index()
+        .set_axis(["query", *(f"{i} {name}" for i, name in enumerate(chosen.columns))], axis=1)
+    )
     panels.downloads(
         key,
         [pair.pair_id, result.model.spec.name, "matrix"],
         provenance,
         figures={"Rails": rails, "Matrix": whole},
-        frame=numbers.rename_axis("query")
-        .reset_index()
-        .set_axis(["query", *(f"{i} {name}" for i, name in enumerate(chosen.columns))], axis=1),
+        tables={"Numbers": lambda: numbers},
     )
 
 
@@ -148,5 +151,5 @@ def terms_view(result: Explained, key: str, label: str = "") -> None:
         key,
         [result.pair.pair_id, result.model.spec.name, "terms"],
         [result.provenance()],
-        frame=frame,
+        tables={"Numbers": lambda: frame},
     )

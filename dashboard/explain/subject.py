@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from poslens.attribution.curves.published import PublishedCurves
 from poslens.attribution.datasets import DataSet
@@ -23,6 +24,19 @@ BOTH, PAIR, DATA_SET = "both", "this pair", "data set"
 """Curves that charts show."""
 
 
+@dataclass
+class ExplainedColumn:
+    """One result, its label, and the data set of its pair (None for typed texts). `average` is the
+    model's mean over that data set, and `control` the attribution of the pair's null control by the
+    model; each is None if there is none."""
+
+    result: Explained
+    label: str
+    data: DataSet | None
+    average: Average | None = None
+    control: Attribution | None = None
+
+
 class ExplainedSubject:
     """Results of one query and one method, shown in one column each. `kind` is the null control
     that is subtracted from curves; `published` are curves that are drawn with the data set's
@@ -38,60 +52,29 @@ class ExplainedSubject:
         self.results, self.method, self.kind = list(results), method, kind
         self.published = tuple(published)
         self.labels = panels.labels(self.results)
-        self.data = [choices.data_of(result.pair) for result in self.results]
+        self.columns = [
+            ExplainedColumn(result, label, choices.data_of(result.pair))
+            for result, label in zip(self.results, self.labels, strict=True)
+        ]
 
     @property
     def of_data_set(self) -> bool:
         """Whether any of the pairs belongs to a data set, so that a mean can be shown."""
-        return any(self.data)
+        return any(column.data for column in self.columns)
 
-    def provenance(self, controls: Sequence[Attribution | None] = ()) -> list[Provenance]:
-        """The provenance of each result; with `controls`, that of its curve minus its control's."""
-        provenance = [result.provenance() for result in self.results]
-        for number, control in enumerate(controls):
-            if self.kind is not None and control is not None:
-                provenance[number] = with_control(provenance[number], self.kind)
-        return provenance
-
-    def jobs(self) -> list[Job]:
-        """The jobs that complete the data sets' mean curves: for each model, and for its null
-        control if one is selected."""
-        jobs = []
-        for result, data in zip(self.results, self.data, strict=True):
-            if data is None:
+    def read(self) -> None:
+        """Read the columns' averages and controls; a control is computed if it is not stored."""
+        for column in self.columns:
+            column.average = column.control = None
+            if (data := column.data) is None:
                 continue
-            compute, spec = service_for(data.name), result.model.spec
-            scope = f"{data.name}: "
-            jobs.append(compute.attribution_job(spec, self.method, data.pairs, scope))
+            with panels.guarded():
+                column.average = service.average(
+                    service_for(data.name), column.result.model.spec, self.method, data, self.kind
+                )
             if self.kind is not None:
-                nulls = service.controls(self.kind, data)
-                jobs.append(null_controls.job(compute, spec, self.method, self.kind, nulls, scope))
-        return jobs
-
-    def averages(self) -> list[Average | None]:
-        """Each model's mean over the data set of its pair; None for texts outside any data set."""
-        averages: list[Average | None] = []
-        for result, data in zip(self.results, self.data, strict=True):
-            average = None
-            if data is not None:
                 with panels.guarded():
-                    average = service.average(
-                        service_for(data.name), result.model.spec, self.method, data, self.kind
-                    )
-            averages.append(average)
-        return averages
-
-    def controls(self) -> list[Attribution | None]:
-        """The attribution of each pair's null control by its model; None if no control is selected
-        or it could not be computed."""
-        attributions: list[Attribution | None] = []
-        for result, data in zip(self.results, self.data, strict=True):
-            control = None
-            if data is not None and self.kind is not None:
-                with panels.guarded():
-                    control = self._control(result, data, self.kind)
-            attributions.append(control)
-        return attributions
+                    column.control = self._control(column.result, data, self.kind)
 
     def _control(self, result: Explained, data: DataSet, kind: Control) -> Attribution | None:
         for pair in interventions.controls(kind, [result.pair], data.pairs):
@@ -102,31 +85,55 @@ class ExplainedSubject:
             return wait(compute.ask(pair, spec, method)).attribution
         return None
 
-    def incomplete(self, job: Job, averages: Sequence[Average | None], number: int) -> bool:
-        """Whether the `number`-th job of `jobs` has missing results. Only for controls the store is
-        read; for others the averages tell."""
-        jobs_per_model = 1 if self.kind is None else 2
-        of_data_sets = [
-            average for average, data in zip(averages, self.data, strict=True) if data is not None
+    def provenance(self, *, minus_control: bool = False) -> list[Provenance]:
+        """The provenance of each result, or that of its curve minus its control's."""
+        return [
+            with_control(column.result.provenance(), self.kind)
+            if minus_control and self.kind is not None and column.control is not None
+            else column.result.provenance()
+            for column in self.columns
         ]
-        model, is_control = divmod(number, jobs_per_model)
-        if is_control:
-            return job.n_done() < job.total
-        average = of_data_sets[model]
-        return average is not None and not average.complete
+
+    def mean_provenance(self) -> list[Provenance]:
+        """The provenance of the means that are drawn."""
+        averages = [column.average for column in self.columns if column.average is not None]
+        return [average.provenance for average in averages if average.provenance]
+
+    def jobs(self) -> list[Job]:
+        """The jobs that complete the data sets' mean curves: for each model, and for its null
+        control if one is selected."""
+        return [job for column in self.columns for job in self._jobs_of(column)]
+
+    def incomplete_jobs(self) -> list[Job]:
+        """The jobs that are active or have missing results."""
+        incomplete = []
+        for column in self.columns:
+            for job, is_control in zip(self._jobs_of(column), (False, True), strict=False):
+                if is_control:
+                    missing = job.n_done() < job.total
+                else:  # the average tells, without reading the store
+                    missing = column.average is not None and not column.average.complete
+                if missing or job.active:
+                    incomplete.append(job)
+        return incomplete
+
+    def _jobs_of(self, column: ExplainedColumn) -> list[Job]:
+        if (data := column.data) is None:
+            return []
+        compute, spec = service_for(data.name), column.result.model.spec
+        scope = f"{data.name}: "
+        jobs = [compute.attribution_job(spec, self.method, data.pairs, scope)]
+        if self.kind is not None:
+            nulls = service.controls(self.kind, data)
+            jobs.append(null_controls.job(compute, spec, self.method, self.kind, nulls, scope))
+        return jobs
 
     def gap(self, first: int, second: int) -> Difference | None:
         """The mean difference of two of the models over their data set; None if their pairs belong
         to different ones, or too few results are stored."""
-        data = self.data[first]
-        if data is None or data is not self.data[second]:
+        column, other = self.columns[first], self.columns[second]
+        data = column.data
+        if data is None or data is not other.data:
             return None
-        a, b = (self.results[i].model.spec for i in (first, second))
+        a, b = column.result.model.spec, other.result.model.spec
         return service.difference(service_for(data.name), a, b, self.method, data)
-
-
-def sources(averages: Sequence[Average | None]) -> list[Provenance]:
-    """The provenance of the means that are drawn."""
-    return [
-        average.provenance for average in averages if average is not None and average.provenance
-    ]

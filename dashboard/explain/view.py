@@ -13,13 +13,13 @@ import streamlit as st
 from poslens.attribution.curves.positions import positions
 from poslens.attribution.curves.published import PublishedCurves
 from poslens.attribution.interventions.null_controls import CONTROLS
-from poslens.attribution.types import Attribution, Method, Provenance, TextPair
+from poslens.attribution.types import Method, Provenance, TextPair
 from poslens.compute.compute import Explained
 from poslens.compute.provenance import of_published
 from poslens.compute.runs import duration
 from poslens.dashboard.explain import comparison
 from poslens.dashboard.explain.matrix import matrix_view, terms_view
-from poslens.dashboard.explain.subject import BOTH, DATA_SET, PAIR, ExplainedSubject, sources
+from poslens.dashboard.explain.subject import BOTH, DATA_SET, PAIR, ExplainedSubject
 from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.server.waiting import stopped, wait
 from poslens.dashboard.widgets import choices, links, null_controls, panels
@@ -31,12 +31,12 @@ from poslens.export.files import curve_frame
 from poslens.figures.curves import pair_curves
 from poslens.figures.figure_base import quantity
 from poslens.figures.palettes import Style
-from poslens.heatmap import Pane, View
+from poslens.heatmap.data import Pane, View
 from poslens.studies.compare.tables import explained_frame
 from poslens.studies.curves.words import MIN_PAIRS, NUMBERS, why_no_number
 from poslens.studies.explain import service
 from poslens.studies.explain.heads import head
-from poslens.studies.explain.service import Average, Difference
+from poslens.studies.explain.service import Difference
 from poslens.studies.published import means as published_means
 
 WATCH_S = 2.0
@@ -123,17 +123,17 @@ def _draw(subject: ExplainedSubject, key: str, comparing: bool) -> None:
         which = _tools(subject)
         # Filled last, because it is known only then which figures can be exported.
         export = st.container(horizontal=True, horizontal_alignment="right")
-    averages, controls = subject.averages(), subject.controls()
+    subject.read()
     gap = subject.gap(0, 1) if comparing else None
     with picture:
-        panes = _panes(subject, averages, controls, gap, painted == MINUS)
+        panes = _panes(subject, gap, painted == MINUS)
         view = panels.token_heatmap(panes, subject.method, key=f"{key}.heatmap")
     with progress:
-        _progress(subject, averages, key)
+        _progress(subject, key)
     _let_the_text_be_drawn()
-    figures: dict[str, panels.Draw] = {"Curves": _curves(subject, averages, controls, which, key)}
+    figures: dict[str, panels.Draw] = {"Curves": _curves(subject, which, key)}
     with panels.guarded():
-        _indices(subject, averages)
+        _indices(subject)
     if subject.of_data_set:
         pair = results[0].pair
         names = [result.model.spec.name for result in results if result.pair == pair]
@@ -150,15 +150,14 @@ def _draw(subject: ExplainedSubject, key: str, comparing: bool) -> None:
             matrix_view(result, f"matrix{number}", label)
             terms_view(result, f"terms{number}", label)
     theirs = [] if which == PAIR else map(of_published, subject.published)
-    panels.caption([*subject.provenance(controls), *sources(averages), *theirs])
+    origin, means = subject.provenance(minus_control=True), subject.mean_provenance()
+    panels.caption([*origin, *means, *theirs])
     with export:
         # The rail shows the means too; under A − B it shows that of the difference, without a
         # control.
-        means = sources(averages)
         if painted == MINUS:
             means = list(gap.provenance) if gap is not None and subject.kind is None else []
-        rails = [*subject.provenance(controls), *means]
-        _export(subject, figures, panes, view, rails, averages, key, comparing)
+        _export(subject, figures, panes, view, [*origin, *means], key, comparing)
 
 
 def _let_the_text_be_drawn() -> None:
@@ -194,34 +193,24 @@ def _tools(subject: ExplainedSubject) -> str:
     return which or BOTH
 
 
-def _panes(
-    subject: ExplainedSubject,
-    averages: Sequence[Average | None],
-    controls: Sequence[Attribution | None],
-    gap: Difference | None,
-    minus: bool,
-) -> Sequence[Pane]:
+def _panes(subject: ExplainedSubject, gap: Difference | None, minus: bool) -> Sequence[Pane]:
     rails = [
-        service.rail(result, against, control)
-        for result, against, control in zip(subject.results, averages, controls, strict=True)
+        service.rail(column.result, column.average, column.control) for column in subject.columns
     ]
     if minus:
         return comparison.minus(subject, rails, gap)
     return panels.panes(subject.results, rails, [head(result) for result in subject.results])
 
 
-def _progress(subject: ExplainedSubject, averages: Sequence[Average | None], key: str) -> None:
+def _progress(subject: ExplainedSubject, key: str) -> None:
     """The progress of the data sets' mean curves and a button that completes them; nothing if they
     are complete."""
-    jobs = [
-        job
-        for number, job in enumerate(subject.jobs())
-        if job.active or subject.incomplete(job, averages, number)
-    ]
+    jobs = subject.incomplete_jobs()
     if not jobs:
         return
     run_board(jobs, f"{key}.", label="Mean curves", unit="pairs", rate_unit="pairs", others=True)
     sentences = []
+    averages = [column.average for column in subject.columns]
     if any(average is not None and average.mean is None for average in averages):
         sentences.append(f"The mean curve appears once {MIN_PAIRS} pairs have results.")
     paces = [st.session_state.get(_pace_key(job.label, subject.method)) for job in jobs]
@@ -234,77 +223,62 @@ def _progress(subject: ExplainedSubject, averages: Sequence[Average | None], key
         st.caption(" ".join(sentences))
 
 
-def pair_figure(
-    subject: ExplainedSubject,
-    style: Style,
-    averages: Sequence[Average | None] = (),
-    controls: Sequence[Attribution | None] = (),
-    which: str = BOTH,
-) -> go.Figure:
+def pair_figure(subject: ExplainedSubject, style: Style, which: str = BOTH) -> go.Figure:
     """The pair's curve for each model, minus its control's, with the models' means and published
     curves. Positions, including those of the evidence, are relative to the tokens read. `which`
     selects the pair, the means, or both."""
-    kind, method = subject.kind, subject.method
     published = () if which == PAIR else subject.published
-    named = dict(zip(subject.labels, subject.results, strict=True))
+    columns = subject.columns
     means = {
-        label: average.mean
-        for label, average in zip(named, averages, strict=False)
-        if average is not None and average.mean is not None and which != PAIR
+        column.label: column.average.mean
+        for column in columns
+        if which != PAIR and column.average is not None and column.average.mean is not None
     }
-    attributions = dict(zip(named, controls, strict=False))
-    drawn = {} if which == DATA_SET and means else named
-    curves = {label: service.pair_curve(r, attributions.get(label)) for label, r in drawn.items()}
+    drawn = [] if which == DATA_SET and means else columns
     evidence = {
-        label: span
-        for label, result in drawn.items()
-        if (span := service.evidence_range(result)) is not None
+        column.label: span
+        for column in drawn
+        if (span := service.evidence_range(column.result)) is not None
     }
-    title = quantity(method)
-    if kind is not None and any(control is not None for control in controls):
-        title += f", minus {CONTROLS[kind]}"
+    title = quantity(subject.method)
+    if subject.kind is not None and any(column.control is not None for column in columns):
+        title += f", minus {CONTROLS[subject.kind]}"
     return pair_curves(
-        curves,
+        {column.label: service.pair_curve(column.result, column.control) for column in drawn},
         evidence,
         style,
         title,
-        {label: service.read_share(result) for label, result in drawn.items()},
+        {column.label: service.read_share(column.result) for column in drawn},
         means=means,
         published=published_means(published, band=False),
-        x=positions(method.curve_params["resampling"]),
+        x=positions(subject.method.curve_params["resampling"]),
         provenance=[
-            *(subject.provenance(controls) if drawn else ()),
-            *(sources(averages) if means else ()),
+            *(subject.provenance(minus_control=True) if drawn else ()),
+            *(subject.mean_provenance() if means else ()),
             *map(of_published, published),
         ],
     )
 
 
-def _curves(
-    subject: ExplainedSubject,
-    averages: Sequence[Average | None],
-    controls: Sequence[Attribution | None],
-    which: str,
-    key: str,
-) -> panels.Draw:
+def _curves(subject: ExplainedSubject, which: str, key: str) -> panels.Draw:
     def draw(style: Style) -> go.Figure:
-        return pair_figure(subject, style, averages, controls, which)
+        return pair_figure(subject, style, which)
 
     # Model fingerprint, method and pair determine an attribution, so they stand for its numbers.
     content = (
         which,
         subject.kind,
         # A control that couldn't be computed now may be available later.
-        tuple(control is not None for control in controls),
+        tuple(column.control is not None for column in subject.columns),
         repr(subject.method),
         tuple(
-            (r.model.key, label, r.pair)
-            for label, r in zip(subject.labels, subject.results, strict=True)
+            (column.result.model.key, column.label, column.result.pair)
+            for column in subject.columns
         ),
         tuple(
-            (average.mean.note, average.mean.values.tobytes())
-            for average in averages
-            if average and average.mean
+            (column.average.mean.note, column.average.mean.values.tobytes())
+            for column in subject.columns
+            if column.average and column.average.mean
         ),
         tuple(published.mean.tobytes() for published in subject.published),
     )
@@ -314,29 +288,32 @@ def _curves(
         "Attribution by relative position in the tokens read, with the evidence shaded",
     )
     null_controls.hint(subject.method, subject.kind, offered=subject.of_data_set)
-    for label, average in zip(subject.labels, averages, strict=True):
-        if average is not None and average.controlled is not None:
-            st.caption(panels.plain(f"{label}, data set: {average.controlled.sentence}"))
+    for column in subject.columns:
+        if column.average is not None and column.average.controlled is not None:
+            sentence = column.average.controlled.sentence
+            st.caption(panels.plain(f"{column.label}, data set: {sentence}"))
     return draw
 
 
-def _indices(subject: ExplainedSubject, averages: Sequence[Average | None]) -> None:
+def _indices(subject: ExplainedSubject) -> None:
     """Center of mass and primacy-recency index of the pair and of the data set."""
     rows: list[tuple[str, ...]] = []
-    for label, result, average in zip(subject.labels, subject.results, averages, strict=True):
-        mass, index = service.pair_numbers(result)
-        rows.append((label, "this pair", str(mass or NOTHING), str(index or NOTHING)))
-        summary = average.summary if average is not None else None
-        if summary is not None and summary.curve.n >= MIN_PAIRS:
+    summaries = []
+    for column in subject.columns:
+        mass, index = service.pair_numbers(column.result)
+        rows.append((column.label, "this pair", str(mass or NOTHING), str(index or NOTHING)))
+        summary = column.average.summary if column.average is not None else None
+        if summary is None:
+            continue
+        summaries.append(summary)
+        if summary.curve.n >= MIN_PAIRS:
             numbers = (summary.center_of_mass, summary.primacy_recency_index)
             text = f"{summary.curve.n:,} pairs of {summary.curve.n_documents:,} documents"
-            rows.append((label, text, *(str(number or NOTHING) for number in numbers)))
+            rows.append((column.label, text, *(str(number or NOTHING) for number in numbers)))
     columns = ["model", "curve", "center of mass", "primacy-recency index"]
     # Skip rows without any number.
     show_table(pd.DataFrame([row for row in rows if set(row[2:]) != {NOTHING}], columns=columns))
-    missing = why_no_number(
-        [average.summary for average in averages if average and average.summary]
-    )
+    missing = why_no_number(summaries)
     st.caption(
         f"{NUMBERS} Brackets are 95% bootstrap intervals over documents; a single pair has none. "
         f"The numbers are computed before any control is subtracted. {panels.plain(missing)}"
@@ -349,7 +326,6 @@ def _export(
     drawn: Sequence[Pane],
     view: View,
     rails: Sequence[Provenance],
-    averages: Sequence[Average | None],
     key: str,
     comparing: bool,
 ) -> None:
@@ -357,9 +333,9 @@ def _export(
     if comparing:
         names.insert(1, "vs")
     curves = [
-        average.summary.curve
-        for average in averages
-        if average and average.summary and average.mean
+        column.average.summary.curve
+        for column in subject.columns
+        if column.average and column.average.summary and column.average.mean
     ]
     tables: dict[str, Callable[[], pd.DataFrame]] = {
         "Numbers": lambda: explained_frame(subject.results)
@@ -374,5 +350,5 @@ def _export(
         heatmap=drawn,
         view=view,
         tables=tables,
-        sources={"Heatmap": rails, "Mean numbers": sources(averages)},
+        sources={"Heatmap": rails, "Mean numbers": subject.mean_provenance()},
     )

@@ -78,11 +78,6 @@ def of_attribution(model: ModelIdentity, pair: TextPair, attribution: Attributio
     return replace(provenance, max_length=limit, method_preference=preference)
 
 
-def in_units(provenance: Provenance, units: str) -> Provenance:
-    """The provenance with the units to which tokens were aggregated, such as sentences, and how."""
-    return replace(provenance, units=units)
-
-
 def with_interval(provenance: Provenance, number: Estimate) -> Provenance:
     """The provenance with the items that were resampled for this number's interval."""
     return replace(provenance, interval=_resampled(number))
@@ -96,7 +91,7 @@ def with_control(provenance: Provenance, kind: Control) -> Provenance:
 def negated(provenance: Provenance) -> Provenance:
     """The provenance of a contrast's second document, whose shares have the opposite sign."""
     units = filter(None, (provenance.units, "shares negated, for s(d1) − s(d2)"))
-    return in_units(provenance, "; ".join(units))
+    return replace(provenance, units="; ".join(units))
 
 
 def of_intervention(
@@ -121,7 +116,7 @@ def of_faithfulness(model: ModelIdentity, pair: TextPair, faithfulness: Faithful
     """Provenance of a faithfulness test of one pair."""
     method = f"{faithfulness.parameters!r} of {faithfulness.method!r}"
     provenance = _of_pair(model, pair, method, faithfulness.truncated)
-    return in_units(provenance, removed_units(faithfulness))
+    return replace(provenance, units=removed_units(faithfulness))
 
 
 def _of_pair(

@@ -40,7 +40,7 @@ from plotly.offline import get_plotlyjs
 from poslens.attribution.text import inside
 from poslens.attribution.types import N_BINS, Attribution, PositionCurve, TextPair
 from poslens.export.inscription import inscribed
-from poslens.export.json_text import json_text, without_surrogates
+from poslens.export.json_text import json_text, script_json, without_surrogates
 from poslens.export.latex import latex
 from poslens.figures.figure_base import CLEAR, Provenances, provenance_entries
 from poslens.figures.palettes import FIGURE_FORMATS as FIGURE_FORMATS
@@ -336,8 +336,7 @@ _PLOT_CSS = "@media (hover: none), print { .modebar { display: none } }"
 def page_bytes(title: str, entries: Sequence[Mapping[str, Any]], body: str, css: str) -> bytes:
     """A self-contained HTML file with the markup `body` and the provenance; its content security
     policy forbids requests."""
-    # "</script>" in a model's name would end the element, so every "<" is escaped.
-    data = json.dumps(list(entries)).replace("<", "\\u003c")
+    data = script_json(list(entries))
     policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
     policy += "img-src data: blob:"
     return (

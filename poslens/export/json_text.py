@@ -35,3 +35,12 @@ def _plain(value: Any) -> Any:
 def without_surrogates(text: str) -> str:
     """Text that can be encoded as UTF-8: lone surrogates become U+FFFD."""
     return re.sub("[\ud800-\udfff]", "\ufffd", text)
+
+
+def script_json(value: Any) -> str:
+    """JSON for a script element, with "<" escaped because `</script>` and `<!--` would end it.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
+    return json.dumps(value, allow_nan=False).replace("<", "\\u003c")

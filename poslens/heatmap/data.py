@@ -7,11 +7,12 @@ UTF-16.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from math import isfinite
 from typing import Any, Literal, get_args
 
 from poslens.attribution.curves.positions import Aggregate
+from poslens.attribution.text import sentences, words
 from poslens.attribution.types import N_BINS, Attribution, EvidenceSpan, Side
 from poslens.heatmap.link import Link, link_of
 
@@ -185,19 +186,9 @@ class Pane:
 
     def to_dict(self) -> dict[str, Any]:
         """The pane as JSON for the browser."""
-        return {
-            "id": self.id,
-            "model": self.model,
-            "side": self.side,
-            "text": self.text,
-            "tokens": [list(token) for token in self.tokens],
-            "specials": [{"text": token.text, "score": token.score} for token in self.specials],
-            "words": [list(span) for span in self.words],
-            "sentences": [list(span) for span in self.sentences],
-            "evidence": list(self.evidence) if self.evidence else None,
-            "truncated_at": self.truncated_at,
-            "signed": self.signed,
-            "unit": self.unit,
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        return own | {
+            "specials": [asdict(token) for token in self.specials],
             "link": self.link.to_dict() if self.link is not None else None,
             "rail": self.rail.to_dict() if self.rail is not None else None,
             "head": asdict(self.head) if self.head is not None else None,
@@ -210,8 +201,7 @@ def pane(
     text: str,
     *,
     model: str | None = None,
-    words: Sequence[Span] | None = None,
-    sentences: Sequence[Span] | None = None,
+    language: str | None = None,
     evidence: EvidenceSpan | None = None,
     signed: bool | None = None,
     unit: str = "",
@@ -225,7 +215,8 @@ def pane(
         text: the original text of that side, to which the tokens' offsets refer.
         model: label of the column, by default the attribution's model. Panes with the same label
             share a column.
-        words, sentences: spans of the text; computed by `poslens.attribution.text` if None.
+        language: language of the text as an ISO 639-3 code, which decides how it is split into
+            sentences.
         evidence: the characters that answer the query (documents only).
         signed: whether negative scores have a meaning, from the method's declaration. With None,
             the scale is diverging only if a score is negative.
@@ -235,11 +226,6 @@ def pane(
     array = attribution.query_scores if side == "query" else attribution.document_scores
     # float32 holds seven digits; six keep the JSON short
     scores = [float(f"{score:.6g}") for score in array.tolist()]
-    if words is None or sentences is None:
-        from poslens.attribution import text as segmentation  # only where the caller has no spans
-
-        words = segmentation.words(text) if words is None else words
-        sentences = segmentation.sentences(text) if sentences is None else sentences
     pairs = list(zip(tokenized.tokens, scores, strict=True))
     label = attribution.model if model is None else model
     return Pane(
@@ -249,8 +235,8 @@ def pane(
         text=text,
         tokens=tuple((t.start, t.end, score) for t, score in pairs if not t.is_special),
         specials=tuple(Special(t.text, score) for t, score in pairs if t.is_special),
-        words=tuple((start, end) for start, end in words),
-        sentences=tuple((start, end) for start, end in sentences),
+        words=words(text),
+        sentences=sentences(text, language),
         evidence=(evidence.start, evidence.end) if evidence is not None else None,
         truncated_at=tokenized.read_until if tokenized.truncated else None,
         signed=any(score < 0 for score in scores) if signed is None else signed,
@@ -282,11 +268,7 @@ def payload(panes: Sequence[Pane], view: View) -> dict[str, Any]:
 
 
 def _check_links(panes: Sequence[Pane]) -> None:
-    """Check that the rows and columns of links are the tokens of their panes.
-
-    Raises:
-        ValueError: they are not.
-    """
+    """Check that the rows and columns of links are the tokens of their panes."""
     for document in panes:
         if document.link is None:
             continue

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import METHODS
-from poslens.attribution.text import sentences, words
 from poslens.attribution.types import Provenance
 from poslens.compute.compute import Explained
-from poslens.compute.provenance import in_units
 from poslens.figures.figure_base import provenance_entries
 from poslens.figures.palettes import Style
 from poslens.heatmap.data import MAX_COLUMNS, Head, Pane, Rail, View, pane
@@ -50,8 +49,7 @@ def panes(
                     side,  # type: ignore[arg-type]
                     text,
                     model=label,
-                    words=words(text),
-                    sentences=sentences(text, pair.language),
+                    language=pair.language,
                     evidence=pair.evidence if is_document else None,
                     signed=entry.signed,
                     unit=entry.unit,
@@ -66,7 +64,7 @@ def heatmap_bytes(
     drawn: Sequence[Pane], provenance: Sequence[Provenance], view: View, fmt: str, style: Style
 ) -> bytes:
     """The bytes of a heatmap's file in the format `fmt`, with the provenance of every model."""
-    lines = provenance_entries([in_units(entry, view.units) for entry in provenance])
+    lines = provenance_entries([replace(entry, units=view.units) for entry in provenance])
     family = style.font_family
     if fmt == "html":
         return to_html(drawn, view, lines, style.theme, family, style.font_size).encode()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from poslens.attribution.errors import UserError
 from poslens.export.inscription import inscribed
+from poslens.export.json_text import script_json
 from poslens.heatmap.assets import drawing_script, styles
 from poslens.heatmap.data import Pane, View, payload
 
@@ -65,12 +65,13 @@ def to_html(
     `font_family` is a CSS font list and `font_size` is in CSS pixels.
 
     Raises:
-        UserError: the theme, font or size is invalid.
+        UserError: the font or size is invalid.
         ValueError: see `payload`.
     """
     settings = {"data": payload(panes, view), **_font(font_family, font_size)}
     script = f"(() => {{\n{drawing_script()}\n{_START}}})();"
-    style = f"{_theme(theme)}\n{_PAGE}\n{styles()}"
+    colours = f":root {{ {_THEMES[theme]}; color-scheme: {theme} }}"
+    style = f"{colours}\n{_PAGE}\n{styles()}"
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
         "base-uri 'none'; form-action 'none'"
@@ -81,7 +82,7 @@ def to_html(
         for entry in provenance
         for name, value in entry.items()
     )
-    entries = _json([dict(entry) for entry in provenance])
+    entries = script_json([dict(entry) for entry in provenance])
     # The policy allows only this script and this style, so that nothing in the texts can run.
     return f"""<!doctype html>
 <html lang="en">
@@ -98,7 +99,7 @@ def to_html(
 <div id="heatmap"></div>
 <table id="provenance-table"><caption>Provenance</caption><tbody>{rows}</tbody></table>
 </main>
-<script type="application/json" id="heatmap-data">{_json(settings)}</script>
+<script type="application/json" id="heatmap-data">{script_json(settings)}</script>
 <script type="application/json" id="provenance">{entries}</script>
 <script>{script}</script>
 </body>
@@ -159,12 +160,6 @@ def _title(panes: Sequence[Pane]) -> str:
     return f"{TITLE} · {', '.join(models)}"
 
 
-def _theme(theme: Theme) -> str:
-    if theme not in _THEMES:
-        raise UserError(f"There is no theme {theme!r}: choose light or dark.")
-    return f":root {{ {_THEMES[theme]}; color-scheme: {theme} }}"
-
-
 def _font(family: str | None, size: float | None) -> dict[str, str]:
     settings: dict[str, str] = {}
     if family is not None:
@@ -178,11 +173,6 @@ def _font(family: str | None, size: float | None) -> dict[str, str]:
             raise UserError(f"A font size must lie between 4 and 72 px, not {size}.")
         settings["size"] = f"{size}px"
     return settings
-
-
-def _json(value: Any) -> str:
-    """JSON for a script element, with "<" escaped because `</script>` and `<!--` would end it."""
-    return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
 
 
 def _hash(source: str) -> str:

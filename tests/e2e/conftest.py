@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
 
-from poslens.heatmap import Pane, View
+from poslens.heatmap.data import Pane, View
 from poslens.heatmap.standalone import to_html
 from tests.e2e.servers import App as App
 from tests.e2e.servers import app_in, forked_app

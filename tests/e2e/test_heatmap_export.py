@@ -13,7 +13,7 @@ from PIL import Image
 
 from poslens.attribution.errors import UserError
 from poslens.export import browser
-from poslens.heatmap import Pane, View
+from poslens.heatmap.data import Pane, View
 from poslens.heatmap.standalone import to_html, to_image
 
 TEXT = "Ice <melts> & flows\nعام جديد \x00 冰川 " + "more words " * 200

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from playwright.sync_api import Page, expect
 
-from poslens.heatmap import View
+from poslens.heatmap.data import View
 from poslens.heatmap.standalone import to_image
 from tests.e2e.conftest import Show, until
 from tests.e2e.test_heatmap_links import (

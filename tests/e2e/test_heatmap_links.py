@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import CDPSession, Page, expect
 
 from poslens.attribution.types import Attribution, Method, Token, TokenizedText
-from poslens.heatmap import Pane, View, pane
+from poslens.heatmap.data import Pane, View, pane
 from poslens.heatmap.standalone import to_image
 from tests.e2e.conftest import Show, until
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
-from poslens.heatmap import Pane, Special, View
+from poslens.heatmap.data import Pane, Special, View
 from tests.e2e.conftest import Show, until
 
 

@@ -12,7 +12,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from poslens.attribution.curves.positions import resample, token_range
 from poslens.attribution.types import EvidenceSpan, Token, TokenizedText
-from poslens.heatmap import Fact, Head, Pane, Rail, View
+from poslens.heatmap.data import Fact, Head, Pane, Rail, View
 from poslens.heatmap.standalone import to_image
 from tests.e2e.conftest import Show, until
 

@@ -12,8 +12,8 @@ from playwright.sync_api import Browser, Page
 from poslens.attribution.curves.positions import Aggregate, unit_scores
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.methods import attribute_batches, make_method
-from poslens.heatmap import View, pane
 from poslens.heatmap.assets import drawing_script
+from poslens.heatmap.data import View, pane
 from poslens.heatmap.standalone import to_html
 
 UNITS = """([pane, level, how]) => unitsOf(segmentText(pane.text), pane, level, how)

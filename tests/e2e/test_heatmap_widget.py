@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from poslens.heatmap import Pane, View
-from poslens.heatmap.data import payload
+from poslens.heatmap.data import Pane, View, payload
 from poslens.widget import Heatmap
 from tests.e2e.conftest import TIMEOUT_MS
 from tests.e2e.test_heatmap_links import DOCUMENT, QUERY, column, planted, unit

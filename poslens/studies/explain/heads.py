@@ -6,7 +6,7 @@ from poslens.attribution.curves.positions import evidence_share
 from poslens.attribution.retrievers import limits
 from poslens.compute import coverage
 from poslens.compute.compute import Explained, service
-from poslens.heatmap import Fact, Head
+from poslens.heatmap.data import Fact, Head
 
 
 def head(result: Explained) -> Head:

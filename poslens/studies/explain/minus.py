@@ -13,7 +13,7 @@ from poslens.attribution.text import sentences, words
 from poslens.attribution.types import Array, TokenizedText
 from poslens.compute.compute import Explained
 from poslens.figures.figure_base import quantity
-from poslens.heatmap import Head, Pane, Rail
+from poslens.heatmap.data import Head, Pane, Rail
 
 Floats = NDArray[np.float64]
 

@@ -50,7 +50,7 @@ from poslens.compute.compute import Compute, Explained
 from poslens.compute.orders import apart
 from poslens.compute.provenance import of_controlled, of_curve, of_model, resampling
 from poslens.figures.curves import Mean
-from poslens.heatmap import Rail
+from poslens.heatmap.data import Rail
 from poslens.studies.cause import service as interventions
 from poslens.studies.curves.words import MIN_PAIRS
 

@@ -28,7 +28,7 @@ from poslens.dashboard.widgets import panels
 from poslens.export.files import figure_bytes
 from poslens.figures.figure_base import provenance_entries
 from poslens.figures.palettes import PRESETS, Style
-from poslens.heatmap import View
+from poslens.heatmap.data import View
 from poslens.studies.bias.study import BIAS_STUDY, provenance_of
 from poslens.studies.bias.tables import Asked
 from poslens.studies.cause import service as interventions

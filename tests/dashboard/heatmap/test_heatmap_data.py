@@ -16,7 +16,9 @@ from poslens.attribution.types import (
     Token,
     TokenizedText,
 )
-from poslens.heatmap import Fact, Head, Link, Pane, Rail, Special, View, link, pane, payload
+from poslens.heatmap import link
+from poslens.heatmap.data import Fact, Head, Pane, Rail, Special, View, pane, payload
+from poslens.heatmap.link import Link
 
 DOCUMENT = "Cold 🧊 ice melts"
 
@@ -43,7 +45,6 @@ def attribution(truncated: bool = False, scores: tuple[float, ...] = (0.5, 1, 2,
 
 
 def document_pane(**options) -> Pane:
-    options = {"words": [(0, 4)], "sentences": [(0, 16)], **options}
     return pane(attribution(options.pop("truncated", False)), "document", DOCUMENT, **options)
 
 
@@ -61,11 +62,11 @@ def test_truncation_is_where_the_last_token_ends() -> None:
 def test_signed_comes_from_the_caller_else_from_the_scores() -> None:
     assert document_pane().signed is False
     assert document_pane(signed=True).signed is True
-    assert pane(attribution(), "query", "q", words=[], sentences=[]).signed is True
+    assert pane(attribution(), "query", "q").signed is True
 
 
-def test_words_and_sentences_are_cut_where_the_caller_has_none() -> None:
-    drawn = pane(attribution(), "document", DOCUMENT)
+def test_words_and_sentences_are_those_of_the_text() -> None:
+    drawn = document_pane()
     assert (0, 4) in drawn.words
     assert drawn.sentences
 
@@ -81,7 +82,7 @@ def test_a_pane_is_json() -> None:
 @pytest.mark.parametrize("span", [(-1, 2), (3, 2), (0, len(DOCUMENT) + 1)])
 def test_a_span_outside_the_text_is_refused(span: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="span"):
-        document_pane(words=[span])
+        replace(document_pane(), words=(span,))
 
 
 @pytest.mark.parametrize("level", ["word", "token", "sentence"])
@@ -125,8 +126,8 @@ MATRIX = [[9.0, 0.1, -0.2, 1 / 3, 9.0]]
 def linked_panes() -> list[Pane]:
     found = replace(attribution(), matrix=MATRIX)
     return [
-        pane(found, "query", "q", words=[], sentences=[]),
-        pane(found, "document", DOCUMENT, words=[], sentences=[]),
+        pane(found, "query", "q"),
+        pane(found, "document", DOCUMENT),
     ]
 
 
