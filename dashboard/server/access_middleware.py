@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from poslens.dashboard.server import access
@@ -31,10 +32,7 @@ class AccessMiddleware:
         else:
             code, sentence = refused
             text = f"{sentence}\n".encode("utf-8", "backslashreplace")
-            kinds = (b"content-type", b"text/plain; charset=utf-8")
-            length = (b"content-length", str(len(text)).encode())
-            await send({"type": "http.response.start", "status": code, "headers": [kinds, length]})
-            await send({"type": "http.response.body", "body": text})
+            await PlainTextResponse(text, code)(scope, receive, send)
 
 
 def refusal(access: Access, scope: Scope) -> Refusal | None:

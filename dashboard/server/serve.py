@@ -16,7 +16,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, NoReturn
 
 from poslens.attribution.errors import UserError
@@ -43,14 +42,13 @@ def serve(
     port: int,
     models: Sequence[str],
     data: Mapping[str, str],
-    allow_code: Sequence[str] = (),
-    published: Sequence[Path] = (),
-    access: Access | None = None,
-    runs: Mapping[str, Path] = MappingProxyType({}),
-    dataset: str | None = None,
+    allow_code: Sequence[str],
+    published: Sequence[Path],
+    access: Access,
+    runs: Mapping[str, Path],
+    dataset: str | None,
 ) -> None:
-    """Run the dashboard until interrupted, reached as `access` specifies, by default on this
-    machine's loopback address.
+    """Run the dashboard until interrupted, reached as `access` specifies.
 
     Pages open with `models`, named as in commands, and with `dataset`, or the first of `data`:
     sources of data sets (`datasets.register`) that pages offer by name. The printed address is that
@@ -62,7 +60,6 @@ def serve(
         UserError: the port is in use, a folder doesn't exist, a name is invalid, a data set can't
             be read, or a login setting is missing.
     """
-    access = access or Access()
     auth = oidc.section(access) if access.login else {}
     oidc.hide_secrets()
     with no_search_for_garbage():

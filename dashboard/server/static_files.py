@@ -1,7 +1,8 @@
-"""Serves Streamlit's scripts, styles and fonts from memory.
+"""Serves Streamlit's scripts, styles and fonts, and the heatmap's code, from memory.
 
 A browser that has nothing yet requests some 60 files before the first page appears. Streamlit looks
-up, opens and reads each in a thread, which takes the server longer than sending it.
+up, opens and reads each in a thread, which takes the server longer than sending it. The heatmap's
+code is a file, because it would come again with every click if it were sent with the component.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from streamlit import file_util
 
 from poslens.dashboard.server import access
+from poslens.heatmap.assets import page_module, page_module_name
 
 _HEADERS = {"cache-control": "public, max-age=31536000, immutable"}  # names contain a hash
 
@@ -25,8 +27,8 @@ script that draws charts blocks the page for half a second longer while tables w
 
 
 class StaticFiles:
-    """Answers requests for files below Streamlit's `static` folder; `app` answers all others. A
-    file stays in memory once requested."""
+    """Answers requests for files below Streamlit's `static` folder and for the heatmap's code;
+    `app` answers all others. A file stays in memory once requested."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -37,16 +39,14 @@ class StaticFiles:
             for path in folder.rglob("*")
             if path.is_file()
         }
-        self._responses: dict[str, Response] = {}
+        code = Response(page_module(), media_type="text/javascript", headers=_HEADERS)
+        self._responses: dict[str, ASGIApp] = {f"{root}{page_module_name()}": code}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "GET" or scope["path"] not in self._files:
-            await self.app(scope, receive, send)
-            return
-        name = scope["path"]
-        if name not in self._responses:
+        name = scope["path"] if scope["type"] == "http" and scope["method"] == "GET" else ""
+        if name in self._files and name not in self._responses:
             self._responses[name] = _response(self._files[name])
-        await self._responses[name](scope, receive, send)
+        await self._responses.get(name, self.app)(scope, receive, send)
 
 
 def _response(path: Path) -> Response:

@@ -15,7 +15,6 @@ from poslens.dashboard.server import fragment_queue, people
 from poslens.dashboard.server.access import LOOPBACK, Access
 from poslens.dashboard.server.access_middleware import AccessMiddleware
 from poslens.dashboard.server.headers import Headers
-from poslens.dashboard.server.heatmap_code import heatmap_code
 from poslens.dashboard.server.page_head import PageHead
 from poslens.dashboard.server.renamed_pages import RenamedPages
 from poslens.dashboard.server.static_files import StaticFiles
@@ -56,7 +55,6 @@ class DashboardApp:
         self._app = st.App(
             SCRIPT,
             secrets={"auth": dict(auth)} if auth else None,
-            routes=[heatmap_code(access.base_path)],
             middleware=[Middleware(each) for each in MIDDLEWARE],
             lifespan=self._lifespan,
         )

@@ -15,7 +15,7 @@ from tests.support.served import ROOT, served
 
 SCRIPT = """
 import streamlit as st
-from poslens.heatmap import Head, Pane, Rail, View
+from poslens.heatmap.data import Head, Pane, Rail, View
 from poslens.dashboard.widgets.heatmap import heatmap
 
 
@@ -43,8 +43,9 @@ SERVER = """
 import sys
 
 import streamlit as st
+from starlette.middleware import Middleware
 
-from poslens.dashboard.server.heatmap_code import heatmap_code
+from poslens.dashboard.server.static_files import StaticFiles
 
 options = {
     "server.address": "127.0.0.1",
@@ -53,7 +54,7 @@ options = {
     "browser.gatherUsageStats": False,
     "server.fileWatcherType": "none",
 }
-st.App(sys.argv[1], routes=[heatmap_code()]).run(config=options)
+st.App(sys.argv[1], middleware=[Middleware(StaticFiles)]).run(config=options)
 """
 
 
