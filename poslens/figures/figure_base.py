@@ -108,6 +108,17 @@ def bar_pattern(index: int, style: Style) -> dict[str, Any]:
     }
 
 
+def colour_bar(title: str, style: Style) -> dict[str, Any]:
+    """The color bar of a heatmap, for its `colorbar`; ticks are added by the caller."""
+    return {
+        "title": {"text": title, "side": "right", "font": {"size": style.font_size}},
+        "thickness": 0.8 * style.font_size,
+        "outlinewidth": 0,
+        "ticks": "outside",
+        "xpad": 6,
+    }
+
+
 def legend_name(name: str, style: Style) -> str:
     """A name from data, escaped and wrapped for a legend."""
     room = min(style.width_px - 6 * style.font_size, _LEGEND_EM * style.font_size)

@@ -15,6 +15,7 @@ from poslens.figures.figure_base import (
     Provenances,
     Span,
     canvas,
+    colour_bar,
     label,
     shade,
 )
@@ -22,6 +23,14 @@ from poslens.figures.palettes import MAX_HEIGHT_PX, Style, escape, shorten
 
 _ROW_SHARE = 0.85  # length of the longest bar, as a share of the distance between two rows
 _ROW_PX = 26
+_ROW_LABELS = {
+    "showline": False,
+    "showgrid": False,
+    "zeroline": False,
+    "ticks": "",
+    "ticklabelstandoff": 3,
+}
+"""Properties of a y axis whose labels name rows."""
 
 
 def tall(style: Style, rows: int, besides_px: int, least_px: int = 0) -> Style:
@@ -88,11 +97,7 @@ def unit_rails(
         range=[0.4 - rows, 1],
         tickvals=[-row for row in labelled],
         ticktext=[escape(shorten(query_labels[row], 16)) for row in labelled],
-        showline=False,
-        showgrid=False,
-        zeroline=False,
-        ticks="",
-        ticklabelstandoff=3,
+        **_ROW_LABELS,
     )
     return figure.update_layout(hovermode="closest", bargap=0)
 
@@ -143,17 +148,9 @@ def interaction_matrix(
             ],
             hovertemplate="%{text}<br>%{customdata:.4g}<extra></extra>",
             colorbar={
-                "title": {
-                    "text": "Contribution (score units)",
-                    "side": "right",
-                    "font": {"size": style.font_size},
-                },
-                "thickness": 0.8 * style.font_size,
-                "outlinewidth": 0,
-                "ticks": "outside",
+                **colour_bar("Contribution (score units)", style),
                 "tickvals": steps.tolist(),
                 "ticktext": [f"{bound * step * abs(step):.2g}" for step in steps],
-                "xpad": 6,
             },
         )
     )
@@ -187,11 +184,7 @@ def interaction_matrix(
         autorange="reversed",
         tickvals=list(labelled),
         ticktext=[escape(shorten(query_labels[row], 16)) for row in labelled],
-        showline=False,
-        showgrid=False,
-        zeroline=False,
-        ticks="",
-        ticklabelstandoff=3,
+        **_ROW_LABELS,
     )
     figure.update_layout(hovermode="closest")
     return figure

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import plotly.graph_objects as go
 
 from poslens.attribution.evaluation.needle import NeedleGrid
-from poslens.figures.figure_base import Provenances, canvas
+from poslens.figures.figure_base import Provenances, canvas, colour_bar
 from poslens.figures.palettes import Style, escape
 
 
@@ -57,16 +57,8 @@ def needle_heatmap(
             ],
             hovertemplate="%{customdata}<extra></extra>",
             colorbar={
-                "title": {
-                    "text": "Share found",
-                    "side": "right",
-                    "font": {"size": style.font_size},
-                },
-                "thickness": 0.8 * style.font_size,
-                "outlinewidth": 0,
-                "ticks": "outside",
+                **colour_bar("Share found", style),
                 "tickvals": [0, 0.25, 0.5, 0.75, 1],
-                "xpad": 6,
             },
         )
     )
