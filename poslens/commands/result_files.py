@@ -208,11 +208,7 @@ def _replaced(parameter: inspect.Parameter, name: str, kind: Any, help: str) -> 
 
 
 def _figure_file(option: FigureOption, path: Any, size: Any, palette: Any) -> FigureFile | None:
-    """The file and style that --figure, --size and --palette give; None without --figure.
-
-    Raises:
-        UserError: the suffix is unknown, or --size or --palette is given without --figure.
-    """
+    """The file and style that --figure, --size and --palette give; None without --figure."""
     from dataclasses import replace
 
     if path is None:

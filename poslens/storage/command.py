@@ -66,11 +66,7 @@ def _require_parts(folder: str, n: int) -> None:
 
 
 def _files(models: list[str] | None, method: str) -> list[StoredFile]:
-    """The stored files of these models and this method; empty arguments select all.
-
-    Raises:
-        UserError: there are none.
-    """
+    """The stored files of these models and this method; empty arguments select all."""
     from poslens.cache.storage.maintenance import listing
 
     files = listing(_store())
