@@ -67,7 +67,7 @@ def behind(page: Opened) -> None:
         "bias.pairs",
         [page.data.name, str(test), str(under)],
         [provenance_of(summary.model, [tested])],
-        frame=rows,
+        tables={"Numbers": lambda: rows},
     )
     if row is not None:
         url_state.put("item", str(rows["pair"].iloc[row]))

@@ -215,5 +215,5 @@ def _edits(choice: CauseItems) -> None:
         [choice.data.name, method.name],
         provenance,
         figures={method.name.capitalize(): draw},
-        frame=edits_frame(results),
+        tables={"Numbers": lambda: edits_frame(results)},
     )

@@ -72,9 +72,7 @@ def choose_movable(
         )
         return None
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        chosen = choices.spread(
-            "Pairs", usable, interventions.DEFAULT_PAIRS, key, least=2, width=240
-        )
+        chosen = choices.spread("Pairs", usable, interventions.DEFAULT_PAIRS, key, least=2)
         specs = tuple(choices.spec(name, data.name) for name in models)
         pairs, unreadable = readable_pairs(specs, chosen)
     if len(pairs) < 2:
@@ -95,9 +93,7 @@ def choose_documents(
         UserError: a model is unknown.
     """
     documents = documents_of(data.pairs)
-    chosen = choices.spread(
-        "Documents", documents, interventions.DEFAULT_PAIRS, "corpus.documents", width=240
-    )
+    chosen = choices.spread("Documents", documents, interventions.DEFAULT_PAIRS, "corpus.documents")
     specs: list[RetrieverSpec] = []
     for name in models:
         spec = choices.spec(name, data.name)

@@ -197,7 +197,7 @@ def _mover(subject: CausePair, moved: dict[str, Relocation], variants: tuple[Var
         [subject.pair.pair_id, "relocation"],
         provenance,
         figures={"Relocation": draw},
-        frame=intervention_tables.relocation_frame(moved, others, unknown),
+        tables={"Numbers": lambda: intervention_tables.relocation_frame(moved, others, unknown)},
     )
 
 
@@ -398,7 +398,7 @@ def _against_the_method(subject: CausePair, moved: dict[str, Relocation]) -> Non
             [subject.pair.pair_id, subject.method.name, "ablation", str(ablation.params["by"])],
             [subject.provenance(name, ablation, causal) for name, causal in removed.items()],
             figures={name: partial(draw, name) for name in removed},
-            frame=intervention_tables.ablation_frame(removed),
+            tables={"Numbers": lambda: intervention_tables.ablation_frame(removed)},
         )
 
 
@@ -445,5 +445,5 @@ def _displaced(subject: CausePair) -> None:
         [subject.pair.pair_id, "displacement"],
         provenance,
         figures={"Displacement": lambda style: displacements(shifted, style, provenance)},
-        frame=intervention_tables.displacement_frame(shifted),
+        tables={"Numbers": lambda: intervention_tables.displacement_frame(shifted)},
     )

@@ -27,7 +27,7 @@ from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.paired import differences_table, show_differences
 from poslens.dashboard.widgets.reading_panel import readable_pairs, what_is_read
 from poslens.dashboard.widgets.run_board import failed_items, results_unit, run_board
-from poslens.dashboard.widgets.tables import show_table
+from poslens.dashboard.widgets.tables import rejected_rows, show_table
 from poslens.export.files import curve_frame
 from poslens.figures.curves import mean_curves
 from poslens.figures.palettes import Style
@@ -83,14 +83,7 @@ st.markdown(
     f"{len(data.pairs):,} pairs of {panels.plain(data.title)}"
     + (f": {panels.plain(selection.words)}." if selection.words else ".")
 )
-if data.rejected:
-    with st.expander(f"{len(data.rejected):,} rows of the data set were rejected"):
-        show_table(
-            pd.DataFrame(
-                [(r.file, r.row, r.reason) for r in data.rejected],
-                columns=["file", "row", "reason"],
-            ),
-        )
+rejected_rows(data.rejected, f"{len(data.rejected):,} rows of the data set were rejected")
 if not selection.pairs:
     st.info("No pair matches the filters. Change them in the sidebar.")
     st.stop()

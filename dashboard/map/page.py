@@ -230,7 +230,11 @@ def board() -> None:
         }
     )
     panels.downloads(
-        "map", [data.name, name, of, "map"], [origin], figures={"Map": draw}, frame=frame
+        "map",
+        [data.name, name, of, "map"],
+        [origin],
+        figures={"Map": draw},
+        tables={"Numbers": lambda: frame},
     )
 
 

@@ -97,4 +97,9 @@ def _table(choice: CauseItems, methods: Mapping[str, Method]) -> None:
         "fewer than two such positions are left out."
     )
     panels.caption(provenance)
-    panels.downloads("agreement", [choice.data.name, "agreement"], provenance, frame=table)
+    panels.downloads(
+        "agreement",
+        [choice.data.name, "agreement"],
+        provenance,
+        tables={"Numbers": lambda: table},
+    )

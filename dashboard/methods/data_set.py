@@ -34,7 +34,7 @@ def section(data: DataSet, models: Sequence[str], methods: Mapping[str, Method])
     """The number of pairs, progress, and the table of methods."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
         chosen = choices.spread(
-            "Pairs", data.pairs, faithfulness_service.DEFAULT_PAIRS, "faithfulness.pairs", width=240
+            "Pairs", data.pairs, faithfulness_service.DEFAULT_PAIRS, "faithfulness.pairs"
         )
         specs: list[RetrieverSpec] = []
         for name in models:
@@ -146,7 +146,7 @@ def _results(
         [data.name, "faithfulness"],
         provenance,
         figures={"Gains": draw},
-        frame=frame,
+        tables={"Numbers": lambda: frame},
     )
 
 

@@ -37,7 +37,6 @@ with st.sidebar:
         data = choices.data_set(with_uploader=not pair_tab.open)
     models = choices.models(["MiniLM"])
     names = choices.methods(models, [name for name, entry in METHODS.items() if not entry.slow])
-    choices.say_unfit(choices.unfit_methods(models))
 methods = {name: make_method(name) for name in names}
 if data is None:
     st.stop()

@@ -148,5 +148,5 @@ def _curves(
             kind.capitalize(): partial(deletion_insertion, drawn, kind, provenance=provenance)
             for kind in ("deletion", "insertion")
         },
-        frame=table,
+        tables={"Numbers": lambda: table},
     )

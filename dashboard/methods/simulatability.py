@@ -108,5 +108,5 @@ def _tally(answers: list[Answer], summary: SimulatabilitySummary) -> None:
         "simulatability.answers",
         [summary.asked.collection.name, "answers"],
         [SIMULATABILITY.provenance(summary)],
-        frame=pd.DataFrame([asdict(given) for given in recorded]),
+        tables={"Numbers": lambda: pd.DataFrame([asdict(given) for given in recorded])},
     )

@@ -119,7 +119,7 @@ def board() -> None:
             origin,
             documents={"Passport": (FORMATS, lambda fmt: document_bytes(cards, fmt))},
             # Without any number, a table would have no provenance.
-            tables={"Numbers": lambda: passports.table(cards)} if origin else None,
+            tables={"Numbers": lambda: passports.table(cards)} if origin else {},
         )
     st.caption(panels.plain(passports.LIMITS))
 

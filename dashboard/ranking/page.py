@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
-import pandas as pd
 import streamlit as st
 
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import POSIR_CURVE, make_method
-from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.compute.compute import DataSetCurve
 from poslens.dashboard.ranking import hubs as ranking_hubs
 from poslens.dashboard.ranking import published as published_results
@@ -18,29 +17,16 @@ from poslens.dashboard.ranking import queries as ranking_queries
 from poslens.dashboard.widgets import choices, links, panels
 from poslens.dashboard.widgets.reading_panel import what_is_read
 from poslens.dashboard.widgets.study_page import Opened, study_section, study_settings
-from poslens.dashboard.widgets.tables import show_table
+from poslens.dashboard.widgets.tables import rejected_rows
 from poslens.figures.curves import mean_curves
 from poslens.parameters import Settings
 from poslens.studies.curves.words import too_few
 from poslens.studies.positions.study import POSITIONS
 from poslens.studies.ranking import service as ranking_service
 from poslens.studies.ranking.service import Ranked
-from poslens.studies.ranking.study import RANKING, RankingTask
+from poslens.studies.ranking.study import RANKING
 
 MOVED, UNMODIFIED, HUBS = "Position effect", "Rankings", "Hubs"
-SHOWN_REJECTIONS = 1000
-
-
-def position_section(
-    data: DataSet, names: Sequence[str], settings: Settings, *, posir: bool
-) -> None:
-    """nDCG@10 by evidence position, with each query compared to itself."""
-    st.markdown(panels.plain(POSITIONS.reads))
-
-    def spec_of(name: str, dataset: str) -> RetrieverSpec:
-        return choices.ranking_spec(name, dataset, posir=posir)
-
-    study_section(POSITIONS, data, names, settings, spec_of=spec_of)
 
 
 def rankings_section(data: DataSet, names: Sequence[str], settings: Settings) -> None:
@@ -50,7 +36,9 @@ def rankings_section(data: DataSet, names: Sequence[str], settings: Settings) ->
     opened = study_section(RANKING, data, names, settings)
     if opened is None:
         return
-    _rejected(opened.corpus)
+    collection = opened.corpus.setups[0].collection
+    rejected = [*collection.rejected, *collection.survey.rejected]
+    rejected_rows(rejected, f"{len(rejected):,} rows were rejected")
     if not opened.summaries:
         return
     if any(query.evidence is not None for query in opened.corpus.setups[0].queries):
@@ -61,15 +49,6 @@ def rankings_section(data: DataSet, names: Sequence[str], settings: Settings) ->
         ranking_queries.section(opened.summaries, data.name, names, note)
     with panels.guarded():
         published_results.section(opened.summaries, data.name)
-
-
-def _rejected(task: RankingTask) -> None:
-    collection = task.setups[0].collection
-    rejected = [*collection.rejected, *collection.survey.rejected]
-    if rejected:
-        with st.expander(f"{len(rejected):,} rows were rejected"):
-            rows = [(each.file, each.row, each.reason) for each in rejected[:SHOWN_REJECTIONS]]
-            show_table(pd.DataFrame(rows, columns=["file", "row", "reason"]))
 
 
 def _saliency(opened: Opened) -> None:
@@ -147,7 +126,7 @@ with st.sidebar, panels.guarded():
         moved = study_settings(POSITIONS, data)
 if ranking_settings is None:
     st.stop()
-posir = ranking_settings.posir
+spec_of = partial(choices.ranking_spec, posir=ranking_settings.posir)
 with_evidence = data.pairs.n_with_evidence > 0
 shown = [MOVED, UNMODIFIED, HUBS] if with_evidence else [UNMODIFIED, HUBS]
 for title, tab in zip(shown, st.tabs(shown, key="tab", bind="query-params"), strict=True):
@@ -155,13 +134,9 @@ for title, tab in zip(shown, st.tabs(shown, key="tab", bind="query-params"), str
         continue
     with tab, panels.guarded():
         if title == MOVED:
-            position_section(data, names, moved, posir=posir)
+            st.markdown(panels.plain(POSITIONS.reads))
+            study_section(POSITIONS, data, names, moved, spec_of=spec_of)
         elif title == UNMODIFIED:
             rankings_section(data, names, ranking_settings)
         else:
-            ranking_hubs.section(
-                data,
-                names,
-                hubs_settings,
-                lambda name, dataset: choices.ranking_spec(name, dataset, posir=posir),
-            )
+            ranking_hubs.section(data, names, hubs_settings, spec_of)

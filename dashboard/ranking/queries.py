@@ -49,7 +49,7 @@ def section(
             "ranking.differences",
             [dataset, ranked.name, compared.name],
             [ranked.provenance(), compared.provenance()],
-            frame=frame,
+            tables={"Numbers": lambda: frame},
         )
     asked = chosen_row(
         frame,
@@ -101,4 +101,9 @@ def section(
             links.text_link("Explain the chosen document", query.text, str(row["document"]), opened)
     for key, pair_id in offered.items():
         links.explain_link(f"Explain {key}", dataset, pair_id, opened)
-    panels.downloads("ranking.top", [dataset, query.query_id], [ranked.provenance()], frame=top)
+    panels.downloads(
+        "ranking.top",
+        [dataset, query.query_id],
+        [ranked.provenance()],
+        tables={"Numbers": lambda: top},
+    )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Literal, TypeVar
+from typing import TypeVar
 
-import pandas as pd
 import streamlit as st
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 
@@ -27,17 +26,15 @@ from poslens.dashboard.widgets import url_state
 from poslens.dashboard.widgets.fetch_panel import fetch_panel
 from poslens.dashboard.widgets.method_choice import method as method
 from poslens.dashboard.widgets.method_choice import methods as methods
-from poslens.dashboard.widgets.method_choice import say_unfit as say_unfit
-from poslens.dashboard.widgets.method_choice import unfit_methods as unfit_methods
 from poslens.dashboard.widgets.model_limits import model_limits
+from poslens.dashboard.widgets.tables import rejected_rows
 from poslens.figures.plain import plain
+from poslens.heatmap.data import MAX_COLUMNS
 
 T = TypeVar("T")
 
-MAX_MODELS = 4
 _UPLOADED, _UPLOAD_ERROR = "just uploaded", "upload error"
 _MAX_UPLOADS = 3
-_SHOWN_REJECTIONS = 1000
 _STATISTICS = "statistics"
 
 
@@ -72,15 +69,7 @@ def data_set(default: str = datasets.SAMPLE, *, with_uploader: bool = True) -> D
             f"{plain(data_set.title)}: {len(data_set.pairs):,} rows accepted, "
             f"{len(data_set.rejected):,} rejected"
         )
-        if data_set.rejected:
-            with st.expander("Rejected rows"):
-                shown = data_set.rejected[:_SHOWN_REJECTIONS]
-                st.dataframe(
-                    pd.DataFrame([(r.row, r.reason) for r in shown], columns=["row", "reason"]),
-                    hide_index=True,
-                )
-                if len(data_set.rejected) > len(shown):
-                    st.caption(f"Showing the first {len(shown)} of {len(data_set.rejected):,}.")
+        rejected_rows(data_set.rejected, "Rejected rows")
     return data_set
 
 
@@ -194,7 +183,6 @@ def spread(
     default: int,
     key: str,
     least: int = 1,
-    width: int | Literal["stretch"] = "stretch",
 ) -> Sequence[T]:
     """A number of a data set's items that the user selects, spread evenly over it."""
     n = st.number_input(
@@ -204,7 +192,7 @@ def spread(
         min(default, len(items)),
         step=5,
         key=key,
-        width=width,
+        width=240,
         help="Selected evenly over the data set.",
     )
     return spread_evenly(items, int(n))
@@ -213,33 +201,31 @@ def spread(
 def model_names() -> tuple[list[str], Callable[[str], str]]:
     """The models that lists offer, with a function that returns a model's label: presets,
     registered folders, calibrated variants of shipped models, and models with stored results whose
-    weights are not on this machine."""
+    weights are not on this machine. The label says where weights are missing."""
     stored = service().stored_only()
     given = opening.current().models
     offered = (*resolve.known(), *given, *resolve.shipped_calibrated(), *stored)
     names = list(dict.fromkeys(offered))
 
     def label(name: str) -> str:
-        return f"{name} (from the cache)" if name in stored else model_label(name)
+        if name in stored:
+            return f"{name} (from the cache)"
+        spec = resolve.known().get(name)
+        installed = spec is None or resolve.installed(spec)
+        return name if installed else f"{name} (not downloaded)"
 
     return names, label
 
 
-def model_label(name: str) -> str:
-    """A model's name; for a preset that is not on this machine, the label says so."""
-    spec = resolve.known().get(name)
-    return name if spec is None or resolve.installed(spec) else f"{name} (not downloaded)"
-
-
 def models(default: Sequence[str]) -> list[str]:
-    """Choose one to `MAX_MODELS` models: presets, registered folders, or a Hugging Face hub id
+    """Choose one to `MAX_COLUMNS` models: presets, registered folders, or a Hugging Face hub id
     typed in."""
     offered, label = model_names()
     names = st.multiselect(
         "Models",
         offered,
-        default=opening.current().models_or(default, MAX_MODELS),
-        max_selections=MAX_MODELS,
+        default=opening.current().models_or(default, MAX_COLUMNS),
+        max_selections=MAX_COLUMNS,
         accept_new_options=True,
         format_func=label,
         key="models",

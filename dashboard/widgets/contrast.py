@@ -68,6 +68,6 @@ def contrast_view(
         provenance,
         heatmap=drawn,
         view=view,
-        frame=lambda: explained_frame(shown, "document"),
+        tables={"Numbers": lambda: explained_frame(shown, "document")},
     )
     return method

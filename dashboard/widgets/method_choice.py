@@ -46,7 +46,7 @@ def method(
     before = st.session_state.get("url.method")
     asked = url_state.get("method", fitting[0])
     # A link to the current page requests another method than the selected one.
-    if before is not None and asked != before and asked in fitting:
+    if before not in (None, [asked]) and asked in fitting:
         st.session_state["method"] = asked
     # Not bound, because the address would contain the display name.
     name = st.selectbox(
@@ -69,12 +69,13 @@ def method(
                 if sentences_for_endpoints and parameter.name == "level" and _any_remote(models):
                     begins = "sentence"
                 options[parameter.name] = _parameter(parameter, begins)
-    say_unfit(unfit)
+    _say_unfit(unfit)
     return make_method(name, {**options, **(POSIR_CURVE if posir else {})})
 
 
 def methods(models: Sequence[str], usual: Sequence[str]) -> list[str]:
-    """Choose several of the methods that fit all of `models`; the default is those in `usual`."""
+    """Choose several of the methods that fit all of `models`; the default is those in `usual`. An
+    expander lists why other methods don't fit."""
     unfit = unfit_methods(models)
     fitting = [name for name in METHODS if name not in unfit]
     usual = [name for name in usual if name in fitting]
@@ -92,6 +93,7 @@ def methods(models: Sequence[str], usual: Sequence[str]) -> list[str]:
         ),
     )
     url_state.put_all("methods", names, usual)
+    _say_unfit(unfit)
     return list(names)
 
 
@@ -110,7 +112,7 @@ def unfit_methods(models: Sequence[str]) -> dict[str, str]:
     }
 
 
-def say_unfit(unfit: Mapping[str, str]) -> None:
+def _say_unfit(unfit: Mapping[str, str]) -> None:
     """An expander with the reasons why some methods are not offered."""
     if not unfit:
         return

@@ -215,5 +215,5 @@ def section(
         [pairs[0].dataset, method.name, "minus", kind],
         provenance,
         figures={"Minus control": draw},
-        frame=frame,
+        tables={"Numbers": lambda: frame},
     )

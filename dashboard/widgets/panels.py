@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -33,8 +34,7 @@ from poslens.export.files import (
 from poslens.figures.figure_base import Provenances, caption_line, caption_text, provenance_entries
 from poslens.figures.palettes import PALETTES, PRESETS, Style
 from poslens.figures.plain import plain as plain
-from poslens.heatmap import Pane, View
-from poslens.heatmap.data import MAX_COLUMNS
+from poslens.heatmap.data import MAX_COLUMNS, Pane, View
 from poslens.heatmap.results import heatmap_bytes as heatmap_bytes
 from poslens.heatmap.results import labels as labels
 from poslens.heatmap.results import panes as panes
@@ -225,38 +225,30 @@ def downloads(
     name: Sequence[str],
     provenance: Sequence[Provenance],
     *,
-    figures: Mapping[str, Draw] | None = None,
+    figures: Mapping[str, Draw] = MappingProxyType({}),
     heatmap: Sequence[Pane] = (),
     view: View | None = None,
-    frame: pd.DataFrame | Callable[[], pd.DataFrame] | None = None,
-    tables: Mapping[str, Callable[[], pd.DataFrame]] | None = None,
-    documents: Mapping[str, tuple[Sequence[str], Callable[[Any], bytes]]] | None = None,
-    sources: Mapping[str, Sequence[Provenance]] | None = None,
+    tables: Mapping[str, Callable[[], pd.DataFrame]] = MappingProxyType({}),
+    documents: Mapping[str, tuple[Sequence[str], Callable[[Any], bytes]]] = MappingProxyType({}),
+    sources: Mapping[str, Sequence[Provenance]] = MappingProxyType({}),
 ) -> None:
-    """A popover that exports the figures, the heatmap and the tables of a section; `frame` is the
-    table of a section that has only one. `documents` are further exports, each with its formats and
-    a function that creates it in one of them. `sources` gives, by name, the provenance of a table
-    or heatmap that differs from that of the section.
+    """A popover that exports the figures, the heatmap and the tables of a section. `documents` are
+    further exports, each with its formats and a function that creates it in one of them. `sources`
+    gives, by name, the provenance of a table or heatmap that differs from that of the section.
 
-    Files, and a `frame` given as a function, are created on request, not at every rerun. A
-    fragment: selections in it don't rerun the rest of the page.
+    Tables and files are created on request, not at every rerun. A fragment: selections in it don't
+    rerun the rest of the page.
     """
     # Its widgets are created even while it is closed: the browser positions the popover by its
     # height, and near the window's lower edge an empty one would stay one line high.
     with st.popover("Export", icon=":material/download:", key=f"export.{key}"):
-        what = [*(documents or {}), *(figures or {})]
-        if heatmap:
-            what.append("Heatmap")
-        numbers: dict[str, pd.DataFrame | Callable[[], pd.DataFrame]] = {**(tables or {})}
-        if frame is not None:
-            numbers["Numbers"] = frame
-        what.extend(numbers)
+        what = [*documents, *figures, *(["Heatmap"] if heatmap else []), *tables]
         chosen = st.selectbox("Figure or table", what, key=f"{key}.what") or what[0]
         formats: Sequence[str] = FIGURE_FORMATS
-        document = (documents or {}).get(chosen)
+        document = documents.get(chosen)
         if document:
             formats = document[0]
-        elif chosen in numbers:
+        elif chosen in tables:
             formats = TABLE_FORMATS
         elif chosen == "Heatmap":
             formats = HEATMAP_FORMATS
@@ -268,23 +260,20 @@ def downloads(
             required=True,
             format_func=plain,
         )
-        fixed = chosen in numbers or document
+        fixed = chosen in tables or document
         target = file_name(*name, chosen.lower(), fmt=str(fmt))
         style = Style() if fixed else publication_style(key)
 
         def make() -> bytes:
             if document:
                 return document[1](fmt)
-            origin = (sources or {}).get(chosen, provenance)
-            if chosen in numbers:
-                source = numbers[chosen]
-                table = source() if callable(source) else source
-                files = table_files(table, target, fmt, origin)  # type: ignore[arg-type]
+            origin = sources.get(chosen, provenance)
+            if chosen in tables:
+                files = table_files(tables[chosen](), target, fmt, origin)  # type: ignore[arg-type]
                 return zipped(files) if len(files) > 1 else files[target]
             if chosen == "Heatmap" and view is not None:
                 return heatmap_bytes(heatmap, origin, view, str(fmt), style)
-            draw = (figures or {})[chosen]
-            return figure_bytes(draw(style), fmt, style)  # type: ignore[arg-type]
+            return figure_bytes(figures[chosen](style), fmt, style)  # type: ignore[arg-type]
 
         # Stored separately from the button, because a page that reruns before it gets here (when a
         # run has just ended) would lose the click.
@@ -307,7 +296,7 @@ def downloads(
         if prepared is None or not prepared.stands(of):
             return
         # A table, and a file with its provenance.
-        packed = chosen in numbers and fmt == "csv"
+        packed = chosen in tables and fmt == "csv"
         st.download_button(
             plain(f"Download {str(fmt).upper()}{' (ZIP)' if packed else ''}"),
             prepared.data,

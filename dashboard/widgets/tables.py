@@ -1,4 +1,5 @@
-"""Tables on pages: without empty columns, with a selectable row, or of items without a result."""
+"""Tables on pages: without empty columns, with a selectable row, or of items without a result and
+rejected rows."""
 
 from __future__ import annotations
 
@@ -10,10 +11,12 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from poslens.attribution.datasets.types import Rejection
 from poslens.attribution.nouns import counted
 from poslens.figures.plain import plain
 
-SHOWN_FAILURES = 1000
+MOST_ROWS = 1000
+"""Maximum number of listed failures or rejected rows."""
 NOTHING = "–"
 """The text of an empty cell."""
 
@@ -94,11 +97,24 @@ def no_result(
     """An expander, labeled with the count, that lists the items without a result and the reasons.
     The body of the `with` block adds possible actions. `of` names their owner, `unit` one
     item, and `where`, such as "in 4 runs", ends the label."""
-    n = len(frame)
-    text = f"{counted(n, unit)}{f' of {of}' if of else ''} failed"
+    text = f"{counted(len(frame), unit)}{f' of {of}' if of else ''} failed"
     text = f"{text} {where}".rstrip()
     with st.expander(plain(text)):
-        st.dataframe(frame.head(SHOWN_FAILURES), hide_index=True, key=key)
-        if n > SHOWN_FAILURES:
-            st.caption(f"Showing the first {SHOWN_FAILURES:,} of {n:,}.")
+        _rows(frame.head(MOST_ROWS), len(frame), key)
         yield
+
+
+def rejected_rows(rejected: Sequence[Rejection], label: str) -> None:
+    """An expander that lists rows of files that are no valid pairs, with the reasons; nothing if
+    there are none."""
+    if rejected:
+        rows = [(each.file, each.row, each.reason) for each in rejected[:MOST_ROWS]]
+        with st.expander(label):
+            _rows(pd.DataFrame(rows, columns=["file", "row", "reason"]), len(rejected))
+
+
+def _rows(frame: pd.DataFrame, n: int, key: str | None = None) -> None:
+    """The first of `n` rows, with a note if there are more."""
+    st.dataframe(frame, hide_index=True, key=key)
+    if n > len(frame):
+        st.caption(f"Showing the first {len(frame):,} of {n:,}.")

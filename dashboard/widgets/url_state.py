@@ -22,24 +22,12 @@ headers together."""
 
 def get(name: str, default: str = "") -> str:
     """The value in the address, else the stored one, which is then added to the address."""
-    if name in st.query_params:
-        value: str = st.query_params[name]
-        st.session_state[f"url.{name}"] = value
-        return value
-    value = st.session_state.get(f"url.{name}", default)
-    if value != default:
-        st.query_params[name] = value
-    return value
+    return get_all(name, [default])[-1]
 
 
 def put(name: str, value: str, default: str = "") -> None:
     """Set a value in the address; the default is omitted."""
-    st.session_state[f"url.{name}"] = value
-    if value == default:
-        if name in st.query_params:
-            del st.query_params[name]
-    elif st.query_params.get(name) != value:
-        st.query_params[name] = value
+    put_all(name, [value], [default])
 
 
 def whole_number(
@@ -69,7 +57,7 @@ def whole_number(
     return None if chosen is None else int(chosen)
 
 
-def get_all(name: str, default: Sequence[str] = ()) -> list[str]:
+def get_all(name: str, default: Sequence[str]) -> list[str]:
     """The values of a parameter that is repeated in the address, with the fallbacks of `get`."""
     if name in st.query_params:
         values = st.query_params.get_all(name)
@@ -81,9 +69,8 @@ def get_all(name: str, default: Sequence[str] = ()) -> list[str]:
     return list(values)
 
 
-def put_all(name: str, values: Sequence[str], default: Sequence[str] = ()) -> None:
-    """Set a parameter that is repeated in the address once for each value; the default is
-    omitted."""
+def put_all(name: str, values: Sequence[str], default: Sequence[str]) -> None:
+    """Set a parameter that is repeated in the address; the default is omitted."""
     st.session_state[f"url.{name}"] = list(values)
     if list(values) == list(default):
         if name in st.query_params:

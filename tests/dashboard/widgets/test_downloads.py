@@ -23,7 +23,7 @@ def page() -> None:
     source = Provenance(poslens="1", model="m", method="saliency", dataset="d")
     frame = pd.DataFrame({unit: [1]})
     for key in ("one", "two"):
-        panels.downloads(key, ["m", key], [source], frame=frame)
+        panels.downloads(key, ["m", key], [source], tables={"Numbers": lambda: frame})
 
 
 def offered(app: AppTest) -> list[str]:
