@@ -299,7 +299,6 @@ def board() -> None:
             data.pairs,
             scope,
             selection.words,
-            "curves",
         )
     with panels.guarded():
         figure = st.container()

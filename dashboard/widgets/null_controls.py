@@ -134,7 +134,6 @@ def section(
     among: Sequence[TextPair],
     scope: str,
     words: str,
-    key: str,
 ) -> None:
     """Progress of the controls' curves, the differences, and the conclusions that they support."""
     nulls = interventions.controls(kind, pairs, among)
@@ -145,7 +144,7 @@ def section(
             run = job(compute, spec, method, kind, nulls, scope)
             if run.active or run.n_done() < run.total:
                 label = f"{spec.name}, {CONTROLS[kind]}"
-                run_board([run], f"{key}.null.", f".{spec.name}", label=label)
+                run_board([run], "curves.null.", f".{spec.name}", label=label)
             try:
                 controlled_curve = interventions.controlled(
                     compute, spec, method, kind, pairs, among
@@ -167,7 +166,7 @@ def section(
 
     panels.show(
         draw(panels.screen_style()),
-        f"{key}.null.figure",
+        "curves.null.figure",
         f"Curves minus their control ({CONTROLS[kind]})",
     )
     for name, controlled_curve in shown:
@@ -211,7 +210,7 @@ def section(
     )
     panels.caption(provenance)
     panels.downloads(
-        f"{key}.null",
+        "curves.null",
         [pairs[0].dataset, method.name, "minus", kind],
         provenance,
         figures={"Minus control": draw},

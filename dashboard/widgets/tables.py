@@ -109,7 +109,7 @@ def rejected_rows(rejected: Sequence[Rejection], label: str) -> None:
     there are none."""
     if rejected:
         rows = [(each.file, each.row, each.reason) for each in rejected[:MOST_ROWS]]
-        with st.expander(label):
+        with st.expander(plain(label)):
             _rows(pd.DataFrame(rows, columns=["file", "row", "reason"]), len(rejected))
 
 
