@@ -41,8 +41,6 @@ Corpus = TypeVar("Corpus")
 Subject = TypeVar("Subject")
 Summary = TypeVar("Summary")
 
-# -- studies ---------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True, slots=True)
 class Figure(Generic[Summary]):

@@ -208,10 +208,6 @@ def numbers_of(summary: Summary, measures: Iterable[Measure[Summary]]) -> list[N
     ]
 
 
-def _as_planned(subject: Any, scope: Scope) -> Any:
-    return subject
-
-
 @dataclass(frozen=True)
 class StudyPart:
     """What a study declares for its part of a passport. Jobs, finding (the verdict), figure (the
@@ -224,7 +220,7 @@ class StudyPart:
     unit: str
     measures: tuple[Measure[Any], ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
-    subject: Callable[[Any, Scope], Any] = _as_planned
+    subject: Callable[[Any, Scope], Any] = lambda planned, scope: planned
     needs_queries: bool = False
 
 

@@ -117,10 +117,11 @@ def access_of(
     if user_header is not None and not _HEADER.fullmatch(user_header):
         raise UserError(f"--user-header must be the name of a header, not {user_header!r}.")
     named = tuple(map(_host, allowed_hosts))
+    own = () if address.is_unspecified else (str(address),)
     access = Access(
         host=host,
         base_path=_base_path(base_path),
-        hosts=tuple(dict.fromkeys((*named, *OWN_HOSTS, *_of_address(address)))),
+        hosts=tuple(dict.fromkeys((*named, *OWN_HOSTS, *own))),
         login=bool(login),
         proxies=tuple(map(_network, trusted_proxies)),
         user_header=user_header or USER_HEADER,
@@ -148,10 +149,6 @@ def address_of(peer: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | Non
         return None
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return mapped or address
-
-
-def _of_address(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> tuple[str, ...]:
-    return () if address.is_unspecified else (str(address),)
 
 
 def _foreign(host: str) -> bool:

@@ -133,7 +133,12 @@ def _run(study: Study[Any, Any, Any], given: dict[str, Any]) -> None:
         study.require_product(folder)
     table = str(given["table"])
     settings = study.parameters.settings(
-        {name: _value(declared, given[name]) for name, declared in study.parameters.items()}, table
+        {
+            # A model may also be a folder, which gets a name.
+            name: resolve(given[name]).name if isinstance(declared, ModelName) else given[name]
+            for name, declared in study.parameters.items()
+        },
+        table,
     )
     data = with_rejections(study.read(data_name(given["dataset"])))
     specs = specs_of(given["model"] or (), data.name)
@@ -205,11 +210,6 @@ def print_summaries(
         drawn = next((each for each in study.figures if table in each.tables), study.figures[0])
         figure.draw(drawn.draw(summaries, figure.style, provenance), provenance)
     print_table(study.all_tables[table].frame(summaries), format.value, provenance)
-
-
-def _value(parameter: Parameter[Any], value: Any) -> Any:
-    # A model may also be a folder, which gets a name.
-    return resolve(value).name if isinstance(parameter, ModelName) else value
 
 
 def _compute(study: Study[Any, Any, Any], subject: Any, job: Job, retry_failed: bool) -> None:

@@ -114,7 +114,8 @@ def figure_bytes(
         return str(figure.to_json()).encode()
     title = _title(entries)
     if fmt == "html":
-        return _html(figure, title, entries, style)
+        css = f"body {{ background: {style.colours.paper} }}"
+        return page_bytes(title, entries, figure_div(figure, "figure"), css)
     from poslens.export.browser import render  # here: slow to import
 
     traces = [
@@ -284,11 +285,6 @@ def _entries(provenance: Provenances) -> list[dict[str, Any]]:
 def _title(entries: Sequence[Mapping[str, Any]]) -> str:
     parts = {key: list(dict.fromkeys(str(e[key]) for e in entries)) for key in ("model", "dataset")}
     return f"PosLens: {', '.join(parts['model'])} on {', '.join(parts['dataset'])}"
-
-
-def _html(figure: go.Figure, title: str, entries: list[dict[str, Any]], style: Style) -> bytes:
-    drawing = figure_div(figure, "figure")
-    return page_bytes(title, entries, drawing, f"body {{ background: {style.colours.paper} }}")
 
 
 def figure_div(figure: go.Figure, name: str, *, library: bool = True, static: bool = False) -> str:
