@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers import (  # noqa: F401 (each registers its family)
@@ -22,11 +21,6 @@ from poslens.attribution.retrievers.safe_files import DamagedFolder
 from poslens.attribution.retrievers.specs import RetrieverSpec, presets
 
 
-def families() -> tuple[Family, ...]:
-    """Every family, in display order."""
-    return tuple(FAMILIES.values())
-
-
 def family_of(spec: RetrieverSpec) -> Family:
     """The family of a retriever.
 
@@ -40,7 +34,7 @@ def family_of(spec: RetrieverSpec) -> Family:
 
 def families_with(capability: Capability) -> tuple[Family, ...]:
     """The families with the capability that a method needs, in display order."""
-    return tuple(family for family in families() if capability in family.capabilities)
+    return tuple(family for family in FAMILIES.values() if capability in family.capabilities)
 
 
 def with_detected_family(spec: RetrieverSpec, folder: Path) -> RetrieverSpec:
@@ -68,26 +62,15 @@ def with_detected_family(spec: RetrieverSpec, folder: Path) -> RetrieverSpec:
 
 def family_of_folder(folder: Path) -> Family:
     """The family according to the files of a folder; dense if they do not tell."""
-    library_class = _config(folder, "config_sentence_transformers.json").get("model_type")
-    for family in families():
+    try:
+        files = contents(folder)
+    except DamagedFolder:  # reported when it is loaded
+        return dense.FAMILY
+    library_class = files.config("config_sentence_transformers.json").get("model_type")
+    for family in FAMILIES.values():
         if family.library_class and family.library_class == library_class:
             return family
-    architectures = _architectures(folder)
-    for family in families():
-        if family.recognizes(folder, architectures):
+    for family in FAMILIES.values():
+        if family.recognizes(files):
             return family
     return dense.FAMILY
-
-
-def _config(folder: Path, name: str) -> dict[str, Any]:
-    """A JSON file of the folder (values of any type); empty if there is none."""
-    try:
-        config = contents(folder).config(name)
-    except DamagedFolder:  # reported when it is loaded
-        return {}
-    return config if isinstance(config, dict) else {}
-
-
-def _architectures(folder: Path) -> list[str]:
-    names = _config(folder, "config.json").get("architectures")
-    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []

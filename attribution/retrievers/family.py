@@ -3,15 +3,15 @@ them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Literal
 
 import torch
 
 from poslens.attribution.retrievers.base import Retriever
+from poslens.attribution.retrievers.model_folder import Contents
 from poslens.attribution.retrievers.specs import ModelFiles, RetrieverSpec
 from poslens.attribution.types import Array
 
@@ -52,10 +52,6 @@ class Placement:
 Loader = Callable[[RetrieverSpec, ModelFiles, Placement], Retriever]
 
 
-def _recognizes_nothing(_folder: Path, _architectures: Sequence[str]) -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True)
 class Family:
     """A family of retrievers.
@@ -63,12 +59,11 @@ class Family:
     `name` is the name in specs, `title` the name in sentences, and `order` the position in lists.
     `load` builds a retriever from checked files. It may raise UserError; any other exception
     becomes one. A folder belongs to this family if its configuration names the
-    sentence-transformers class `library_class`, or if `recognizes` (folder, architectures) is
-    true. With `has_weights`, there are files to check and a device to select; with
-    `has_statistics`, scores depend on word statistics of a data set. `why_not` is the part of a
-    sentence that explains why a method with further requirements is unavailable. For families
-    without files, `probe` returns numbers [H] that identify the model behind a name; they replace
-    the digests of files.
+    sentence-transformers class `library_class`, or if `recognizes` is true of its files. With
+    `has_weights`, there are files to check and a device to select; with `has_statistics`, scores
+    depend on word statistics of a data set. `why_not` is the part of a sentence that explains why a
+    method with further requirements is unavailable. For families without files, `probe` returns
+    numbers [H] that identify the model behind a name; they replace the digests of files.
     """
 
     name: str
@@ -78,7 +73,7 @@ class Family:
     search: Search
     load: Loader
     library_class: str = ""
-    recognizes: Callable[[Path, Sequence[str]], bool] = _recognizes_nothing
+    recognizes: Callable[[Contents], bool] = lambda _files: False
     has_weights: bool = True
     has_statistics: bool = False
     why_not: str = ""

@@ -197,9 +197,8 @@ _CLASS = "MultiVectorEncoder"
 
 def _load(spec: RetrieverSpec, files: ModelFiles, place: Placement) -> LateInteractionRetriever:
     # sentence-transformers adds a random projection to an encoder that has none.
-    config = contents(files.folder).config("config.json")
-    trained = isinstance(config, dict) and _ARCHITECTURE in (config.get("architectures") or ())
-    if not trained and not (files.folder / "modules.json").is_file():
+    folder = contents(files.folder)
+    if not folder.modules and _ARCHITECTURE not in folder.architectures:
         raise UserError(
             f"{spec.name} has no projection of its token vectors: give the folder of a trained "
             "late-interaction model."
@@ -217,6 +216,6 @@ FAMILY = register(
         search="token_vectors",
         load=_load,
         library_class=_CLASS,
-        recognizes=lambda _folder, architectures: _ARCHITECTURE in architectures,
+        recognizes=lambda files: _ARCHITECTURE in files.architectures,
     )
 )

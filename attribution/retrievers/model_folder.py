@@ -77,9 +77,17 @@ class Contents:
     modules: tuple[tuple[str, str], ...]
     pickles: tuple[str, ...]
 
-    def config(self, place: str) -> Any:
-        """The parsed configuration file; an empty dictionary if it is missing."""
-        return self.configs.get(place, {})
+    def config(self, *path: str) -> dict[str, Any]:
+        """The settings in the configuration file at this path (values of any type); empty if it is
+        missing or holds none."""
+        config = self.configs.get(str(PurePosixPath(*path)))
+        return config if isinstance(config, dict) else {}
+
+    @property
+    def architectures(self) -> list[str]:
+        """Names of the transformers classes that the folder's `config.json` states."""
+        names = self.config("config.json").get("architectures")
+        return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
     def weights_in(self, place: str) -> list[Path]:
         """The weight files of the module at path `place`."""

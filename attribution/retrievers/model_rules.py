@@ -165,7 +165,7 @@ def _require_module(kind: str, place: str, contents: Contents) -> None:
     last = kind.rpartition(".")[2]
     if last in TRANSFORMERS:
         return
-    config = contents.config(str(PurePosixPath(place, "config.json")))
+    config = contents.config(place, "config.json")
     if last == "Dense":
         tensors = [t for path in contents.weights_in(place) for t in header(path).values()]
         sizes = [config.get("out_features"), config.get("in_features")]

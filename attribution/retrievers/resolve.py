@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from poslens.attribution.debiasing.folder import debiased_models
 from poslens.attribution.errors import UserError
@@ -197,8 +197,7 @@ def configured_limit(spec: RetrieverSpec) -> int | None:
     if files is None:
         return None
     places = {place for _, place in files.modules} | {""}
-    configs = (files.config(str(PurePosixPath(place, _LENGTHS))) for place in places)
-    stated = (config.get("max_seq_length") for config in configs if isinstance(config, dict))
+    stated = (files.config(place, _LENGTHS).get("max_seq_length") for place in places)
     limits = {limit for limit in stated if type(limit) is int and limit > 0}
     # If encoders of queries and documents differ, there is no single limit.
     return limits.pop() if len(limits) == 1 else None

@@ -22,8 +22,7 @@ from poslens.attribution.retrievers.embedding_hooks import require_vectors
 from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.retrievers.family import Capability, Family, Placement, register
 from poslens.attribution.retrievers.library_model import load_model
-from poslens.attribution.retrievers.model_folder import contents
-from poslens.attribution.retrievers.safe_files import DamagedFolder
+from poslens.attribution.retrievers.model_folder import Contents, contents
 from poslens.attribution.retrievers.specs import ModelFiles, RetrieverSpec
 from poslens.attribution.types import Side, TextPair, TokenizedText
 
@@ -36,19 +35,12 @@ MAX_LENGTH = 512
 _BEFORE, _BETWEEN, _AFTER = "Query: ", " Document: ", " Relevant:"
 
 
-def fits(folder: Path) -> bool:
-    """Whether a folder holds a plain sequence-to-sequence model."""
-    try:
-        config = contents(folder).config("config.json")
-    except DamagedFolder:  # reported when it is loaded
-        return False
-    architectures = config.get("architectures") if isinstance(config, dict) else None
-    if not isinstance(architectures, list):
-        return False
-    supported = config.get("model_type") in ("t5", "mt5", "umt5", "longt5")
-    generates = any(str(name).endswith("ForConditionalGeneration") for name in architectures)
+def fits(files: Contents) -> bool:
+    """Whether these are the files of a plain sequence-to-sequence model."""
+    supported = files.config("config.json").get("model_type") in ("t5", "mt5", "umt5", "longt5")
+    generates = any(name.endswith("ForConditionalGeneration") for name in files.architectures)
     # The encoder of such a model alone is used in dense models of sentence-transformers.
-    return supported and generates and not (folder / "modules.json").is_file()
+    return supported and generates and not files.modules
 
 
 class Reranker(nn.Module):
@@ -233,16 +225,16 @@ _CLASS = "CrossEncoder"
 
 
 def _load(spec: RetrieverSpec, files: ModelFiles, place: Placement) -> CrossEncoderRetriever:
-    if fits(files.folder):
+    if fits(contents(files.folder)):
         return _load_seq2seq(spec, files.folder, place)
     # Classification heads read the pooler.
     model = load_model(_CLASS, spec, files.folder, place, uses_pooler=True)
     return CrossEncoderRetriever(model, spec, place.precision)
 
 
-def _recognizes(folder: Path, architectures: Sequence[str]) -> bool:
-    classifies = any(name.endswith("ForSequenceClassification") for name in architectures)
-    return classifies or fits(folder)
+def _recognizes(files: Contents) -> bool:
+    classifies = any(name.endswith("ForSequenceClassification") for name in files.architectures)
+    return classifies or fits(files)
 
 
 FAMILY = register(

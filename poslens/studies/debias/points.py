@@ -241,8 +241,7 @@ def grid(
 
 def _n_layers(spec: RetrieverSpec) -> int | None:
     """The number of layers in the model's configuration; None if it is not stated."""
-    config = contents_of(spec.name, locate(spec).folder).config("config.json")
-    values = config if isinstance(config, dict) else {}
+    values = contents_of(spec.name, locate(spec).folder).config("config.json")
     return next((n for key in _LAYER_KEYS if isinstance(n := values.get(key), int)), None)
 
 
