@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import ArrayLike
 from torch import Tensor
 
 from poslens.attribution.curves.positions import (
@@ -25,7 +23,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.retrievers.family import Capability, Family
-from poslens.attribution.types import Attribution, Method, TextPair, TokenizedText
+from poslens.attribution.types import Attribution, Method, TextPair
 
 Compute = Callable[[Any, Method, Sequence[TextPair]], list[Attribution]]
 """Accepts retrievers with the capability in `needs`, which a type cannot express: hence Any."""
@@ -168,44 +166,6 @@ class Clock:
         return (time.perf_counter() - self._started) / n_pairs
 
 
-def build(
-    retriever: Retriever,
-    method: Method,
-    pair: TextPair,
-    *,
-    score: float,
-    query: TokenizedText,
-    document: TokenizedText,
-    query_scores: ArrayLike,
-    document_scores: ArrayLike,
-    seconds: float,
-    matrix: ArrayLike | None = None,
-    bias_share: float | None = None,
-    completeness_error: float | None = None,
-    standard_error: float | None = None,
-) -> Attribution:
-    """Build one pair's result: the only place where numbers become an `Attribution`.
-
-    Raises:
-        UserError: a number is not finite.
-    """
-    return Attribution(
-        model=retriever.name,
-        method=method,
-        pair_id=pair.pair_id,
-        score=score,
-        query=query,
-        document=document,
-        query_scores=np.asarray(query_scores, dtype=np.float32),
-        document_scores=np.asarray(document_scores, dtype=np.float32),
-        matrix=None if matrix is None else np.asarray(matrix, dtype=np.float32),
-        bias_share=bias_share,
-        completeness_error=completeness_error,
-        standard_error=standard_error,
-        seconds=seconds,
-    )
-
-
 def build_batch(
     retriever: Retriever,
     method: Method,
@@ -223,27 +183,33 @@ def build_batch(
     standard_errors: Tensor | None = None,
 ) -> list[Attribution]:
     """Build the results of a batch from values [B, T] of the tokens of `queries` and `documents`
-    and scores and shares [B]."""
+    and scores and shares [B].
+
+    Raises:
+        UserError: a number is not finite.
+    """
     seconds = clock.each(len(pairs))
+
+    def number(values: Tensor | None, b: int) -> float | None:
+        return None if values is None else float(values[b])
+
     results = []
     for b, pair in enumerate(pairs):
         matrix = None if matrices is None else matrices[b]
         results.append(
-            build(
-                retriever,
-                method,
-                pair,
+            Attribution(
+                model=retriever.name,
+                method=method,
+                pair_id=pair.pair_id,
                 score=float(scores[b]),
                 query=queries.texts[b],
                 document=documents.texts[b],
                 query_scores=queries.row(query_scores, b).float().numpy(),
                 document_scores=documents.row(document_scores, b).float().numpy(),
                 matrix=None if matrix is None else matrix.float().numpy(),
-                bias_share=None if bias_shares is None else float(bias_shares[b]),
-                completeness_error=(
-                    None if completeness_errors is None else float(completeness_errors[b])
-                ),
-                standard_error=None if standard_errors is None else float(standard_errors[b]),
+                bias_share=number(bias_shares, b),
+                completeness_error=number(completeness_errors, b),
+                standard_error=number(standard_errors, b),
                 seconds=seconds,
             )
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from poslens.attribution.batching import checkpoint
-from poslens.attribution.methods.base import Clock, MethodEntry, MethodParameter, build, register
+from poslens.attribution.methods.base import Clock, MethodEntry, MethodParameter, register
 from poslens.attribution.methods.passes import distinct
 from poslens.attribution.retrievers.base import Additive, ExactScore
 from poslens.attribution.retrievers.family import Capability
@@ -38,10 +38,10 @@ def attribute(retriever: Additive, method: Method, pairs: Sequence[TextPair]) ->
         matrix = exact_score.matrix.astype("float64")
         shown = exact_score.similarities if method.params.get("matrix") == "similarities" else None
         results.append(
-            build(
-                retriever,
-                method,
-                pair,
+            Attribution(
+                model=retriever.name,
+                method=method,
+                pair_id=pair.pair_id,
                 score=exact_score.score,
                 query=exact_score.query,
                 document=exact_score.document,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from poslens.attribution.batching import checkpoint
-from poslens.attribution.methods.base import Clock, MethodEntry, MethodParameter, build, register
+from poslens.attribution.methods.base import Clock, MethodEntry, MethodParameter, register
 from poslens.attribution.methods.passes import distinct
 from poslens.attribution.methods.perturbation import Varied, varied
 from poslens.attribution.retrievers.base import (
@@ -48,10 +48,10 @@ def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) ->
         of_queries = _along(retriever, queries, documents, "query", steps)
     seconds = clock.each(len(pairs))
     return [
-        build(
-            retriever,
-            method,
-            pair,
+        Attribution(
+            model=retriever.name,
+            method=method,
+            pair_id=pair.pair_id,
             score=of_document.score,
             query=query.way.encoded.texts[0],
             document=document.way.encoded.texts[0],

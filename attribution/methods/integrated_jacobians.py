@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from poslens.attribution.batching import checkpoint
-from poslens.attribution.methods.base import Clock, MethodEntry, MethodParameter, build, register
+from poslens.attribution.methods.base import Clock, MethodEntry, MethodParameter, register
 from poslens.attribution.methods.passes import distinct
 from poslens.attribution.methods.perturbation import Varied, varied
 from poslens.attribution.retrievers.base import Pooled
@@ -96,18 +96,18 @@ def attribute(retriever: Pooled, method: Method, pairs: Sequence[TextPair]) -> l
         bias = _dot(query.whole, document.empty) + _dot(query.empty, document.difference)
         score = _dot(query.whole, document.whole)
         results.append(
-            build(
-                retriever,
-                method,
-                pair,
+            Attribution(
+                model=retriever.name,
+                method=method,
+                pair_id=pair.pair_id,
                 score=score,
                 query=query.way.encoded.texts[0],
                 document=document.way.encoded.texts[0],
-                query_scores=of_query[query.tokens].float().cpu(),
-                document_scores=of_document[document.tokens].float().cpu(),
+                query_scores=of_query[query.tokens].float().cpu().numpy(),
+                document_scores=of_document[document.tokens].float().cpu().numpy(),
                 matrix=None
                 if matrix is None
-                else matrix[query.tokens, document.tokens].float().cpu(),
+                else matrix[query.tokens, document.tokens].float().cpu().numpy(),
                 bias_share=bias,
                 completeness_error=score - bias - float(of_document.double().sum()),
                 seconds=seconds,
