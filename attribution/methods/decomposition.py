@@ -40,10 +40,6 @@ from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.retrievers.family import Capability
 from poslens.attribution.types import Attribution, Method, TextPair
 
-TOLERANCE = 1e-3
-"""Maximum completeness error, relative to the score's parts, of a correctly linearised model:
-float32 leaves about 1e-6, 16-bit formats about 1e-2 (`_tolerance`)."""
-
 PARTS = ("whole", "word", "position")
 """Which part of a token's share to return: all, or the part from its position embedding or not."""
 
@@ -221,19 +217,8 @@ def position_shares(
     module = getattr(retriever.entry_of(encoded.side), "position_embeddings", None)
     if not isinstance(module, nn.Embedding):
         return None
-
-    positions = retriever.entering(encoded, module)
-    batch = len(encoded.texts)
-    # Position embeddings are looked up once per batch; each row needs its own.
-    inputs = positions.expand(batch, *positions.shape[1:]).clone().requires_grad_()
-    bias_scale = torch.ones(batch, device=inputs.device, dtype=inputs.dtype).requires_grad_()
-    with (
-        linearised(retriever.backbone_of(encoded.side), bias_scale),
-        retriever.override_embeddings(inputs, module),
-    ):
-        directions = retriever.directions(retriever.embed(encoded))
-    leaves = (inputs, bias_scale)
-    read = Read(encoded, rounds or one_round(batch), leaves, directions)
+    rounds = rounds or one_round(len(encoded.texts))
+    read = read_linear(retriever, encoded, rounds, BIASES[0], module=module)
     return shares_of(read, other).tokens
 
 
@@ -247,6 +232,12 @@ def _part(retriever: DenseRetriever, own: Read, other: Tensor, shares: Shares, p
     return positions if part == "position" else shares.tokens - positions
 
 
+def tolerance(retriever: Retriever) -> float:
+    """Largest relative error that rounding explains: float32 leaves about 1e-6, 16-bit formats
+    about 1e-2."""
+    return 0.05 if retriever.precision in ("bfloat16", "float16") else 1e-3
+
+
 def require_complete(retriever: Retriever, side: Shares, row: int) -> None:
     """Refuse shares [B, T] that, with the bias share, miss the score of this row.
 
@@ -255,15 +246,11 @@ def require_complete(retriever: Retriever, side: Shares, row: int) -> None:
     """
     error = float(side.error[row])
     parts = float(side.tokens[row].abs().sum() + side.bias[row].abs())
-    if abs(error) > _tolerance(retriever) * max(parts, 1e-6):
+    if abs(error) > tolerance(retriever) * max(parts, 1e-6):
         raise UserError(
             f"{retriever.name} has layers that cannot be linearised (shares miss the score by "
             f"{error:.2g}): choose saliency, integrated gradients or occlusion."
         )
-
-
-def _tolerance(retriever: Retriever) -> float:
-    return 0.05 if retriever.precision in ("bfloat16", "float16") else TOLERANCE
 
 
 register(

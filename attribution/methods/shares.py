@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods.gradients import times_gradient
@@ -58,13 +58,29 @@ def read_linear(
     rounds: Rounds,
     biases: str,
     gamma: float = 0.0,
+    module: nn.Module | None = None,
 ) -> Read:
-    """The linearised forward pass of one side's texts. Its leaves are the tokens [R, T, H], ones
-    [R] for the constants and, with `biases=decompx`, ones [R, T] for the first layer's value bias
-    at each token. Its vectors are scaled so that the score is an inner product."""
-    leaves = _leaves(retriever, encoded, biases)
-    directions = _linear_directions(retriever, encoded, gamma, *leaves)
-    return Read(encoded, rounds, leaves, directions)
+    """The linearised forward pass of one side's texts from the output of `module`, by default that
+    in which the encoder begins. Its leaves are this output [R, T, H], ones [R] for the constants
+    and, with `biases=decompx`, ones [R, T] for the first layer's value bias at each token. Its
+    vectors are scaled so that the score is an inner product."""
+    side, batch = encoded.side, len(encoded.texts)
+    module = retriever.entry_of(side) if module is None else module
+    inputs = retriever.entering(encoded, module)
+    # Position embeddings are looked up once per batch; each row needs its own.
+    inputs = inputs.expand(batch, *inputs.shape[1:]).contiguous().requires_grad_()
+    bias_scale = inputs.new_ones(batch).requires_grad_()
+    leaves: tuple[Tensor, ...] = (inputs, bias_scale)
+    apart = None
+    if biases == "decompx":
+        value_scale = inputs.new_ones(inputs.shape[:2]).requires_grad_()
+        leaves, apart = (*leaves, value_scale), (_first_value_bias(retriever, side), value_scale)
+    with (
+        linearised(retriever.backbone_of(side), bias_scale, apart, gamma),
+        retriever.override_embeddings(inputs, module),
+    ):
+        directions = retriever.directions(retriever.embed(encoded))
+    return Read(encoded, rounds, leaves, dependent(directions, bias_scale, inputs))
 
 
 def shares_of(own: Read, other: Tensor) -> Shares:
@@ -80,34 +96,6 @@ def shares_of(own: Read, other: Tensor) -> Shares:
 
     tokens, bias, scores, directions = own.rounds.gather(of_round)
     return Shares(tokens.cpu(), bias.cpu(), scores.cpu(), directions)
-
-
-def _leaves(retriever: DenseRetriever, encoded: Encoded, biases: str) -> tuple[Tensor, ...]:
-    """The inputs of the affine map: the tokens [B, T, H], ones [B] for the constants and, with
-    `biases=decompx`, ones [B, T] for the first layer's value bias at each token."""
-    inputs = retriever.entering(encoded, retriever.entry_of(encoded.side))
-    values = inputs.new_ones(inputs.shape[:2])
-    scales = (values[:, 0].clone(), values) if biases == "decompx" else (values[:, 0].clone(),)
-    return tuple(leaf.requires_grad_() for leaf in (inputs, *scales))
-
-
-def _linear_directions(
-    retriever: DenseRetriever,
-    encoded: Encoded,
-    gamma: float,
-    inputs: Tensor,
-    bias_scale: Tensor,
-    value_scale: Tensor | None = None,
-) -> Tensor:
-    apart = (
-        None if value_scale is None else (_first_value_bias(retriever, encoded.side), value_scale)
-    )
-    with (
-        linearised(retriever.backbone_of(encoded.side), bias_scale, apart, gamma),
-        retriever.override_embeddings(inputs, retriever.entry_of(encoded.side)),
-    ):
-        directions = retriever.directions(retriever.embed(encoded))
-    return dependent(directions, bias_scale, inputs)
 
 
 def _first_value_bias(retriever: DenseRetriever, side: Side) -> Tensor:

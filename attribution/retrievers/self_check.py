@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from poslens.attribution.batching import out_of_memory
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import METHODS, make_method
-from poslens.attribution.methods.decomposition import TOLERANCE
+from poslens.attribution.methods.decomposition import tolerance
 from poslens.attribution.retrievers.base import LibraryCheck, Retriever
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.scoring import score_texts
@@ -26,8 +26,6 @@ PROBE = TextPair(
     "The tide turns about every six hours. Charts give the hours of high and low water, "
     "and harbours print them each year.",
 )
-MAX_DISTANCE, MAX_COARSE_DISTANCE = 1e-3, 0.05
-"""Maximum relative distance from the library's own numbers, in float32 and in 16 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +94,6 @@ def require_library_embedding(retriever: Retriever) -> LibraryCheck:
     """
     with retriever.lock:
         library = retriever.check(PROBE)
-    _require_equal(retriever, library)
-    return library
-
-
-def _coarse(retriever: Retriever) -> bool:
-    return retriever.precision in ("bfloat16", "float16")
-
-
-def _require_equal(retriever: Retriever, library: LibraryCheck) -> None:
     embedding = library.compared == "embedding"
     if not math.isfinite(library.distance):
         raise UserError(
@@ -116,12 +105,13 @@ def _require_equal(retriever: Retriever, library: LibraryCheck) -> None:
                 else "check its weights."
             )
         )
-    if library.distance > (MAX_COARSE_DISTANCE if _coarse(retriever) else MAX_DISTANCE):
+    if library.distance > tolerance(retriever):
         raise UserError(
             f"{retriever.name} {'embeds the same text' if embedding else 'scores the same pair'} "
             f"differently here than {library.library} does (by {library.distance:.1%}): its "
             "modules do more than PosLens follows."
         )
+    return library
 
 
 def _linearised(retriever: Retriever, checked: SelfCheck) -> SelfCheck:
@@ -136,7 +126,7 @@ def _linearised(retriever: Retriever, checked: SelfCheck) -> SelfCheck:
     parts = max(float(abs(result.document_scores).sum()) + abs(result.bias_share), 1e-6)
     forward = abs(result.score - score)
     unfit = checked.unfit
-    if forward > (0.05 if _coarse(retriever) else TOLERANCE) * max(1.0, abs(score)):
+    if forward > tolerance(retriever) * max(1.0, abs(score)):
         unfit = {**unfit, method.name: f"linearising moves its score by {forward:.2g}"}
     missed = abs(result.completeness_error) / parts
     return replace(checked, forward=forward, completeness=missed, unfit=unfit)
@@ -144,7 +134,6 @@ def _linearised(retriever: Retriever, checked: SelfCheck) -> SelfCheck:
 
 def _without_gradient(retriever: Retriever) -> dict[str, str]:
     """The gradient methods with the reason, if no gradient reaches the word embeddings."""
-    unfit: dict[str, str] = {}
     try:
         # Unlike saliency, it does not import Captum, which other methods do without.
         method = make_method("input_x_gradient")
@@ -156,7 +145,6 @@ def _without_gradient(retriever: Retriever) -> dict[str, str]:
         if out_of_memory(error):
             raise
         reason = "no gradient reaches its token embeddings"
-    if reason:
-        using = (name for name, entry in METHODS.items() if entry.uses_gradients)
-        unfit.update(dict.fromkeys(using, reason))
-    return unfit
+    if not reason:
+        return {}
+    return {name: reason for name, entry in METHODS.items() if entry.uses_gradients}
