@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -40,6 +40,20 @@ from poslens.attribution.methods.frozen import (
 Op = Callable[..., Tensor]
 """A torch function call."""
 
+Handler = TypeVar("Handler", bound=Callable[..., Any])
+
+_handlers: dict[Any, Callable[..., Any]] = {}
+
+
+def _handles(*functions: Any) -> Callable[[Handler], Handler]:
+    """Register a method of `_Linearised` for calls of these torch functions."""
+
+    def register(handler: Handler) -> Handler:
+        _handlers.update(dict.fromkeys(functions, handler))
+        return handler
+
+    return register
+
 
 class _Linearised(TorchFunctionMode):
     """See the module's docstring; use `linearised`."""
@@ -62,7 +76,7 @@ class _Linearised(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        handler = _HANDLERS.get(func)
+        handler = _handlers.get(func)
         kwargs = dict(kwargs or {})
         if handler is None:
             return func(*args, **kwargs)
@@ -94,11 +108,13 @@ class _Linearised(TorchFunctionMode):
 
     # -- linear operations with a constant part --
 
+    @_handles(F.linear)
     def _linear(self, func: Op, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         if self.gamma and x.requires_grad:
             return gamma_rule(x, weight, bias, self.gamma, self.attach)
         return self.attach(func(x, weight, bias), bias)
 
+    @_handles(torch.addmm)
     def _addmm(self, func: Op, bias: Tensor, x: Tensor, weight: Tensor, **rest: Any) -> Tensor:
         # transformers' Conv1D (GPT-2) flattens batch and positions into rows first.
         batch = self.bias_scale.shape[0]
@@ -110,6 +126,7 @@ class _Linearised(TorchFunctionMode):
             return y
         return self.attach(y.unflatten(0, (batch, -1)), bias).flatten(0, 1)
 
+    @_handles(torch.add, Tensor.add, Tensor.__add__, Tensor.__radd__)
     def _add(self, func: Any, a: Any, b: Any, **rest: Any) -> Any:
         y = func(a, b, **rest)
         if isinstance(a, Tensor) and isinstance(b, Tensor) and y.requires_grad:
@@ -120,6 +137,7 @@ class _Linearised(TorchFunctionMode):
 
     # -- frozen operations --
 
+    @_handles(F.layer_norm)
     def _layer_norm(
         self,
         func: Op,
@@ -134,6 +152,7 @@ class _Linearised(TorchFunctionMode):
         y = apply(FrozenLayerNorm, x, tuple(normalized_shape), weight, bias, eps)[0]
         return self.attach(y, bias)
 
+    @_handles(F.rms_norm)
     def _rms_norm(
         self,
         func: Op,
@@ -150,6 +169,7 @@ class _Linearised(TorchFunctionMode):
         scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + epsilon).to(x.dtype)
         return apply(Scaled, x, y.detach(), scale if weight is None else scale * weight)
 
+    @_handles(F.scaled_dot_product_attention)
     def _attention(
         self,
         func: Op,
@@ -179,15 +199,20 @@ class _Linearised(TorchFunctionMode):
         weights = Weights(query, key, attn_mask, is_causal, scale)
         return apply(Mixed, value, output, weights, query.shape[-3] // value.shape[-3])
 
+    @_handles(F.softmax, torch.softmax, Tensor.softmax)
     def _softmax(self, func: Op, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if x.dtype == torch.float64:
             # Explicit attention code casts to float32; a float64 check needs float64 throughout.
             kwargs["dtype"] = torch.float64
         return func(x.detach(), *args, **kwargs)
 
+    @_handles(torch.rsqrt, Tensor.rsqrt, torch.sqrt, Tensor.sqrt)
+    @_handles(torch.norm, Tensor.norm, torch.linalg.norm, torch.linalg.vector_norm)
+    @_handles(torch.sigmoid, Tensor.sigmoid, F.sigmoid)
     def _constant(self, func: Op, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return func(x.detach(), *args, **kwargs)
 
+    @_handles(F.normalize)
     def _normalize(
         self,
         func: Op,
@@ -200,20 +225,25 @@ class _Linearised(TorchFunctionMode):
         norm: Tensor = torch.linalg.vector_norm(x.detach(), p, dim, keepdim=True).clamp_min(eps)
         return x / norm
 
+    @_handles(F.gelu)
     def _gelu(self, func: Op, x: Tensor, approximate: str = "none") -> Tensor:
         return self.activated(
             x, func(x.detach(), approximate=approximate), lambda t: gelu_ratio(t, approximate)
         )
 
+    @_handles(F.silu)
     def _silu(self, func: Op, x: Tensor, inplace: bool = False) -> Tensor:
         return self.activated(x, func(x.detach()), torch.sigmoid)
 
+    @_handles(F.relu, torch.relu, Tensor.relu)
     def _relu(self, func: Op, x: Tensor, inplace: bool = False) -> Tensor:
         return self.activated(x, torch.relu(x.detach()), relu_ratio)
 
+    @_handles(torch.tanh, Tensor.tanh, F.tanh)
     def _tanh(self, func: Op, x: Tensor) -> Tensor:
         return self.activated(x, func(x.detach()), tanh_ratio)
 
+    @_handles(torch.mul, torch.multiply, Tensor.mul, Tensor.__mul__, Tensor.__rmul__)
     def _mul(self, func: Any, a: Any, b: Any, **rest: Any) -> Any:
         both = isinstance(a, Tensor) and isinstance(b, Tensor)
         if not both or not (a.requires_grad and b.requires_grad):
@@ -227,9 +257,11 @@ class _Linearised(TorchFunctionMode):
             )
         return func(a.detach(), b, **rest) if gate_a else func(a, b.detach(), **rest)
 
+    @_handles(torch.div, torch.true_divide, Tensor.div, Tensor.__truediv__)
     def _div(self, func: Any, a: Any, b: Any, **rest: Any) -> Any:
         return func(a, b.detach() if isinstance(b, Tensor) else b, **rest)
 
+    @_handles(torch.pow, Tensor.pow, Tensor.__pow__)
     def _pow(self, func: Op, x: Any, exponent: Any, **rest: Any) -> Any:
         # x ** -0.5 is a scale. Other powers only occur as inputs to one, which detaches them.
         frozen = isinstance(x, Tensor) and exponent == -0.5
@@ -237,53 +269,14 @@ class _Linearised(TorchFunctionMode):
 
     # -- casts to float32 in models, which would cost a float64 check its digits --
 
+    @_handles(Tensor.float)
     def _float(self, func: Op, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return x if x.dtype == torch.float64 else func(x, *args, **kwargs)
 
+    @_handles(Tensor.to)
     def _to(self, func: Op, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         narrow = torch.float32 in args or kwargs.get("dtype") == torch.float32
         return x if x.dtype == torch.float64 and narrow else func(x, *args, **kwargs)
-
-
-_T = Tensor
-_HANDLERS: dict[Any, Callable[..., Any]] = {}
-for _handler, _functions in (
-    (_Linearised._linear, (F.linear,)),
-    (_Linearised._addmm, (torch.addmm,)),
-    (_Linearised._add, (torch.add, _T.add, _T.__add__, _T.__radd__)),
-    (_Linearised._layer_norm, (F.layer_norm,)),
-    (_Linearised._rms_norm, (F.rms_norm,)),
-    (_Linearised._attention, (F.scaled_dot_product_attention,)),
-    (_Linearised._softmax, (F.softmax, torch.softmax, _T.softmax)),
-    (_Linearised._normalize, (F.normalize,)),
-    (_Linearised._gelu, (F.gelu,)),
-    (_Linearised._silu, (F.silu,)),
-    (_Linearised._relu, (F.relu, torch.relu, _T.relu)),
-    (_Linearised._tanh, (torch.tanh, _T.tanh, F.tanh)),
-    (
-        _Linearised._constant,
-        (
-            torch.rsqrt,
-            _T.rsqrt,
-            torch.sqrt,
-            _T.sqrt,
-            torch.norm,
-            _T.norm,
-            torch.linalg.norm,
-            torch.linalg.vector_norm,
-            torch.sigmoid,
-            _T.sigmoid,
-            F.sigmoid,
-        ),
-    ),
-    (_Linearised._mul, (torch.mul, _T.mul, _T.__mul__, _T.__rmul__, torch.multiply)),
-    (_Linearised._div, (torch.div, _T.div, _T.__truediv__, torch.true_divide)),
-    (_Linearised._pow, (torch.pow, _T.pow, _T.__pow__)),
-    (_Linearised._float, (_T.float,)),
-    (_Linearised._to, (_T.to,)),
-):
-    for _function in _functions:
-        _HANDLERS[_function] = _handler
 
 
 def dependent(output: Tensor, *leaves: Tensor) -> Tensor:
