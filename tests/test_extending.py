@@ -25,7 +25,7 @@ from poslens.attribution import coverage as document_coverage
 from poslens.attribution.datasets import formats
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import METHODS, attribute_batches, make_method
-from poslens.attribution.methods.perturbation import perturbed
+from poslens.attribution.methods.perturbation import Perturbed
 from poslens.attribution.retrievers.base import joint
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.family import FAMILIES
@@ -158,7 +158,7 @@ def test_a_family(install: Install, no_new_families: None) -> None:
     for ask in (
         lambda: joint(retriever),
         lambda: score_texts(retriever, [(pair.query, pair.document)]),
-        lambda: perturbed(retriever, pair, "document"),
+        lambda: Perturbed(retriever, pair, "document"),
         lambda: list(document_coverage.coverage(retriever, [pair])),
     ):
         with pytest.raises(UserError, match="overlap gives the terms of a pair's score"):

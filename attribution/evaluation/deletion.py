@@ -23,7 +23,7 @@ from poslens.attribution.evaluation.faithfulness import (
 )
 from poslens.attribution.methods import METHODS
 from poslens.attribution.methods.occlusion import units
-from poslens.attribution.methods.perturbation import Perturbed, perturbed
+from poslens.attribution.methods.perturbation import Perturbed
 from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.types import Attribution, Method, TextPair, TokenizedText
 
@@ -179,7 +179,7 @@ class _Document:
 
 
 def _document(retriever: Retriever, pair: TextPair, unit: Unit) -> _Document:
-    text = perturbed(retriever, pair, "document")
+    text = Perturbed(retriever, pair, "document")
     tokens = text.encoded.texts[0]
     numbers, content = units(tokens, pair, unit), tokens.content
     # Units past the context limit get no index.

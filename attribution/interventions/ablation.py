@@ -24,7 +24,7 @@ from poslens.attribution.batching import batches, run_batches
 from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.filler import filler, filler_note
 from poslens.attribution.interventions.relocation import read_share, require_shares, tokens_of
-from poslens.attribution.methods.perturbation import perturbed
+from poslens.attribution.methods.perturbation import Perturbed
 from poslens.attribution.retrievers.base import Representation, Retriever, reads_jointly
 from poslens.attribution.retrievers.scoring import Known, score_texts
 from poslens.attribution.text import unit_of, words
@@ -184,7 +184,7 @@ def _masked(
     """Scores with the padding token's embedding in place of each part's tokens. A token belongs to
     the part in which it begins."""
     with retriever.lock, torch.no_grad():
-        document = perturbed(retriever, pair, "document")
+        document = Perturbed(retriever, pair, "document")
         text = document.encoded.texts[0]
         begin = document.encoded.offsets[0]
         values = np.ones((len(spans) + 1, document.inputs.shape[1]), dtype=bool)

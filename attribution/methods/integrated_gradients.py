@@ -13,7 +13,7 @@ from torch import Tensor
 from poslens.attribution.batching import checkpoint
 from poslens.attribution.methods.base import Clock, MethodEntry, MethodParameter, register
 from poslens.attribution.methods.passes import distinct
-from poslens.attribution.methods.perturbation import Varied, varied
+from poslens.attribution.methods.perturbation import Varied
 from poslens.attribution.retrievers.base import (
     Embedded,
     Representation,
@@ -94,7 +94,7 @@ def _texts(retriever: Embedded, pairs: Sequence[TextPair], side: Side) -> list[_
     with the other side."""
 
     def read(encoded: Encoded) -> _Text:
-        way = varied(retriever, encoded)
+        way = Varied(retriever, encoded)
         with torch.no_grad():
             return _Text(way, way.embed(way.inputs), way.embed(way.baseline))
 

@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from poslens.attribution.batching import checkpoint
 from poslens.attribution.methods.base import Clock, MethodEntry, MethodParameter, register
 from poslens.attribution.methods.passes import distinct
-from poslens.attribution.methods.perturbation import Varied, varied
+from poslens.attribution.methods.perturbation import Varied
 from poslens.attribution.retrievers.base import Pooled
 from poslens.attribution.retrievers.family import Capability
 from poslens.attribution.types import Attribution, Method, Side, TextPair
@@ -132,7 +132,7 @@ def _shared(
 
 
 def _path(retriever: Pooled, text: str, side: Side) -> _Path:
-    way = varied(retriever, retriever.encode_texts([text], side))
+    way = Varied(retriever, retriever.encode_texts([text], side))
     with torch.no_grad():
         whole, empty = (
             retriever.directions(way.embed(end))[0] for end in (way.inputs, way.baseline)

@@ -17,7 +17,7 @@ from poslens.attribution.methods.base import (
     build_batch,
     register,
 )
-from poslens.attribution.methods.perturbation import Kept, Perturbed, perturbed
+from poslens.attribution.methods.perturbation import Kept, Perturbed
 from poslens.attribution.retrievers.base import Embedded, reads_jointly
 from poslens.attribution.retrievers.family import Capability
 from poslens.attribution.text import sentences, unit_of, words
@@ -47,12 +47,12 @@ def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) ->
 def _attribute(
     retriever: Embedded, method: Method, pair: TextPair, state: Kept | None
 ) -> Attribution:
-    """The values of one pair; `state` as for `perturbed`, of the document."""
+    """The values of one pair; `state` as for `Perturbed`, of the document."""
     level = str(method.params["level"])
     clock = Clock()
     with retriever.lock, torch.no_grad():
-        document = perturbed(retriever, pair, "document", state)
-        query = perturbed(retriever, pair, "query")
+        document = Perturbed(retriever, pair, "document", state)
+        query = Perturbed(retriever, pair, "query")
         score, of_document = _effects(document, units(document.encoded.texts[0], pair, level))
         _, of_query = _effects(query, units(query.encoded.texts[0], pair, "token"))
     (result,) = build_batch(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -45,71 +44,53 @@ class Kept:
             self.outputs.append(representation)
 
 
-@dataclass(frozen=True, slots=True)
 class Varied:
-    """One text as word embeddings [1, T, H] to perturb.
+    """The text of `encoded`, a batch of one, as word embeddings `inputs` [1, T, H] to perturb; hold
+    the lock. `baseline` has the padding token's embedding in place of every text token. At most
+    `batch` copies run together."""
 
-    `baseline` has the padding token's embedding in place of every text token. `embed` takes
-    [N, T, H] and returns the model's output for N copies; `batch` copies run together.
-    """
+    def __init__(self, retriever: Embedded, encoded: Encoded) -> None:
+        self.retriever, self.encoded = retriever, encoded
+        self.inputs = retriever.input_embeddings(encoded)
+        self.baseline = retriever.baseline(encoded)
+        tokens = BATCH_TOKENS * (1 if retriever.device.type == "cpu" else 8)
+        self.batch = max(1, tokens // self.inputs.shape[1])
 
-    encoded: Encoded
-    inputs: Tensor
-    baseline: Tensor
-    embed: Callable[[Tensor], Representation]
-    batch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Perturbed(Varied):
-    """One text of a pair, with the other constant. `compare` takes the output of `embed` and
-    returns scores [N]; `score` does both."""
-
-    compare: Callable[[Representation], Tensor]
-    score: Callable[[Tensor], Tensor]
-
-
-def varied(retriever: Embedded, encoded: Encoded) -> Varied:
-    """The text of `encoded`, a batch of one, to perturb; hold the lock."""
-
-    def embed(inputs: Tensor) -> Representation:
+    def embed(self, inputs: Tensor) -> Representation:
+        """The model's output for N copies of the text with `inputs` [N, T, H]."""
         checkpoint()
-        copies = encoded.repeated(len(inputs))
-        with retriever.override_embeddings(inputs):
-            return retriever.embed(copies)
-
-    tokens = BATCH_TOKENS * (1 if retriever.device.type == "cpu" else 8)
-    inputs = retriever.input_embeddings(encoded)
-    batch = max(1, tokens // inputs.shape[1])
-    return Varied(encoded, inputs, retriever.baseline(encoded), embed, batch)
+        copies = self.encoded.repeated(len(inputs))
+        with self.retriever.override_embeddings(inputs):
+            return self.retriever.embed(copies)
 
 
-def perturbed(
-    loaded: Retriever, pair: TextPair, side: Side, state: Kept | None = None
-) -> Perturbed:
+class Perturbed(Varied):
     """`pair`'s query or document to perturb, with the other text constant; hold the lock.
 
-    `state` stores the outputs of each call for another pair with the same text, which must make
-    the same calls.
+    `state` stores the outputs of each call of `score` for another pair with the same text, which
+    must make the same calls.
     """
-    retriever = embedded(loaded)
-    query, document = encode(retriever, [pair])
-    encoded, other = (query, document) if side == "query" else (document, query)
-    constant = constant_side(retriever, other)
-    text = varied(retriever, encoded)
-    again = iter(tuple(state.outputs if state else ()))
 
-    def scores(vectors: Representation) -> Tensor:
-        return compare(retriever, vectors, constant, side)
+    def __init__(
+        self, loaded: Retriever, pair: TextPair, side: Side, state: Kept | None = None
+    ) -> None:
+        retriever = embedded(loaded)
+        query, document = encode(retriever, [pair])
+        encoded, other = (query, document) if side == "query" else (document, query)
+        super().__init__(retriever, encoded)
+        self._side, self._state = side, state
+        self._constant = constant_side(retriever, other)
+        self._again = iter(tuple(state.outputs if state else ()))
 
-    def score(inputs: Tensor) -> Tensor:
-        vectors = next(again, None)
+    def compare(self, vectors: Representation) -> Tensor:
+        """Scores [N] of an output of `embed`."""
+        return compare(self.retriever, vectors, self._constant, self._side)
+
+    def score(self, inputs: Tensor) -> Tensor:
+        """Scores [N] of N copies of the text with `inputs` [N, T, H]."""
+        vectors = next(self._again, None)
         if vectors is None:
-            vectors = text.embed(inputs)
-            if state is not None:
-                state.add(vectors)
-        return scores(vectors)
-
-    return Perturbed(
-        text.encoded, text.inputs, text.baseline, text.embed, text.batch, scores, score
-    )
+            vectors = self.embed(inputs)
+            if self._state is not None:
+                self._state.add(vectors)
+        return self.compare(vectors)

@@ -157,11 +157,11 @@ def test_decomposition_is_complete_on_both_sides(two: DenseRetriever, biases: st
 def test_integrated_gradients_add_up_on_both_sides(
     two: DenseRetriever, encoders: dict[str, Encoder]
 ) -> None:
-    from poslens.attribution.methods.perturbation import perturbed
+    from poslens.attribution.methods.perturbation import Perturbed
 
     (result,) = compute(two, "integrated_gradients", PAIR, steps="512")
     for side in ("query", "document"):
-        text = perturbed(two, PAIR, side)
+        text = Perturbed(two, PAIR, side)
         with torch.no_grad():
             gap = float(text.score(text.inputs) - text.score(text.baseline))
         assert values(result, side).sum() == pytest.approx(gap, abs=0.02 * abs(result.score))
