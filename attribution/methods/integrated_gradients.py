@@ -53,10 +53,10 @@ def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) ->
             method=method,
             pair_id=pair.pair_id,
             score=of_document.score,
-            query=query.way.encoded.texts[0],
-            document=document.way.encoded.texts[0],
-            query_scores=query.way.encoded.row(of_query.shares, 0).numpy(),
-            document_scores=document.way.encoded.row(of_document.shares, 0).numpy(),
+            query=query.encoded.texts[0],
+            document=document.encoded.texts[0],
+            query_scores=query.encoded.row(of_query.shares, 0).numpy(),
+            document_scores=document.encoded.row(of_document.shares, 0).numpy(),
             seconds=seconds,
             bias_share=of_document.baseline,
             completeness_error=of_document.error,
@@ -67,13 +67,13 @@ def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) ->
     ]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Text:
-    """The path to one side's text and the model's output at both ends; compared by identity."""
+class _Text(Varied):
+    """One side's text at the end of its path, and the model's output at both ends."""
 
-    way: Varied
-    whole: Representation
-    empty: Representation
+    def __init__(self, retriever: Embedded, encoded: Encoded) -> None:
+        super().__init__(retriever, encoded)
+        with torch.no_grad():
+            self.whole, self.empty = self.embed(self.inputs), self.embed(self.baseline)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +92,13 @@ class _Found:
 def _texts(retriever: Embedded, pairs: Sequence[TextPair], side: Side) -> list[_Text]:
     """The text of each pair. Pairs that share a text share the object, unless it is read together
     with the other side."""
-
-    def read(encoded: Encoded) -> _Text:
-        way = Varied(retriever, encoded)
-        with torch.no_grad():
-            return _Text(way, way.embed(way.inputs), way.embed(way.baseline))
-
     if reads_jointly(retriever):
         both = [retriever.encode_pairs([pair]) for pair in pairs]
-        return [read(query if side == "query" else document) for query, document in both]
+        sides = [query if side == "query" else document for query, document in both]
+        return [_Text(retriever, encoded) for encoded in sides]
     unique, places = distinct([getattr(pair, side) for pair in pairs])
-    texts = [read(separate(retriever).encode_texts([text], side)) for text in unique]
+    apart = separate(retriever)
+    texts = [_Text(retriever, apart.encode_texts([text], side)) for text in unique]
     return [texts[place] for place in places]
 
 
@@ -134,7 +130,7 @@ def _integrated(
         # Captum makes P copies of each point of the path: one forward pass serves all of them.
         points = inputs[0].detach()[::n_pairs].requires_grad_()
         with torch.enable_grad():
-            representation = text.way.embed(points)
+            representation = text.embed(points)
             each: list[Tensor] = []
             for constant in constants:
                 checkpoint()
@@ -145,13 +141,13 @@ def _integrated(
     n_pairs = len(constants)
     method: Any = IntegratedGradients(None, multiply_by_inputs=True)
     method.gradient_func = gradients
-    way = method.attribute(
-        text.way.inputs.expand(n_pairs, -1, -1),
-        baselines=text.way.baseline.expand(n_pairs, -1, -1),
+    path = method.attribute(
+        text.inputs.expand(n_pairs, -1, -1),
+        baselines=text.baseline.expand(n_pairs, -1, -1),
         n_steps=n_steps,
-        internal_batch_size=max(n_pairs, text.way.batch),
+        internal_batch_size=max(n_pairs, text.batch),
     )
-    shares = way.detach().sum(-1, dtype=torch.float32).cpu()
+    shares = path.detach().sum(-1, dtype=torch.float32).cpu()
     with torch.no_grad():
         return [
             _Found(

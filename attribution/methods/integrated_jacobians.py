@@ -9,7 +9,6 @@ sum to s(q, d) - s(q, r_d) - s(r_q, d) + s(r_q, r_d).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -31,18 +30,20 @@ DELTA = 1e-2
 """The completeness error, relative to what has to be distributed, at which `auto` stops."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Path:
+class _Path(Varied):
     """The straight path to one text, with the vectors [H] at its end and at its beginning."""
 
-    way: Varied
-    whole: Tensor
-    empty: Tensor
+    def __init__(self, retriever: Pooled, text: str, side: Side) -> None:
+        super().__init__(retriever, retriever.encode_texts([text], side))
+        with torch.no_grad():
+            self.whole, self.empty = (
+                retriever.directions(self.embed(end))[0] for end in (self.inputs, self.baseline)
+            )
 
     @property
     def delta(self) -> Tensor:
         """Difference of the input embeddings at both ends [T, E]."""
-        return (self.way.inputs - self.way.baseline)[0]
+        return (self.inputs - self.baseline)[0]
 
     @property
     def difference(self) -> Tensor:
@@ -52,8 +53,8 @@ class _Path:
     @property
     def tokens(self) -> slice:
         """The text's tokens among the positions, without padding."""
-        start = self.way.encoded.offsets[0]
-        return slice(start, start + len(self.way.encoded.texts[0]))
+        start = self.encoded.offsets[0]
+        return slice(start, start + len(self.encoded.texts[0]))
 
 
 def attribute(retriever: Pooled, method: Method, pairs: Sequence[TextPair]) -> list[Attribution]:
@@ -73,8 +74,8 @@ def attribute(retriever: Pooled, method: Method, pairs: Sequence[TextPair]) -> l
     with retriever.lock:
         queries, asked = distinct([pair.query for pair in pairs])
         documents, read = distinct([pair.document for pair in pairs])
-        query_paths = [_path(retriever, text, "query") for text in queries]
-        paths = [_path(retriever, text, "document") for text in documents]
+        query_paths = [_Path(retriever, text, "query") for text in queries]
+        paths = [_Path(retriever, text, "document") for text in documents]
         parts: dict[int, tuple[Tensor, Tensor, Tensor | None]] = {}
         if method.params["matrix"] == "yes":
             vectors = [_token_vectors(retriever, path, numbers) for path in query_paths]
@@ -101,8 +102,8 @@ def attribute(retriever: Pooled, method: Method, pairs: Sequence[TextPair]) -> l
                 method=method,
                 pair_id=pair.pair_id,
                 score=score,
-                query=query.way.encoded.texts[0],
-                document=document.way.encoded.texts[0],
+                query=query.encoded.texts[0],
+                document=document.encoded.texts[0],
                 query_scores=of_query[query.tokens].float().cpu().numpy(),
                 document_scores=of_document[document.tokens].float().cpu().numpy(),
                 matrix=None
@@ -131,15 +132,6 @@ def _shared(
         yield from zip(own, rows.split([len(vectors[number]) for number in own]), strict=True)
 
 
-def _path(retriever: Pooled, text: str, side: Side) -> _Path:
-    way = Varied(retriever, retriever.encode_texts([text], side))
-    with torch.no_grad():
-        whole, empty = (
-            retriever.directions(way.embed(end))[0] for end in (way.inputs, way.baseline)
-        )
-    return _Path(way, whole, empty)
-
-
 def _dot(a: Tensor, b: Tensor) -> float:
     return float((a.double() * b.double()).sum())
 
@@ -148,13 +140,13 @@ def _along(retriever: Pooled, path: _Path, n_steps: int) -> Iterator[tuple[Tenso
     """Points of the path [S, T, E], their vectors [S, H] with the graph, and their weights [S], by
     Gauss-Legendre quadrature, a batch at a time."""
     nodes, weights = np.polynomial.legendre.leggauss(n_steps)
-    inputs = path.way.inputs
+    inputs = path.inputs
     at = torch.as_tensor((nodes + 1) / 2, dtype=inputs.dtype, device=inputs.device)
     weight = torch.as_tensor(weights / 2, dtype=inputs.dtype, device=inputs.device)
-    for some, part in zip(at.split(path.way.batch), weight.split(path.way.batch), strict=True):
-        points = (path.way.baseline + some[:, None, None] * path.delta).requires_grad_()
+    for some, part in zip(at.split(path.batch), weight.split(path.batch), strict=True):
+        points = (path.baseline + some[:, None, None] * path.delta).requires_grad_()
         with torch.enable_grad():
-            yield points, retriever.directions(path.way.embed(points)), part
+            yield points, retriever.directions(path.embed(points)), part
 
 
 def _token_vectors(retriever: Pooled, path: _Path, numbers: Sequence[int]) -> Tensor:
