@@ -9,8 +9,7 @@ sequence-to-sequence rerankers and registers both as one family.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -32,12 +31,9 @@ _QUERY, _DOCUMENT = "\ue000", "\ue001"
 """Private-use characters that locate the two texts in a chat template."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """Characters [start, end) of the tokenizer's input that belong to one side's text."""
-
-    start: int
-    end: int
+Placed = tuple[Side, int, int] | None
+"""The place of a token: its side, and its characters [start, end) in that side's text; None if it
+belongs to neither."""
 
 
 class CrossEncoderRetriever(EmbeddingHooks):
@@ -129,18 +125,14 @@ class CrossEncoderRetriever(EmbeddingHooks):
             names = encoding.tokens
             if self.templated:
                 names = self.model.tokenizer.convert_ids_to_tokens(batch["input_ids"][b].tolist())
-                sides = self._by_template(pair, encoding, batch["input_ids"][b])
+                placed = self._by_template(pair, encoding, batch["input_ids"][b])
             else:
-                sides = self._by_sequence(encoding)
-            placed = [i for i in range(begin, end) if (sides[i] or [""])[0] == "document"]
-            split = placed[0] if placed else end
-            for side, start, stop in (("query", begin, split), ("document", split, end)):
-                text = pair.query if side == "query" else pair.document
-                tokens = tuple(place(names[i], sides[i], side, text) for i in range(start, stop))
-                full = self._require_text(side, tokens)
+                placed = self._by_sequence(encoding)
+            for side, start, text, tokens in self._sides(pair, names, placed, begin, end):
+                full = sum(not token.is_special for token in tokens)
                 if end - begin >= self.max_length:
                     full += self._unread(text, max(t.end for t in tokens))
-                encoded[side].append((TokenizedText.of(tokens, full, self.max_length), start))  # type: ignore[index]
+                encoded[side].append((TokenizedText.of(tokens, full, self.max_length), start))
         features = {
             key: value.to(self.device) if isinstance(value, Tensor) else value
             for key, value in batch.items()
@@ -151,44 +143,65 @@ class CrossEncoderRetriever(EmbeddingHooks):
         )
         return query, document
 
-    def _by_sequence(self, encoding: Any) -> list[tuple[str, int, int] | None]:
-        """Side and characters of each token of a pair that the tokenizer joined."""
-        names = {0: "query", 1: "document"}
+    def _sides(
+        self, pair: TextPair, names: Sequence[str], placed: Sequence[Placed], begin: int, end: int
+    ) -> Iterator[tuple[Side, int, str, list[Token]]]:
+        """Both sides, with the position at which their tokens begin, their text and their tokens,
+        from the names and places of the tokens from `begin` to `end`.
+
+        Raises:
+            UserError: a side has no text tokens.
+        """
+        of_document = (i for i in range(begin, end) if (placed[i] or [""])[0] == "document")
+        split = next(of_document, end)
+        sides: tuple[tuple[Side, str, int, int], ...] = (
+            ("query", pair.query, begin, split),
+            ("document", pair.document, split, end),
+        )
+        for side, text, start, stop in sides:
+            tokens = []
+            for name, place in zip(names[start:stop], placed[start:stop], strict=True):
+                if place is None or place[0] != side or place[2] <= 0:
+                    tokens.append(Token(name, 0, 0, is_special=True))
+                else:
+                    tokens.append(Token(name, max(place[1], 0), min(place[2], len(text))))
+            if all(token.is_special for token in tokens):
+                raise UserError(
+                    f"The {side} has no token that {self.name} reads as text: type a word, or "
+                    "shorten the other text."
+                )
+            yield side, start, text, tokens
+
+    def _by_sequence(self, encoding: Any) -> list[Placed]:
+        """The place of each token of a pair that the tokenizer joined."""
+        names: dict[int, Side] = {0: "query", 1: "document"}
         shift = {0: len(self.prompt), 1: 0}
         return [
             None if number is None else (names[number], a - shift[number], z - shift[number])
             for number, (a, z) in zip(encoding.sequence_ids, encoding.offsets, strict=True)
         ]
 
-    def _by_template(
-        self, pair: TextPair, encoding: Any, ids: Tensor
-    ) -> list[tuple[str, int, int] | None]:
-        """Side and characters of each token of a pair inside a chat template."""
+    def _by_template(self, pair: TextPair, encoding: Any, ids: Tensor) -> list[Placed]:
+        """The place of each token of a pair inside a chat template."""
         probe, rendered = self._rendered(_QUERY, _DOCUMENT), self._rendered(*_texts(pair))
         query, document = probe.find(_QUERY), probe.find(_DOCUMENT)
-        middle = document - query - 1
-        first = _Span(query, query + len(pair.query))
-        second = _Span(first.end + middle, first.end + middle + len(pair.document))
+        query_end = query + len(pair.query)
+        start = document - 1 + len(pair.query)  # the mark in the probe's query takes one
+        document_end = start + len(pair.document)
         if (
             query < 0
-            or middle < 0
-            or rendered[first.start : first.end] != pair.query
-            or rendered[second.start : second.end] != pair.document
+            or document <= query
+            or rendered[query:query_end] != pair.query
+            or rendered[start:document_end] != pair.document
         ):
             raise UserError(
                 f"{self.name} has a chat template that changes the texts or puts the document "
                 "first: use a reranker whose template keeps them, query before document."
             )
-        sides: list[tuple[str, int, int] | None] = []
-        for a, z in encoding.offsets:
-            side = None
-            for name, span in (("query", first), ("document", second)):
-                if a < span.end and z > span.start and z > a:
-                    side = (name, a - span.start, z - span.start)
-            sides.append(side)
+        sides = placed_in(encoding.offsets, (query, query_end), (start, document_end))
         if encoding.ids != ids.tolist():
             # Truncated texts end with the template's last tokens again.
-            end = self._template_end(rendered, second.end, ids.tolist())
+            end = self._template_end(rendered, document_end, ids.tolist())
             sides[len(sides) - end :] = [None] * end
         return sides
 
@@ -236,19 +249,6 @@ class CrossEncoderRetriever(EmbeddingHooks):
             verbose=False,
         )
 
-    def _require_text(self, side: str, tokens: Sequence[Token]) -> int:
-        """The number of text tokens of one side.
-
-        Raises:
-            UserError: there are none.
-        """
-        if n := sum(not token.is_special for token in tokens):
-            return n
-        raise UserError(
-            f"The {side} has no token that {self.name} reads as text: type a word, or shorten the "
-            "other text."
-        )
-
     def embed(self, encoded: Encoded) -> Tensor:
         """The scores [B], with gradients if the caller enables them."""
         return _relevance(self.model(dict(encoded.features))["scores"])
@@ -283,9 +283,17 @@ def _relevance(scores: Tensor) -> Tensor:
     return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores[:, 0]
 
 
-def place(name: str, placed: tuple[str, int, int] | None, side: str, text: str) -> Token:
-    """A token from its side and characters in `placed`; special if it does not belong to the text
-    of `side`."""
-    if placed is None or placed[0] != side or placed[2] <= 0:
-        return Token(name, 0, 0, is_special=True)
-    return Token(name, max(placed[1], 0), min(placed[2], len(text)))
+def placed_in(
+    offsets: Iterable[tuple[int, int]], query: tuple[int, int], document: tuple[int, int]
+) -> list[Placed]:
+    """The place of each token of an input that has the query and the document at these
+    characters."""
+    placed: list[Placed] = []
+    sides: tuple[tuple[Side, tuple[int, int]], ...] = (("query", query), ("document", document))
+    for a, z in offsets:
+        place: Placed = None
+        for side, (start, end) in sides:
+            if a < end and z > start and z > a:
+                place = (side, a - start, z - start)
+        placed.append(place)
+    return placed

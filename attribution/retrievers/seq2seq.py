@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.base import LibraryCheck
-from poslens.attribution.retrievers.cross_encoder import CrossEncoderRetriever, place
+from poslens.attribution.retrievers.cross_encoder import CrossEncoderRetriever, Placed, placed_in
 from poslens.attribution.retrievers.embedding_hooks import require_vectors
 from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.retrievers.family import Capability, Family, Placement, register
@@ -113,16 +113,10 @@ class Seq2SeqRetriever(CrossEncoderRetriever):
         rows: list[list[int]] = []
         token_lists: dict[Side, list[TokenizedText]] = {"query": [], "document": []}
         for pair in pairs:
-            ids, sides, full = self._row(pair)
+            ids, placed, full = self._row(pair)
             names = self.model.tokenizer.convert_ids_to_tokens(ids)
-            placed = [i for i, side in enumerate(sides) if side and side[0] == "document"]
-            split = placed[0] if placed else len(ids)
             rows.append(ids)
-            for part, start, stop in (("query", 0, split), ("document", split, len(ids))):
-                text = pair.query if part == "query" else pair.document
-                tokens = tuple(place(names[i], sides[i], part, text) for i in range(start, stop))
-                self._require_text(part, tokens)
-                side: Side = "query" if part == "query" else "document"
+            for side, _, _, tokens in self._sides(pair, names, placed, 0, len(ids)):
                 token_lists[side].append(TokenizedText.of(tokens, full[side], self.max_length))
         longest = max(map(len, rows))
         padding = self.model.tokenizer.pad_token_id or 0
@@ -136,22 +130,14 @@ class Seq2SeqRetriever(CrossEncoderRetriever):
             Encoded(features, tuple(token_lists["document"]), offsets),
         )
 
-    def _row(
-        self, pair: TextPair
-    ) -> tuple[list[int], list[tuple[str, int, int] | None], dict[Side, int]]:
-        """Token ids, side and characters of each, and the number of tokens of each whole text."""
+    def _row(self, pair: TextPair) -> tuple[list[int], list[Placed], dict[Side, int]]:
+        """Token ids, the place of each, and the number of tokens of each whole text."""
         query = len(_BEFORE)
         document = query + len(pair.query) + len(_BETWEEN)
         end = document + len(pair.document)
         whole = self._placed_tokens(prompted(pair), special=True)
-        sides: list[tuple[str, int, int] | None] = []
-        for a, z in whole["offset_mapping"]:
-            side = None
-            if z > a and a < document - len(_BETWEEN) and z > query:
-                side = ("query", a - query, z - query)
-            elif z > a and a < end and z > document:
-                side = ("document", a - document, z - document)
-            sides.append(side)
+        query_end = document - len(_BETWEEN)
+        sides = placed_in(whole["offset_mapping"], (query, query_end), (document, end))
         full: dict[Side, int] = {
             "query": sum(side is not None and side[0] == "query" for side in sides),
             "document": sum(side is not None and side[0] == "document" for side in sides),
