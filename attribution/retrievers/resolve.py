@@ -276,7 +276,7 @@ def _locate(name: str, source: str, code: bool) -> ModelFiles:
         return ModelFiles(Path(rest))
     if kind == "fetch":
         folder = data_folder() / "models" / name
-        if not all((folder / part).is_file() for part in ("modules.json", "model.safetensors")):
+        if not is_fetched(folder):
             raise _not_fetched(name)
         return ModelFiles(folder)
     return ModelFiles(_from_hub(name, rest, code))
@@ -287,6 +287,11 @@ def comes_packaged(spec: RetrieverSpec) -> bool:
     requirements install."""
     kind, _, rest = spec.source.partition(":")
     return kind == "package" or (kind == "adapter" and comes_packaged(presets()[rest]))
+
+
+def is_fetched(folder: Path) -> bool:
+    """Whether this folder of a `fetch:` preset is complete."""
+    return (folder / "modules.json").is_file() and (folder / "model.safetensors").is_file()
 
 
 def _not_fetched(name: str) -> UserError:

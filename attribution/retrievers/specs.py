@@ -358,14 +358,12 @@ def with_settings(
         max_length = query_max_length = None
     if max_length is not None and spec.max_length is not None:
         max_length = min(max_length, spec.max_length)
-    return replace(
-        spec,
-        max_length=max_length if max_length is not None else spec.max_length,
-        query_max_length=query_max_length
-        if query_max_length is not None
-        else spec.query_max_length,
-        query_prompt=query_prompt if query_prompt is not None else spec.query_prompt,
-    )
+    settings: dict[str, Any] = {
+        "max_length": max_length,
+        "query_max_length": query_max_length,
+        "query_prompt": query_prompt,
+    }
+    return replace(spec, **{key: value for key, value in settings.items() if value is not None})
 
 
 def weights_absent(name: str) -> UserError:
