@@ -26,20 +26,11 @@ def expanded(path: str | Path) -> Path:
         ) from error
 
 
-def is_folder(path: str | Path) -> bool:
-    """Whether `path` is a folder; False for an invalid path, such as a name of 300 characters."""
-    try:
-        return Path(path).is_dir()
-    except (OSError, ValueError):
-        return False
+is_folder = os.path.isdir
+"""Whether a path is a folder; False for an invalid path, such as a name of 300 characters."""
 
-
-def exists(path: str | Path) -> bool:
-    """Whether `path` exists; False for an invalid path."""
-    try:
-        return Path(path).exists()
-    except (OSError, ValueError):
-        return False
+exists = os.path.exists
+"""Whether a path exists; False for an invalid path."""
 
 
 class IrregularFileError(OSError):
