@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeGuard, cast
 
@@ -18,6 +18,7 @@ from torch import Tensor
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.text import MAX_CHARACTERS
 from poslens.attribution.types import Array, Side, TextPair, TokenizedText
 
 
@@ -138,6 +139,38 @@ class Additive(Retriever, Protocol):
     ) -> Iterator[ExactScore]:
         """The score of each pair (indices of a query and a document) as a sum over pairs of tokens;
         each text is read once."""
+
+
+class WordInputs:
+    """Words as the inputs of a model that reads texts: the "input embedding" of a word is 1 if it
+    is in the text and 0 if it is removed, so code that perturbs embeddings works on texts."""
+
+    device = torch.device("cpu")
+    max_length = MAX_CHARACTERS  # no context limit, or an unknown one
+    input_type = torch.float32
+
+    def __init__(self, spec: RetrieverSpec) -> None:
+        self.spec, self.name, self.family = spec, spec.name, spec.family
+        self.lock = threading.RLock()
+        self._read: Tensor | None = None
+
+    def input_embeddings(self, encoded: Encoded) -> Tensor:
+        """A one for each word [B, T, 1]."""
+        width = max(len(text) for text in encoded.texts)
+        return torch.ones(len(encoded.texts), width, 1, dtype=self.input_type)
+
+    def baseline(self, encoded: Encoded) -> Tensor:
+        """A zero for each word [B, T, 1]."""
+        return torch.zeros_like(self.input_embeddings(encoded))
+
+    @contextmanager
+    def override_embeddings(self, inputs: Tensor) -> Iterator[None]:
+        """Context in which texts are read without the words that are 0 in `inputs` [B, T, 1]."""
+        self._read = inputs
+        try:
+            yield
+        finally:
+            self._read = None
 
 
 def reads_jointly(retriever: Retriever) -> TypeGuard[Joint]:

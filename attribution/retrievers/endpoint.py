@@ -8,9 +8,7 @@ full stop.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -19,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from poslens.attribution.errors import Unavailable, UserError
-from poslens.attribution.retrievers.base import LibraryCheck
+from poslens.attribution.retrievers.base import LibraryCheck, WordInputs
 from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.retrievers.endpoint_address import address_of
 from poslens.attribution.retrievers.endpoint_client import TOLERANCE, EndpointClient, client_of
@@ -45,46 +43,15 @@ class Scores(Protocol):
         """Scores [n] of documents for a query, in their order."""
 
 
-class _Endpoint:
-    """Code shared by both kinds: words as tokens, and texts without some of their words.
-
-    The "input embedding" of a word is 1 if it is in the text and 0 if it is removed, as for BM25,
-    so code that perturbs embeddings works on texts.
-    """
+class _Endpoint(WordInputs):
+    """Code shared by both kinds: words as tokens, and texts without some of their words."""
 
     precision = "unknown"
-    device = torch.device("cpu")
-    max_length = MAX_CHARACTERS
     weight_bytes = 0
-
-    def __init__(self, spec: RetrieverSpec) -> None:
-        self.spec = spec
-        self.name = spec.name
-        self.family = spec.family
-        self.lock = threading.RLock()
-        self._read: Tensor | None = None
 
     def max_length_of(self, side: Side) -> int:
         """Unknown, because the server truncates: the maximum length of a text."""
         return self.max_length
-
-    def input_embeddings(self, encoded: Encoded) -> Tensor:
-        """A one for each word [B, T, 1]."""
-        width = max(len(text) for text in encoded.texts)
-        return torch.ones(len(encoded.texts), width, 1)
-
-    def baseline(self, encoded: Encoded) -> Tensor:
-        """A zero for each word [B, T, 1]."""
-        return torch.zeros_like(self.input_embeddings(encoded))
-
-    @contextmanager
-    def override_embeddings(self, inputs: Tensor) -> Iterator[None]:
-        """Context in which texts are sent without the words that are 0 in `inputs` [B, T, 1]."""
-        self._read = inputs
-        try:
-            yield
-        finally:
-            self._read = None
 
     def _tokens(self, text: str, side: Side) -> TokenizedText:
         tokens = tuple(Token(text[a:b], a, b) for a, b in words(text))

@@ -12,11 +12,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import threading
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import redirect_stderr
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
@@ -28,7 +27,7 @@ import torch
 from torch import Tensor
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.retrievers.base import ExactScore, LibraryCheck
+from poslens.attribution.retrievers.base import ExactScore, LibraryCheck, WordInputs
 from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.retrievers.family import Capability, Family, Placement, register
 from poslens.attribution.retrievers.specs import STEMMED, STEMMER, ModelFiles, RetrieverSpec
@@ -178,37 +177,22 @@ def folded(word: str) -> str:
     return _APOSTROPHE.sub("'", unicodedata.normalize("NFC", plain))
 
 
-class LexicalRetriever:
+class LexicalRetriever(WordInputs):
     """BM25 with the interface of a neural retriever.
 
-    The "input embedding" of a word is 1 if the word counts and 0 if it is removed, so occlusion and
-    deletion work. A removed word leaves a gap, as padding does; length and statistics remain those
-    of the text.
+    A removed word leaves a gap, as padding does; length and statistics remain those of the text.
     """
 
-    family = "lexical"
+    precision = "float64"
+    input_type = torch.float64
 
     def __init__(self, spec: RetrieverSpec, files: ModelFiles) -> None:
         config = json.loads((files.folder / "config.json").read_text(encoding="utf-8"))
-        self.spec = spec
-        self.name = spec.name
-        self.precision = "float64"
-        self.lock = threading.RLock()
+        super().__init__(spec)
         self.k1, self.b = float(config["k1"]), float(config["b"])
         corpus = corpus_of(spec)
         self._stemmed = _source_parts(spec)[0] == STEMMED
         self.statistics = _statistics(_documents(corpus), self._stemmed) if corpus else None
-        self._read: Tensor | None = None
-
-    @property
-    def device(self) -> torch.device:
-        """Always the CPU."""
-        return torch.device("cpu")
-
-    @property
-    def max_length(self) -> int:
-        """BM25 has no context limit: the maximum length of a text."""
-        return MAX_CHARACTERS
 
     @property
     def weight_bytes(self) -> int:
@@ -239,27 +223,11 @@ class LexicalRetriever:
         """The words of a text in order, in the form in which this model compares them."""
         return _normalized(text, self._stemmed)
 
-    def input_embeddings(self, encoded: Encoded) -> Tensor:
-        """A one for each word [1, T, 1]."""
-        return torch.ones(1, len(self._words(encoded)), 1, dtype=torch.float64)
-
-    def baseline(self, encoded: Encoded) -> Tensor:
-        """A zero for each word [1, T, 1]."""
-        return torch.zeros_like(self.input_embeddings(encoded))
-
-    @contextmanager
-    def override_embeddings(self, inputs: Tensor) -> Iterator[None]:
-        """Context in which words count as much as `inputs` [N, T, 1] states."""
-        self._read = inputs
-        try:
-            yield
-        finally:
-            self._read = None
-
     def embed(self, encoded: Encoded) -> Bag:
         """The counts of the text's words."""
         words = self._words(encoded)
-        counted = self.input_embeddings(encoded) if self._read is None else self._read
+        ones = torch.ones(1, len(words), 1, dtype=self.input_type)
+        counted = ones if self._read is None else self._read
         terms = tuple(dict.fromkeys(words))
         number = {term: n for n, term in enumerate(terms)}
         belongs = torch.zeros(len(words), len(terms), dtype=torch.float64)
