@@ -5,7 +5,7 @@ is needed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +22,9 @@ LEAST = 8
 share each layer's attention weights, whose size grows with the square of the text's length."""
 
 
-def _rows(document: Read, vectors: Tensor, steps: Steps) -> tuple[Tensor, Tensor]:
+def _rows(document: Read, vectors: Tensor, advance: Callable[[int], None]) -> tuple[Tensor, Tensor]:
     """Products of `vectors` [K, H] with each token's share of one document's vector [K, D] and with
-    the constants' share [K]; `steps` advances by one per vector."""
+    the constants' share [K]; `advance` is called with the number of vectors that are done."""
     leaves = document.leaves
     rows, constants = [], []
     # As many tokens as a batch has: more at a time exceed the processor's caches.
@@ -38,26 +38,9 @@ def _rows(document: Read, vectors: Tensor, steps: Steps) -> tuple[Tensor, Tensor
         products = torch.einsum("kth,th->kt", gradients[:, 0], leaves[0].detach()[0])
         rows.append(sum((c[:, 0] for c in credited), products))
         constants.append(bias[:, 0])
-        steps.done(len(part))
+        advance(len(part))
     wide = torch.float64 if leaves[0].dtype == torch.float64 else torch.float32
     return torch.cat(rows).to(wide).cpu(), torch.cat(constants).to(wide).cpu()
-
-
-class Steps:
-    """Progress of matrices: a step is a query token's backward pass through a document, and the
-    document's forward pass counts as one step too."""
-
-    def __init__(self, total: int) -> None:
-        self._total, self._n = total, 0
-
-    def done(self, n: int) -> None:
-        """Advance by so many steps.
-
-        Raises:
-            Stopped: as `checkpoint`.
-        """
-        self._n += n
-        checkpoint(self._n / self._total)
 
 
 def share_matrices(
@@ -86,15 +69,22 @@ def share_matrices(
     documents: list[Read] = []
     rows: dict[int, Tensor] = {}
     columns: dict[int, Tensor] = {}
-    steps = Steps(len(unique) + sum(len(vectors[at]) for at in asked_at))
-    steps.done(0)
+    # A step is a query token's backward pass through a document, or a document's forward pass.
+    total, done = len(unique) + sum(len(vectors[at]) for at in asked_at), 0
+
+    def advance(steps: int) -> None:
+        nonlocal done
+        done += steps
+        checkpoint(done / total)
+
+    advance(0)
     for place, text in enumerate(unique):
         document = read(text, "document")
-        steps.done(1)
+        advance(1)
         mine = [pair for pair, at in enumerate(known_at) if at == place]
         each = [vectors[asked_at[pair]] for pair in mine]
         for arrays, parts in zip(
-            (rows, columns), _rows(document, torch.cat(each), steps), strict=True
+            (rows, columns), _rows(document, torch.cat(each), advance), strict=True
         ):
             arrays.update(zip(mine, parts.split([len(values) for values in each]), strict=True))
         documents.append(document.detached())

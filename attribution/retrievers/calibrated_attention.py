@@ -332,13 +332,13 @@ def _by_block(
     length = int(real.sum(-1).max())
     for begin in range(0, length, calibrator.calibration.block):
         part = slice(begin, min(begin + calibrator.calibration.block, length))
-        allowed, own, seen = _part_of_mask(mask, part)
+        own, seen = _part_of_mask(mask, part)
         values = _plain_attention(
             module,
             query,
             key[:, :, part],
             value[:, :, part],
-            own if allowed is None else allowed,
+            own,
             is_causal=False,
             **rest,
             **({} if bias is None else {"position_bias": bias[..., part]}),
@@ -354,20 +354,18 @@ def _by_block(
     return total / (count.clamp_min(1) if isinstance(count, Tensor) else count)
 
 
-def _part_of_mask(
-    mask: Tensor | None, part: slice
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+def _part_of_mask(mask: Tensor | None, part: slice) -> tuple[Tensor | None, Tensor | None]:
     """A mask for one block, boolean or additive like the full mask, and the rows that can attend
     to any of its keys [B, 1 or A, T, 1]. A row with no visible key is unmasked, because softmax
     over nothing is NaN; its weight of 0 cancels the result."""
     if mask is None:
-        return None, None, None
+        return None, None
     own = mask[..., part]
-    allowed = own if own.dtype == torch.bool else own > torch.finfo(own.dtype).min / 2
-    seen = allowed.any(-1, keepdim=True)
     if own.dtype == torch.bool:
-        return own | ~seen, None, seen
-    return None, torch.where(seen, own, 0.0), seen
+        seen = own.any(-1, keepdim=True)
+        return own | ~seen, seen
+    seen = (own > torch.finfo(own.dtype).min / 2).any(-1, keepdim=True)
+    return torch.where(seen, own, 0.0), seen
 
 
 def _turned(values: Tensor, places: Tensor, dim: int) -> Tensor:

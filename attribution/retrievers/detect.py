@@ -47,16 +47,15 @@ def with_detected_family(spec: RetrieverSpec, folder: Path) -> RetrieverSpec:
     if not spec.source.startswith("hub:") or spec.family != "dense" or spec.base in presets():
         return spec
     family = family_of_folder(folder)
-    if family is not dense.FAMILY and spec.pooling is not None:
-        raise UserError(
-            f"{spec.base} is a {family.title} model, which has no pooling to replace: "
-            f"remove the suffix after {spec.base}."
-        )
-    if family is not dense.FAMILY and spec.calibration is not None:
-        raise UserError(
-            f"{spec.base} is a {family.title} model, whose attention cannot be calibrated: "
-            f"remove the suffix after {spec.base}."
-        )
+    for setting, reason in (
+        (spec.pooling, "which has no pooling to replace"),
+        (spec.calibration, "whose attention cannot be calibrated"),
+    ):
+        if family is not dense.FAMILY and setting is not None:
+            raise UserError(
+                f"{spec.base} is a {family.title} model, {reason}: remove the suffix after "
+                f"{spec.base}."
+            )
     return replace(spec, family=family.name)
 
 

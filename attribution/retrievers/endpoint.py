@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -207,15 +207,13 @@ class RerankEndpoint(_Endpoint):
         return _steady(self.name, abs(together - alone) / max(abs(alone), 1.0), "score")
 
 
-def _steady(name: str, distance: float, compared: str) -> LibraryCheck:
+def _steady(name: str, distance: float, compared: Literal["embedding", "score"]) -> LibraryCheck:
     if distance > TOLERANCE:
         raise Unavailable(
             f"{name} answers differently for a text alone than in a batch (by "
             f"{distance:.1%}), so its results do not depend on the text only: check the server."
         )
-    return LibraryCheck(
-        distance, "embedding" if compared == "embedding" else "score", "another request"
-    )
+    return LibraryCheck(distance, compared, "another request")
 
 
 def _client(spec: RetrieverSpec) -> EndpointClient:
