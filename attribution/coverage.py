@@ -95,8 +95,8 @@ def _batch(retriever: Retriever, pairs: Sequence[TextPair]) -> list[Coverage]:
 def _unknown_id(retriever: Retriever) -> int | None:
     """The id of unknown tokens; None if the vocabulary covers everything (bytes, BM25)."""
     encoder = getattr(retriever, "encoder", None)
-    model = encoder("document") if encoder else getattr(retriever, "model", None)
-    return getattr(getattr(model, "tokenizer", None), "unk_token_id", None)
+    unknown: int | None = encoder("document").tokenizer.unk_token_id if encoder else None
+    return unknown
 
 
 def _coverage(text: TokenizedText, unknown: int, evidence: EvidenceSpan | None) -> Coverage:

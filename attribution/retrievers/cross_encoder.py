@@ -85,23 +85,12 @@ class CrossEncoderRetriever(EmbeddingHooks):
         return self.embeddings
 
     @property
-    def device(self) -> torch.device:
-        """The device of the model."""
-        device: torch.device = self.model.device
-        return device
-
-    @property
     def max_length(self) -> int:
         """Context limit for query and document together, including special tokens."""
         positions = n_positions(self.backbone.config, self.__dict__.get("entry"))
         # A tokenizer without a limit states a number beyond any text.
         limits = (self.model.max_seq_length, positions)
         return min((int(limit) for limit in limits if limit and limit < 1e9), default=512)
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the weights."""
-        return sum(p.numel() * p.element_size() for p in self.model.parameters())
 
     def encode_pairs(self, pairs: Sequence[TextPair]) -> tuple[Encoded, Encoded]:
         """Tokenize exactly as sentence-transformers does, with offsets into each text.

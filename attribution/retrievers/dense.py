@@ -140,23 +140,9 @@ class DenseRetriever(EmbeddingHooks):
             else self.embeddings
         )
 
-    def _tokenizer_of(self, side: Side) -> Any:
-        return self.encoder(side).tokenizer
-
     def entry_of(self, side: Side) -> nn.Module:
         """The module in which the encoder of one side begins."""
         return self._query.entry if self._query is not None and side == "query" else self.entry
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the model."""
-        return self.model.device
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of all weights."""
-        encoders = [self.model] if self._query is None else [self.model, self._query.model]
-        return sum(p.numel() * p.element_size() for e in encoders for p in e.parameters())
 
     @property
     def max_length(self) -> int:
@@ -236,7 +222,7 @@ class DenseRetriever(EmbeddingHooks):
                 max_length=self.max_length_of(side),
             )
         require_vectors(self.name, batch["input_ids"], self.embeddings_of(side))
-        tokenizer = self._tokenizer_of(side)
+        tokenizer = self.encoder(side).tokenizer
         # The tokenizer counts an unknown word as special; here it is a word.
         return batch, set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
 

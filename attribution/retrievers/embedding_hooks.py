@@ -32,8 +32,21 @@ class EmbeddingHooks(ABC):
         """The word embeddings of one side."""
         return self.embeddings
 
-    def _tokenizer_of(self, side: Side) -> Any:
-        return self.model.tokenizer
+    def encoder(self, side: Side) -> Any:
+        """The model that reads texts of one side."""
+        return self.model
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the model."""
+        device: torch.device = self.model.device
+        return device
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights."""
+        models = {self.encoder("query"), self.encoder("document")}
+        return sum(p.numel() * p.element_size() for model in models for p in model.parameters())
 
     def input_embeddings(self, encoded: Encoded) -> Tensor:
         """Word embeddings [B, T, H] before position embeddings are added; detached."""
@@ -45,7 +58,7 @@ class EmbeddingHooks(ABC):
         """The batch's word embeddings [B, T, H] with the padding token's embedding in place of
         every text token of `encoded.texts`; special tokens stay."""
         inputs = self.input_embeddings(encoded).clone()
-        tokenizer = self._tokenizer_of(encoded.side)
+        tokenizer = self.encoder(encoded.side).tokenizer
         stand_in = tokenizer.pad_token_id
         if stand_in is None:
             stand_in = tokenizer.eos_token_id or 0
