@@ -117,7 +117,11 @@ class DenseRetriever(EmbeddingHooks):
 
     def encoder(self, side: Side) -> SentenceTransformer:
         """The model that embeds texts of one side."""
-        return self._query.model if self._query is not None and side == "query" else self.model
+        return self._of(side).model
+
+    def _of(self, side: Side) -> _Encoder | DenseRetriever:
+        """Model, embeddings and entry of one side."""
+        return self._query if self._query is not None and side == "query" else self
 
     def _prompt(self, side: Side, override: str | None) -> str:
         own = self.encoder(side).prompts
@@ -134,15 +138,11 @@ class DenseRetriever(EmbeddingHooks):
 
     def embeddings_of(self, side: Side) -> nn.Module:
         """The word embeddings of one side."""
-        return (
-            self._query.embeddings
-            if self._query is not None and side == "query"
-            else self.embeddings
-        )
+        return self._of(side).embeddings
 
     def entry_of(self, side: Side) -> nn.Module:
         """The module in which the encoder of one side begins."""
-        return self._query.entry if self._query is not None and side == "query" else self.entry
+        return self._of(side).entry
 
     @property
     def max_length(self) -> int:
