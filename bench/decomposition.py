@@ -48,8 +48,8 @@ from poslens.attribution.methods import decomposition, make_method
 from poslens.attribution.methods.matrix import share_matrices
 from poslens.attribution.methods.propagation import propagate
 from poslens.attribution.methods.shares import shares
+from poslens.attribution.retrievers.base import Encoded
 from poslens.attribution.retrievers.dense import DenseRetriever
-from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.retrievers.specs import RetrieverSpec

@@ -32,8 +32,8 @@ from poslens.attribution import datasets
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.datasets.types import spread_evenly
 from poslens.attribution.pairs import Pairs
+from poslens.attribution.retrievers.base import Encoded
 from poslens.attribution.retrievers.dense import DenseRetriever
-from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.cache.storage.files import set_fallback
 from poslens.compute.compute import Compute

@@ -25,8 +25,8 @@ from bench.timing import interleaved, ratio
 from poslens.attribution.methods import make_method, saliency
 from poslens.attribution.methods.gradients import explain_side, read_once
 from poslens.attribution.methods.passes import Read, one_round
+from poslens.attribution.retrievers.base import Encoded
 from poslens.attribution.retrievers.dense import DenseRetriever
-from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.types import TextPair

@@ -20,8 +20,7 @@ from poslens.attribution.curves.positions import (
     curve_params,
 )
 from poslens.attribution.errors import UserError
-from poslens.attribution.retrievers.base import Retriever
-from poslens.attribution.retrievers.encoded import Encoded
+from poslens.attribution.retrievers.base import Encoded, Retriever
 from poslens.attribution.retrievers.family import Capability, Family
 from poslens.attribution.types import Attribution, Method, TextPair
 

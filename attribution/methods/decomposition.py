@@ -33,10 +33,9 @@ from poslens.attribution.methods.passes import (
 )
 from poslens.attribution.methods.propagation import bert_layers, propagate
 from poslens.attribution.methods.shares import BIASES, Shares, read_linear, shares_of
-from poslens.attribution.retrievers.base import Retriever, encode
+from poslens.attribution.retrievers.base import Encoded, Retriever, encode
 from poslens.attribution.retrievers.cross_encoder import CrossEncoderRetriever
 from poslens.attribution.retrievers.dense import DenseRetriever
-from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.retrievers.family import Capability
 from poslens.attribution.types import Attribution, Method, TextPair
 

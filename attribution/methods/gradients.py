@@ -15,8 +15,7 @@ from poslens.attribution.methods.passes import (
     one_round,
     texts_of,
 )
-from poslens.attribution.retrievers.base import Embedded, compare, reads_jointly, separate
-from poslens.attribution.retrievers.encoded import Encoded
+from poslens.attribution.retrievers.base import Embedded, Encoded, compare, reads_jointly, separate
 from poslens.attribution.types import Attribution, Method, TextPair
 
 Score = Callable[..., Tensor]

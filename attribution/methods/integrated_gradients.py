@@ -16,12 +16,12 @@ from poslens.attribution.methods.passes import distinct
 from poslens.attribution.methods.perturbation import Varied
 from poslens.attribution.retrievers.base import (
     Embedded,
+    Encoded,
     Representation,
     compare,
     reads_jointly,
     separate,
 )
-from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.retrievers.family import Capability
 from poslens.attribution.types import Attribution, Method, Side, TextPair
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from poslens.attribution.batching import batch_tokens, checkpoint
 from poslens.attribution.methods.passes import Read, distinct, one_round
 from poslens.attribution.methods.shares import Shares, read_linear
+from poslens.attribution.retrievers.base import Encoded
 from poslens.attribution.retrievers.dense import DenseRetriever
-from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.types import Side, TextPair
 
 LEAST = 8

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from poslens.attribution.batching import batch_tokens, checkpoint
-from poslens.attribution.retrievers.base import Representation, Separate
-from poslens.attribution.retrievers.encoded import Encoded
+from poslens.attribution.retrievers.base import Encoded, Representation, Separate
 from poslens.attribution.types import Side, TextPair
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from poslens.attribution.batching import checkpoint
 from poslens.attribution.retrievers.base import (
     Embedded,
+    Encoded,
     Representation,
     Retriever,
     compare,
@@ -16,7 +17,6 @@ from poslens.attribution.retrievers.base import (
     embedded,
     encode,
 )
-from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.retrievers.scoring import size
 from poslens.attribution.types import Side, TextPair
 

@@ -19,8 +19,7 @@ from torch import Tensor
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods.base import Clock, MethodEntry, build_batch, register
 from poslens.attribution.methods.passes import distinct
-from poslens.attribution.retrievers.base import Pooled
-from poslens.attribution.retrievers.encoded import Encoded
+from poslens.attribution.retrievers.base import Encoded, Pooled
 from poslens.attribution.retrievers.family import Capability
 from poslens.attribution.types import Attribution, Method, TextPair, TokenizedText
 

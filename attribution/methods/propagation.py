@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.base import Encoded
 from poslens.attribution.retrievers.calibrated_attention import Calibrator, calibrate, calibrator_of
 from poslens.attribution.retrievers.dense import DenseRetriever
-from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.types import Side
 
 MAX_TOKENS = 512

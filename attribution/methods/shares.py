@@ -13,8 +13,8 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.methods.gradients import times_gradient
 from poslens.attribution.methods.linearised import dependent, linearised
 from poslens.attribution.methods.passes import Read, Rounds, one_round
+from poslens.attribution.retrievers.base import Encoded
 from poslens.attribution.retrievers.dense import DenseRetriever
-from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.types import Side
 
 BIASES = ("explicit", "decompx", "absdot")

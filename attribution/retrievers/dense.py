@@ -12,14 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.retrievers.base import LibraryCheck
+from poslens.attribution.retrievers.base import Encoded, LibraryCheck
 from poslens.attribution.retrievers.embedding_hooks import (
     EmbeddingHooks,
     n_positions,
     require_offsets,
     require_vectors,
 )
-from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.retrievers.family import Capability, Family, Placement, register
 from poslens.attribution.retrievers.specs import ModelFiles, RetrieverSpec
 from poslens.attribution.types import Side, TextPair, TokenizedText

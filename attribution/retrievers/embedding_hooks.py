@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.retrievers.encoded import Encoded
+from poslens.attribution.retrievers.base import Encoded
 from poslens.attribution.types import Side
 
 

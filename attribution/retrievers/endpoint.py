@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from poslens.attribution.errors import Unavailable, UserError
-from poslens.attribution.retrievers.base import LibraryCheck, WordInputs
-from poslens.attribution.retrievers.encoded import Encoded
+from poslens.attribution.retrievers.base import Encoded, LibraryCheck, WordInputs
 from poslens.attribution.retrievers.endpoint_address import address_of
 from poslens.attribution.retrievers.endpoint_client import TOLERANCE, EndpointClient, client_of
 from poslens.attribution.retrievers.family import Capability, Family, register

@@ -27,8 +27,7 @@ import torch
 from torch import Tensor
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.retrievers.base import ExactScore, LibraryCheck, WordInputs
-from poslens.attribution.retrievers.encoded import Encoded
+from poslens.attribution.retrievers.base import Encoded, ExactScore, LibraryCheck, WordInputs
 from poslens.attribution.retrievers.family import Capability, Family, Placement, register
 from poslens.attribution.retrievers.specs import STEMMED, STEMMER, ModelFiles, RetrieverSpec
 from poslens.attribution.text import MAX_CHARACTERS, words

@@ -71,22 +71,19 @@ def has_code(contents: Contents) -> bool:
     transformers passes such a hint over in silence where it knows the model's type itself, and
     then computes something else, as a bidirectional model with a causal mask.
     """
-    return any(
-        key == "auto_map" and value
-        for config in contents.configs.values()
-        for key, value in _items(config)
-    )
+    return any(_auto_maps(contents))
 
 
 def code_references(contents: Contents) -> list[str]:
     """What the folder says about classes defined by code, as `file.Class` or
     `repository--file.Class`."""
-    references: list[str] = []
+    items = (item for value in _auto_maps(contents) for _, item in _items(value))
+    return [item for item in items if isinstance(item, str)]
+
+
+def _auto_maps(contents: Contents) -> Iterator[Any]:
     for config in contents.configs.values():
-        for key, value in _items(config):
-            if key == "auto_map":
-                references += [text for _, text in _items({"": value}) if isinstance(text, str)]
-    return references
+        yield from (value for key, value in _items(config) if key == "auto_map")
 
 
 def _items(value: Any) -> Iterator[tuple[str, Any]]:

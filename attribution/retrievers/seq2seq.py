@@ -16,10 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.retrievers.base import LibraryCheck
+from poslens.attribution.retrievers.base import Encoded, LibraryCheck
 from poslens.attribution.retrievers.cross_encoder import CrossEncoderRetriever, Placed, placed_in
 from poslens.attribution.retrievers.embedding_hooks import require_vectors
-from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.retrievers.family import Capability, Family, Placement, register
 from poslens.attribution.retrievers.library_model import load_model
 from poslens.attribution.retrievers.model_folder import Contents, contents

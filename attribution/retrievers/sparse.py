@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.retrievers.base import ExactScore, LibraryCheck
+from poslens.attribution.retrievers.base import Encoded, ExactScore, LibraryCheck
 from poslens.attribution.retrievers.dense import DenseRetriever
-from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.retrievers.family import Capability, Family, Placement, register
 from poslens.attribution.retrievers.library_model import load_model
 from poslens.attribution.retrievers.specs import ModelFiles, RetrieverSpec

@@ -29,8 +29,8 @@ from poslens.attribution.evaluation.faithfulness import (
 from poslens.attribution.evaluation.faithfulness_summary import summarize
 from poslens.attribution.methods import make_method
 from poslens.attribution.methods.saliency import attribute
+from poslens.attribution.retrievers.base import Encoded
 from poslens.attribution.retrievers.dense import DenseRetriever
-from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.types import (
     Attribution,
     EvidenceSpan,

@@ -15,8 +15,8 @@ from torch import Tensor
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import make_method
 from poslens.attribution.methods.integrated_jacobians import DELTA, attribute
+from poslens.attribution.retrievers.base import Encoded
 from poslens.attribution.retrievers.dense import DenseRetriever
-from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.types import Side, TextPair, Token, TokenizedText
 
 PAIR = TextPair("p", "tide rises", "The tide rises twice a day because the Moon pulls the water.")

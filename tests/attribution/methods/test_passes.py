@@ -26,8 +26,8 @@ from poslens.attribution.methods import (
 )
 from poslens.attribution.methods.passes import distinct, encode_once, planned
 from poslens.attribution.methods.run import SHARING
+from poslens.attribution.retrievers.base import Encoded
 from poslens.attribution.retrievers.dense import DenseRetriever
-from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair, Token, TokenizedText

@@ -15,8 +15,8 @@ from poslens.attribution.methods import make_method
 from poslens.attribution.methods import profile as profile_module
 from poslens.attribution.methods.profile import FIRST, MOST, TOLERANCE, attribute, profile
 from poslens.attribution.methods.run import attribute_batch
+from poslens.attribution.retrievers.base import Encoded
 from poslens.attribution.retrievers.dense import DenseRetriever
-from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.types import TextPair
 from poslens.cache.storage.codec import decode, encode, identity_of
 

@@ -21,8 +21,8 @@ from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.curves.curve_summary import primacy_recency_index
 from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.attribution.methods import METHODS, make_method
+from poslens.attribution.retrievers.base import Encoded
 from poslens.attribution.retrievers.dense import DenseRetriever
-from poslens.attribution.retrievers.encoded import Encoded
 from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.resolve import register_folder, resolve
 from poslens.attribution.types import Side
