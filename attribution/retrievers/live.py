@@ -4,7 +4,7 @@ retriever: no copy, no files, and afterwards the model is as it was."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -61,16 +61,21 @@ def live_retriever(
 def _unchanged(model: SentenceTransformer) -> Iterator[None]:
     modes = [(module, module.training) for module in model.modules()]
     gradients = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    with ExitStack() as settings:
-        for tokenizer in _fast_tokenizers(model):
-            settings.enter_context(_same_settings(tokenizer))
-        try:
-            yield
-        finally:
-            for module, training in modes:
-                module.training = training
-            for parameter, needs_gradient in gradients:
-                parameter.requires_grad_(needs_gradient)
+    settings = [(t, t.truncation, t.padding) for t in _fast_tokenizers(model)]
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+        for parameter, needs_gradient in gradients:
+            parameter.requires_grad_(needs_gradient)
+        for tokenizer, truncation, padding in settings:
+            tokenizer.no_truncation()
+            tokenizer.no_padding()
+            if truncation is not None:
+                tokenizer.enable_truncation(**truncation)
+            if padding is not None:
+                tokenizer.enable_padding(**padding)
 
 
 def _fast_tokenizers(model: nn.Module) -> list[Any]:
@@ -81,17 +86,3 @@ def _fast_tokenizers(model: nn.Module) -> list[Any]:
         for module in model.modules()
     ]
     return [tokenizer for tokenizer in tokenizers if tokenizer is not None]
-
-
-@contextmanager
-def _same_settings(tokenizer: Any) -> Iterator[None]:
-    truncation, padding = tokenizer.truncation, tokenizer.padding
-    try:
-        yield
-    finally:
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-        if truncation is not None:
-            tokenizer.enable_truncation(**truncation)
-        if padding is not None:
-            tokenizer.enable_padding(**padding)

@@ -37,8 +37,6 @@ a different one each time."""
 # or one more training step returns other vectors.
 _PROBES = (PROBE, "qué es la sal 塩", " ".join([PROBE] * 40))
 
-_SIMILARITIES = ("cosine", "dot")
-
 
 class ObjectAnswers:
     """Vectors of the object that currently has this name."""
@@ -81,7 +79,7 @@ def remember(model: Any) -> RetrieverSpec:
         )
     similarity = getattr(model, "similarity_fn_name", None) or "cosine"
     similarity = getattr(similarity, "value", similarity)
-    if similarity not in _SIMILARITIES:
+    if similarity not in ("cosine", "dot"):
         raise UserError(
             f"{title} compares vectors by {str(similarity)[:40]!r}: set its similarity_fn_name to "
             "cosine or dot."

