@@ -21,7 +21,6 @@ from poslens.attribution.methods.base import (
     build_batch,
     register,
 )
-from poslens.attribution.methods.gradients import times_gradient
 from poslens.attribution.methods.linearised import dependent, linearised
 from poslens.attribution.methods.matrix import many_gradients, share_matrices
 from poslens.attribution.methods.passes import (
@@ -37,7 +36,7 @@ from poslens.attribution.retrievers.base import Encoded, Retriever, encode
 from poslens.attribution.retrievers.cross_encoder import CrossEncoderRetriever
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.family import Capability
-from poslens.attribution.types import Attribution, Method, TextPair
+from poslens.attribution.types import Attribution, Method, Side, TextPair
 
 PARTS = ("whole", "word", "position")
 """Which part of a token's share to return: all, or the part from its position embedding or not."""
@@ -52,7 +51,7 @@ def attribute(
     """Shares of every document and query token of a batch of pairs. With `matrix=yes`, also the
     share of each query token with each document token. `part=position` returns the part of the
     shares that position embeddings contribute and `part=word` the rest. The two parts add up to the
-    whole; neither alone sums to the score.
+    whole; neither alone sums to the score. Shares of texts that are read together include the head.
 
     Raises:
         UserError: the model cannot be linearised, or its score is no inner product; or
@@ -60,8 +59,13 @@ def attribute(
             position embeddings.
         torch.OutOfMemoryError: the batch does not fit.
     """
-    if isinstance(retriever, CrossEncoderRetriever):
-        return _attribute_jointly(retriever, method, pairs)
+    if isinstance(retriever, CrossEncoderRetriever) and any(
+        method.params.get(name, value) != value for name, value in _JOINTLY.items()
+    ):
+        raise UserError(
+            f"{retriever.name} reads query and document together, so it has whole shares alone: "
+            "choose matrix = no, biases = explicit, part = whole."
+        )
     clock = Clock()
     biases = str(method.params.get("biases", BIASES[0]))
     part = str(method.params.get("part", PARTS[0]))
@@ -76,8 +80,14 @@ def attribute(
     if biases == "absdot" and len(pairs) > 1:  # T x T x H numbers per text: one at a time
         return [result for pair in pairs for result in attribute(retriever, method, [pair])]
     matrices: Sequence[Tensor | None] = [None] * len(pairs)
-    with retriever.lock:
-        if biases == "absdot":
+    parts: dict[Side, Tensor] = {}
+    with retriever.lock, torch.enable_grad():
+        if isinstance(retriever, CrossEncoderRetriever):
+            queries, documents = retriever.encode_pairs(pairs)
+            both = read_linear(retriever, queries, one_round(len(pairs)), biases)
+            of_queries = shares_of(both, both.vectors.detach().new_ones(len(pairs), 1))
+            of_documents = of_queries
+        elif biases == "absdot":
             queries, documents = encode(retriever, pairs)
             of_documents, of_queries, of_both = _spread(retriever, queries, documents)
             matrices = [of_both if wants_matrix else None]
@@ -94,16 +104,16 @@ def attribute(
             of_documents = shares_of(document, query.constant(range(len(pairs))))
             document = document.detached()
             of_queries = shares_of(query, of_documents.directions)
-        tokens = {"document": of_documents.tokens, "query": of_queries.tokens}
-        if not whole:
-            for own, shares, other in (
-                (document, of_documents, of_queries),
-                (query, of_queries, of_documents),
-            ):
-                tokens[own.encoded.side] = _part(retriever, own, other.directions, shares, part)
+            if not whole:
+                for own, shares, other in (
+                    (document, of_documents, of_queries),
+                    (query, of_queries, of_documents),
+                ):
+                    side = own.encoded.side
+                    parts[side] = _part(retriever, own, other.directions, shares, part)
     for b in range(len(pairs)):
-        for side in (of_documents, of_queries):
-            require_complete(retriever, side, b)
+        for of_side in (of_documents, of_queries):
+            require_complete(retriever, of_side, b)
     return build_batch(
         retriever,
         method,
@@ -112,55 +122,11 @@ def attribute(
         scores=of_documents.scores,
         queries=queries,
         documents=documents,
-        query_scores=tokens["query"],
-        document_scores=tokens["document"],
+        query_scores=parts.get("query", of_queries.tokens),
+        document_scores=parts.get("document", of_documents.tokens),
         matrices=matrices,
         bias_shares=of_documents.bias if whole else None,
         completeness_errors=of_documents.error if whole else None,
-    )
-
-
-def _attribute_jointly(
-    retriever: CrossEncoderRetriever, method: Method, pairs: Sequence[TextPair]
-) -> list[Attribution]:
-    """Shares of texts that are read together, including the head: those of both sides and of the
-    constants sum to the logit."""
-    clock = Clock()
-    if any(method.params.get(name, value) != value for name, value in _JOINTLY.items()):
-        raise UserError(
-            f"{retriever.name} reads query and document together, so it has whole shares alone: "
-            "choose matrix = no, biases = explicit, part = whole."
-        )
-
-    with retriever.lock, torch.enable_grad():
-        queries, documents = retriever.encode_pairs(pairs)
-        inputs = retriever.entering(queries, retriever.entry).clone().requires_grad_()
-        bias_scale = inputs.new_ones(len(pairs)).requires_grad_()
-        with (
-            linearised(retriever.backbone, bias_scale),
-            retriever.override_embeddings(inputs, retriever.entry),
-        ):
-            values = retriever.embed(queries)
-        leaves = inputs, bias_scale
-        products, bias = times_gradient(dependent(values, *leaves), leaves)
-    values = values.detach()
-    tokens = products.sum(-1, dtype=torch.float32).cpu()
-    scores = values.float().cpu()
-    shares = Shares(tokens, bias.float().cpu(), scores, values)
-    for b in range(len(pairs)):
-        require_complete(retriever, shares, b)
-    return build_batch(
-        retriever,
-        method,
-        pairs,
-        clock,
-        scores=scores,
-        queries=queries,
-        documents=documents,
-        query_scores=tokens,
-        document_scores=tokens,
-        bias_shares=shares.bias,
-        completeness_errors=shares.error,
     )
 
 

@@ -15,6 +15,7 @@ from poslens.attribution.methods.linearised import dependent, linearised
 from poslens.attribution.methods.passes import Read, Rounds, one_round
 from poslens.attribution.retrievers.base import Encoded
 from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.embedding_hooks import EmbeddingHooks
 from poslens.attribution.types import Side
 
 BIASES = ("explicit", "decompx", "absdot")
@@ -53,7 +54,7 @@ def shares(
 
 
 def read_linear(
-    retriever: DenseRetriever,
+    retriever: EmbeddingHooks,
     encoded: Encoded,
     rounds: Rounds,
     biases: str,
@@ -98,7 +99,7 @@ def shares_of(own: Read, other: Tensor) -> Shares:
     return Shares(tokens.cpu(), bias.cpu(), scores.cpu(), directions)
 
 
-def _first_value_bias(retriever: DenseRetriever, side: Side) -> Tensor:
+def _first_value_bias(retriever: EmbeddingHooks, side: Side) -> Tensor:
     try:
         bias = retriever.backbone_of(side).get_submodule(_FIRST_VALUE).bias
     except AttributeError:

@@ -51,7 +51,6 @@ class CrossEncoderRetriever(EmbeddingHooks):
         self.precision = precision
         self.lock = threading.RLock()
         require_offsets(spec.name, model.tokenizer)
-        self.entry: nn.Module
         self._configure()
 
     def _configure(self) -> None:
@@ -69,11 +68,6 @@ class CrossEncoderRetriever(EmbeddingHooks):
         self.entry = self._entry()
         # Texts are truncated at the same length here and when the library scores by itself.
         model.max_seq_length = self.max_length
-
-    @property
-    def backbone(self) -> Any:
-        """The transformer with its head."""
-        return self.model.transformers_model
 
     def _entry(self) -> nn.Module:
         """The whole embedding layer if there is one, otherwise the word embeddings."""
@@ -240,6 +234,10 @@ class CrossEncoderRetriever(EmbeddingHooks):
     def embed(self, encoded: Encoded) -> Tensor:
         """The scores [B], with gradients if the caller enables them."""
         return _relevance(self.model(dict(encoded.features))["scores"])
+
+    def directions(self, scores: Tensor) -> Tensor:
+        """`scores` [B] as vectors [B, 1], whose inner product with one is the score."""
+        return scores[:, None]
 
     def check(self, pair: TextPair) -> LibraryCheck:
         """Distance from sentence-transformers' logit, relative to it if it is above 1."""

@@ -126,15 +126,6 @@ class DenseRetriever(EmbeddingHooks):
         own = self.encoder(side).prompts
         return override if override is not None else own.get(side) or ""
 
-    @property
-    def backbone(self) -> Any:
-        """The transformer between the embeddings and the pooling."""
-        return self.backbone_of("document")
-
-    def backbone_of(self, side: Side) -> Any:
-        """The transformer of one side."""
-        return self.encoder(side).transformers_model
-
     def embeddings_of(self, side: Side) -> nn.Module:
         """The word embeddings of one side."""
         return self._of(side).embeddings

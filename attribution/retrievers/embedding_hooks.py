@@ -17,16 +17,21 @@ from poslens.attribution.types import Side
 
 
 class EmbeddingHooks(ABC):
-    """A retriever with word embeddings `embeddings`. Hooks are on shared modules: everything that
-    runs the model must hold its lock."""
+    """A retriever with word embeddings `embeddings`, whose transformer begins in `entry`. Hooks are
+    on shared modules: everything that runs the model must hold its lock."""
 
     name: str
     model: Any
     embeddings: nn.Module
+    entry: nn.Module
 
     @abstractmethod
     def embed(self, encoded: Encoded) -> Any:
         """The representation of a batch, or its scores."""
+
+    @abstractmethod
+    def directions(self, vectors: Tensor) -> Tensor:
+        """What `embed` returns, as vectors [B, H] of which the score is an inner product."""
 
     def embeddings_of(self, side: Side) -> nn.Module:
         """The word embeddings of one side."""
@@ -35,6 +40,19 @@ class EmbeddingHooks(ABC):
     def encoder(self, side: Side) -> Any:
         """The model that reads texts of one side."""
         return self.model
+
+    @property
+    def backbone(self) -> Any:
+        """The transformer; of two, that of documents."""
+        return self.backbone_of("document")
+
+    def backbone_of(self, side: Side) -> Any:
+        """The transformer of one side."""
+        return self.encoder(side).transformers_model
+
+    def entry_of(self, side: Side) -> nn.Module:
+        """The module in which the encoder of one side begins."""
+        return self.entry
 
     @property
     def device(self) -> torch.device:
