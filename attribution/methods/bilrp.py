@@ -43,9 +43,7 @@ def attribute(
         (queries, of_queries), (documents, of_documents), matrices = share_matrices(
             retriever, pairs, "explicit", gamma
         )
-    for b in range(len(pairs)):
-        for side in (of_queries, of_documents):
-            require_complete(retriever, side, b)
+    require_complete(retriever, of_queries, of_documents)
     sums = torch.stack([matrix.sum() for matrix in matrices])
     return build_batch(
         retriever,

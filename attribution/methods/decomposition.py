@@ -9,6 +9,7 @@ token, the frozen weights would be different.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 import torch
 from torch import Tensor, nn
@@ -111,9 +112,7 @@ def attribute(
                 ):
                     side = own.encoded.side
                     parts[side] = _part(retriever, own, other.directions, shares, part)
-    for b in range(len(pairs)):
-        for of_side in (of_documents, of_queries):
-            require_complete(retriever, of_side, b)
+    require_complete(retriever, of_documents, of_queries)
     return build_batch(
         retriever,
         method,
@@ -203,19 +202,20 @@ def tolerance(retriever: Retriever) -> float:
     return 0.05 if retriever.precision in ("bfloat16", "float16") else 1e-3
 
 
-def require_complete(retriever: Retriever, side: Shares, row: int) -> None:
-    """Refuse shares [B, T] that, with the bias share, miss the score of this row.
+def require_complete(retriever: Retriever, *sides: Shares) -> None:
+    """Refuse shares that, with the bias share, miss the score of a pair.
 
     Raises:
         UserError: the model has layers that are not linearised.
     """
-    error = float(side.error[row])
-    parts = float(side.tokens[row].abs().sum() + side.bias[row].abs())
-    if abs(error) > tolerance(retriever) * max(parts, 1e-6):
-        raise UserError(
-            f"{retriever.name} has layers that cannot be linearised (shares miss the score by "
-            f"{error:.2g}): choose saliency, integrated gradients or occlusion."
-        )
+    for row, side in product(range(len(sides[0].scores)), sides):
+        error = float(side.error[row])
+        parts = float(side.tokens[row].abs().sum() + side.bias[row].abs())
+        if abs(error) > tolerance(retriever) * max(parts, 1e-6):
+            raise UserError(
+                f"{retriever.name} has layers that cannot be linearised (shares miss the score by "
+                f"{error:.2g}): choose saliency, integrated gradients or occlusion."
+            )
 
 
 register(
