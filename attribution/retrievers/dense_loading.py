@@ -3,7 +3,6 @@ pooling according to the spec, distributed over several GPUs if one is too small
 
 from __future__ import annotations
 
-import logging
 import math
 import warnings
 from importlib.util import find_spec
@@ -15,7 +14,6 @@ from sentence_transformers import SentenceTransformer, SimilarityFunction
 from sentence_transformers.sentence_transformer.modules import Pooling, Router
 from torch import nn
 
-from poslens.attribution.batching import out_of_memory
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.allowed_names import CALIBRATED_TRANSFORMER
 from poslens.attribution.retrievers.calibrated_attention import ROWS, Rows, attach
@@ -36,31 +34,18 @@ def load_encoders(
     """The document encoder, and the query encoder if there is a separate one.
 
     Raises:
-        UserError: sentence-transformers cannot load the files, or the model needs more memory than
-            there is.
+        UserError: the model needs more memory than there is, or has no such pooling or attention.
         torch.OutOfMemoryError: the model needs more memory than is free.
     """
     spread = must_spread(spec, files, place)
     query_model: SentenceTransformer | None = None
-    try:
-        model = _load_model(spec, files.folder, place, files.code, spread)
-        if files.adapter is not None:
-            merge_adapter(model, files.adapter, spec.strength)
-        if files.query is not None:
-            query_model = _load_model(spec, files.query, place, files.code, spread)
-        elif routes := encoders_by_side(model):
-            query_model, model = routes
-    except UserError:
-        raise
-    except Exception as error:
-        if out_of_memory(error):
-            raise
-        logging.getLogger(__name__).exception("loading %s failed", spec.name)
-        without = "" if files.code else " without remote code"
-        raise UserError(
-            f"{spec.name} could not be loaded ({type(error).__name__}): check that its folder "
-            f"holds a complete sentence-transformers or transformers model{without}."
-        ) from error
+    model = _load_model(spec, files.folder, place, files.code, spread)
+    if files.adapter is not None:
+        merge_adapter(model, files.adapter, spec.strength)
+    if files.query is not None:
+        query_model = _load_model(spec, files.query, place, files.code, spread)
+    elif routes := encoders_by_side(model):
+        query_model, model = routes
     for encoder in (model, query_model):
         if encoder is not None:
             _adjust(encoder, spec)

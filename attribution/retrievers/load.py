@@ -133,10 +133,10 @@ def load(spec: RetrieverSpec, device: str = "auto", precision: str = "auto") -> 
                 "POSLENS_DEVICE=cpu."
             ) from error
         logging.getLogger(__name__).exception("loading %s failed", spec.name)
+        without = "" if files.code else " without remote code"
         raise UserError(
             f"{spec.name} could not be loaded as a {family.title} model "
-            f"({type(error).__name__}): check that its folder holds a complete one without remote "
-            "code."
+            f"({type(error).__name__}): check that its folder holds a complete one{without}."
         ) from error
 
 
