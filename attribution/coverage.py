@@ -86,7 +86,7 @@ def _batch(retriever: Retriever, pairs: Sequence[TextPair]) -> list[Coverage]:
     for b, (pair, text) in enumerate(zip(pairs, encoded.texts, strict=True)):
         count = 0
         if ids is not None:
-            own = ids[b][encoded.offsets[b] :][: len(text)].cpu().numpy()
+            own = encoded.row(ids, b).cpu().numpy()
             count = int(np.sum((own == unknown) & text.content[: len(own)]))
         coverages.append(_coverage(text, count, pair.evidence))
     return coverages

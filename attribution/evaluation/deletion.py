@@ -185,7 +185,7 @@ def _document(retriever: Retriever, pair: TextPair, unit: Unit) -> _Document:
     # Units past the context limit get no index.
     _, compact = np.unique(numbers[content], return_inverse=True)
     unit_of = np.full(text.inputs.shape[1], -1)
-    unit_of[text.encoded.offsets[0] :][: len(numbers)][content] = compact
+    unit_of[text.encoded.span(0)][content] = compact
     return _Document(text, unit_of, int(compact.max()) + 1)
 
 

@@ -50,12 +50,6 @@ class _Path(Varied):
         """Difference of the vectors at both ends [H]."""
         return self.whole - self.empty
 
-    @property
-    def tokens(self) -> slice:
-        """The text's tokens among the positions, without padding."""
-        start = self.encoded.offsets[0]
-        return slice(start, start + len(self.encoded.texts[0]))
-
 
 def attribute(retriever: Pooled, method: Method, pairs: Sequence[TextPair]) -> list[Attribution]:
     """Each token's sum of M_ij over the other text and, with `matrix=yes`, the matrix. The sums
@@ -104,11 +98,11 @@ def attribute(retriever: Pooled, method: Method, pairs: Sequence[TextPair]) -> l
                 score=score,
                 query=query.encoded.texts[0],
                 document=document.encoded.texts[0],
-                query_scores=of_query[query.tokens].float().cpu().numpy(),
-                document_scores=of_document[document.tokens].float().cpu().numpy(),
+                query_scores=of_query[query.encoded.span(0)].float().cpu().numpy(),
+                document_scores=of_document[document.encoded.span(0)].float().cpu().numpy(),
                 matrix=None
                 if matrix is None
-                else matrix[query.tokens, document.tokens].float().cpu().numpy(),
+                else matrix[query.encoded.span(0), document.encoded.span(0)].float().cpu().numpy(),
                 bias_share=bias,
                 completeness_error=score - bias - float(of_document.double().sum()),
                 seconds=seconds,

@@ -79,10 +79,10 @@ def units(text: TokenizedText, pair: TextPair, level: str) -> NDArray[np.int64]:
 
 def _effects(text: Perturbed, unit_numbers: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
     """The score [1] and the effects [1, T] on the text's positions, zero for special tokens."""
-    content, start = text.encoded.texts[0].content, text.encoded.offsets[0]
+    content = text.encoded.texts[0].content
     unit_ids, sizes = torch.from_numpy(unit_numbers[content]).unique(return_counts=True)
     masks = torch.zeros(len(unit_ids), text.inputs.shape[1], dtype=torch.bool)
-    masks[:, start : start + len(content)] = torch.from_numpy(
+    masks[:, text.encoded.span(0)] = torch.from_numpy(
         content & (unit_numbers == unit_ids.numpy()[:, None])
     )
     whole = text.score(text.inputs).detach().cpu()

@@ -113,7 +113,9 @@ def profile(
         embedded = retriever.embed(encoded)
         vectors = retriever.directions(embedded)
     size, width = vectors.shape
-    real = torch.stack([_real(encoded, b, inputs.shape[1]) for b in range(size)])
+    real = torch.zeros(inputs.shape[:2], dtype=torch.bool)  # tokens rather than padding
+    for b in range(size):
+        real[b, encoded.span(b)] = True
     total = torch.zeros(inputs.shape[:2], dtype=torch.float64)
     squared = torch.zeros_like(total)
     drawn = torch.zeros(size, dtype=torch.float64)
@@ -139,13 +141,6 @@ def profile(
                 break
     norms = (total / drawn[:, None]).sqrt().float()
     return norms, _error(total, squared, drawn, real).float(), embedded.detach()
-
-
-def _real(encoded: Encoded, b: int, length: int) -> Tensor:
-    """Which of `length` positions of row b are tokens rather than padding."""
-    start = encoded.offsets[b]
-    places = torch.arange(length)
-    return (places >= start) & (places < start + len(encoded.texts[b]))
 
 
 def _error(total: Tensor, squared: Tensor, drawn: Tensor, real: Tensor) -> Tensor:

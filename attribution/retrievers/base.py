@@ -53,10 +53,13 @@ class Encoded:
         texts = tuple(self.texts[b] for b in rows)
         return Encoded(features, texts, tuple(self.offsets[b] for b in rows), self.side)
 
+    def span(self, b: int) -> slice:
+        """The positions of row b's tokens, without padding."""
+        return slice(self.offsets[b], self.offsets[b] + len(self.texts[b]))
+
     def row(self, values: Tensor, b: int) -> Tensor:
-        """The part of row b of `values` [B, T, ...] that belongs to its tokens, without padding."""
-        start = self.offsets[b]
-        return values[b, start : start + len(self.texts[b])]
+        """The part of row b of `values` [B, T, ...] that belongs to its tokens."""
+        return values[b, self.span(b)]
 
 
 @dataclass(frozen=True, slots=True)

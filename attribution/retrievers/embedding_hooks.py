@@ -84,9 +84,8 @@ class EmbeddingHooks(ABC):
             padding = torch.tensor([stand_in], device=inputs.device)
             vector = self.embeddings_of(encoded.side)(padding)[0]
         for b, text in enumerate(encoded.texts):
-            start = encoded.offsets[b]
             content = torch.from_numpy(text.content).to(inputs.device)
-            inputs[b, start : start + len(content)][content] = vector
+            inputs[b, encoded.span(b)][content] = vector
         return inputs
 
     def entering(self, encoded: Encoded, module: nn.Module) -> Tensor:

@@ -161,9 +161,8 @@ class LateInteractionRetriever(DenseRetriever):
                 best = best / counted.sum()
             shares = torch.zeros_like(products).scatter_(1, winner[:, None], best[:, None])
             scored = torch.where(counted[:, None] & content[None, :], products, 0)
-            rows = slice(asked.offsets[i], asked.offsets[i] + len(asked.texts[i]))
-            columns = slice(read.offsets[j], read.offsets[j] + len(read.texts[j]))
-            parts = shares[rows, columns].numpy(), scored[rows, columns].numpy()
+            places = asked.span(i), read.span(j)
+            parts = shares[places].numpy(), scored[places].numpy()
             yield ExactScore(
                 asked.texts[i],
                 read.texts[j],
