@@ -7,7 +7,7 @@ other is constant and, in families whose score is a sum, returns the terms of th
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeGuard, cast
@@ -38,18 +38,12 @@ class Encoded:
 
     def repeated(self, n: int) -> Encoded:
         """A batch of one text, n times over: for inputs that vary while the text does not."""
-        features = {
-            key: value.expand(n, *value.shape[1:]) if isinstance(value, Tensor) else value
-            for key, value in self.features.items()
-        }
+        features = each_tensor(self.features, lambda values: values.expand(n, *values.shape[1:]))
         return Encoded(features, self.texts * n, self.offsets * n, self.side)
 
     def picked(self, rows: Sequence[int]) -> Encoded:
         """A batch of these rows, some perhaps several times."""
-        features = {
-            key: value[list(rows)] if isinstance(value, Tensor) else value
-            for key, value in self.features.items()
-        }
+        features = each_tensor(self.features, lambda values: values[list(rows)])
         texts = tuple(self.texts[b] for b in rows)
         return Encoded(features, texts, tuple(self.offsets[b] for b in rows), self.side)
 
@@ -60,6 +54,14 @@ class Encoded:
     def row(self, values: Tensor, b: int) -> Tensor:
         """The part of row b of `values` [B, T, ...] that belongs to its tokens."""
         return values[b, self.span(b)]
+
+
+def each_tensor(features: Mapping[str, Any], change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+    """`features` with `change` applied to the tensors among them."""
+    return {
+        key: change(value) if isinstance(value, Tensor) else value
+        for key, value in features.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.retrievers.base import Encoded, LibraryCheck
+from poslens.attribution.retrievers.base import Encoded, LibraryCheck, each_tensor
 from poslens.attribution.retrievers.embedding_hooks import (
     EmbeddingHooks,
     n_positions,
@@ -115,10 +115,7 @@ class CrossEncoderRetriever(EmbeddingHooks):
                 if end - begin >= self.max_length:
                     full += self._unread(text, max(t.end for t in tokens))
                 encoded[side].append((TokenizedText.of(tokens, full, self.max_length), start))
-        features = {
-            key: value.to(self.device) if isinstance(value, Tensor) else value
-            for key, value in batch.items()
-        }
+        features = each_tensor(batch, lambda values: values.to(self.device))
         query, document = (
             Encoded(features, tuple(t for t, _ in part), tuple(o for _, o in part))
             for part in (encoded["query"], encoded["document"])

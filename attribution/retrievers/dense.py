@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.retrievers.base import Encoded, LibraryCheck
+from poslens.attribution.retrievers.base import Encoded, LibraryCheck, each_tensor
 from poslens.attribution.retrievers.embedding_hooks import (
     EmbeddingHooks,
     n_positions,
@@ -218,10 +218,7 @@ class DenseRetriever(EmbeddingHooks):
 
     def _features(self, batch: Any, side: Side) -> dict[str, Any]:
         device = self.encoder(side).device
-        return {
-            key: value.to(device) if isinstance(value, Tensor) else value
-            for key, value in batch.items()
-        }
+        return each_tensor(batch, lambda values: values.to(device))
 
     def _nothing_to_read(self, side: Side) -> UserError:
         return UserError(f"The {side} has no token that {self.name} reads as text: type a word.")
