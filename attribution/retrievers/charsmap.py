@@ -7,7 +7,7 @@ UTF-8 bytes (the layout of Darts-clone) whose leaves point into NUL-terminated t
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from tokenizers import Regex, normalizers
 
@@ -33,21 +33,17 @@ def character_normalizer(table: Mapping[str, str]) -> normalizers.Normalizer:
     Args:
         table: one character each, and the text that replaces it; the separator has an empty one.
     """
-    deleted = [character for character, text in table.items() if not text]
+    deleted = sorted(character for character, text in table.items() if not text)
+    class_of_deleted = "".join(f"\\x{{{ord(character):x}}}" for character in deleted)
     replaced = {character: text for character, text in table.items() if text}
     return normalizers.Sequence(
         [
-            normalizers.Replace(Regex(f"[{_ranges(deleted)}]"), ""),
+            normalizers.Replace(Regex(f"[{class_of_deleted}]"), ""),
             normalizers.Replace(Regex(_JOINS), SEPARATOR),
             normalizers.Precompiled(precompiled(replaced)),
             normalizers.Replace(SEPARATOR, ""),
         ]
     )
-
-
-def _ranges(characters: Iterable[str]) -> str:
-    """The inside of a regular expression's character class."""
-    return "".join(f"\\x{{{ord(character):x}}}" for character in sorted(characters))
 
 
 def precompiled(table: Mapping[str, str]) -> bytes:

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from sentence_transformers import SentenceTransformer, SimilarityFunction
 from sentence_transformers.sentence_transformer.modules import Pooling, Router
-from torch import nn
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.allowed_names import CALIBRATED_TRANSFORMER
@@ -55,6 +54,8 @@ def load_encoders(
 def _load_model(
     spec: RetrieverSpec, folder: Path, place: Placement, code: bool, spread: bool
 ) -> SentenceTransformer:
+    from transformers import PreTrainedModel
+
     settings: dict[str, object] = {
         "use_safetensors": True,
         "dtype": getattr(torch, place.precision),
@@ -70,7 +71,8 @@ def _load_model(
         local_files_only=True,
         model_kwargs=settings,
     )
-    require_complete(_backbones(model))
+    # sentence-transformers does not use the poolers of the transformers models in it.
+    require_complete(m for m in model.modules() if isinstance(m, PreTrainedModel))
     if runs_bidirectional(spec):
         _unmask(spec, model)
     return model
@@ -189,13 +191,6 @@ def must_spread(spec: RetrieverSpec, files: ModelFiles, place: Placement) -> boo
 def _numbers(path: Path) -> int:
     """Number of values in a safetensors file; reads only its header."""
     return sum(math.prod(tensor["shape"]) for tensor in header(path).values())
-
-
-def _backbones(model: SentenceTransformer) -> list[nn.Module]:
-    """The transformers models in it; sentence-transformers does not use their poolers."""
-    from transformers import PreTrainedModel
-
-    return [module for module in model.modules() if isinstance(module, PreTrainedModel)]
 
 
 def merge_adapter(model: Any, adapter: Path, strength: float | None) -> None:

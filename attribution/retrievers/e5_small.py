@@ -149,9 +149,13 @@ def dequantize(payload: Path, folder: Path, on_progress: OnProgress) -> None:
         encoder, vocabulary = source.encoder, source.vocabulary
         write_json(folder / "config.json", _config(encoder, vocabulary))
         tokenizer_of(vocabulary).save(str(folder / "tokenizer.json"))
-        write_json(
-            folder / "tokenizer_config.json", _tokenizer_config(vocabulary, encoder.positions)
-        )
+        tokenizer_config = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": encoder.positions,
+            "clean_up_tokenization_spaces": False,
+            **_special(vocabulary),
+        }
+        write_json(folder / "tokenizer_config.json", tokenizer_config)
         save_modules(folder, encoder.width, "mean", encoder.positions, _CARD, PROMPTS)
 
 
@@ -223,15 +227,6 @@ def _special(vocabulary: Vocabulary) -> dict[str, str]:
     if pieces[-1] == "<mask>":
         tokens["mask_token"] = pieces[-1]
     return tokens
-
-
-def _tokenizer_config(vocabulary: Vocabulary, positions: int) -> dict[str, object]:
-    return {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": positions,
-        "clean_up_tokenization_spaces": False,
-        **_special(vocabulary),
-    }
 
 
 def tokenizer_of(vocabulary: Vocabulary) -> Tokenizer:

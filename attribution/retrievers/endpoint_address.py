@@ -69,11 +69,6 @@ class Address:
             return False
 
     @property
-    def encrypted(self) -> bool:
-        """Whether nobody on the way can read what is sent."""
-        return urlsplit(self.url).scheme == "https"
-
-    @property
     def spec(self) -> RetrieverSpec:
         """The retriever that it is."""
         return RetrieverSpec(
@@ -201,7 +196,7 @@ def key_of(address: Address) -> str:
         return ""
     if len(key) > _MAX_KEY or not re.fullmatch(r"[\x21-\x7e]+", key):
         raise UserError(f"{variable} holds no key: it has characters that no request can carry.")
-    if not address.encrypted and not address.loopback:
+    if urlsplit(address.url).scheme != "https" and not address.loopback:
         raise UserError(
             f"{address.name}'s key would cross the network readable for all: give its address "
             "with https://."

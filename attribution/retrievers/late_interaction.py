@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,9 +22,6 @@ from poslens.attribution.retrievers.library_model import load_model
 from poslens.attribution.retrievers.model_folder import contents
 from poslens.attribution.retrievers.specs import ModelFiles, RetrieverSpec
 from poslens.attribution.types import Side, TextPair, Token, TokenizedText, as_array
-
-if TYPE_CHECKING:
-    from sentence_transformers.base.modules import Transformer
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +60,11 @@ class LateInteractionRetriever(DenseRetriever):
                 "copy of the model without token pooling."
             )
 
-    @property
-    def _transformer(self) -> Transformer:
-        from sentence_transformers.base.modules import Transformer  # here: slow to import
-
-        transformer: Transformer = next(m for m in self.model if isinstance(m, Transformer))
-        return transformer
-
     def max_length_of(self, side: Side) -> int:
         """Context limit of one side in tokens; ColBERT has short queries of fixed length."""
-        reader = self._transformer
+        from sentence_transformers.base.modules import Transformer  # here: slow to import
+
+        reader = next(module for module in self.model if isinstance(module, Transformer))
         if side == "document":
             return min(filter(None, (reader.document_length, self.max_length)))
         expansion = reader.query_expansion
