@@ -3,34 +3,24 @@ embedding before position embeddings are added."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from poslens.attribution.methods.base import MethodEntry, register
-from poslens.attribution.methods.gradients import (
-    Score,
-    attribute_both_sides,
-    times_gradient,
-)
-from poslens.attribution.retrievers.base import Embedded
+from poslens.attribution.methods.gradients import Score, attribute_both_sides, times_gradient
 from poslens.attribution.retrievers.family import Capability
-from poslens.attribution.types import Attribution, Method, TextPair
-
-
-def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) -> list[Attribution]:
-    """<e_j, d s / d e_j> of every token of both sides.
-
-    Values do not sum to the score.
-    """
-    return attribute_both_sides(retriever, method, pairs, _products)
 
 
 def _products(score: Score, inputs: Tensor) -> Tensor:
     """Sums over H of input times gradient [B, T]."""
     (products,) = times_gradient(score(inputs), (inputs,))
     return products.sum(-1, dtype=torch.float32)
+
+
+attribute = partial(attribute_both_sides, explain=_products)
+"""<e_j, d s / d e_j> of every token of both sides. Values do not sum to the score."""
 
 
 register(

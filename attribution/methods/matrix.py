@@ -117,11 +117,9 @@ def _padded(rows: list[Tensor]) -> Tensor:
 
 def _joined(each: list[Encoded]) -> Encoded:
     """The tokens of texts that were read one by one."""
-    texts, offsets = (
-        [encoded.texts[0] for encoded in each],
-        [encoded.offsets[0] for encoded in each],
-    )
-    return Encoded({}, tuple(texts), tuple(offsets), each[0].side)
+    texts = tuple(encoded.texts[0] for encoded in each)
+    offsets = tuple(encoded.offsets[0] for encoded in each)
+    return Encoded({}, texts, offsets, each[0].side)
 
 
 def _vectors_of(text: Read) -> Tensor:

@@ -7,7 +7,7 @@ not a share of the score: it shows which tokens the score is sensitive to.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,14 +15,7 @@ from torch import Tensor
 
 from poslens.attribution.methods.base import MethodEntry, register
 from poslens.attribution.methods.gradients import Score, attribute_both_sides
-from poslens.attribution.retrievers.base import Embedded
 from poslens.attribution.retrievers.family import Capability
-from poslens.attribution.types import Attribution, Method, TextPair
-
-
-def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) -> list[Attribution]:
-    """Saliency of every document token and every query token of a batch of pairs."""
-    return attribute_both_sides(retriever, method, pairs, gradient_norms)
 
 
 def gradient_norms(score: Score, inputs: Tensor) -> Tensor:
@@ -40,6 +33,10 @@ def gradient_norms(score: Score, inputs: Tensor) -> Tensor:
     gradients: Tensor = method.attribute(inputs, abs=False)
     norms: Tensor = torch.linalg.vector_norm(gradients.float(), dim=-1)
     return norms
+
+
+attribute = partial(attribute_both_sides, explain=gradient_norms)
+"""Saliency of every document token and every query token of a batch of pairs."""
 
 
 register(
