@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar
 
 T = TypeVar("T")
 
@@ -12,23 +11,10 @@ T = TypeVar("T")
 class Names(dict[str, T]):
     """Things by the names under which this process knows them, at first `initial`."""
 
+    every: ClassVar[list[Names[Any]]] = []
+    """All such tables of the process."""
+
     def __init__(self, initial: Mapping[str, T] | None = None) -> None:
         super().__init__(initial or {})
         self.initial = dict(self)
-        _all.append(self)
-
-
-_all: list[Names[Any]] = []
-
-
-@contextmanager
-def temporary_names() -> Iterator[None]:
-    """Forget what is registered within this block at its end."""
-    before = [dict(names) for names in _all]
-    try:
-        yield
-    finally:
-        for number, names in enumerate(_all):
-            earlier = before[number] if number < len(before) else names.initial
-            names.clear()
-            names.update(earlier)
+        Names.every.append(self)

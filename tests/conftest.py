@@ -54,7 +54,7 @@ def poslens_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def registered_names() -> Iterator[None]:
     """Data sets, models and runs that a test registers are forgotten after it."""
-    from poslens.attribution.names import temporary_names
+    from tests.support.names import temporary_names
 
     with temporary_names():
         yield

@@ -19,12 +19,12 @@ from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
 
 from poslens.attribution import datasets
-from poslens.attribution.names import temporary_names
 from poslens.compute.compute import service
 from poslens.dashboard.__main__ import app
 from poslens.export.json_text import json_text
 from poslens.studies.explain.answers import TokenEntry
 from tests.attribution.debiasing.debias_testing import judged_rows
+from tests.support.names import temporary_names
 from tests.support.nouns import NOUNS
 from tools import docs
 from tools.json_shapes import Schema, fields_of, words

@@ -22,7 +22,6 @@ from poslens.attribution.datasets import DataSet
 from poslens.attribution.debiasing.folder import folder_of
 from poslens.attribution.debiasing.recipe import TrainingRecipe
 from poslens.attribution.errors import UserError
-from poslens.attribution.names import temporary_names
 from poslens.attribution.retrievers import resolve
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.compute.compute import service
@@ -34,6 +33,7 @@ from poslens.studies.debias.points import DebiasPoint, require_trainable
 from poslens.studies.debias.study import DEBIAS
 from poslens.study import Plan, plan, stored
 from tests.attribution.debiasing.debias_testing import judged_rows
+from tests.support.names import temporary_names
 from tests.support.pages import SECONDS, page_file
 
 SETTINGS = DEBIAS.parameters.settings({"steps": 2, "pairs": 12, "strengths": (0.5,)})

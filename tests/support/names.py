@@ -1,0 +1,21 @@
+"""Names that a test registers, forgotten at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from poslens.attribution.names import Names
+
+
+@contextmanager
+def temporary_names() -> Iterator[None]:
+    """Forget what is registered within this block at its end."""
+    before = [dict(names) for names in Names.every]
+    try:
+        yield
+    finally:
+        for number, names in enumerate(Names.every):
+            earlier = before[number] if number < len(before) else names.initial
+            names.clear()
+            names.update(earlier)
