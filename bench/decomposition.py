@@ -47,13 +47,13 @@ from bench.timing import interleaved, ratio
 from poslens.attribution.methods import decomposition, make_method
 from poslens.attribution.methods.matrix import share_matrices
 from poslens.attribution.methods.propagation import propagate
-from poslens.attribution.methods.shares import shares
 from poslens.attribution.retrievers.base import Encoded
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
+from tests.support.linear_shares import shares
 
 METHOD = make_method("decomposition")
 MINILM_POSITIONS = 512

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods.gradients import times_gradient
 from poslens.attribution.methods.linearised import dependent, linearised
-from poslens.attribution.methods.passes import Read, Rounds, one_round
+from poslens.attribution.methods.passes import Read, Rounds
 from poslens.attribution.retrievers.base import Encoded
-from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.embedding_hooks import EmbeddingHooks
 from poslens.attribution.types import Side
 
@@ -43,14 +42,6 @@ class Shares:
     def error(self) -> Tensor:
         """score - sum of shares - bias share [B]: rounding, if the linearisation is complete."""
         return self.scores - self.tokens.sum(-1) - self.bias
-
-
-def shares(
-    retriever: DenseRetriever, encoded: Encoded, other: Tensor, biases: str = BIASES[0]
-) -> Shares:
-    """Shares of one side's tokens in the inner product with `other` [B, H]: input
-    times gradient on the linearised encoder, with the constants as further inputs of ones."""
-    return shares_of(read_linear(retriever, encoded, one_round(len(other)), biases), other)
 
 
 def read_linear(

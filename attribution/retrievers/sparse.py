@@ -71,12 +71,11 @@ class SparseRetriever(DenseRetriever):
         # In evaluation mode its in-place logarithm overwrites what the gradient needs.
         modules[1].train()
 
-    def terms(self, pair: TextPair) -> tuple[Encoded, Encoded, list[Term]]:
-        """The tokens of both texts, and the terms they share, the largest share first."""
-        queries = self.encode_texts([pair.query], "query")
-        documents = self.encode_texts([pair.document], "document")
-        (asked,), (read,) = self._weights(queries), self._weights(documents)
-        return queries, documents, self._shared(asked, read)
+    def terms(self, pair: TextPair) -> list[Term]:
+        """The terms that both texts have, the largest share first."""
+        (asked,) = self._weights(self.encode_texts([pair.query], "query"))
+        (read,) = self._weights(self.encode_texts([pair.document], "document"))
+        return self._shared(asked, read)
 
     def _shared(self, query: _Weights, document: _Weights) -> list[Term]:
         """The terms that both texts have, the largest share first."""

@@ -314,7 +314,7 @@ class Compute:
         def encode(should_stop: Callable[[], bool]) -> list[Term]:
             retriever = cast(SparseRetriever, self.retriever(model))
             with self.device_slot(spec)(), retriever.lock:
-                return self._terms.keep(key, retriever.terms(pair)[2])
+                return self._terms.keep(key, retriever.terms(pair))
 
         return self.queue.ask(key, encode)
 

@@ -17,10 +17,10 @@ from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.methods import attribute_batches, make_method, matrix
 from poslens.attribution.methods.decomposition import attribute, position_shares
 from poslens.attribution.methods.matrix import share_matrices
-from poslens.attribution.methods.shares import shares
 from poslens.attribution.retrievers.base import Encoded
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.types import Side, TextPair, Token, TokenizedText
+from tests.support.linear_shares import shares
 from tests.support.literal_decompx import (
     Bert,
     decompose,

@@ -20,11 +20,12 @@ from poslens.attribution.methods.decomposition import attribute
 from poslens.attribution.methods.linearised import linearised
 from poslens.attribution.methods.matrix import share_matrices
 from poslens.attribution.methods.passes import one_round
-from poslens.attribution.methods.shares import read_linear, shares
+from poslens.attribution.methods.shares import read_linear
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Attribution, TextPair
 from tests.support import tiny_models
+from tests.support.linear_shares import shares
 
 METHOD = make_method("decomposition")
 MATRIX = make_method("decomposition", {"matrix": "yes"})

@@ -69,7 +69,7 @@ def test_scores_are_the_librarys(sparse: SparseRetriever) -> None:
 def test_terms_are_the_shared_ones_and_add_up(sparse: SparseRetriever) -> None:
     for pair in PAIRS:
         query, document = vectors(sparse, pair)
-        _, _, terms = sparse.terms(pair)
+        terms = sparse.terms(pair)
         names = sparse.model.tokenizer.convert_ids_to_tokens((query * document).nonzero()[:, 0])
         assert sorted(t.text for t in terms) == sorted(names)
         assert [t.share for t in terms] == sorted((t.share for t in terms), reverse=True)
@@ -82,7 +82,8 @@ def test_terms_are_the_shared_ones_and_add_up(sparse: SparseRetriever) -> None:
 def test_weights_come_from_the_token_whose_logit_is_largest(sparse: SparseRetriever) -> None:
     """Lowering every other token's logits changes nothing; lowering this one's does."""
     pair = PAIRS[1]
-    _, documents, terms = sparse.terms(pair)
+    terms = sparse.terms(pair)
+    documents = sparse.encode_texts([pair.document], "document")
     names = sparse.model.tokenizer.convert_tokens_to_ids([t.text for t in terms])
     with torch.no_grad():
         logits = sparse.model[0](dict(documents.features))["token_embeddings"][0]

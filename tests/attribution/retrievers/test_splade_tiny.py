@@ -84,7 +84,7 @@ def test_the_folder_loads_as_a_sparse_retriever(converted: Path) -> None:
     retriever = load(spec, device="cpu")  # with its self-check against SparseEncoder
     vectors = retriever.model.encode_document(list(TEXTS), convert_to_sparse_tensor=False)
     assert isinstance(retriever, SparseRetriever)
-    _, _, terms = retriever.terms(TextPair("p", *TEXTS))
+    terms = retriever.terms(TextPair("p", *TEXTS))
     score = float(vectors[0] @ vectors[1])
     assert score > 0.1
     assert sum(term.share for term in terms) == pytest.approx(score, rel=1e-4)

@@ -136,7 +136,7 @@ def test_occlusion_puts_each_encoders_own_padding_in(
 @pytest.mark.parametrize("biases", ["explicit", "decompx", "absdot"])
 def test_decomposition_is_complete_on_both_sides(two: DenseRetriever, biases: str) -> None:
     from poslens.attribution.methods.decomposition import spread_vectors
-    from poslens.attribution.methods.shares import shares
+    from tests.support.linear_shares import shares
 
     (result,) = compute(two, "decomposition", PAIR, matrix="yes", biases=biases)
     assert abs(result.completeness_error or 0.0) <= 1e-5 * abs(result.document_scores).sum()
