@@ -79,8 +79,8 @@ class E5File:
     def __init__(self, path: Path) -> None:
         self._bytes = path.read_bytes()
         self._at = _HEAD_BYTES
-        *sizes, epsilon, _block = self._take("7ifi")
-        self.encoder = EncoderSizes(*sizes, epsilon=epsilon)
+        self.encoder = EncoderSizes(*self._take("7if"))
+        self._take("i")  # weights in a block
         self.vocabulary = self._read_vocabulary()
         self._tensors = self._read_directory()
 

@@ -64,7 +64,9 @@ class LateInteractionRetriever(DenseRetriever):
         """Context limit of one side in tokens; ColBERT has short queries of fixed length."""
         from sentence_transformers.base.modules import Transformer  # here: slow to import
 
-        reader = next(module for module in self.model if isinstance(module, Transformer))
+        reader: Transformer = next(
+            module for module in self.model if isinstance(module, Transformer)
+        )
         if side == "document":
             return min(filter(None, (reader.document_length, self.max_length)))
         expansion = reader.query_expansion
