@@ -77,7 +77,7 @@ class _Text(Varied):
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _SideShares:
     """A pair's shares [1, T] of one side's tokens, on the CPU, and their sum."""
 
     shares: Tensor
@@ -104,25 +104,26 @@ def _texts(retriever: Embedded, pairs: Sequence[TextPair], side: Side) -> list[_
 
 def _along(
     retriever: Embedded, own: list[_Text], others: list[_Text], side: Side, steps: str
-) -> list[_Found]:
+) -> list[_SideShares]:
     """Each pair's shares of its `own` text, with the vector of the other text constant."""
     pairs_of: dict[_Text, list[int]] = {}
     for pair, text in enumerate(own):
         pairs_of.setdefault(text, []).append(pair)
-    founds: dict[int, _Found] = {}
+    shares_of: dict[int, _SideShares] = {}
     for text, left in pairs_of.items():
         for n_steps in STEPS if steps == "auto" else (int(steps),):
             constants = [others[pair].whole for pair in left]
-            founds |= zip(left, _integrated(retriever, text, constants, side, n_steps), strict=True)
-            left = [p for p in left if abs(founds[p].error) > DELTA * abs(founds[p].score)]
+            integrated = _integrated(retriever, text, constants, side, n_steps)
+            shares_of |= zip(left, integrated, strict=True)
+            left = [p for p in left if abs(shares_of[p].error) > DELTA * abs(shares_of[p].score)]
             if not left:
                 break
-    return [founds[pair] for pair in range(len(own))]
+    return [shares_of[pair] for pair in range(len(own))]
 
 
 def _integrated(
     retriever: Embedded, text: _Text, constants: list[Representation], side: Side, n_steps: int
-) -> list[_Found]:
+) -> list[_SideShares]:
     """Shares of P pairs for this number of steps; the other sides' vectors are in `constants`."""
     from captum.attr import IntegratedGradients  # here: slow to import
 
@@ -150,7 +151,7 @@ def _integrated(
     shares = path.detach().sum(-1, dtype=torch.float32).cpu()
     with torch.no_grad():
         return [
-            _Found(
+            _SideShares(
                 shares[number : number + 1],
                 *(
                     float(compare(retriever, end, constant, side))

@@ -27,6 +27,7 @@ from choreographer.channels import JSONError
 from choreographer.utils import TmpDirectory
 
 from poslens.attribution.errors import UserError
+from poslens.figures.palettes import CSS_DPI
 
 T = TypeVar("T")
 
@@ -39,8 +40,6 @@ MAX_PIXELS = 16384
 
 _MAX_INCHES = 199.0
 """Maximum width and height of a PDF page; the format allows 200 inches."""
-
-_CSS_DPI = 96
 
 _REMEDY = (
     "install Chrome or Chromium (on Debian: apt install chromium) or set BROWSER_PATH to it, "
@@ -124,12 +123,12 @@ class Page:
 
     async def pdf(self, width: int, height: int) -> bytes:
         """A PDF of one page of this size, scaled down if PDF does not allow it."""
-        scale = min(1.0, _MAX_INCHES * _CSS_DPI / max(width, height))
+        scale = min(1.0, _MAX_INCHES * CSS_DPI / max(width, height))
         answer = await self._send(
             "Page.printToPDF",
             # slightly larger than the picture, because rounding could add an empty page
-            paperWidth=(width * scale + 1) / _CSS_DPI,
-            paperHeight=(height * scale + 1) / _CSS_DPI,
+            paperWidth=(width * scale + 1) / CSS_DPI,
+            paperHeight=(height * scale + 1) / CSS_DPI,
             scale=scale,
             printBackground=True,
             **{f"margin{side}": 0 for side in ("Top", "Bottom", "Left", "Right")},
