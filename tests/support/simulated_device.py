@@ -13,6 +13,7 @@ experimental; written for 2.13.
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -74,6 +75,7 @@ class Memory:
     @contextmanager
     def limited(self, n_bytes: int) -> Iterator[None]:
         """No more than `n_bytes` can be used while this is open."""
+        gc.collect()
         self.limit = n_bytes
         try:
             yield
@@ -82,6 +84,7 @@ class Memory:
 
     def of(self, run: Callable[[], object]) -> tuple[int, int]:
         """Bytes in use before `run` and at its peak."""
+        gc.collect()  # reference cycles of earlier runs would count until Python finds them
         before = self.peak = self.used
         run()
         return before, self.peak

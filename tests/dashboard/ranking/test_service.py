@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from poslens.attribution import datasets
-from poslens.attribution.curves.published import PublishedMeasures, averaged
+from poslens.attribution.curves.published import PublishedCurves, PublishedMeasures
 from poslens.attribution.datasets.own import read_upload
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.evidence_profile import evidence_profile
@@ -165,7 +165,7 @@ def test_figures_hold_the_numbers(ranked: Ranked) -> None:
     assert bars[0].x == ("Q1",) and bars[0].y[0] == pytest.approx(0.5) and bars[1].y == (None,)
     assert bars[0].marker.pattern.shape != bars[1].marker.pattern.shape  # not by colour alone
     curves = np.random.default_rng(0).random((9, 100)).astype(np.float32)
-    one = averaged("M", curves, "f")
+    one = PublishedCurves("M", curves.mean(0), curves.std(0, ddof=1), len(curves), "f")
     band, mean = mean_curves([], Style(), published=published_service.means([one])).data
     assert np.allclose(mean.y, curves.mean(0), atol=1e-6) and mean.x[-1] == 100
     assert np.allclose(band.y[:100], curves.mean(0) + curves.std(0, ddof=1), atol=1e-6)
