@@ -40,7 +40,7 @@ from poslens.studies.explain.service import Difference
 from poslens.studies.published import means as published_means
 
 WATCH_S = 2.0
-PAUSE_S, FIRST_PAUSE_S = 0.25, 2.0
+PAUSE_S, FIRST_PAUSE_S = 0.15, 2.0
 """Seconds before charts are sent to the browser: usually, and the first time in a browser tab. A
 chart that arrives with the heatmap delays the heatmap by 250 ms; the first one, which loads
 Plotly's script, by two seconds."""
