@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import TypeVar
 
 import streamlit as st
@@ -202,15 +203,16 @@ def model_names() -> tuple[list[str], Callable[[str], str]]:
     """The models that lists offer, with a function that returns a model's label: presets,
     registered folders, calibrated variants of shipped models, and models with stored results whose
     weights are not on this machine. The label says where weights are missing."""
-    stored = service().stored_only()
+    stored, specs = service().stored_only(), resolve.known()
     given = opening.current().models
-    offered = (*resolve.known(), *given, *resolve.shipped_calibrated(), *stored)
+    offered = (*specs, *given, *resolve.shipped_calibrated(), *stored)
     names = list(dict.fromkeys(offered))
 
+    @cache
     def label(name: str) -> str:
         if name in stored:
             return f"{name} (from the cache)"
-        spec = resolve.known().get(name)
+        spec = specs.get(name)
         installed = spec is None or resolve.installed(spec)
         return name if installed else f"{name} (not downloaded)"
 

@@ -32,7 +32,7 @@ def rows_key(key: str, ids: Sequence[str]) -> str:
 
 def with_values(frame: pd.DataFrame) -> pd.DataFrame:
     """The columns of a table that have a value in any row."""
-    return frame.loc[:, [not _empty(frame[name]).all() for name in frame]]
+    return frame.loc[:, ~_empty(frame).all()]
 
 
 def column_settings(
@@ -57,13 +57,13 @@ def show_table(frame: pd.DataFrame, **options: Any) -> None:
     table is then empty. `options` are those of `st.dataframe`."""
     shown = with_values(frame)
     if len(frame.columns) > 1:
-        shown = shown[~shown.iloc[:, 1:].apply(_empty).all(axis=1).astype(bool)]
+        shown = shown[~_empty(shown.iloc[:, 1:]).all(axis=1).astype(bool)]
     if len(shown):
         st.dataframe(shown, hide_index=True, placeholder=NOTHING, **options)
 
 
-def _empty(values: pd.Series) -> pd.Series:
-    return values.isna() | values.isin(("", NOTHING))
+def _empty(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.isna() | frame.isin(("", NOTHING))
 
 
 def chosen_row(frame: pd.DataFrame, key: str, ids: str, **options: Any) -> int | None:
