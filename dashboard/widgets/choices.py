@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache
 from typing import TypeVar
 
 import streamlit as st
@@ -208,7 +207,6 @@ def model_names() -> tuple[list[str], Callable[[str], str]]:
     offered = (*specs, *given, *resolve.shipped_calibrated(), *stored)
     names = list(dict.fromkeys(offered))
 
-    @cache
     def label(name: str) -> str:
         if name in stored:
             return f"{name} (from the cache)"
