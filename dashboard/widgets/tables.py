@@ -8,8 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import streamlit as st
+from numpy.typing import NDArray
 
 from poslens.attribution.datasets.types import Rejection
 from poslens.attribution.nouns import counted
@@ -32,7 +34,7 @@ def rows_key(key: str, ids: Sequence[str]) -> str:
 
 def with_values(frame: pd.DataFrame) -> pd.DataFrame:
     """The columns of a table that have a value in any row."""
-    return frame.loc[:, ~_empty(frame).all()]
+    return frame.iloc[:, np.flatnonzero(~_empty(frame).all(axis=0))]
 
 
 def column_settings(
@@ -57,13 +59,20 @@ def show_table(frame: pd.DataFrame, **options: Any) -> None:
     table is then empty. `options` are those of `st.dataframe`."""
     shown = with_values(frame)
     if len(frame.columns) > 1:
-        shown = shown[~_empty(shown.iloc[:, 1:]).all(axis=1).astype(bool)]
+        shown = shown.iloc[np.flatnonzero(~_empty(shown.iloc[:, 1:]).all(axis=1))]
     if len(shown):
         st.dataframe(shown, hide_index=True, placeholder=NOTHING, **options)
 
 
-def _empty(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame.isna() | frame.isin(("", NOTHING))
+def _empty(frame: pd.DataFrame) -> NDArray[np.bool_]:
+    """Which cells [rows, columns] have no value."""
+    values = frame.to_numpy(object)
+    # Not `isin`: it converts texts to Arrow, which takes most of the time of a small table.
+    empty: NDArray[np.bool_] = pd.isna(values) | _is_blank(values).astype(bool)
+    return empty
+
+
+_is_blank = np.frompyfunc(lambda value: isinstance(value, str) and value in ("", NOTHING), 1, 1)
 
 
 def chosen_row(frame: pd.DataFrame, key: str, ids: str, **options: Any) -> int | None:
