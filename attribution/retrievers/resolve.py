@@ -91,7 +91,17 @@ def known() -> dict[str, RetrieverSpec]:
     """Presets, debiased models on this machine, registered folders and endpoints. A dequantized
     preset is replaced with the hub's copy if that is on this machine."""
     named = {name: _as_published(spec) for name, spec in presets().items()}
-    return {**named, **debiased_models(), **_registered}
+    # Presets are listed first, and a debiased model's folder named like one does not hide it.
+    return named | debiased_models() | named | _registered
+
+
+def _known(name: str) -> RetrieverSpec | None:
+    """`known().get(name)`, without looking at the other models' files."""
+    if registered := _registered.get(name):
+        return registered
+    if preset := presets().get(name):
+        return _as_published(preset)
+    return debiased_models().get(name)
 
 
 def _as_published(spec: RetrieverSpec) -> RetrieverSpec:
@@ -134,7 +144,7 @@ def resolve(name: str) -> RetrieverSpec:
     Raises:
         UserError: the name is none of these.
     """
-    if registered := known().get(name):
+    if registered := _known(name):
         return registered
     if (calibrated := calibration.split(name)) is not None:
         base, how = calibrated
@@ -143,7 +153,7 @@ def resolve(name: str) -> RetrieverSpec:
     if name.endswith(f"@{CONFIGURED}"):
         return _remembered.get(name) or _as_configured(name.removesuffix(f"@{CONFIGURED}"))
     base, separator, pooling = name.rpartition("@")
-    if separator and (base in known() or _HUB_ID.fullmatch(base)):
+    if separator and (_known(base) or _HUB_ID.fullmatch(base)):
         if _REVISION.fullmatch(pooling):
             raise UserError(
                 f"A revision cannot be chosen by name: leave out @{pooling} behind {base}."

@@ -57,9 +57,9 @@ def column_settings(
 def show_table(frame: pd.DataFrame, **options: Any) -> None:
     """Show a table without empty columns and without rows that have only a name; nothing if the
     table is then empty. `options` are those of `st.dataframe`."""
-    shown = with_values(frame)
-    if len(frame.columns) > 1:
-        shown = shown.iloc[np.flatnonzero(~_empty(shown.iloc[:, 1:]).all(axis=1))]
+    filled = ~_empty(frame)
+    named_only = np.zeros(len(frame), bool) if filled.shape[1] < 2 else ~filled[:, 1:].any(axis=1)
+    shown = frame.iloc[np.flatnonzero(~named_only), np.flatnonzero(filled.any(axis=0))]
     if len(shown):
         st.dataframe(shown, hide_index=True, placeholder=NOTHING, **options)
 

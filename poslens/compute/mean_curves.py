@@ -44,6 +44,7 @@ class MeanCurves:
         self._store = store
         self._known: LRUCache[CurveSummary] = LRUCache(64)
         self._recent: StampedCache[CurveSummary | None] = StampedCache(64)
+        self._attempted: LRUCache[int] = LRUCache(64)
 
     def of(
         self, model: ModelKey, method: Method, pairs: Sequence[TextPair], dataset: str
@@ -108,12 +109,19 @@ class MeanCurves:
 
     def n_attempted(self, model: ModelKey, method: Method, pairs: Sequence[TextPair]) -> int:
         """The number of `pairs` that have a result, or a stored reason why they have none."""
-        if len(pairs) >= MANY and len(columns_of(pairs).once) == len(pairs):
-            # Counting reads the summary of every result; a stored mean already has the counts.
-            mean = self._find(self._place(model, method, pairs, pairs[0].dataset))
-            if mean is not None:
-                return mean.curve.n + mean.curve.n_failed
-        return len(pairs) - len(self._store.missing(model, method, pairs))
+        if not pairs:
+            return 0
+        place = self._place(model, method, pairs, pairs[0].dataset)
+
+        def count() -> int:
+            if len(pairs) >= MANY and len(columns_of(pairs).once) == len(pairs):
+                # Counting reads the summary of every result; a stored mean already has the counts.
+                mean = self._find(place)
+                if mean is not None:
+                    return mean.curve.n + mean.curve.n_failed
+            return len(pairs) - len(self._store.missing(model, method, pairs))
+
+        return self._attempted.get(place, count)
 
     def _place(
         self, model: ModelKey, method: Method, pairs: Sequence[TextPair], dataset: str

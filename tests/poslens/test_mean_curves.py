@@ -175,18 +175,18 @@ def file_removed_and_filled_again(
     store.put(MODEL, METHOD, [(results[0][0], results[N - 1][1]), *results[1:N]])
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        added,
-        failed,
-        replaced,
-        replaced_by_a_failure,
-        removed,
-        removed_and_another_added,
-        file_removed_and_filled_again,
-    ],
-)
+CHANGES = [
+    added,
+    failed,
+    replaced,
+    replaced_by_a_failure,
+    removed,
+    removed_and_another_added,
+    file_removed_and_filled_again,
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_result_changes_the_mean(
     store: Store,
     pairs: Pairs,
@@ -202,6 +202,24 @@ def test_a_changed_result_changes_the_mean(
     assert len(averaged) == 2 and same(after, again), "the new mean was not stored"
     sql(store, "DELETE FROM block WHERE name LIKE 'mean %'")
     assert same(mean(store, pairs), after) and len(averaged) == 3
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_attempted_pairs_are_counted_once_until_a_result_changes(
+    store: Store,
+    pairs: Pairs,
+    results: list[tuple[TextPair, Attribution]],
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Store, list[tuple[TextPair, Attribution]]], None],
+) -> None:
+    own = MeanCurves(store)
+    assert own.n_attempted(MODEL, METHOD, pairs) == N
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "missing", lambda *_: pytest.fail("the results were counted again"))
+        assert own.n_attempted(MODEL, METHOD, pairs) == N
+    change(store, results)
+    attempted = len(pairs) - len(Store(store.root).missing(MODEL, METHOD, pairs))
+    assert own.n_attempted(MODEL, METHOD, pairs) == attempted
 
 
 def test_another_process_sees_what_this_one_adds_and_the_reverse(
