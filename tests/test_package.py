@@ -88,9 +88,12 @@ def test_what_it_asks_for_holds_what_is_pinned(wheel: Path) -> None:
         head = Parser().parsestr(archive.read(path).decode())
     asked = {r.name: r for r in map(Requirement, head.get_all("Requires-Dist", []))}
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
-    pins = dict(line.split("==") for line in lines if "==" in line)
-    assert {n for n, r in asked.items() if r.marker is None} == set(pins)
-    for name, version in pins.items():
+    pinned = [Requirement(line) for line in lines if not line.startswith("#")]
+    pins = {r.name: (str(r.specifier).removeprefix("=="), r.marker) for r in pinned}
+    optional = {n for n, r in asked.items() if "extra" in str(r.marker)}
+    assert set(asked) - optional == set(pins)
+    for name, (version, marker) in pins.items():
+        assert asked[name].marker == marker, name
         bounds = {one.operator for one in asked[name].specifier}
         assert bounds == {">=", "<"} and version in asked[name].specifier, name
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

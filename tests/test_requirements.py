@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
+
+import pytest
+import uvicorn
 
 ROOT = Path(__file__).parents[1]
 
@@ -22,7 +26,7 @@ def test_the_lock_holds_every_requirement_by_version_and_hash() -> None:
         assert found, f"no version and hash: {line[:80]}"
         locked.setdefault(found[1], set()).add(found[2])
     for line in lines("requirements.txt"):
-        name, version = line.split("==")
+        name, version = line.partition(" ;")[0].split("==")
         if name == "torch":  # its build is the reader's choice
             assert name not in locked
         else:
@@ -39,3 +43,13 @@ def test_make_installs_from_the_lock() -> None:
     recipe = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert "--require-hashes -r requirements.lock" in recipe
     assert "-r requirements.txt" not in recipe
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="uvloop does not run on Windows")
+def test_the_server_runs_on_uvloop() -> None:
+    """Streamlit leaves the choice to uvicorn, which prefers uvloop if it is installed."""
+    factory = uvicorn.Config("app").get_loop_factory()
+    assert factory is not None
+    loop = factory()
+    loop.close()
+    assert type(loop).__module__ == "uvloop"
