@@ -90,7 +90,7 @@ def read(path: Path, name: str, title: str = "") -> Judged:
     def stream() -> Iterator[Document | Rejection]:
         for folder, _ in chosen:
             part = folder.relative_to(path).as_posix().removeprefix(".")
-            language, _ = languages.of_folder(_names(folder))
+            language, _ = languages.of_folder(folder)
             read = partial(_document, part=part, language=language)
             seen: set[int] = set()
             for table in table_files(folder, "corpus"):
@@ -189,7 +189,7 @@ def _read_folder(
     documents = _texts(
         folder, "corpus", shown, {row.document for row in relevant if row.query in queries.by_id}
     )
-    language, domain = languages.of_folder(_names(folder))
+    language, domain = languages.of_folder(folder)
 
     def pair_of(row: JudgementRow, query: str, document: str) -> TextPair:
         # Two data sets below one root can share ids.
@@ -200,13 +200,6 @@ def _read_folder(
     yield from judged_pairs(
         judged, queries.__getitem__, documents.__getitem__, pair_of, part, language
     )
-
-
-def _names(folder: Path) -> tuple[str, ...]:
-    if folder.parent.name == "snapshots":
-        # The hub's cache: datasets--organisation--name/snapshots/<commit>.
-        return tuple(folder.parent.parent.name.split("--")[1:]) or (folder.name,)
-    return folder.parent.name, folder.name
 
 
 def _qrels(file: File) -> Iterator[Row]:

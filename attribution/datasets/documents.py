@@ -64,7 +64,7 @@ def _queries(path: Path) -> Iterator[Query]:
     """The queries of BEIR folders, each id once; rows that are no queries are skipped."""
     seen: set[str] = set()
     for place in beir.folders(path) if path.is_dir() else ():
-        language = languages.of_folder(_names(place))[0]
+        language = languages.of_folder(place)[0]
         for query_id, text in beir.queries(place):
             if query_id not in seen:
                 seen.add(query_id)
@@ -91,15 +91,11 @@ def _files(path: Path) -> list[tuple[File, str | None]]:
     """The files with the language stated by their folder's name."""
     if path.is_dir() and (places := beir.folders(path)):
         return [
-            (File(file.relative_to(path).as_posix(), file), languages.of_folder(_names(place))[0])
+            (File(file.relative_to(path).as_posix(), file), languages.of_folder(place)[0])
             for place in places
             for file in beir.table_files(place, "corpus")
         ]
     return [(file, None) for file in files_of(path, tables.SUFFIXES)]
-
-
-def _names(folder: Path) -> tuple[str, ...]:
-    return folder.parent.name, folder.name
 
 
 def _document(row: Row, prefix: str, language: str | None) -> Document:

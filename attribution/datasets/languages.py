@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 # The languages of PosIR, BEIR's translations and MultiClaim's larger parts.
 _TWO_LETTERS = dict(
@@ -40,13 +41,17 @@ def iso_639_3(code: str | None) -> str | None:
     return _TWO_LETTERS.get(code.lower(), code)
 
 
-def of_folder(names: tuple[str, ...]) -> tuple[str | None, str]:
-    """Language and domain that a BEIR folder's name tells, the innermost name last.
+def of_folder(folder: Path) -> tuple[str | None, str]:
+    """Language and domain that a BEIR folder's name tells.
 
-    `("beir", "scifact")` is English by the name of the set, `("scifact-pl",)` and
-    `("beir-pl", "scifact")` Polish by the code at a name's end. Forums of CQADupStack keep that
-    set's name in front. A language that no name tells is None.
+    `beir/scifact` is English by the name of the set, `scifact-pl` and `beir-pl/scifact` Polish by
+    the code at a name's end. Forums of CQADupStack keep that set's name in front. A language that
+    no name tells is None. In the hub's cache, the name is that of the repository:
+    `datasets--organization--name/snapshots/<commit>`.
     """
+    names = [folder.parent.name, folder.name]
+    if names[0] == "snapshots":
+        names = folder.parent.parent.name.split("--")[1:] or names[1:]
     own = names[-1]
     bare, code = _ending(own.lower())
     outer, outer_code = _ending(names[-2].lower() if len(names) > 1 else "")

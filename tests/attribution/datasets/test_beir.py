@@ -133,23 +133,24 @@ def test_a_folder_of_several_sets_keeps_ids_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "expected"),
+    ("folder", "expected"),
     [
-        (("data", "scifact"), ("eng", "scifact")),
-        (("data", "scifact-pl"), ("pol", "scifact")),
-        (("beir-pl", "SciFact"), ("pol", "SciFact")),
-        (("data", "nq-de"), ("deu", "nq")),
-        (("cqadupstack", "english"), ("eng", "cqadupstack/english")),
-        (("cqadupstack-pl", "gis"), ("pol", "cqadupstack/gis")),
-        (("data", "mine"), (None, "mine")),
-        (("data", "trec-covid"), ("eng", "trec-covid")),
-        (("x-pl", "mine"), (None, "mine")),
+        ("data/scifact", ("eng", "scifact")),
+        ("data/scifact-pl", ("pol", "scifact")),
+        ("beir-pl/SciFact", ("pol", "SciFact")),
+        ("data/nq-de", ("deu", "nq")),
+        ("cqadupstack/english", ("eng", "cqadupstack/english")),
+        ("cqadupstack-pl/gis", ("pol", "cqadupstack/gis")),
+        ("data/mine", (None, "mine")),
+        ("data/trec-covid", ("eng", "trec-covid")),
+        ("x-pl/mine", (None, "mine")),
+        ("datasets--BeIR--nq-de/snapshots/0a1b", ("deu", "nq")),
+        ("datasets--scifact/snapshots/0a1b", ("eng", "scifact")),
+        ("x-pl/snapshots/nq", ("eng", "nq")),
     ],
 )
-def test_language_and_domain_come_from_names(
-    names: tuple[str, str], expected: tuple[str | None, str]
-) -> None:
-    assert languages.of_folder(names) == expected
+def test_language_and_domain_come_from_names(folder: str, expected: tuple[str | None, str]) -> None:
+    assert languages.of_folder(Path(folder)) == expected
 
 
 @pytest.mark.parametrize("missing", ["corpus.jsonl", "queries.jsonl", "qrels/test.tsv"])

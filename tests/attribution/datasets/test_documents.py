@@ -46,8 +46,8 @@ def test_each_format_gives_the_same_documents(tmp_path: Path, name: str, write: 
 
 
 def test_a_beir_folder_needs_no_queries(tmp_path: Path) -> None:
-    folder = tmp_path / "scifact"
-    folder.mkdir()
+    folder = tmp_path / "datasets--BeIR--scifact" / "snapshots" / "0a1b"  # as the hub downloads it
+    folder.mkdir(parents=True)
     (folder / "corpus.jsonl").write_text('{"_id": "1", "title": "A", "text": "One two."}\n')
     found = list(formats.corpus(folder, "s").documents())
     assert [(one.key, one.text, one.language) for one in found] == [("1", "A One two.", "eng")]
