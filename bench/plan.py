@@ -272,8 +272,8 @@ def measure() -> dict[str, float]:
 
     from poslens.attribution.methods import make_method
     from poslens.attribution.types import Attribution, TextPair, TokenizedText
-    from poslens.cache.jobs.attributions import Computed, precompute
-    from poslens.cache.storage.encoded import encoded, joined
+    from poslens.cache.jobs.attributions import precompute
+    from poslens.cache.storage.encoded import Computed, encoded, joined
     from poslens.cache.storage.store import ModelKey, Store
 
     method, chance, model = make_method("saliency"), np.random.default_rng(7), ModelKey("m", "0")
@@ -309,7 +309,7 @@ def measure() -> dict[str, float]:
                 pairs = [
                     replace(pair, pair_id=f"{turn} {pair.pair_id}") for pair, _ in random_results
                 ]
-                store.put_encoded(model, method, pairs, batch)
+                store.put_encoded(model, method, Computed(pairs, batch, []))
             store.release()  # moves SQLite's log into the file
             size = sum(p.stat().st_size for p in Path(folder).rglob("*") if p.is_file())
             sizes.append(size / (10 * n))

@@ -47,7 +47,7 @@ from poslens.attribution.types import Attribution, TextPair, TokenizedText
 from poslens.cache.exchange.rows import stored
 from poslens.cache.exchange.transfer import export
 from poslens.cache.storage import index
-from poslens.cache.storage.encoded import encoded
+from poslens.cache.storage.encoded import Computed, encoded
 from poslens.cache.storage.maintenance import drop_file, listing
 from poslens.cache.storage.rows import ROW
 from poslens.cache.storage.store import ModelKey, Store
@@ -206,7 +206,9 @@ def throughput(folder: Path, rounds: int) -> None:
     for tokens in (250, 1100):
         results = [result(k, tokens) for k in range(960)]
         batches = [results[at : at + BATCH] for at in range(0, len(results), BATCH)]
-        done = [([pair for pair, _ in batch], encoded(batch, METHOD)) for batch in batches]
+        done = [
+            Computed([pair for pair, _ in batch], encoded(batch, METHOD), []) for batch in batches
+        ]
         clock: dict[str, list[float]] = {"encoded and committed": [], "committed": []}
         processor: dict[str, list[float]] = {name: [] for name in clock}
         for number in range(rounds + 1):
@@ -215,8 +217,8 @@ def throughput(folder: Path, rounds: int) -> None:
                 store.put(MODEL, METHOD, results[:1])
                 started, used = time.perf_counter(), time.process_time()
                 if name == "committed":
-                    for pairs, portion in done:
-                        store.put_encoded(MODEL, METHOD, pairs, portion)
+                    for portion in done:
+                        store.put_encoded(MODEL, METHOD, portion)
                 else:
                     for batch in batches:
                         store.put(MODEL, METHOD, batch)
@@ -262,7 +264,7 @@ def memory(folder: Path, n: int) -> None:
             part = (
                 batch if len(portion) == len(results) else encoded(results[: len(portion)], METHOD)
             )
-            store.put_encoded(MODEL, METHOD, portion, part)
+            store.put_encoded(MODEL, METHOD, Computed(portion, part, []))
 
     def listed() -> None:
         assert not store.missing(MODEL, METHOD, asked)

@@ -34,7 +34,7 @@ from poslens.cache.exchange.parquet_file import RowSource, SealedWriter, opened
 from poslens.cache.exchange.rows import ingested
 from poslens.cache.exchange.transfer import Report, Taken, take
 from poslens.cache.keys import method_fingerprint, text_fingerprint
-from poslens.cache.storage.encoded import Destination, EncodedResults
+from poslens.cache.storage.encoded import Computed, Destination
 from poslens.cache.storage.rows import ROW, attribution_rows
 from poslens.cache.storage.store import ModelKey, Store
 
@@ -154,18 +154,11 @@ class PartWriter(Destination):
         self.place, self.root, self._poslens = place, root.absolute(), poslens
         self._seen: dict[str, dict[Key, bool]] = {}
 
-    def put_encoded(
-        self,
-        model: ModelKey,
-        method: Method,
-        pairs: Sequence[TextPair],
-        results: EncodedResults,
-        failures: Sequence[tuple[TextPair, str]] = (),
-    ) -> None:
+    def put_encoded(self, model: ModelKey, method: Method, computed: Computed) -> None:
         """Publish results and failures as one part."""
-        payloads = pa.array([*results.payloads, *([None] * len(failures))], pa.binary())
-        rows = attribution_rows(method, pairs, results, failures)
-        rows = rows.append_column(ROW.field("payload"), payloads)
+        rows = attribution_rows(method, computed).append_column(
+            ROW.field("payload"), pa.array(computed.payloads, pa.binary())
+        )
         if not rows.num_rows:
             return
         source = RowSource(model, Method(method.name, method.params))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -19,32 +18,13 @@ from poslens.attribution.types import Method, TextPair
 from poslens.cache.jobs import loop
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.keys import method_fingerprint, text_fingerprint
-from poslens.cache.storage.encoded import Destination, EncodedResults, encoded, joined
+from poslens.cache.storage.encoded import Computed, Destination, encoded
 from poslens.cache.storage.store import ModelKey
 
 if TYPE_CHECKING:
     # Both import torch, which only a device in this process needs.
     from poslens.attribution.methods import Outcome
     from poslens.attribution.retrievers.base import Retriever
-
-
-@dataclass(frozen=True, slots=True)
-class Computed:
-    """The outcome of batches, ready to be stored: the pairs with a result, those results, and the
-    other pairs with the reasons why they failed."""
-
-    pairs: list[TextPair]
-    results: EncodedResults
-    failures: list[tuple[TextPair, str]]
-
-    @classmethod
-    def merged(cls, parts: Sequence[Computed]) -> Computed:
-        """The outcomes of several batches."""
-        return cls(
-            [pair for part in parts for pair in part.pairs],
-            joined([part.results for part in parts]),
-            [failure for part in parts for failure in part.failures],
-        )
 
 
 def computed(outcomes: Sequence[Outcome], method: Method) -> Computed:
@@ -132,7 +112,7 @@ def precompute(
     """
 
     def stored(computed: Computed) -> tuple[list[TextPair], list[TextPair]]:
-        store.put_encoded(model, method, computed.pairs, computed.results, computed.failures)
+        store.put_encoded(model, method, computed)
         return computed.pairs, [pair for pair, _ in computed.failures]
 
     work = loop.Work(

@@ -28,9 +28,9 @@ from poslens.attribution.retrievers.base import Retriever, reads_jointly
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, TextPair
-from poslens.cache.jobs.attributions import Computed, computed
+from poslens.cache.jobs.attributions import computed
 from poslens.cache.keys import used_model
-from poslens.cache.storage.encoded import EncodedResults, encoded
+from poslens.cache.storage.encoded import Computed, EncodedResults, encoded
 
 IN_FLIGHT = 2  # batches per worker: one being computed, one queued
 LOADS = 3  # consecutive failed model loads per worker before giving up

@@ -80,6 +80,35 @@ def joined(parts: Sequence[EncodedResults]) -> EncodedResults:
     return EncodedResults(payloads, **columns, magnitudes=magnitudes)
 
 
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """The outcome of batches, ready to be stored: the pairs with a result, those results, and the
+    other pairs with the reasons why they failed."""
+
+    pairs: list[TextPair]
+    results: EncodedResults
+    failures: list[tuple[TextPair, str]]
+
+    @property
+    def payloads(self) -> list[bytes | None]:
+        """One for each pair with a result, then None for each failure."""
+        return [*self.results.payloads, *([None] * len(self.failures))]
+
+    @property
+    def all_pairs(self) -> list[TextPair]:
+        """The pairs with a result, then those that failed."""
+        return [*self.pairs, *(pair for pair, _ in self.failures)]
+
+    @classmethod
+    def merged(cls, parts: Sequence[Computed]) -> Computed:
+        """The outcomes of several batches."""
+        return cls(
+            [pair for part in parts for pair in part.pairs],
+            joined([part.results for part in parts]),
+            [failure for part in parts for failure in part.failures],
+        )
+
+
 def curve_columns(
     results: Sequence[tuple[TextPair, Attribution]], method: Method
 ) -> tuple[Array, Array]:
@@ -116,17 +145,9 @@ class Destination(ABC):
         """
 
     @abstractmethod
-    def put_encoded(
-        self,
-        model: ModelKey,
-        method: Method,
-        pairs: Sequence[TextPair],
-        results: EncodedResults,
-        failures: Sequence[tuple[TextPair, str]] = (),
-    ) -> None:
-        """Store results [n] of `pairs` [n] with their curves, and the reasons why other pairs
-        failed, so that a resumed run doesn't retry those. One transaction, or one part; durable
-        when this returns.
+    def put_encoded(self, model: ModelKey, method: Method, computed: Computed) -> None:
+        """Store results with their curves, and the reasons why other pairs failed, so that a
+        resumed run doesn't retry those. One transaction, or one part; durable when this returns.
 
         Raises:
             UserError: the folder can't be written (permissions, a full disk).
@@ -145,8 +166,8 @@ class Destination(ABC):
             UserError: the folder can't be written (permissions, a full disk), or a result is larger
                 than the store's limit.
         """
-        pairs = [pair for pair, _ in results]
-        self.put_encoded(model, method, pairs, encoded(results, method), failures)
+        pairs, batch = [pair for pair, _ in results], encoded(results, method)
+        self.put_encoded(model, method, Computed(pairs, batch, list(failures)))
 
     def put_failures(
         self, model: ModelKey, method: Method, failures: Sequence[tuple[TextPair, str]]

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from poslens.attribution.types import N_BINS, Array, Method, TextPair
+from poslens.attribution.types import N_BINS, Array, Method
 from poslens.cache.keys import text_fingerprint
 from poslens.cache.storage import blocks
 from poslens.cache.storage.blocks import SUMMARY, Ids
 from poslens.cache.storage.codec import has_whole_fields, identity, is_whole, unpack_floats
-from poslens.cache.storage.encoded import EncodedResults
+from poslens.cache.storage.encoded import Computed
 
 ATTRIBUTION, OTHER, EMBEDDING, MAP = "attribution", "other: ", "embedding: ", "map"
 """Kinds of results. The second and third are prefixes, followed by the kind's name or by the side
@@ -138,15 +138,10 @@ def _summary(ids: Ids, rows: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
 
 
-def attribution_rows(
-    method: Method,
-    pairs: Sequence[TextPair],
-    results: EncodedResults,
-    failures: Sequence[tuple[TextPair, str]] = (),
-) -> pa.RecordBatch:
-    """Encoded results [n] of `pairs` [n], followed by failures, as rows (schema ROW, without the
-    column `payload`)."""
-    n, everything = len(pairs), [*pairs, *(pair for pair, _ in failures)]
+def attribution_rows(method: Method, computed: Computed) -> pa.RecordBatch:
+    """Encoded results, followed by failures, as rows (schema ROW, without the column `payload`)."""
+    results, failures, everything = computed.results, computed.failures, computed.all_pairs
+    n = len(computed.pairs)
     done, gap = np.arange(len(everything)) < n, [None] * len(failures)
     spans = [pair.evidence for pair in everything]
 

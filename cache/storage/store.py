@@ -25,7 +25,7 @@ from poslens.cache.keys import text_fingerprint
 from poslens.cache.storage import blocks, rows
 from poslens.cache.storage.blocks import Ids, curve_name
 from poslens.cache.storage.codec import DamagedPayload, decode, identity_of
-from poslens.cache.storage.encoded import Destination, EncodedResults, curve_columns
+from poslens.cache.storage.encoded import Computed, Destination, curve_columns
 from poslens.cache.storage.files import LAYOUT, Files, ModelKey
 from poslens.cache.storage.index import FAILED, RESULT, BlockIndex, index_of
 from poslens.cache.storage.rows import ATTRIBUTION, Key
@@ -99,22 +99,15 @@ class Store(Files, Destination):
             for pair in pairs
         ]
 
-    def put_encoded(
-        self,
-        model: ModelKey,
-        method: Method,
-        pairs: Sequence[TextPair],
-        results: EncodedResults,
-        failures: Sequence[tuple[TextPair, str]] = (),
-    ) -> None:
+    def put_encoded(self, model: ModelKey, method: Method, computed: Computed) -> None:
         """Store results, failures and curves in one transaction. Earlier results of the same pairs
         are replaced."""
         # Built before the lock is taken, so that others wait only for the disk, not for pyarrow's
         # first conversion, which imports pandas.
-        appended = rows.attribution_rows(method, pairs, results, failures)
+        appended = rows.attribution_rows(method, computed)
         if appended.num_rows:
             with self.writing(model, method) as db:
-                rows.append(db, appended, [*results.payloads, *([None] * len(failures))])
+                rows.append(db, appended, computed.payloads)
 
     # -- many ----------------------------------------------------------------------------------
 

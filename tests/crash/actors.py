@@ -30,7 +30,7 @@ from poslens.attribution.types import Method, TextPair
 from poslens.cache.jobs.attributions import OneDevice, precompute
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.keys import used_model
-from poslens.cache.storage.encoded import EncodedResults
+from poslens.cache.storage.encoded import Computed
 from poslens.cache.storage.store import ModelKey, Store
 
 METHOD = make_method("saliency")
@@ -44,17 +44,10 @@ class Counting(Store):
         super().__init__(root)
         self.given: Counter[str] = Counter()
 
-    def put_encoded(
-        self,
-        model: ModelKey,
-        method: Method,
-        pairs: Sequence[TextPair],
-        results: EncodedResults,
-        failures: Sequence[tuple[TextPair, str]] = (),
-    ) -> None:
+    def put_encoded(self, model: ModelKey, method: Method, computed: Computed) -> None:
         """Store, then count."""
-        super().put_encoded(model, method, pairs, results, failures)
-        self.given.update(pair.pair_id for pair in (*pairs, *(pair for pair, _ in failures)))
+        super().put_encoded(model, method, computed)
+        self.given.update(pair.pair_id for pair in computed.all_pairs)
 
 
 @dataclass(frozen=True, slots=True)

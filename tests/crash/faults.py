@@ -38,13 +38,14 @@ from poslens.attribution.curves.curve_summary import summarize
 from poslens.attribution.errors import UserError
 from poslens.attribution.isolated import Reader
 from poslens.attribution.retrievers.base import Retriever
-from poslens.attribution.types import TextPair
+from poslens.attribution.types import Method, TextPair
 from poslens.cache.exchange.part_files import PartFolder, PartWriter, ingest
 from poslens.cache.exchange.transfer import export, import_file, merge
 from poslens.cache.jobs.attributions import OneDevice, precompute
 from poslens.cache.storage import connections, index
+from poslens.cache.storage.encoded import Computed
 from poslens.cache.storage.maintenance import compact, listing, verify
-from poslens.cache.storage.store import Store
+from poslens.cache.storage.store import ModelKey, Store
 from tests.crash.kill import METHOD, MODEL, Telling, lexical, some_pairs, sound
 
 ROOT = Path(__file__).parents[2]
@@ -121,9 +122,9 @@ def into_store(setting: Setting, folder: Path, pipe: int) -> None:
 class _TellingParts(PartWriter):
     pipe = -1
 
-    def put_encoded(self, model, method, pairs, results, failures=()) -> None:  # type: ignore[no-untyped-def]
-        super().put_encoded(model, method, pairs, results, failures)
-        names = [pair.pair_id for pair in (*pairs, *(pair for pair, _ in failures))]
+    def put_encoded(self, model: ModelKey, method: Method, computed: Computed) -> None:
+        super().put_encoded(model, method, computed)
+        names = [pair.pair_id for pair in computed.all_pairs]
         os.write(self.pipe, "".join(f"{name}\n" for name in names).encode())
 
 

@@ -32,7 +32,7 @@ from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.types import Method, TextPair
 from poslens.cache.jobs.attributions import OneDevice, precompute
 from poslens.cache.storage import index
-from poslens.cache.storage.encoded import EncodedResults
+from poslens.cache.storage.encoded import Computed
 from poslens.cache.storage.store import ModelKey, Store
 
 METHOD = make_method("terms")
@@ -82,17 +82,10 @@ class Telling(Store):
         super().__init__(root)
         self._pipe = pipe
 
-    def put_encoded(
-        self,
-        model: ModelKey,
-        method: Method,
-        pairs: Sequence[TextPair],
-        results: EncodedResults,
-        failures: Sequence[tuple[TextPair, str]] = (),
-    ) -> None:
+    def put_encoded(self, model: ModelKey, method: Method, computed: Computed) -> None:
         """Store, then tell."""
-        super().put_encoded(model, method, pairs, results, failures)
-        names = [pair.pair_id for pair in (*pairs, *(pair for pair, _ in failures))]
+        super().put_encoded(model, method, computed)
+        names = [pair.pair_id for pair in computed.all_pairs]
         os.write(self._pipe, "".join(f"{name}\n" for name in names).encode())
 
 

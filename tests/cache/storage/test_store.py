@@ -22,7 +22,7 @@ from poslens.attribution.curves.text_axis import curves_of, over_text
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import make_method
 from poslens.attribution.types import Attribution
-from poslens.cache.storage.encoded import encoded, joined
+from poslens.cache.storage.encoded import Computed, encoded, joined
 from poslens.cache.storage.store import ModelKey, Store
 from tests.support.stored import everything
 
@@ -195,7 +195,7 @@ def test_encoded_elsewhere_is_the_same_and_the_last_of_a_pair_counts(
     halves = joined([encoded(stored[:2], METHOD), encoded(stored[2:], METHOD)])
     for name, given in (("whole", sent), ("halves", halves)):
         other = Store(tmp_path / name)
-        other.put_encoded(MODEL, METHOD, [pair for pair, _ in stored], given)
+        other.put_encoded(MODEL, METHOD, Computed([pair for pair, _ in stored], given, []))
         assert equal(other.get(MODEL, METHOD, stored[0][0]), stored[2][1])
         assert equal(other.get(MODEL, METHOD, stored[1][0]), stored[1][1])
         found = other.curves(MODEL, METHOD, [stored[0][0]])
