@@ -264,7 +264,7 @@ def run_study(
             run_job(job)
         result = StudyResult(study, stored(study, compute, planned.subjects, without_models=others))
         if out is not None:
-            study.write_product(result.summaries, Path(out))
+            study.write_product(compute, result.summaries, Path(out))
         return result
 
 

@@ -242,7 +242,7 @@ class Study(ABC, Generic[Corpus, Subject, Summary]):
         """
         raise NotImplementedError
 
-    def write_product(self, summaries: Sequence[Summary], folder: Path) -> None:
+    def write_product(self, compute: Compute, summaries: Sequence[Summary], folder: Path) -> None:
         """Write the computed `product` to a folder. Only for a study with a `product`.
 
         Raises:

@@ -157,7 +157,7 @@ def _run(study: Study[Any, Any, Any], given: dict[str, Any]) -> None:
     for sentence in (*verdicts, *study.remarks(summaries), *dict.fromkeys(refused)):
         print(sentence, file=sys.stderr)
     if folder is not None:
-        study.write_product(summaries, folder)
+        study.write_product(service(), summaries, folder)
         print(folder, file=sys.stderr)
     print_summaries(study, summaries, table, figure, given["format"])
 

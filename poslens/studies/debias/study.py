@@ -21,7 +21,7 @@ from poslens.attribution.retrievers.calibration import BLOCK, MAX_BLOCK
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
 from poslens.compute import provenance
-from poslens.compute.compute import Compute, service
+from poslens.compute.compute import Compute
 from poslens.compute.runs import Job
 from poslens.parameters import Integer, Numbers, Parameters, Settings, Several
 from poslens.studies.cause import service as interventions
@@ -342,14 +342,16 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
     def require_product(self, folder: Path) -> None:
         require_new(folder)
 
-    def write_product(self, summaries: Sequence[DebiasSummary], folder: Path) -> None:
+    def write_product(
+        self, compute: Compute, summaries: Sequence[DebiasSummary], folder: Path
+    ) -> None:
         """Write the debiased model, with the results on its card, to a new folder.
 
         Raises:
             UserError: there is not exactly one debiased model, or the folder exists.
         """
         if summaries and not summaries[0].trains:
-            _write_calibrated(summaries, folder)
+            _write_calibrated(compute, summaries, folder)
             return
         trained = [summary for summary in summaries if summary.point.kind == "debiased"]
         if len(trained) != 1:
@@ -393,7 +395,7 @@ def selection_sentence(plain: DebiasSummary) -> str:
     )
 
 
-def _write_calibrated(summaries: Sequence[DebiasSummary], folder: Path) -> None:
+def _write_calibrated(compute: Compute, summaries: Sequence[DebiasSummary], folder: Path) -> None:
     """Write the recommended calibrated model to a new folder.
 
     Raises:
@@ -407,7 +409,7 @@ def _write_calibrated(summaries: Sequence[DebiasSummary], folder: Path) -> None:
             f"{len(recommended)} calibrated models are recommended, and a folder holds one: "
             "nothing is written."
         )
-    retriever = service().retriever(recommended[0].model)
+    retriever = compute.retriever(recommended[0].model)
     with retriever.lock:
         export(retriever, folder)
 

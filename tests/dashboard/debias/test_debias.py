@@ -309,10 +309,11 @@ def test_the_command_and_then_the_page(mine: str, tmp_path: Path) -> None:
     assert any("rank after" in each.value.columns for each in page.dataframe)
 
 
-@pytest.mark.usefixtures("own_service")
-def test_the_recommended_model_is_written(summaries: list[DebiasSummary], tmp_path: Path) -> None:
+def test_the_recommended_model_is_written(
+    summaries: list[DebiasSummary], compute: Compute, tmp_path: Path
+) -> None:
     recommended = [*summaries[:2], replace(summaries[2], recommended=True)]
-    DEBIAS.write_product(recommended, tmp_path / "calibrated")
+    DEBIAS.write_product(compute, recommended, tmp_path / "calibrated")
     written = json.loads((tmp_path / "calibrated" / "calibration.json").read_text())
     assert written["block"] == 16 and written["strength"] == 1
 

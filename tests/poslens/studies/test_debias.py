@@ -180,7 +180,7 @@ def test_the_trained_model_opens_by_name_and_is_not_trained_again(
 
 def test_the_folder_and_its_card_are_written(planned: Plan[DebiasPoint], tmp_path: Path) -> None:
     summaries = stored(DEBIAS, service(), planned.subjects)
-    DEBIAS.write_product(summaries, tmp_path / "out")
+    DEBIAS.write_product(service(), summaries, tmp_path / "out")
     model = SentenceTransformer(str(tmp_path / "out"), device="cpu")
     assert model.encode("The tide.").shape == (32,)
     card = (tmp_path / "out" / "README.md").read_text()
@@ -190,7 +190,7 @@ def test_the_folder_and_its_card_are_written(planned: Plan[DebiasPoint], tmp_pat
     with pytest.raises(UserError, match="already exists"):
         DEBIAS.require_product(tmp_path / "out")
     with pytest.raises(UserError, match="0 models were debiased"):
-        DEBIAS.write_product(summaries[:1], tmp_path / "other")
+        DEBIAS.write_product(service(), summaries[:1], tmp_path / "other")
 
 
 def test_the_call_writes_the_folder(planned: Plan[DebiasPoint], tmp_path: Path) -> None:
