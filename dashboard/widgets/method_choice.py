@@ -43,10 +43,10 @@ def method(
     fitting = [name for name in METHODS if name not in unfit]
     if not fitting:
         raise UserError("No method works with all of these models. Select fewer models.")
-    before = st.session_state.get("url.method")
+    before = url_state.stored("method")
     asked = url_state.get("method", fitting[0])
     # A link to the current page requests another method than the selected one.
-    if before not in (None, [asked]) and asked in fitting:
+    if before not in ([], [asked]) and asked in fitting:
         st.session_state["method"] = asked
     # Not bound, because the address would contain the display name.
     name = st.selectbox(

@@ -63,10 +63,15 @@ def get_all(name: str, default: Sequence[str]) -> list[str]:
         values = st.query_params.get_all(name)
         st.session_state[f"url.{name}"] = values
         return values
-    values = st.session_state.get(f"url.{name}", list(default))
+    values = stored(name, default)
     if values != list(default):
         st.query_params[name] = values
-    return list(values)
+    return values
+
+
+def stored(name: str, default: Sequence[str] = ()) -> list[str]:
+    """The stored values, whatever the address contains."""
+    return list(st.session_state.get(f"url.{name}", default))
 
 
 def put_all(name: str, values: Sequence[str], default: Sequence[str]) -> None:
