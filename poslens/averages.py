@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import overload
 
@@ -17,11 +17,9 @@ from poslens.arguments import (
     specs_of,
 )
 from poslens.attribution.datasets import SAMPLE, DataSet
-from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.ablation import Replacement
 from poslens.attribution.interventions.segments import EDITS, require_vector
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.attribution.types import Method, TextPair
 from poslens.compute.compute import service
 from poslens.quietly import quietly
 from poslens.results import ByModel, Curve
@@ -129,7 +127,8 @@ def cause(
             moved.
     """
     data, compute = data_set(dataset), service()
-    how, usable = _intervention(intervention, by, data)
+    how = interventions.named(intervention, by, without=EDITS)  # these have no curve
+    usable, _ = interventions.usable(how, data)
     of_pairs = interventions.is_of_pairs(how)
     chosen, words = chosen_pairs(usable, pairs, "pairs" if of_pairs else "documents")
 
@@ -153,17 +152,3 @@ def _each(
     """The curve of one model, or a dictionary of curves if several are given."""
     curves = {spec.name: averaged(spec) for spec in specs_of(model, data)}
     return ByModel(curves) if isinstance(model, list | tuple) else next(iter(curves.values()))
-
-
-def _intervention(name: str, by: Replacement, data: DataSet) -> tuple[Method, Sequence[TextPair]]:
-    """The intervention of this name, and the pairs (or documents) to which it can be applied."""
-    if by != "delete" and name != "ablation":
-        raise UserError("`by` is how ablation takes parts out: leave it out, or choose ablation.")
-    offered = interventions.methods(by)
-    names = [name for name, method in offered.items() if method.name not in EDITS]
-    if name not in names:
-        raise UserError(f"There is no intervention {name!r}: choose from {', '.join(names)}.")
-    usable, reason = interventions.usable(offered[name], data.pairs)
-    if not usable:
-        raise UserError(reason or f"No pair of {data.name} has evidence that could be moved.")
-    return offered[name], usable

@@ -99,6 +99,22 @@ def movable(pairs: Sequence[TextPair]) -> tuple[list[TextPair], str]:
     )
 
 
+def require_movable(pairs: Sequence[TextPair], dataset: str) -> tuple[list[TextPair], str]:
+    """As `movable`, but refuses a data set without such pairs.
+
+    Raises:
+        UserError: no pair has evidence that can be moved.
+    """
+    usable, left_out = movable(pairs)
+    if not usable:
+        raise UserError(
+            left_out
+            or f"No pair of {dataset} has evidence that could be moved: choose a data set with "
+            "evidence spans."
+        )
+    return usable, left_out
+
+
 @dataclass(frozen=True, slots=True)
 class Variant:
     """The document with the evidence at one position; `position` is the mid-point of the evidence

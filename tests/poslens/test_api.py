@@ -323,7 +323,10 @@ def test_an_object_with_encode_is_a_model(_data: str) -> None:
         (lambda: poslens.compare([], QUERY, DOCUMENT), "There is no model"),
         (lambda: poslens.curve("BM25", pairs=-1), "There are no -1 pairs"),
         (lambda: poslens.curve([]), "There is no model"),
-        (lambda: poslens.cause("BM25", intervention="x"), "no intervention 'x': choose from reloc"),
+        (
+            lambda: poslens.cause("BM25", intervention="x"),
+            "no intervention 'x': choose one of reloc",
+        ),
         (lambda: poslens.cause("BM25", by="mask"), "choose ablation"),
         (lambda: poslens.cause("BM25", intervention="ablation", by="x"), "delete"),  # type: ignore[call-overload]
         (lambda: poslens.cause("BM25", intervention="thirds"), "BM25"),

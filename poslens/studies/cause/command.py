@@ -58,9 +58,8 @@ def cause(
         ),
     ] = "relocation",
     by: Annotated[
-        str | None,
-        typer.Option(help="How ablation takes parts out: delete (unless said), mask or filler."),
-    ] = None,
+        str, typer.Option(help="How ablation removes parts: delete, mask or filler.")
+    ] = "delete",
     pairs: Annotated[
         int,
         typer.Option(min=0, help="How many pairs (or documents), spread evenly; 0 means all."),
@@ -81,14 +80,7 @@ def cause(
     from poslens.attribution.methods import make_method
     from poslens.studies.cause import service as interventions
 
-    if by is not None and intervention != "ablation":
-        raise UserError("--by says how ablation takes parts out: add --intervention ablation.")
-    offered = interventions.methods(by or "delete")  # type: ignore[arg-type]
-    if intervention not in offered:
-        raise UserError(
-            f"There is no intervention {intervention[:40]!r}: choose one of {', '.join(offered)}."
-        )
-    chosen_method = offered[intervention]
+    chosen_method = interventions.named(intervention, by)  # type: ignore[arg-type]
     of_pairs = interventions.is_of_pairs(chosen_method)
     if not of_pairs and (against or readable):
         raise UserError(
@@ -97,18 +89,13 @@ def cause(
         )
     judged = [make_method(name) for name in against or []]
     spec = resolve(model)
-    data, all_pairs = pairs_of(dataset, False)
+    data, _ = pairs_of(dataset, False)
     spec = for_data(spec, data.name)
     if not of_pairs:
         require_vector(spec)
-    usable, left_out = interventions.usable(chosen_method, all_pairs)
+    usable, left_out = interventions.usable(chosen_method, data)
     if left_out:
         print(left_out, file=sys.stderr)
-    if not usable:
-        raise UserError(
-            f"No pair of {dataset} has an evidence span that could be moved: choose another data "
-            "set, or --intervention ablation."
-        )
     from poslens.arguments import chosen_pairs
 
     chosen, words = chosen_pairs(usable, pairs, "pairs" if of_pairs else "documents")

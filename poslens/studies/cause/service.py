@@ -4,7 +4,7 @@ attribution methods; null controls."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 
 from poslens.attribution.curves.bootstrap import SEED, Estimate, estimate
 from poslens.attribution.curves.curve_summary import CurveSummary, summarize
+from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.ablation import Ablation, Replacement, ablation_method
 from poslens.attribution.interventions.agreement import (
@@ -33,8 +34,8 @@ from poslens.attribution.interventions.null_controls import (
 )
 from poslens.attribution.interventions.relocation import (
     Relocation,
-    movable,
     relocation_method,
+    require_movable,
 )
 from poslens.attribution.interventions.segments import (
     CUTS,
@@ -204,17 +205,38 @@ def methods(by: Replacement = "delete") -> dict[str, Method]:
     }
 
 
+def named(name: str, by: Replacement = "delete", without: Collection[str] = ()) -> Method:
+    """The intervention of this name, unless it is among `without`. `by` is how ablation removes
+    parts.
+
+    Raises:
+        UserError: there is none, or another than ablation is given `by`.
+    """
+    if by != "delete" and name != "ablation":
+        raise UserError("`by` is how ablation removes parts: leave it out, or choose ablation.")
+    offered = {key: method for key, method in methods(by).items() if key not in without}
+    if name not in offered:
+        raise UserError(
+            f"There is no intervention {name!r:.40}: choose one of {', '.join(offered)}."
+        )
+    return offered[name]
+
+
 def is_of_pairs(method: Method) -> bool:
     """Whether the intervention needs queries; others are of documents alone."""
     return method.name in ("relocation", "ablation")
 
 
-def usable(method: Method, pairs: Sequence[TextPair]) -> tuple[Sequence[TextPair], str]:
+def usable(method: Method, data: DataSet) -> tuple[Sequence[TextPair], str]:
     """The pairs, or documents, to which an intervention can be applied, and a sentence on those
-    that are left out; empty if there are none."""
+    that are left out; empty if there are none.
+
+    Raises:
+        UserError: it can be applied to none.
+    """
     if method.name == "relocation":
-        return movable(pairs)
-    return (pairs if is_of_pairs(method) else documents_of(pairs)), ""
+        return require_movable(data.pairs, data.name)
+    return (data.pairs if is_of_pairs(method) else documents_of(data.pairs)), ""
 
 
 def job(

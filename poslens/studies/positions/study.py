@@ -22,6 +22,7 @@ from poslens.attribution.interventions.relocation import (
     N_POSITIONS,
     movable,
     relocation_method,
+    require_movable,
 )
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
@@ -163,13 +164,7 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
         Raises:
             UserError: no pair has evidence that can be moved, or no corpus can be searched.
         """
-        usable, reason = movable(data.pairs)
-        if not usable:
-            raise UserError(
-                reason
-                or f"No pair of {data.name} has evidence that could be moved: choose a data "
-                "set with evidence spans."
-            )
+        usable, reason = require_movable(data.pairs, data.name)
         collection = collection_of(data)
         pairs = list(spread_evenly(usable, min(settings.pairs or len(usable), len(usable))))
         selection = "" if len(pairs) == len(usable) else spread_words(len(pairs), MOVABLE)
