@@ -2,103 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from itertools import compress, islice
 from typing import Any, cast
 
 from torch import Tensor
 
-from poslens.attribution.batching import estimated_tokens
 from poslens.attribution.datasets.corpus import Collection, Document
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.evaluation.audit import DocumentQueries, Frequent, document_queries
-from poslens.attribution.evaluation.audit_workload import Workload
 from poslens.attribution.evaluation.scorers import readable
 from poslens.attribution.retrievers.base import Pooled, Retriever
-from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.lexical import LexicalRetriever
 from poslens.attribution.retrievers.scoring import DeviceSlot, read_texts
 from poslens.cache.jobs.loop import RunOptions
-from poslens.cache.lru_cache import LRUCache
-from poslens.compute.compute import Compute
-from poslens.compute.provenance import ModelIdentity
-from poslens.compute.runs import duration
 
 READ_AHEAD = 4096
 """Documents whose texts are read in one pass over the corpus."""
-_TIMED = 16
-"""Documents that are timed: the beginnings of all, and four of them whole."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """Tokens per second at which a model reads documents and sentences."""
-
-    documents: float
-    queries: float
-
-    def seconds(self, of: Workload) -> float:
-        """Estimated seconds for reading."""
-        return of.document_tokens / self.documents + of.query_tokens / self.queries
-
-
-def measured_pace(
-    compute: Compute, model: ModelIdentity, retriever: DenseRetriever, collection: Collection
-) -> Pace:
-    """The model's pace in this process, measured once with some documents and a batch of sentences,
-    after one batch to warm up.
-
-    Raises:
-        UserError: the corpus cannot be read.
-    """
-    device_slot = compute.device_slot(model.spec)
-
-    def rate(texts: Sequence[str]) -> float:
-        started = time.perf_counter()
-        for _ in read_texts(retriever, texts, "document", device_slot=device_slot):
-            pass
-        read = sum(min(estimated_tokens(text), retriever.max_length) for text in texts)
-        return read / (time.perf_counter() - started)
-
-    def pace() -> Pace:
-        texts = [document.text for document in islice(collection.documents(), _TIMED)]
-        sentences = [part[:100] for part in texts] * 2
-        rate(sentences[:1])
-        return Pace(rate(texts[:4]), rate(sentences))
-
-    return _paces.get((model.key, model.device), pace)
-
-
-def with_time(
-    words: str,
-    compute: Compute,
-    model: ModelIdentity,
-    collection: Collection,
-    work: Workload,
-    *,
-    load: bool,
-    most: str = "",
-) -> str:
-    """A sentence: `words` on how much a model will read, and the time if the model was timed in
-    this process; `most` precedes the time. With `load` the model may be loaded to time it.
-
-    Raises:
-        UserError: the corpus cannot be read, or the model cannot be loaded.
-    """
-    if model.spec.remote or model.stored_only:
-        return f"{words}."
-    pace = _paces.find((model.key, model.device))
-    if pace is None and load and isinstance(it := compute.retriever(model), DenseRetriever):
-        pace = measured_pace(compute, model, it, collection)
-    if pace is None:
-        return f"{words}; the time is estimated once the model is loaded."
-    return f"{words}: {most}about {duration(pace.seconds(work))} on this machine."
-
-
-_paces: LRUCache[Pace] = LRUCache(32)
 
 
 class Queries:

@@ -11,7 +11,7 @@ from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS, Estimate
 from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.audit import QUERY_FORMS, TOP, audit_method, require_top
-from poslens.attribution.evaluation.audit_workload import Workload, workload
+from poslens.attribution.evaluation.audit_workload import workload
 from poslens.attribution.evaluation.chunks import chunks_of
 from poslens.attribution.evaluation.comparison import POINTS, SHARE_MARGIN, Verdict, judged
 from poslens.attribution.pairs import Pairs
@@ -22,14 +22,13 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
 from poslens.cache.jobs.loop import Progress
 from poslens.cache.kinds.rankings import fingerprint
-from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job, Report, Run
 from poslens.paired import MeasuredModel
 from poslens.parameters import Choice, Integer, Parameters, Settings, Several
 from poslens.studies.audit.figures import unretrieved_by_position
-from poslens.studies.audit.queries import measured_pace, with_time
+from poslens.studies.audit.pace import measured_pace, reading_estimate
 from poslens.studies.audit.run import require_family, run_audit
 from poslens.studies.audit.summary import (
     AuditIndex,
@@ -285,21 +284,19 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
     def estimate(self, compute: Compute, subject: AuditIndex, *, load: bool = False) -> str:
         """Texts and tokens that the model will read, and the time once the model was timed in this
         process; empty for BM25."""
-        if family_of(subject.spec).search != "vectors":
-            return ""
-        model = compute.identify(subject.spec)
-        collection, limit = subject.collection, model.spec.max_length
-        work = _workloads.get(
-            (collection.digest, str(subject.chunks), limit),
-            lambda: workload(collection, subject.chunks, limit),
+        return reading_estimate(
+            compute,
+            subject.spec,
+            subject.collection,
+            subject.chunks,
+            workload,
+            lambda work: (
+                f"{work.document_texts:,} documents or windows (in original and random "
+                f"order) and {work.queries:,} sentences and questions"
+            ),
+            load=load,
+            most="at most " if subject.width else "",
         )
-        words = (
-            f"{work.document_texts:,} documents or windows (in original and random order) and "
-            f"{work.queries:,} sentences and questions of {work.documents:,} documents, about "
-            f"{float(f'{work.tokens:.3g}'):,.0f} tokens"
-        )
-        most = "at most " if subject.width else ""
-        return with_time(words, compute, model, collection, work, load=load, most=most)
 
     def summarize(
         self, compute: Compute, subject: AuditIndex, earlier: Sequence[AuditSummary] = ()
@@ -369,9 +366,6 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
             control="each document's sentences shuffled",
             interval=summary.shares["original"],
         )
-
-
-_workloads: LRUCache[Workload] = LRUCache(32)
 
 
 AUDIT = Audit()

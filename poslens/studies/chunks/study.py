@@ -10,11 +10,10 @@ from poslens.attribution import datasets
 from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.audit import TOP, require_top
-from poslens.attribution.evaluation.audit_workload import Workload, plan_workload
+from poslens.attribution.evaluation.audit_workload import plan_workload
 from poslens.attribution.evaluation.chunk_plan import MEASURES, IndexSetting, choose, settings_of
 from poslens.attribution.evaluation.comparison import adjusted
 from poslens.attribution.pairs import Pairs
-from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, Provenance
 from poslens.cache.jobs.loop import Progress
@@ -23,7 +22,7 @@ from poslens.compute.compute import Compute
 from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job, Report, Run
 from poslens.parameters import Integer, Numbers, Parameters, Settings, Several
-from poslens.studies.audit.queries import with_time
+from poslens.studies.audit.pace import reading_estimate
 from poslens.studies.audit.run import require_family
 from poslens.studies.audit.summary import sample
 from poslens.studies.chunks.figures import shares_by_size
@@ -193,20 +192,18 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
     def estimate(self, compute: Compute, subject: ChunkPlan, *, load: bool = False) -> str:
         """The number of texts and tokens that the model will read, and the time if the model was
         timed in this process; empty for BM25."""
-        if family_of(subject.spec).search != "vectors":
-            return ""
-        model = compute.identify(subject.spec)
-        collection, limit = subject.collection, model.spec.max_length
-        work = _workloads.get(
-            (collection.digest, *map(str, subject.settings), limit),
-            lambda: plan_workload(collection, subject.settings, limit),
+        return reading_estimate(
+            compute,
+            subject.spec,
+            subject.collection,
+            subject.settings,
+            plan_workload,
+            lambda work: (
+                f"{len(subject.settings)} settings, {work.document_texts:,} documents or "
+                f"windows and {work.queries:,} sentences and queries"
+            ),
+            load=load,
         )
-        words = (
-            f"{len(subject.settings)} settings, {work.document_texts:,} documents or windows and "
-            f"{work.queries:,} sentences and queries of {work.documents:,} documents, about "
-            f"{float(f'{work.tokens:.3g}'):,.0f} tokens"
-        )
-        return with_time(words, compute, model, collection, work, load=load)
 
     def summarize(
         self, compute: Compute, subject: ChunkPlan, earlier: Sequence[ChunkSummary]
@@ -312,7 +309,6 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
         )
 
 
-_workloads: LRUCache[Workload] = LRUCache(32)
 _summaries: LRUCache[ChunkSummary] = LRUCache(32)
 
 

@@ -1,0 +1,107 @@
+"""How much a model will read for an audit or a chunk plan, and how long that takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
+
+from poslens.attribution.batching import estimated_tokens
+from poslens.attribution.datasets.corpus import Collection
+from poslens.attribution.evaluation.audit_workload import Workload
+from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.detect import family_of
+from poslens.attribution.retrievers.scoring import read_texts
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.cache.lru_cache import LRUCache
+from poslens.compute.compute import Compute
+from poslens.compute.provenance import ModelIdentity
+from poslens.compute.runs import duration
+
+_TIMED = 16
+"""Documents that are timed: the beginnings of all, and four of them whole."""
+
+Asked = TypeVar("Asked", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Tokens per second at which a model reads documents and sentences."""
+
+    documents: float
+    queries: float
+
+    def seconds(self, of: Workload) -> float:
+        """Estimated seconds for reading."""
+        return of.document_tokens / self.documents + of.query_tokens / self.queries
+
+
+def measured_pace(
+    compute: Compute, model: ModelIdentity, retriever: DenseRetriever, collection: Collection
+) -> Pace:
+    """The model's pace in this process, measured once with some documents and a batch of sentences,
+    after one batch to warm up.
+
+    Raises:
+        UserError: the corpus cannot be read.
+    """
+    device_slot = compute.device_slot(model.spec)
+
+    def rate(texts: Sequence[str]) -> float:
+        started = time.perf_counter()
+        for _ in read_texts(retriever, texts, "document", device_slot=device_slot):
+            pass
+        read = sum(min(estimated_tokens(text), retriever.max_length) for text in texts)
+        return read / (time.perf_counter() - started)
+
+    def pace() -> Pace:
+        texts = [document.text for document in islice(collection.documents(), _TIMED)]
+        sentences = [part[:100] for part in texts] * 2
+        rate(sentences[:1])
+        return Pace(rate(texts[:4]), rate(sentences))
+
+    return _paces.get((model.key, model.device), pace)
+
+
+def reading_estimate(
+    compute: Compute,
+    spec: RetrieverSpec,
+    collection: Collection,
+    asked: Asked,
+    workload: Callable[[Collection, Asked, int | None], Workload],
+    words: Callable[[Workload], str],
+    *,
+    load: bool,
+    most: str = "",
+) -> str:
+    """A sentence: the texts and tokens that a model will read, and the time if the model was timed
+    in this process; empty for BM25. `workload` counts what the chunks or settings `asked` require,
+    `words` are on its texts, and `most` precedes the time. With `load` the model may be loaded to
+    time it.
+
+    Raises:
+        UserError: the corpus cannot be read, or the model cannot be loaded.
+    """
+    if family_of(spec).search != "vectors":
+        return ""
+    model = compute.identify(spec)
+    limit = model.spec.max_length
+    work = _workloads.get(
+        (workload, collection.digest, asked, limit), lambda: workload(collection, asked, limit)
+    )
+    tokens = float(f"{work.tokens:.3g}")
+    sentence = f"{words(work)} of {work.documents:,} documents, about {tokens:,.0f} tokens"
+    if model.spec.remote or model.stored_only:
+        return f"{sentence}."
+    pace = _paces.find((model.key, model.device))
+    if pace is None and load and isinstance(it := compute.retriever(model), DenseRetriever):
+        pace = measured_pace(compute, model, it, collection)
+    if pace is None:
+        return f"{sentence}; the time is estimated once the model is loaded."
+    return f"{sentence}: {most}about {duration(pace.seconds(work))} on this machine."
+
+
+_paces: LRUCache[Pace] = LRUCache(32)
+_workloads: LRUCache[Workload] = LRUCache(32)
