@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +25,7 @@ from poslens.attribution.types import TextPair
 from poslens.cache.jobs.attributions import precompute
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.jobs.ray_executor import (
+    IN_FLIGHT,
     LOADS,
     UNAVAILABLE_S,
     RayExecutor,
@@ -68,6 +69,29 @@ def listening() -> list[str]:
     ]
 
 
+class Killing(RayExecutor):
+    """Kills a worker before it gives certain batches: when the first result is there, and another
+    worker, or what has taken its place, halfway through. The batch in hand is still to be
+    computed, so no kill comes after the end."""
+
+    killed: tuple[int, ...] = ()
+
+    def batches(self, pairs: Sequence[TextPair]) -> Iterator[list[TextPair]]:
+        """Batches of two pairs."""
+        whole = super().batches(pairs)
+        parts = [batch[at : at + 2] for batch in whole for at in range(0, len(batch), 2)]
+        # As many as all workers hold are given before any result is there.
+        kills = (2 * IN_FLIGHT, len(parts) // 2)
+        for number, batch in enumerate(parts):
+            if len(self.killed) < sum(number >= kill for kill in kills):
+                victim = next((one for one in processes() if one not in self.killed), None)
+                with suppress(ProcessLookupError):  # one that Ray is just starting again
+                    if victim is not None:
+                        os.kill(victim, signal.SIGKILL)
+                        self.killed += (victim,)
+            yield batch
+
+
 def test_killed_workers_cost_nothing_and_repeat_nothing(
     spec: RetrieverSpec, tmp_path: Path, tiny: Callable
 ) -> None:
@@ -76,26 +100,18 @@ def test_killed_workers_cost_nothing_and_repeat_nothing(
     store = Counting(tmp_path / "cache")
     key = used_model(spec, "cpu", "auto").fingerprint
     model = ModelKey("tiny", key)
-    killed: list[int] = []
     steps: list[Progress] = []
-    with RayExecutor(spec, METHOD, key, device="cpu", workers=2) as executor:
+    executor = Killing(spec, METHOD, key, device="cpu", workers=2)
+    with executor:
         assert len(processes()) == 2
         # Its own processes alone can reach it, and only with this run's token.
         addresses = listening()
         assert addresses and {a.removeprefix("::ffff:") for a in addresses} == {"127.0.0.1"}
         assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0" and os.environ["RAY_AUTH_TOKEN"]
 
-        def kill(step: Progress) -> None:
-            steps.append(step)
-            # One with the first result, another, or what has taken its place, halfway through.
-            if step.computed and len(killed) < 1 + (2 * step.done > step.total):
-                with suppress(ProcessLookupError):  # one that Ray is just starting again
-                    os.kill(victim := processes()[-1], signal.SIGKILL)
-                    killed.append(victim)
-
-        told = RunOptions(on_progress=kill)
+        told = RunOptions(on_progress=steps.append)
         last = precompute(executor, model, METHOD, PAIRS, store, options=told)
-    assert len(set(killed)) == 2
+    assert len(executor.killed) == 2
     assert (last.total, last.done, last.computed, last.failed) == (25, 25, 25, 1)
     assert store.given == Counter(pair.pair_id for pair in PAIRS)
     assert [s.done for s in steps] == sorted({s.done for s in steps})
