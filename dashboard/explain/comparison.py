@@ -21,9 +21,10 @@ from poslens.dashboard.explain.subject import BOTH, DATA_SET, PAIR, ExplainedSub
 from poslens.dashboard.widgets import panels
 from poslens.dashboard.widgets.pair_picker import open_pair
 from poslens.dashboard.widgets.tables import rows_key
-from poslens.figures.curves import difference, rank_scatter
+from poslens.figures.curves import difference
 from poslens.figures.figure_base import quantity
 from poslens.figures.palettes import Style
+from poslens.figures.scatter import rank_scatter
 from poslens.heatmap.data import Fact, Head, Pane, Rail, View
 from poslens.studies.explain.minus import minus_panes
 from poslens.studies.explain.service import Difference, word_scores

@@ -21,6 +21,7 @@ from poslens.export.files import figure_bytes
 from poslens.figures import curves as curve_figures
 from poslens.figures.matrix import interaction_matrix, unit_rails
 from poslens.figures.palettes import PALETTES, PRESETS, SYMBOLS, THEMES, Style, escape, wrap
+from poslens.figures.scatter import rank_scatter
 from poslens.studies.map.figures import point_map
 
 STYLE = Style()
@@ -110,9 +111,7 @@ FIGURES: dict[str, Callable[[str], go.Figure]] = {
     "difference": lambda text: curve_figures.difference(
         curve("a").mean, curve("b", 1).mean, (text, text), STYLE, y_title=text
     ),
-    "scatter": lambda text: curve_figures.rank_scatter(
-        [1.0], [2.0], [text], (text, text), STYLE, y_title=text
-    ),
+    "scatter": lambda text: rank_scatter([1.0], [2.0], [text], (text, text), STYLE, y_title=text),
     "map": lambda text: point_map([[0.0, 1.0]], [text], [text], text, STYLE),
     "map of numbers": lambda text: point_map([[0.0, 1.0]], [1.0], [text], text, STYLE),
     "rails": lambda text: unit_rails([[1.0]], [text], (0.2, 0.3), STYLE),
@@ -286,18 +285,18 @@ def test_difference_is_a_minus_b() -> None:
 
 def test_scatter_keeps_points_with_their_words() -> None:
     words = ["one", "two", "<b>"]
-    figure: Any = curve_figures.rank_scatter([1, 2, 3], [30, 20, 10], words, ("A", "B"), STYLE)
+    figure: Any = rank_scatter([1, 2, 3], [30, 20, 10], words, ("A", "B"), STYLE)
     (points,) = figure.data
     np.testing.assert_array_equal(points.x, [1, 2, 3])
     np.testing.assert_array_equal(points.y, [30, 20, 10])
     assert list(points.hovertext) == ["one", "two", "&lt;b&gt;"]
     assert figure.layout.xaxis.title.text == "Saliency, A"
     assert figure.layout.xaxis.range != figure.layout.yaxis.range
-    curve_figures.rank_scatter([], [], [], ("A", "B"), STYLE)
+    rank_scatter([], [], [], ("A", "B"), STYLE)
 
 
 def test_scatter_writes_no_word_over_another() -> None:
-    same: Any = curve_figures.rank_scatter([1.0] * 9, [1.0] * 9, ["word"] * 9, ("A", "B"), STYLE)
+    same: Any = rank_scatter([1.0] * 9, [1.0] * 9, ["word"] * 9, ("A", "B"), STYLE)
     assert sum(bool(text) for text in same.data[0].text) <= 1
 
 
@@ -310,7 +309,7 @@ def test_wrong_shapes_and_spans_are_refused() -> None:
     with pytest.raises(ValueError):
         curve_figures.pair_curves({"a": ones}, {}, STYLE, "y", {"a": 0})
     with pytest.raises(ValueError):
-        curve_figures.rank_scatter([1, 2], [1], ["a", "b"], ("A", "B"), STYLE)
+        rank_scatter([1, 2], [1], ["a", "b"], ("A", "B"), STYLE)
 
 
 # -- many lines ---------------------------------------------------------------------------------
