@@ -53,7 +53,7 @@ from poslens.attribution.methods import make_method
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.types import N_BINS
 from poslens.compute.compute import Compute
-from poslens.studies.cause import service as interventions
+from poslens.studies.curves import null_controls
 from poslens.studies.ranking import service as rankings
 
 SIZES = (10, 12, 20, 30, 60)
@@ -165,7 +165,7 @@ def populations(compute: Compute) -> Iterator[Population]:
         "rank correlation of two mean curves", both, of_pairs, rank_agreement, "percentile"
     )
     key = compute.identify(resolve("MiniLM")).key
-    nulls = interventions.controls("unrelated", data.pairs, data.pairs)
+    nulls = null_controls.controls("unrelated", data.pairs, data.pairs)
     own, null = (compute.store.curves(key, method, list(some)) for some in (data.pairs, nulls))
     both = np.concatenate([own.curves, null.curves], axis=1, dtype=np.float64)
     yield Population("distance from a control", both, of_pairs, shape_distance, "upper")

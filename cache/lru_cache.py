@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 import weakref
@@ -9,6 +10,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from poslens.attribution.types import Array
 
 V = TypeVar("V")
 
@@ -111,3 +116,11 @@ def forget_made() -> None:
     for cache in list(_all):
         if cache.made_again:
             cache.clear()
+
+
+def digest(*arrays: Array) -> bytes:
+    """A digest of arrays, for keys."""
+    total = hashlib.sha256()
+    for array in arrays:
+        total.update(np.ascontiguousarray(array).data)
+    return total.digest()

@@ -28,6 +28,7 @@ from poslens.cache.shipped.preferences import certified
 from poslens.cache.storage.maintenance import listing
 from poslens.compute.compute import Compute
 from poslens.studies.cause import service as interventions
+from poslens.studies.curves import null_controls
 from tools import shipped as tool
 
 # Before any fixture sets another: where the person who runs the tests keeps fetched models.
@@ -138,7 +139,7 @@ def test_a_handful_computed_here_is_what_ships(
     for method in tool.methods_of(spec):
         chosen = lot.sample(short, 1)
         if method == tool.methods_of(spec)[0]:
-            chosen += interventions.controls("unrelated", lot.sample(short, 1), pairs)
+            chosen += null_controls.controls("unrelated", lot.sample(short, 1), pairs)
         for batch in attribute_batches(retriever, method, chosen):
             for outcome in batch:
                 made, kept = outcome.attribution, compute.store.get(model.key, method, outcome.pair)

@@ -53,6 +53,7 @@ from poslens.compute.provenance import poslens_version
 from poslens.compute.runs import Job
 from poslens.studies.bias.study import BIAS_STUDY
 from poslens.studies.cause import service as interventions
+from poslens.studies.curves import null_controls
 from poslens.studies.faithfulness import service as faithfulness
 from poslens.studies.map import service as maps
 from poslens.studies.map.service import TextMap
@@ -161,7 +162,7 @@ def plan(compute: Compute) -> Iterator[tuple[str, Job]]:
             f"faithfulness of {name}",
             faithfulness.job(compute, models[0], method, tested, SAMPLE, ErasureParameters()),
         )
-    nulls = interventions.controls("unrelated", data.pairs, data.pairs)
+    nulls = null_controls.controls("unrelated", data.pairs, data.pairs)
     for spec in models:
         method = methods_of(spec)[0]
         yield f"{method.name}, null", compute.attribution_job(spec, method, nulls, "null")

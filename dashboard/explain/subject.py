@@ -16,7 +16,7 @@ from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.server.waiting import wait
 from poslens.dashboard.widgets import choices, null_controls, panels
 from poslens.dashboard.widgets.sending import agreed
-from poslens.studies.cause import service as interventions
+from poslens.studies.curves.null_controls import controls
 from poslens.studies.explain import service
 from poslens.studies.explain.service import Average, Difference
 
@@ -77,7 +77,7 @@ class ExplainedSubject:
                     column.control = self._control(column.result, data, self.kind)
 
     def _control(self, result: Explained, data: DataSet, kind: Control) -> Attribution | None:
-        for pair in interventions.controls(kind, [result.pair], data.pairs):
+        for pair in controls(kind, [result.pair], data.pairs):
             method = null_method(kind, self.method)
             compute, spec = service_for(data.name), result.model.spec
             if not agreed(compute, spec, method, pair, "this pair's null control"):

@@ -31,9 +31,9 @@ from poslens.dashboard.widgets import panels
 from poslens.dashboard.widgets.run_board import run_board
 from poslens.dashboard.widgets.tables import show_table
 from poslens.figures.palettes import Style
-from poslens.studies.cause import service as interventions
 from poslens.studies.cause.figures import minus_null_curves
 from poslens.studies.cause.tables import controlled_frame
+from poslens.studies.curves.null_controls import controlled, controls, query_controls_agree
 
 
 def switch(method: Method) -> Control | None:
@@ -136,7 +136,7 @@ def section(
     words: str,
 ) -> None:
     """Progress of the controls' curves, the differences, and the conclusions that they support."""
-    nulls = interventions.controls(kind, pairs, among)
+    nulls = controls(kind, pairs, among)
     shown: list[tuple[str, ControlledCurve]] = []
     provenance: list[Provenance] = []
     for spec in specs:
@@ -146,9 +146,7 @@ def section(
                 label = f"{spec.name}, {CONTROLS[kind]}"
                 run_board([run], "curves.null.", f".{spec.name}", label=label)
             try:
-                controlled_curve = interventions.controlled(
-                    compute, spec, method, kind, pairs, among
-                )
+                controlled_curve = controlled(compute, spec, method, kind, pairs, among)
             except UserError:
                 continue
             shown.append((spec.name, controlled_curve))
@@ -173,7 +171,7 @@ def section(
         st.markdown(panels.plain(f"{name}: {controlled_curve.sentence}"))
     for spec in specs if kind in QUERY_CONTROLS else ():
         with panels.guarded():
-            agreed = interventions.query_controls_agree(compute, spec, method, pairs, among)
+            agreed = query_controls_agree(compute, spec, method, pairs, among)
             if agreed is not None:
                 first, other = (CONTROLS[each] for each in QUERY_CONTROLS)
                 st.caption(

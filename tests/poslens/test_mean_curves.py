@@ -38,7 +38,7 @@ from poslens.compute import mean_curves, pair_digests
 from poslens.compute.compute import Compute
 from poslens.compute.mean_curves import MeanCurves
 from poslens.compute.pair_digests import pairs_digest
-from poslens.studies.cause import service as interventions
+from poslens.studies.curves import null_controls
 from tests.support.forked import Forked
 
 METHOD = make_method("saliency")
@@ -484,5 +484,5 @@ def test_the_service_stores_the_mean_minus_controls(
     )
     compute = Compute(store.root.parent)
     monkeypatch.setattr(compute, "identify", lambda spec: SimpleNamespace(key=MODEL))
-    interventions.controlled(compute, resolve("MiniLM"), METHOD, "filler", pairs, pairs)
+    null_controls.controlled(compute, resolve("MiniLM"), METHOD, "filler", pairs, pairs)
     assert asked == ["filler"]

@@ -1,11 +1,9 @@
 """Interventions on pairs and data sets, which are computed once and stored; their agreement with
-attribution methods; null controls."""
+attribution methods."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Collection, Hashable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,17 +18,6 @@ from poslens.attribution.interventions.agreement import (
     Agreement,
     agreement,
     relocation_curve,
-)
-from poslens.attribution.interventions.null_controls import (
-    QUERY_CONTROLS,
-    Control,
-    ControlledCurve,
-    control,
-    controlled_id,
-    controls_for,
-    curves_agree,
-    minus_null,
-    null_method,
 )
 from poslens.attribution.interventions.relocation import (
     Relocation,
@@ -60,9 +47,8 @@ from poslens.cache.kinds.interventions import (
     others,
     score_others,
 )
-from poslens.cache.lru_cache import LRUCache
+from poslens.cache.lru_cache import LRUCache, digest
 from poslens.cache.storage.results import Stored
-from poslens.cache.storage.store import StoredCurves
 from poslens.compute import provenance
 from poslens.compute.compute import Compute
 from poslens.compute.item_job import stored_job
@@ -178,14 +164,6 @@ def stored_scores_of_others(
 
 
 _answers: LRUCache[Any] = LRUCache(64)
-
-
-def _digest(*arrays: Array) -> bytes:
-    """A digest of arrays, for keys of `_answers`."""
-    total = hashlib.sha256()
-    for array in arrays:
-        total.update(np.ascontiguousarray(array).data)
-    return total.digest()
 
 
 # -- data sets -------------------------------------------------------------------------------------
@@ -416,93 +394,9 @@ def agreement_of(
         )
     ids, of_method = [curves.pair_ids[row] for row in rows], curves.curves[rows]
     effects = [selected.results[i] for i in ids]
-    key = ("agreement", spec.name, repr(method), repr(cause), _digest(of_method), selected.digest)
+    key = ("agreement", spec.name, repr(method), repr(cause), digest(of_method), selected.digest)
     groups = columns_of(pairs).documents_of(ids)
     answer: Agreement = _answers.get(
         key, lambda: agreement(spec.name, method, list(of_method), effects, groups)
     )
     return answer
-
-
-# -- null controls ---------------------------------------------------------------------------------
-
-
-def controls(kind: Control, pairs: Sequence[TextPair], among: Sequence[TextPair]) -> list[TextPair]:
-    """The control pair of each of `pairs` that has one, in order; unrelated queries are drawn from
-    `among`."""
-    control_pairs = []
-    for pair in pairs:
-        with suppress(UserError):
-            control_pairs.append(control(kind, pair, among))
-    return control_pairs
-
-
-def controlled(
-    compute: Compute,
-    spec: RetrieverSpec,
-    method: Method,
-    kind: Control,
-    pairs: Sequence[TextPair],
-    among: Sequence[TextPair],
-) -> ControlledCurve:
-    """The mean of the stored curves of `pairs` minus those of their controls.
-
-    Raises:
-        UserError: no pair has both.
-    """
-
-    def computed() -> ControlledCurve:
-        own = compute.store.curves(model, method, pairs)
-        nulls, of_null = _nulls(compute, spec, method, kind, pairs, among)
-        both = [(row, of_null[i]) for row, i in enumerate(own.pair_ids) if i in of_null]
-        if not both:
-            raise UserError(
-                f"No pair has a curve of {spec.name} and one of its control yet: compute them "
-                "first."
-            )
-        rows, null_rows = (np.array(side) for side in zip(*both, strict=True))
-        curves, of_nulls = own.curves[rows], nulls.curves[null_rows]
-        weights = own.magnitudes[rows], nulls.magnitudes[null_rows]
-        groups = columns_of(pairs).documents_of([own.pair_ids[row] for row in rows.tolist()])
-        key = ("controlled", kind, _digest(curves, of_nulls, *weights), tuple(groups))
-        answer: ControlledCurve = _answers.get(
-            key, lambda: minus_null(kind, curves, of_nulls, groups, weights)
-        )
-        return answer
-
-    model = compute.identify(spec).key
-    return compute.means.controlled(model, method, kind, pairs, among, computed)
-
-
-def query_controls_agree(
-    compute: Compute,
-    spec: RetrieverSpec,
-    method: Method,
-    pairs: Sequence[TextPair],
-    among: Sequence[TextPair],
-) -> Estimate | None:
-    """The agreement of the mean curves of the two controls without the query (`curves_agree`), over
-    the pairs that have both; None without such pairs, or if the profile is no control of the
-    method."""
-    if "profile" not in controls_for(method):
-        return None
-    both = [_nulls(compute, spec, method, kind, pairs, among) for kind in QUERY_CONTROLS]
-    ids = [i for i in both[0][1] if i in both[1][1]]
-    if not ids:
-        return None
-    of_both = (nulls.curves[[rows[i] for i in ids]] for nulls, rows in both)
-    return curves_agree(*of_both)
-
-
-def _nulls(
-    compute: Compute,
-    spec: RetrieverSpec,
-    method: Method,
-    kind: Control,
-    pairs: Sequence[TextPair],
-    among: Sequence[TextPair],
-) -> tuple[StoredCurves, dict[str, int]]:
-    """The stored curves of the controls, and their rows by pair id."""
-    key = compute.identify(spec).key
-    nulls = compute.store.curves(key, null_method(kind, method), controls(kind, pairs, among))
-    return nulls, {controlled_id(kind, i): row for row, i in enumerate(nulls.pair_ids)}

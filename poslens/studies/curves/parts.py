@@ -21,8 +21,8 @@ from poslens.compute.provenance import of_controlled
 from poslens.compute.runs import Job
 from poslens.figures.curves import mean_curves
 from poslens.figures.figure_base import quantity
-from poslens.studies.cause import service as interventions
 from poslens.studies.cause.figures import minus_null_curves
+from poslens.studies.curves import null_controls
 from poslens.studies.curves.words import too_few
 from poslens.study_part import (
     NO_QUERIES,
@@ -121,7 +121,7 @@ def _null_control(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
     query's curve with the query-free profile."""
     compute, spec, method = scope.compute, scope.spec, curve_method(scope.spec)
     kind, everything = QUERY_CONTROLS[0], scope.data.pairs
-    nulls = interventions.controls(kind, scope.pairs, everything)
+    nulls = null_controls.controls(kind, scope.pairs, everything)
     own = compute.attribution_job(spec, method, scope.pairs, scope.name)
     null = compute.attribution_job(spec, method, nulls, f"{scope.name} minus {kind}")
     jobs = [own, null]
@@ -129,7 +129,7 @@ def _null_control(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
         jobs.append(compute.attribution_job(spec, PROFILE, scope.of_each, scope.name))
     if too_few(spec.name, null.n_done(), len(nulls)) or not own.n_done():
         return jobs, None
-    curve = interventions.controlled(compute, spec, method, kind, scope.pairs, everything)
+    curve = null_controls.controlled(compute, spec, method, kind, scope.pairs, everything)
     selection = scope.selection(scope.pairs, len(everything))
     model = compute.identify(spec)
     provenance = of_controlled(model, method, scope.data.name, curve, selection)
@@ -137,7 +137,7 @@ def _null_control(scope: Scope) -> tuple[Sequence[Job], PartAnswer | None]:
     # Only over documents of this passport, whatever else is stored.
     covered = {pair.pair_id for pair in scope.pairs}
     both = [pair for pair in scope.of_each if pair.pair_id in covered]
-    agreement = interventions.query_controls_agree(compute, spec, method, both, everything)
+    agreement = null_controls.query_controls_agree(compute, spec, method, both, everything)
     if agreement is not None:
         name = "Pearson correlation of the unrelated query's mean curve with the query-free profile"
         numbers.append(Number("controls_agree", name, agreement, ".2f"))

@@ -51,7 +51,7 @@ from poslens.compute.orders import apart
 from poslens.compute.provenance import of_controlled, of_curve, of_model, resampling
 from poslens.figures.curves import Mean
 from poslens.heatmap.data import Rail
-from poslens.studies.cause import service as interventions
+from poslens.studies.curves import null_controls
 from poslens.studies.curves.words import MIN_PAIRS
 
 _controlled: StampedCache[ControlledCurve | None] = StampedCache(32)
@@ -120,7 +120,7 @@ def _mean(drawn: PositionCurve | ControlledCurve, curve: PositionCurve, note: st
 def controls(kind: Control, data: DataSet) -> list[TextPair]:
     """The control pairs of a data set, for those pairs that have one; cached."""
     key = (kind, data.name, len(data.pairs))
-    return _controls.get(key, lambda: interventions.controls(kind, data.pairs, data.pairs))
+    return _controls.get(key, lambda: null_controls.controls(kind, data.pairs, data.pairs))
 
 
 def _minus_control(
@@ -133,7 +133,7 @@ def _minus_control(
 
     def controlled() -> ControlledCurve | None:
         with suppress(UserError):
-            return interventions.controlled(compute, spec, method, kind, data.pairs, data.pairs)
+            return null_controls.controlled(compute, spec, method, kind, data.pairs, data.pairs)
         return None
 
     return _controlled.get(key, stamp, controlled)

@@ -31,8 +31,8 @@ from poslens.figures.palettes import PRESETS, Style
 from poslens.heatmap.data import View
 from poslens.studies.bias.study import BIAS_STUDY, provenance_of
 from poslens.studies.bias.tables import Asked
-from poslens.studies.cause import service as interventions
 from poslens.studies.cause.figures import minus_null_curves
+from poslens.studies.curves import null_controls
 from poslens.studies.ranking import service as ranking_service
 from tests.support.pages import open_page
 from tests.test_imports import FILES, dotted, name_of, parse
@@ -85,10 +85,10 @@ def test_minus_null_names_its_control_and_counts_its_own_pairs(
 ) -> None:
     pairs = [p for p in sample.pairs if p.language == "slk"]
     # One pair fewer has a control: the plain curve's n would be wrong.
-    nulls = interventions.controls("unrelated", pairs, sample.pairs)[:-1]
+    nulls = null_controls.controls("unrelated", pairs, sample.pairs)[:-1]
     compute.attribution_job(bm25, OCCLUSION, pairs, "a").start().wait()
     compute.attribution_job(bm25, OCCLUSION, nulls, "b").start().wait()
-    found = interventions.controlled(compute, bm25, OCCLUSION, "unrelated", pairs, sample.pairs)
+    found = null_controls.controlled(compute, bm25, OCCLUSION, "unrelated", pairs, sample.pairs)
     made = of_controlled(compute.identify(bm25), OCCLUSION, "sample", found, "Slovak")
     assert made.n_pairs == len(pairs) - 1 and made.control == "unrelated query, subtracted"
     assert "control: unrelated query, subtracted" in made.caption()

@@ -33,6 +33,7 @@ from poslens.studies.cause.figures import (
     minus_null_curves,
     relocation_scores,
 )
+from poslens.studies.curves import null_controls
 from tests.support.pages import open_page
 
 MOVE, CUT, OCCLUSION = relocation_method(), ablation_method("mask"), make_method("occlusion")
@@ -153,13 +154,13 @@ def test_what_did_not_change_is_not_averaged_again(
 
 def test_controls_are_pairs_of_their_own(compute: Compute, bm25, sample: DataSet) -> None:
     pairs = [p for p in sample.pairs if p.language == "slk"]
-    nulls = interventions.controls("unrelated", pairs, sample.pairs)
+    nulls = null_controls.controls("unrelated", pairs, sample.pairs)
     assert len(nulls) == len(pairs)
     compute.attribution_job(bm25, OCCLUSION, pairs, "a").start().wait()
     with pytest.raises(UserError, match="its control"):
-        interventions.controlled(compute, bm25, OCCLUSION, "unrelated", pairs, sample.pairs)
+        null_controls.controlled(compute, bm25, OCCLUSION, "unrelated", pairs, sample.pairs)
     compute.attribution_job(bm25, OCCLUSION, nulls, "b").start().wait()
-    found = interventions.controlled(compute, bm25, OCCLUSION, "unrelated", pairs, sample.pairs)
+    found = null_controls.controlled(compute, bm25, OCCLUSION, "unrelated", pairs, sample.pairs)
     own = compute.curve(bm25, OCCLUSION, pairs, "sample").summary.curve.mean
     null = compute.curve(bm25, OCCLUSION, nulls, "sample").summary.curve.mean
     np.testing.assert_allclose(found.mean, own - null, atol=1e-5)
@@ -180,18 +181,18 @@ def test_the_profile_is_taken_from_saliency_and_agrees_with_the_other_control(
     spec, method = resolve("MiniLM"), make_method("saliency")
     pairs = [p for p in sample.pairs if p.language == "slk"][:3]
     for kind in ("unrelated", "profile"):
-        nulls = interventions.controls(kind, pairs, sample.pairs)
+        nulls = null_controls.controls(kind, pairs, sample.pairs)
         compute.attribution_job(spec, null_method(kind, method), nulls, kind).start().wait()
-    assert interventions.query_controls_agree(compute, spec, method, pairs, sample.pairs)
+    assert null_controls.query_controls_agree(compute, spec, method, pairs, sample.pairs)
     compute.attribution_job(spec, method, pairs, "own").start().wait()
-    found = interventions.controlled(compute, spec, method, "profile", pairs, sample.pairs)
+    found = null_controls.controlled(compute, spec, method, "profile", pairs, sample.pairs)
     own = compute.curve(spec, method, pairs, "sample").summary.curve.mean
     profile = null_method("profile", method)
     null = compute.curve(spec, profile, pairs, "sample").summary.curve.mean
     np.testing.assert_allclose(found.mean, own - null, atol=1e-5)
     decomposition = make_method("decomposition")
     args = compute, spec, decomposition, pairs, sample.pairs
-    assert interventions.query_controls_agree(*args) is None
+    assert null_controls.query_controls_agree(*args) is None
 
 
 def test_a_pair_and_its_figures(compute: Compute, bm25, sample: DataSet) -> None:
