@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from poslens.attribution.datasets import DataSet
-from poslens.attribution.debiasing.card import model_card
-from poslens.attribution.debiasing.export import CARD, copy_model, require_new
-from poslens.attribution.debiasing.folder import folder_of, read_manifest
+from poslens.attribution.debiasing.export import require_new
 from poslens.attribution.debiasing.recipe import TrainingRecipe
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.ranking_measures import NDCG
@@ -53,6 +51,7 @@ from poslens.studies.debias.points import (
     points,
     require_trainable,
 )
+from poslens.studies.debias.product import write_calibrated, write_debiased
 from poslens.studies.debias.summary import DebiasSummary, held_out_test, with_holm
 from poslens.studies.positions.study import POSITIONS
 from poslens.studies.ranking import service as rankings
@@ -64,15 +63,6 @@ NO_CHANGE = "No change recommended"
 _PREFERENCE = ("debiased", "debiased and calibrated", "calibrated")
 """Kinds of changed models in order of preference. The debiased model comes first, because it runs
 without PosLens."""
-
-_ON_CARD = {
-    "effect": ("relocation difference (change in its size)", "+.4f"),
-    "rank_effect": ("position effect on rank (change in its size)", "+.3f"),
-    "quality": ("nDCG@10", ".3f"),
-    "share": ("unretrieved sentences", ".3f"),
-    "saliency_index": ("saliency index (its change)", "+.3f"),
-}
-"""Title and form of each measure on the card of a debiased model."""
 
 
 class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
@@ -345,21 +335,11 @@ class Debias(Study[DebiasCorpus, DebiasPoint, DebiasSummary]):
     def write_product(
         self, compute: Compute, summaries: Sequence[DebiasSummary], folder: Path
     ) -> None:
-        """Write the debiased model, with the results on its card, to a new folder.
-
-        Raises:
-            UserError: there is not exactly one debiased model, or the folder exists.
-        """
+        """Write the debiased model, or without training the recommended calibrated one."""
         if summaries and not summaries[0].trains:
-            _write_calibrated(compute, summaries, folder)
-            return
-        trained = [summary for summary in summaries if summary.point.kind == "debiased"]
-        if len(trained) != 1:
-            raise UserError(
-                f"{len(trained)} models were debiased, and a folder holds one: name one --model."
-            )
-        write_card(trained[0], self.verdict(trained[0]))
-        copy_model(folder_of(trained[0].model.spec), folder)
+            write_calibrated(compute, summaries, folder)
+        else:
+            write_debiased(summaries, self.verdict, folder)
 
 
 def selection_sentence(plain: DebiasSummary) -> str:
@@ -393,41 +373,6 @@ def selection_sentence(plain: DebiasSummary) -> str:
         f"queries used for selection. Changes on the {before.n:,} held-out queries "
         f"({before.mean.n_resampled:,} documents): {'; '.join(parts)}."
     )
-
-
-def _write_calibrated(compute: Compute, summaries: Sequence[DebiasSummary], folder: Path) -> None:
-    """Write the recommended calibrated model to a new folder.
-
-    Raises:
-        UserError: not exactly one model is recommended, or the folder exists.
-    """
-    from poslens.attribution.retrievers.calibrated_transformer import export
-
-    recommended = [summary for summary in summaries if summary.recommended]
-    if len(recommended) != 1:
-        raise UserError(
-            f"{len(recommended)} calibrated models are recommended, and a folder holds one: "
-            "nothing is written."
-        )
-    retriever = compute.retriever(recommended[0].model)
-    with retriever.lock:
-        export(retriever, folder)
-
-
-def write_card(summary: DebiasSummary, verdict: str) -> None:
-    """Write the results on the held-out half to the card of a debiased model."""
-    folder = folder_of(summary.model.spec)
-    manifest, plain, changes = read_manifest(folder), summary.plain, summary.changes
-    if manifest is None or plain is None or changes is None:
-        return
-    rows = []
-    for name, (title, form) in _ON_CARD.items():
-        before, after, change = (getattr(each, name) for each in (plain, summary, changes))
-        if before is not None and after is not None:
-            change_text = change.text(form) if change else "–"
-            rows.append((title, before.text(form), after.text(form), change_text))
-    card = model_card(manifest, folder.name, rows, verdict)
-    (folder / CARD).write_text(card, encoding="utf-8")
 
 
 DEBIAS = Debias()
