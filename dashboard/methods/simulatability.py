@@ -23,7 +23,8 @@ from poslens.studies.simulatability.answers import (
     questions,
     tally,
 )
-from poslens.studies.simulatability.study import SIMULATABILITY, SimulatabilitySummary
+from poslens.studies.simulatability.study import SIMULATABILITY
+from poslens.studies.simulatability.summary import SimulatabilitySummary
 
 _READER = "simulatability.reader"
 _ANSWERED = "simulatability.answered"

@@ -23,7 +23,7 @@ from poslens.attribution.curves.bootstrap import Estimate, Values, estimate
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import SHARE_MARGIN, Comparison, compared
 from poslens.attribution.evaluation.simulatability import ForcedChoice
-from poslens.studies.simulatability.study import SimulatabilitySummary
+from poslens.studies.simulatability.summary import SimulatabilitySummary
 
 Condition = Literal["explanation", "random"]
 CONDITIONS: tuple[Condition, ...] = get_args(Condition)

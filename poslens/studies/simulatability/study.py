@@ -2,167 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
-import numpy as np
 import plotly.graph_objects as go
 
-from poslens.attribution.curves.bootstrap import Estimate, estimate
-from poslens.attribution.curves.positions import unit_scores
 from poslens.attribution.datasets import Collection, DataSet
-from poslens.attribution.datasets.types import spread_evenly
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.comparison import (
-    SHARE_MARGIN,
-    Comparison,
-    adjusted,
-    change_in_words,
-    paired,
-)
-from poslens.attribution.evaluation.search import Ranking
-from poslens.attribution.evaluation.simulatability import (
-    N_RANDOM,
-    VIEWS,
-    ForcedChoice,
-    ReadWords,
-    Simulator,
-    predictions,
-)
+from poslens.attribution.evaluation.comparison import adjusted, change_in_words
+from poslens.attribution.evaluation.simulatability import N_RANDOM
 from poslens.attribution.methods import METHODS, make_method
-from poslens.attribution.retrievers.lexical import word_spans
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.attribution.types import Attribution, Method, Provenance, TextPair
+from poslens.attribution.types import Provenance
 from poslens.cache.jobs.loop import Progress
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
-from poslens.compute.provenance import ModelIdentity, of_model
+from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job, Report, Run
 from poslens.figures.figure_base import Provenances
 from poslens.figures.palettes import Style
 from poslens.parameters import Integer, Parameters, Settings, Several
-from poslens.rows import Table, column
 from poslens.studies.faithfulness.figures import gains
 from poslens.studies.ranking import service as ranking
 from poslens.studies.ranking.service import RankingSetup, read_searched, searched
+from poslens.studies.simulatability.summary import (
+    SimulatabilitySummary,
+    Simulated,
+    candidates_of,
+    pairs_of,
+    summary_of,
+)
+from poslens.studies.simulatability.tables import TABLES
 from poslens.studies.why.search import require_ranking
 from poslens.study import Figure, Study, register
-
-VERSION = 1
-
-
-@dataclass(frozen=True)
-class Simulated:
-    """The subject: a model, a method, a corpus, the maximum number of queries, and the number of
-    words of each document."""
-
-    spec: RetrieverSpec
-    method: Method
-    collection: Collection
-    queries: int
-    words: int
-
-    @property
-    def measure(self) -> Method:
-        """The measure with its parameters, for keys and captions."""
-        parameters = {"method": repr(self.method), "words": self.words, "version": VERSION}
-        return Method("simulatability", parameters)
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """A query's two highest-ranked documents as pairs, and the document that intervals resample."""
-
-    higher: TextPair
-    lower: TextPair
-    document: str
-
-
-@dataclass(frozen=True)
-class SimulatabilitySummary:
-    """Shares of correct predictions of one model and method: by view, `rows` [n] for each query and
-    their means `views`. Intervals resample `documents` [n]. `gain` is the share with the method's
-    words minus that with random words, and `over_similar` minus that with the words most similar to
-    the query."""
-
-    asked: Simulated
-    model: ModelIdentity
-    choices: tuple[ForcedChoice, ...]
-    documents: tuple[str, ...]
-    rows: dict[str, np.ndarray]
-    views: dict[str, Estimate | None]
-    gain: Comparison | None
-    over_similar: Comparison | None
-
-
-@dataclass(frozen=True)
-class MethodRow:
-    """Predictions for one model and method."""
-
-    model: str = column("Name of the model.")
-    method: str = column("Attribution method that chooses the words.")
-    queries: int = column("Queries whose two highest-ranked documents are compared.")
-    words: int = column("Words that are read of each document.")
-    explanation: Estimate | None = column(
-        f"Share of correct predictions, 0 to 1, from {VIEWS['explanation']}.", title="method"
-    )
-    random: Estimate | None = column(f"The same from {VIEWS['random']}.")
-    first: Estimate | None = column(f"The same from {VIEWS['first']}.")
-    similar: Estimate | None = column(f"The same from {VIEWS['similar']}.")
-    all: Estimate | None = column(f"The same from {VIEWS['all']}.", title="all words")
-    gain: Comparison | None = column(
-        "The method's words minus random words, paired by query.", form="+.3f"
-    )
-    over_similar: Comparison | None = column(
-        "The method's words minus the words most similar to the query, paired by query.",
-        title="minus similar words",
-        form="+.3f",
-    )
-
-
-@dataclass(frozen=True)
-class QueryRow:
-    """Predictions for one query."""
-
-    model: str = column("Name of the model.")
-    method: str = column("Attribution method that chooses the words.")
-    query: str = column("The query.")
-    higher: str = column("The method's words of the document that the model ranks first.")
-    lower: str = column("The method's words of the document that the model ranks second.")
-    correct: float = column("1 if the prediction from these words is correct; 0.5 for a tie.")
-    random: float = column("Share of correct predictions from random words.")
-
-
-def _method_rows(summary: SimulatabilitySummary) -> Iterator[MethodRow]:
-    asked = summary.asked
-    yield MethodRow(
-        asked.spec.name,
-        asked.method.name,
-        len(summary.choices),
-        asked.words,
-        **summary.views,
-        gain=summary.gain,
-        over_similar=summary.over_similar,
-    )
-
-
-def _query_rows(summary: SimulatabilitySummary) -> Iterator[QueryRow]:
-    asked = summary.asked
-    for number, choice in enumerate(summary.choices):
-        higher, lower = (
-            side.text(side.largest(asked.words)) for side in (choice.higher, choice.lower)
-        )
-        yield QueryRow(
-            asked.spec.name,
-            asked.method.name,
-            choice.query,
-            higher,
-            lower,
-            float(summary.rows["explanation"][number]),
-            float(summary.rows["random"][number]),
-        )
 
 
 def _gains(
@@ -217,10 +91,7 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
             help="Maximum number of queries, spread evenly over the data set.",
         ),
     )
-    tables: ClassVar = {
-        "methods": Table(MethodRow, _method_rows),
-        "queries": Table(QueryRow, _query_rows, "Queries", on_page=False),
-    }
+    tables: ClassVar = TABLES
     figures = (Figure("Gain in correct predictions by method", _gains),)
 
     def read(self, dataset: str) -> DataSet:
@@ -275,15 +146,15 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
                 if progress.stopped:
                     return progress
             run.stage = f"Computing {subject.method.name}"
-            pairs = _pairs(_candidates(compute, subject) or ())
+            pairs = pairs_of(candidates_of(compute, subject) or ())
             scope = f"simulatability of {collection.name}"
             return compute.attribution_job(spec, subject.method, pairs, scope).work(run, report)
 
         def n_done() -> int:
-            candidates = _candidates(compute, subject)
+            candidates = candidates_of(compute, subject)
             if candidates is None:
                 return 0
-            missing = compute.store.missing(model.key, subject.method, _pairs(candidates))
+            missing = compute.store.missing(model.key, subject.method, pairs_of(candidates))
             return max(0, total - (len(missing) + 1) // 2)
 
         return compute.model_job(
@@ -302,9 +173,9 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
         self, compute: Compute, subject: Simulated, earlier: Sequence[SimulatabilitySummary] = ()
     ) -> SimulatabilitySummary | None:
         """The shares of correct predictions; None while an attribution is missing."""
-        model, candidates = compute.identify(subject.spec), _candidates(compute, subject)
+        model, candidates = compute.identify(subject.spec), candidates_of(compute, subject)
         if candidates is None or compute.store.missing(
-            model.key, subject.method, _pairs(candidates)
+            model.key, subject.method, pairs_of(candidates)
         ):
             return None
         key = (
@@ -315,7 +186,7 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
             subject.collection.digest,
             subject.queries,
         )
-        return _summaries.get(key, lambda: _summary(compute, subject, model, candidates))
+        return _summaries.get(key, lambda: summary_of(compute, subject, model, candidates))
 
     def together(self, summaries: Sequence[SimulatabilitySummary]) -> list[SimulatabilitySummary]:
         measures = [c for summary in summaries for c in (summary.gain, summary.over_similar)]
@@ -352,106 +223,6 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
 
 
 _summaries: LRUCache[SimulatabilitySummary] = LRUCache(64)
-# Pages need these at every rerun for each method, and reading the texts takes a pass over the
-# corpus.
-_ranked: LRUCache[tuple[Candidates, ...]] = LRUCache(8)
-
-
-def _candidates(compute: Compute, subject: Simulated) -> tuple[Candidates, ...] | None:
-    """The two highest-ranked documents of each query; None while the ranking is missing. Queries
-    that retrieve fewer than two documents, or two with equal scores, are left out."""
-    spec, collection = subject.spec, subject.collection
-    fingerprint = compute.identify(spec).key.fingerprint
-    key = (str(compute.root), fingerprint, collection.digest, subject.queries)
-    if (candidates := _ranked.find(key)) is not None:
-        return candidates
-    rankings = ranking.stored_rankings(compute, spec, RankingSetup(collection))
-    if rankings is None:
-        return None
-    return _ranked.keep(key, _first_two(subject, rankings))
-
-
-def _first_two(subject: Simulated, rankings: Mapping[str, Ranking]) -> tuple[Candidates, ...]:
-    collection, queries = subject.collection, subject.collection.queries
-    asked = [
-        query
-        for query in spread_evenly(queries, min(subject.queries, len(queries)))
-        if len(scores := rankings[query.query_id].scores[:2]) == 2 and scores[0] > scores[1]
-    ]
-    keys = {key for query in asked for key in rankings[query.query_id].document_ids[:2]}
-    texts = collection.texts(keys)
-    candidates = []
-    for query in asked:
-        higher, lower = (
-            TextPair(
-                query.pairs.get(key, f"{query.query_id} {key}"),
-                query.text,
-                texts[key],
-                language=language,
-                dataset=collection.name,
-            )
-            for key, language in zip(
-                rankings[query.query_id].document_ids[:2],
-                rankings[query.query_id].languages[:2],
-                strict=True,
-            )
-        )
-        candidates.append(Candidates(higher, lower, query.document))
-    return tuple(candidates)
-
-
-def _pairs(candidates: Sequence[Candidates]) -> list[TextPair]:
-    return [pair for both in candidates for pair in (both.higher, both.lower)]
-
-
-def _summary(
-    compute: Compute, subject: Simulated, model: ModelIdentity, candidates: Sequence[Candidates]
-) -> SimulatabilitySummary:
-    stored = iter(compute.store.get_many(model.key, subject.method, _pairs(candidates)))
-    choices: list[ForcedChoice] = []
-    documents: list[str] = []
-    texts: set[str] = set()
-    for both in candidates:
-        higher, lower = next(stored), next(stored)
-        if higher is None or lower is None:  # the method failed on a document
-            continue
-        sides = _read_words(both.higher, higher), _read_words(both.lower, lower)
-        choices.append(ForcedChoice(both.higher.pair_id, both.higher.query, *sides))
-        documents.append(both.document)
-        texts.update((both.higher.document, both.lower.document))
-    if not candidates:
-        raise UserError(
-            f"{subject.spec.name} retrieves no two documents with different scores for any query: "
-            "select another data set."
-        )
-    if not choices:
-        raise UserError(
-            f"{subject.method.name} of {subject.spec.name} has no result for both documents of any "
-            "query: select another method."
-        )
-    simulator = Simulator(sorted(texts))
-    credits = [predictions(simulator, choice, subject.words) for choice in choices]
-    rows = {view: np.array([credit[view] for credit in credits]) for view in VIEWS}
-    return SimulatabilitySummary(
-        subject,
-        model,
-        tuple(choices),
-        tuple(documents),
-        rows,
-        {view: estimate(values[:, None], documents) for view, values in rows.items()},
-        paired(rows["random"], rows["explanation"], documents, SHARE_MARGIN),
-        paired(rows["similar"], rows["explanation"], documents, SHARE_MARGIN),
-    )
-
-
-def _read_words(pair: TextPair, attribution: Attribution) -> ReadWords:
-    """The words of the pair's document that the model read, with their contributions."""
-    spans = word_spans(pair.document)
-    aggregate = METHODS[attribution.method.name].aggregate
-    scores = unit_scores(attribution.document, attribution.document_scores, spans, aggregate)
-    read = np.flatnonzero(np.isfinite(scores)).tolist()
-    words = tuple(pair.document[slice(*spans[index])] for index in read)
-    return ReadWords(words, scores[read])
 
 
 SIMULATABILITY = Simulatability()

@@ -1,0 +1,186 @@
+"""Predictions of a model's ranking from a method's words, counted from stored results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from poslens.attribution.curves.bootstrap import Estimate, estimate
+from poslens.attribution.curves.positions import unit_scores
+from poslens.attribution.datasets import Collection
+from poslens.attribution.datasets.types import spread_evenly
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.comparison import SHARE_MARGIN, Comparison, paired
+from poslens.attribution.evaluation.search import Ranking
+from poslens.attribution.evaluation.simulatability import (
+    VIEWS,
+    ForcedChoice,
+    ReadWords,
+    Simulator,
+    predictions,
+)
+from poslens.attribution.methods import METHODS
+from poslens.attribution.retrievers.lexical import word_spans
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Attribution, Method, TextPair
+from poslens.cache.lru_cache import LRUCache
+from poslens.compute.compute import Compute
+from poslens.compute.provenance import ModelIdentity
+from poslens.studies.ranking import service as ranking
+from poslens.studies.ranking.service import RankingSetup
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """The subject: a model, a method, a corpus, the maximum number of queries, and the number of
+    words of each document."""
+
+    spec: RetrieverSpec
+    method: Method
+    collection: Collection
+    queries: int
+    words: int
+
+    @property
+    def measure(self) -> Method:
+        """The measure with its parameters, for keys and captions."""
+        parameters = {"method": repr(self.method), "words": self.words, "version": VERSION}
+        return Method("simulatability", parameters)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """A query's two highest-ranked documents as pairs, and the document that intervals resample."""
+
+    higher: TextPair
+    lower: TextPair
+    document: str
+
+
+@dataclass(frozen=True)
+class SimulatabilitySummary:
+    """Shares of correct predictions of one model and method: by view, `rows` [n] for each query and
+    their means `views`. Intervals resample `documents` [n]. `gain` is the share with the method's
+    words minus that with random words, and `over_similar` minus that with the words most similar to
+    the query."""
+
+    asked: Simulated
+    model: ModelIdentity
+    choices: tuple[ForcedChoice, ...]
+    documents: tuple[str, ...]
+    rows: dict[str, np.ndarray]
+    views: dict[str, Estimate | None]
+    gain: Comparison | None
+    over_similar: Comparison | None
+
+
+# Pages need these at every rerun for each method, and reading the texts takes a pass over the
+# corpus.
+_ranked: LRUCache[tuple[Candidates, ...]] = LRUCache(8)
+
+
+def candidates_of(compute: Compute, subject: Simulated) -> tuple[Candidates, ...] | None:
+    """The two highest-ranked documents of each query; None while the ranking is missing. Queries
+    that retrieve fewer than two documents, or two with equal scores, are left out."""
+    spec, collection = subject.spec, subject.collection
+    fingerprint = compute.identify(spec).key.fingerprint
+    key = (str(compute.root), fingerprint, collection.digest, subject.queries)
+    if (candidates := _ranked.find(key)) is not None:
+        return candidates
+    rankings = ranking.stored_rankings(compute, spec, RankingSetup(collection))
+    if rankings is None:
+        return None
+    return _ranked.keep(key, _first_two(subject, rankings))
+
+
+def _first_two(subject: Simulated, rankings: Mapping[str, Ranking]) -> tuple[Candidates, ...]:
+    collection, queries = subject.collection, subject.collection.queries
+    asked = [
+        query
+        for query in spread_evenly(queries, min(subject.queries, len(queries)))
+        if len(scores := rankings[query.query_id].scores[:2]) == 2 and scores[0] > scores[1]
+    ]
+    keys = {key for query in asked for key in rankings[query.query_id].document_ids[:2]}
+    texts = collection.texts(keys)
+    candidates = []
+    for query in asked:
+        higher, lower = (
+            TextPair(
+                query.pairs.get(key, f"{query.query_id} {key}"),
+                query.text,
+                texts[key],
+                language=language,
+                dataset=collection.name,
+            )
+            for key, language in zip(
+                rankings[query.query_id].document_ids[:2],
+                rankings[query.query_id].languages[:2],
+                strict=True,
+            )
+        )
+        candidates.append(Candidates(higher, lower, query.document))
+    return tuple(candidates)
+
+
+def pairs_of(candidates: Sequence[Candidates]) -> list[TextPair]:
+    """Both documents of each query, as pairs."""
+    return [pair for both in candidates for pair in (both.higher, both.lower)]
+
+
+def summary_of(
+    compute: Compute, subject: Simulated, model: ModelIdentity, candidates: Sequence[Candidates]
+) -> SimulatabilitySummary:
+    """The shares of correct predictions for candidates whose attributions are stored.
+
+    Raises:
+        UserError: there are no candidates, or the method failed on a document of each.
+    """
+    stored = iter(compute.store.get_many(model.key, subject.method, pairs_of(candidates)))
+    choices: list[ForcedChoice] = []
+    documents: list[str] = []
+    texts: set[str] = set()
+    for both in candidates:
+        higher, lower = next(stored), next(stored)
+        if higher is None or lower is None:  # the method failed on a document
+            continue
+        sides = _read_words(both.higher, higher), _read_words(both.lower, lower)
+        choices.append(ForcedChoice(both.higher.pair_id, both.higher.query, *sides))
+        documents.append(both.document)
+        texts.update((both.higher.document, both.lower.document))
+    if not candidates:
+        raise UserError(
+            f"{subject.spec.name} retrieves no two documents with different scores for any query: "
+            "select another data set."
+        )
+    if not choices:
+        raise UserError(
+            f"{subject.method.name} of {subject.spec.name} has no result for both documents of any "
+            "query: select another method."
+        )
+    simulator = Simulator(sorted(texts))
+    credits = [predictions(simulator, choice, subject.words) for choice in choices]
+    rows = {view: np.array([credit[view] for credit in credits]) for view in VIEWS}
+    return SimulatabilitySummary(
+        subject,
+        model,
+        tuple(choices),
+        tuple(documents),
+        rows,
+        {view: estimate(values[:, None], documents) for view, values in rows.items()},
+        paired(rows["random"], rows["explanation"], documents, SHARE_MARGIN),
+        paired(rows["similar"], rows["explanation"], documents, SHARE_MARGIN),
+    )
+
+
+def _read_words(pair: TextPair, attribution: Attribution) -> ReadWords:
+    """The words of the pair's document that the model read, with their contributions."""
+    spans = word_spans(pair.document)
+    aggregate = METHODS[attribution.method.name].aggregate
+    scores = unit_scores(attribution.document, attribution.document_scores, spans, aggregate)
+    read = np.flatnonzero(np.isfinite(scores)).tolist()
+    words = tuple(pair.document[slice(*spans[index])] for index in read)
+    return ReadWords(words, scores[read])
