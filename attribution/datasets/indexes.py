@@ -20,11 +20,7 @@ from typing import Any
 from urllib.parse import quote
 
 from poslens.attribution.datasets.index_writer import indexed, put_columns
-from poslens.attribution.datasets.indexed_pairs import (
-    DamagedIndexError,
-    IndexedPairs,
-    PairIndex,
-)
+from poslens.attribution.datasets.indexed_pairs import DamagedIndexError, IndexedPairs, PairIndex
 from poslens.attribution.datasets.types import DataSet, LostDocument, Rejection
 from poslens.attribution.retrievers.specs import data_folder
 

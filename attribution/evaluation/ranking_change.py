@@ -15,14 +15,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from poslens.attribution.curves.bootstrap import (
-    SEED,
-    Estimate,
-    Values,
-    estimate,
-    numbered,
-    ratios,
-)
+from poslens.attribution.curves.bootstrap import SEED, Estimate, Values, estimate, numbered, ratios
 from poslens.attribution.evaluation.comparison import Comparison, paired, paired_statistics
 from poslens.attribution.evaluation.evidence_profile import (
     bin_members,

@@ -24,13 +24,7 @@ from poslens.attribution.methods.base import (
 )
 from poslens.attribution.methods.linearised import dependent, linearised
 from poslens.attribution.methods.matrix import many_gradients, share_matrices
-from poslens.attribution.methods.passes import (
-    Read,
-    Rounds,
-    encode_once,
-    one_round,
-    texts_of,
-)
+from poslens.attribution.methods.passes import Read, Rounds, encode_once, one_round, texts_of
 from poslens.attribution.methods.propagation import bert_layers, propagate
 from poslens.attribution.methods.shares import BIASES, Shares, read_linear, shares_of
 from poslens.attribution.retrievers.base import Encoded, Retriever, encode

@@ -8,13 +8,7 @@ import torch
 from torch import Tensor
 
 from poslens.attribution.methods.base import Clock, build_batch
-from poslens.attribution.methods.passes import (
-    Read,
-    Rounds,
-    encode_once,
-    one_round,
-    texts_of,
-)
+from poslens.attribution.methods.passes import Read, Rounds, encode_once, one_round, texts_of
 from poslens.attribution.retrievers.base import Embedded, Encoded, compare, reads_jointly, separate
 from poslens.attribution.types import Attribution, Method, TextPair
 

@@ -13,14 +13,7 @@ from numpy.typing import NDArray
 
 from poslens.attribution.curves.positions import score_curves
 from poslens.attribution.curves.text_axis import curves_of, is_over_text
-from poslens.attribution.types import (
-    N_BINS,
-    Array,
-    Attribution,
-    Method,
-    TextPair,
-    TokenizedText,
-)
+from poslens.attribution.types import N_BINS, Array, Attribution, Method, TextPair, TokenizedText
 from poslens.cache.storage.codec import PackedText, encode, pack_text
 from poslens.cache.storage.files import ModelKey
 

@@ -11,12 +11,7 @@ from poslens.commands.answers import answer_from, answers, print_json
 from poslens.commands.command_options import Data, distinct, several_models
 from poslens.commands.command_options import resolve as by_name
 from poslens.commands.command_output import LineFormat, cli_command
-from poslens.commands.listing_answers import (
-    DataSetEntry,
-    FetchedModel,
-    ListedMethod,
-    ModelEntry,
-)
+from poslens.commands.listing_answers import DataSetEntry, FetchedModel, ListedMethod, ModelEntry
 
 app = typer.Typer()
 models_app = typer.Typer(no_args_is_help=False, help="List and download retrievers.")

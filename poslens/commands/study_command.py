@@ -24,12 +24,7 @@ from poslens.commands.command_options import (
     specs_of,
     with_rejections,
 )
-from poslens.commands.command_output import (
-    TextFormat,
-    cli_command,
-    quiet,
-    watched,
-)
+from poslens.commands.command_output import TextFormat, cli_command, quiet, watched
 from poslens.commands.result_files import FigureFile, FigureOption
 from poslens.paired import difference_sentences
 from poslens.parameters import Integer, ModelName, Numbers, Parameter, Settings, Several, Switch

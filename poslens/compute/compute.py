@@ -22,12 +22,7 @@ from poslens.attribution.retrievers.sparse import SparseRetriever, Term
 from poslens.attribution.retrievers.specs import RetrieverSpec, data_folder
 from poslens.attribution.text import listed
 from poslens.attribution.types import Attribution, Method, Provenance, TextPair
-from poslens.cache.jobs.attributions import (
-    Executor,
-    OneDevice,
-    claims_folder,
-    precompute,
-)
+from poslens.cache.jobs.attributions import Executor, OneDevice, claims_folder, precompute
 from poslens.cache.jobs.claims import at_work
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.keys import used_model

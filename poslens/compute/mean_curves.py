@@ -9,11 +9,7 @@ from typing import Any, NamedTuple
 from poslens.attribution.curves.curve_summary import CurveSummary, summarize
 from poslens.attribution.curves.text_axis import average, is_over_text
 from poslens.attribution.errors import UserError
-from poslens.attribution.interventions.null_controls import (
-    Control,
-    ControlledCurve,
-    null_method,
-)
+from poslens.attribution.interventions.null_controls import Control, ControlledCurve, null_method
 from poslens.attribution.types import Method, TextPair
 from poslens.cache.columns import columns_of
 from poslens.cache.lru_cache import LRUCache, StampedCache

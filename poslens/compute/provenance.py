@@ -20,13 +20,7 @@ from poslens.attribution.methods import METHODS
 from poslens.attribution.retrievers import limits
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.text import MAX_CHARACTERS
-from poslens.attribution.types import (
-    Attribution,
-    Method,
-    PositionCurve,
-    Provenance,
-    TextPair,
-)
+from poslens.attribution.types import Attribution, Method, PositionCurve, Provenance, TextPair
 from poslens.cache.shipped.preferences import short_verdict
 from poslens.cache.storage.store import ModelKey
 

@@ -14,11 +14,7 @@ from poslens.attribution.curves.curve_summary import CurveSummary, summarize
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.ablation import Ablation, Replacement, ablation_method
-from poslens.attribution.interventions.agreement import (
-    Agreement,
-    agreement,
-    relocation_curve,
-)
+from poslens.attribution.interventions.agreement import Agreement, agreement, relocation_curve
 from poslens.attribution.interventions.relocation import (
     Relocation,
     relocation_method,

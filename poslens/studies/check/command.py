@@ -10,13 +10,7 @@ from typing import Annotated
 import typer
 
 from poslens.commands.answers import answers, print_json
-from poslens.commands.command_options import (
-    Dataset,
-    Model,
-    for_data,
-    pairs_of,
-    resolve,
-)
+from poslens.commands.command_options import Dataset, Model, for_data, pairs_of, resolve
 from poslens.commands.command_output import LineFormat, cli_command, quiet, watched
 from poslens.studies.check.answers import CheckAnswer
 

@@ -29,12 +29,7 @@ from poslens.figures.figure_base import (
     with_legend,
 )
 from poslens.figures.palettes import Style
-from poslens.paired import (
-    ItemMeasure,
-    MeasuredModel,
-    PairedDifference,
-    index_measure,
-)
+from poslens.paired import ItemMeasure, MeasuredModel, PairedDifference, index_measure
 from poslens.parameters import Integer, Parameters, Settings
 from poslens.rows import Table
 from poslens.studies.cause.service import DEFAULT_PAIRS

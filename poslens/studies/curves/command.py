@@ -47,12 +47,7 @@ from poslens.commands.command_output import (
     watched,
 )
 from poslens.commands.result_files import FigureFile, FigureOption
-from poslens.paired import (
-    DifferenceRow,
-    curve_differences,
-    difference_rows,
-    difference_sentences,
-)
+from poslens.paired import DifferenceRow, curve_differences, difference_rows, difference_sentences
 from poslens.rows import frame_of
 from poslens.studies.curves.answers import CurveRow, Failures, Precomputed, PublishedCurveRow
 
