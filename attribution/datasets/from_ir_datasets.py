@@ -12,18 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from poslens.attribution.datasets import sources
 from poslens.attribution.datasets.languages import iso_639_3
-from poslens.attribution.datasets.sources import (
-    LibraryCorpus,
-    Source,
-    checked_name,
-    not_installed,
-    place_of,
-    register,
-    short_name,
-    unreachable,
-    written,
-)
 from poslens.attribution.errors import UserError
 
 PREFIX = "ir_datasets:"
@@ -37,11 +27,11 @@ def fetch(name: str) -> Path:
         UserError: no such data set, one without documents or judgments, the library is missing, or
             it cannot fetch its files.
     """
-    identity = checked_name(name, PREFIX, "ID")
+    identity = sources.checked_name(name, PREFIX, "ID")
     try:
         import ir_datasets
     except ImportError as error:
-        raise not_installed("ir_datasets") from error
+        raise sources.not_installed("ir_datasets") from error
     try:
         library_set = ir_datasets.load(identity)
     except KeyError as error:
@@ -55,7 +45,7 @@ def fetch(name: str) -> Path:
             f"{identity} of ir_datasets has queries and no judgments: {_parts_of(identity)}."
         )
     split = identity.rpartition("/")[2]
-    part = LibraryCorpus(
+    part = sources.LibraryCorpus(
         lambda: ((row.doc_id, _text(row)) for row in library_set.docs_iter()),
         lambda: ((row.query_id, _text(row)) for row in library_set.queries_iter()),
         lambda: ((row.query_id, row.doc_id, row.relevance) for row in library_set.qrels_iter()),
@@ -63,11 +53,11 @@ def fetch(name: str) -> Path:
         judged=library_set.has_queries(),
     )
     try:
-        place = place_of(PREFIX, identity, iso_639_3(library_set.docs_lang()))
-        return place if place.is_dir() else written(place, [part])
+        place = sources.place_of(PREFIX, identity, iso_639_3(library_set.docs_lang()))
+        return place if place.is_dir() else sources.written(place, [part])
     # What a broken connection or a damaged download raises is the library's own.
     except Exception as error:
-        raise unreachable(name, error) from error
+        raise sources.unreachable(name, error) from error
 
 
 def _parts_of(identity: str) -> str:
@@ -91,4 +81,4 @@ def _texts(row: Any) -> Iterator[str]:
     return (field for field in row[1:] if isinstance(field, str))
 
 
-register(Source(PREFIX, fetch, short_name(PREFIX)))
+sources.register(sources.Source(PREFIX, fetch, sources.short_name(PREFIX)))

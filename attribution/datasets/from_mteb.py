@@ -13,18 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from poslens.attribution.datasets import sources
 from poslens.attribution.datasets.languages import iso_639_3
-from poslens.attribution.datasets.sources import (
-    LibraryCorpus,
-    Source,
-    checked_name,
-    not_installed,
-    place_of,
-    register,
-    short_name,
-    unreachable,
-    written,
-)
 from poslens.attribution.errors import UserError
 
 PREFIX = "mteb:"
@@ -37,12 +27,14 @@ def fetch(name: str) -> Path:
         UserError: no such task or subset, one that searches no texts, the library is missing, or it
             cannot fetch its files.
     """
-    identity, _, subset = checked_name(name, PREFIX, "TASK or mteb:TASK/SUBSET").partition("/")
+    identity, _, subset = sources.checked_name(name, PREFIX, "TASK or mteb:TASK/SUBSET").partition(
+        "/"
+    )
     try:
         import mteb
         from mteb.abstasks import AbsTaskRetrieval
     except ImportError as error:
-        raise not_installed("mteb") from error
+        raise sources.not_installed("mteb") from error
     try:
         task = mteb.get_task(identity)
     except KeyError as error:
@@ -58,18 +50,20 @@ def fetch(name: str) -> Path:
         )
     chosen = [subset] if subset else list(languages)
     language = languages[chosen[0]] if len(chosen) == 1 else None
-    place = place_of(PREFIX, "/".join(filter(None, (identity, subset))), language)
+    place = sources.place_of(PREFIX, "/".join(filter(None, (identity, subset))), language)
     try:
         if not place.is_dir():
             task.load_data()
             task.convert_v1_dataset_format_to_v2(num_proc=None)
-            written(place, [_part(task, each, languages, len(chosen) > 1) for each in chosen])
+            sources.written(
+                place, [_part(task, each, languages, len(chosen) > 1) for each in chosen]
+            )
         return place
     except UserError:
         raise
     # What a broken connection or a damaged download raises is the library's own.
     except Exception as error:
-        raise unreachable(name, error) from error
+        raise sources.unreachable(name, error) from error
 
 
 def _languages(task: Any) -> Mapping[str, str | None]:
@@ -85,14 +79,14 @@ def _languages(task: Any) -> Mapping[str, str | None]:
 
 def _part(
     task: Any, subset: str, languages: Mapping[str, str | None], several: bool
-) -> LibraryCorpus:
+) -> sources.LibraryCorpus:
     splits = task.dataset[subset]
     split = "test" if "test" in splits else next(iter(splits))
     held = splits[split]
     if "text" not in held["corpus"].column_names or "text" not in held["queries"].column_names:
         raise UserError(f"{task.metadata.name} of mteb searches no texts: choose another task.")
     language = languages[subset]
-    return LibraryCorpus(
+    return sources.LibraryCorpus(
         lambda: _documents(held["corpus"]),
         lambda: _queries(held["queries"], task.metadata.name),
         lambda: (
@@ -121,4 +115,4 @@ def _queries(rows: Any, task: str) -> Iterator[tuple[str, str]]:
         yield row["id"], f"{text} {instruction}" if instruction else text
 
 
-register(Source(PREFIX, fetch, short_name(PREFIX)))
+sources.register(sources.Source(PREFIX, fetch, sources.short_name(PREFIX)))
