@@ -72,8 +72,7 @@ def relocation_scores(
             mode="lines+markers",
             line=look,
             marker={
-                "color": look["color"],
-                "size": 0.6 * style.font_size,
+                **style.marker(index, 0.6),
                 "symbol": UNKNOWN_SYMBOL
                 if name in unknown
                 else [style.symbol(index) + ("" if read else "-open") for read in relocation.whole],
@@ -188,15 +187,13 @@ def displacements(
     are hollow if the text was not read in full."""
     figure = canvas("displacements", style, "Text moved by (tokens)", "Score", provenance)
     for index, (name, displacement) in enumerate(results.items()):
-        look = style.line(index)
         trace = go.Scatter(
             x=list(displacement.tokens),
             y=displacement.scores,
             mode="lines+markers",
-            line=look,
+            line=style.line(index),
             marker={
-                "color": look["color"],
-                "size": 0.6 * style.font_size,
+                **style.marker(index, 0.6),
                 "symbol": [
                     style.symbol(index) + ("" if r >= 1 else "-open") for r in displacement.read
                 ],

@@ -9,7 +9,7 @@ from functools import partial
 from poslens.attribution import datasets
 from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.errors import UserError
-from poslens.attribution.evaluation.audit import TOP, require_top
+from poslens.attribution.evaluation.audit import require_top
 from poslens.attribution.evaluation.audit_workload import plan_workload
 from poslens.attribution.evaluation.chunk_plan import MEASURES, IndexSetting, choose, settings_of
 from poslens.attribution.evaluation.comparison import adjusted
@@ -21,9 +21,10 @@ from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job, Report, Run
-from poslens.parameters import Integer, Numbers, Parameters, Settings, Several
+from poslens.parameters import Numbers, Parameters, Settings, Several
 from poslens.studies.audit.pace import reading_estimate
 from poslens.studies.audit.run import require_family
+from poslens.studies.audit.study import AUDIT
 from poslens.studies.audit.summary import sample
 from poslens.studies.chunks.figures import shares_by_size
 from poslens.studies.chunks.run import run_plan
@@ -88,21 +89,12 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
             "the document's title), late (one pass over the text, then windows of its token "
             "vectors).",
         ),
-        top=Integer(
-            title="Top k",
-            default=TOP,
-            low=1,
-            high=1_000_000,
-            help="A sentence is unretrieved if its document is not in the top k.",
-        ),
-        documents=Integer(
-            title="Documents",
-            default=None,
-            low=2,
-            high=10_000_000,
+        top=AUDIT.parameters["top"],
+        documents=replace(
+            AUDIT.parameters["documents"],
             help="Plan on a random sample of this many documents (default: all).",
         ),
-        seed=Integer(title="Seed", default=0, low=0, high=1 << 31, help="Seed of the sample."),
+        seed=AUDIT.parameters["seed"],
     )
     tables = TABLES
     figures = (Figure("Unretrieved sentences by size of the index", shares_by_size),)
