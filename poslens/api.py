@@ -13,7 +13,6 @@ from poslens.arguments import (
     Model,
     Models,
     Option,
-    data_name,
     data_set,
     evidence_span,
     listed,
@@ -33,6 +32,7 @@ from poslens.compute.compute import service
 from poslens.listings import datasets as datasets
 from poslens.listings import methods as methods
 from poslens.listings import models as models
+from poslens.names import data_name
 from poslens.quietly import quietly
 from poslens.results import Explanation, Passport
 from poslens.studies import declared

@@ -19,6 +19,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.text import clean
 from poslens.attribution.types import EvidenceSpan, Method, TextPair
 from poslens.compute.runs import Job
+from poslens.names import data_name, distinct, resolve
 from poslens.saved_models import folder_of
 
 if TYPE_CHECKING:
@@ -125,14 +126,6 @@ def data_set(dataset: str | Path) -> DataSet:
     return known_datasets.read(data_name(dataset))
 
 
-def data_name(dataset: str | Path) -> str:
-    """The name under which a data set given by name or path is registered. Files that changed are
-    read again."""
-    from poslens.commands.command_options import data_name
-
-    return data_name(str(dataset))
-
-
 def spec_of(model: Model, data: DataSet) -> RetrieverSpec:
     """The retriever for a name, a folder or a model in memory, with the data set's word statistics
     if it uses any (BM25).
@@ -140,8 +133,6 @@ def spec_of(model: Model, data: DataSet) -> RetrieverSpec:
     Raises:
         UserError: there is no such model.
     """
-    from poslens.commands.command_options import resolve
-
     if isinstance(model, (str, Path)):
         spec = resolve(str(model))
     elif _of_library(model):
@@ -157,8 +148,6 @@ def specs_of(model: Model | Models, data: DataSet) -> list[RetrieverSpec]:
     Raises:
         UserError: `spec_of` fails, or no model is given.
     """
-    from poslens.commands.command_options import distinct
-
     specs = distinct(
         spec_of(each, data) for each in (model if isinstance(model, list | tuple) else [model])
     )

@@ -7,17 +7,11 @@ from typing import Annotated
 
 import typer
 
-from poslens.commands.command_options import (
-    Data,
-    Endpoints,
-    named,
-    several_models,
-    sources,
-    unique_by_name,
-)
+from poslens.commands.command_options import Data, Endpoints, several_models
 from poslens.commands.command_output import one_sentence
 from poslens.commands.completion import dataset_names
 from poslens.dashboard.server.access import LOOPBACK, USER_HEADER, access_of
+from poslens.names import named, sources, unique_by_name
 
 app = typer.Typer()
 

@@ -67,8 +67,8 @@ def serve(
         from poslens.attribution.curves.published import register as register_published
         from poslens.attribution.evaluation.trec_runs import register as register_run
         from poslens.attribution.retrievers import resolve
-        from poslens.commands.command_options import data_name, distinct
-        from poslens.commands.command_options import resolve as by_name
+        from poslens.names import data_name, distinct
+        from poslens.names import resolve as by_name
 
     given = distinct(map(by_name, models))
     resolve.allow_code([*allow_code, *filter(None, map(str.strip, ALLOW_CODE.get().split(",")))])

@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from poslens.commands.answers import answer_from, answers, print_json
-from poslens.commands.command_options import Data, distinct, several_models
-from poslens.commands.command_options import resolve as by_name
+from poslens.commands.command_options import Data, several_models
 from poslens.commands.command_output import LineFormat, cli_command
 from poslens.commands.listing_answers import DataSetEntry, FetchedModel, ListedMethod, ModelEntry
+from poslens.names import distinct
+from poslens.names import resolve as by_name
 
 app = typer.Typer()
 models_app = typer.Typer(no_args_is_help=False, help="List and download retrievers.")

@@ -16,16 +16,10 @@ import typer
 
 from poslens.attribution.errors import UserError
 from poslens.commands.answers import answers, print_table, table_answer
-from poslens.commands.command_options import (
-    Dataset,
-    data_name,
-    resolve,
-    several_models,
-    specs_of,
-    with_rejections,
-)
+from poslens.commands.command_options import Dataset, several_models, with_rejections
 from poslens.commands.command_output import TextFormat, cli_command, quiet, watched
 from poslens.commands.result_files import FigureFile, FigureOption
+from poslens.names import data_name, resolve, specs_of
 from poslens.paired import difference_sentences
 from poslens.parameters import Integer, ModelName, Numbers, Parameter, Settings, Several, Switch
 from poslens.study import Study, Summary, plan

@@ -14,13 +14,12 @@ from poslens.commands.command_options import (
     Dataset,
     Model,
     Readable,
-    for_data,
     pairs_of,
     readable_of,
-    resolve,
 )
 from poslens.commands.command_output import TextFormat, cli_command, quiet, watched
 from poslens.commands.result_files import FigureFile, FigureOption
+from poslens.names import for_data, resolve
 from poslens.studies.cause.answers import (
     AgreementEntry,
     Cause,

@@ -10,8 +10,9 @@ from typing import Annotated
 import typer
 
 from poslens.commands.answers import answers, print_json
-from poslens.commands.command_options import Dataset, Model, for_data, pairs_of, resolve
+from poslens.commands.command_options import Dataset, Model, pairs_of
 from poslens.commands.command_output import LineFormat, cli_command, quiet, watched
+from poslens.names import for_data, resolve
 from poslens.studies.check.answers import CheckAnswer
 
 app = typer.Typer()

@@ -30,13 +30,9 @@ from poslens.commands.command_options import (
     Posir,
     Readable,
     Resampling,
-    for_data,
     method_of,
-    named,
     pairs_of,
     readable_of,
-    resolve,
-    specs_of,
 )
 from poslens.commands.command_output import (
     LineFormat,
@@ -47,6 +43,7 @@ from poslens.commands.command_output import (
     watched,
 )
 from poslens.commands.result_files import FigureFile, FigureOption
+from poslens.names import for_data, named, resolve, specs_of
 from poslens.paired import DifferenceRow, curve_differences, difference_rows, difference_sentences
 from poslens.rows import frame_of
 from poslens.studies.curves.answers import CurveRow, Failures, Precomputed, PublishedCurveRow

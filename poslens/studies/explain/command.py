@@ -26,11 +26,7 @@ from poslens.commands.command_options import (
     Options,
     Resampling,
     choice_of_data,
-    data_name,
-    distinct,
-    for_data,
     method_of,
-    resolve,
     several_models,
 )
 from poslens.commands.command_output import (
@@ -42,6 +38,7 @@ from poslens.commands.command_output import (
     share_shown,
 )
 from poslens.commands.result_files import FigureFile, FigureOption
+from poslens.names import data_name, distinct, for_data, resolve
 from poslens.rows import frame_of
 from poslens.studies.compare.answers import ComparisonRow
 from poslens.studies.explain.answers import DocumentEntry, ExplanationAnswer, TokenEntry

@@ -9,9 +9,10 @@ import typer
 
 from poslens.attribution.errors import UserError
 from poslens.commands.answers import answers, print_json, print_table
-from poslens.commands.command_options import Dataset, Models, pairs_of, specs_of
+from poslens.commands.command_options import Dataset, Models, pairs_of
 from poslens.commands.command_output import cli_command, quiet, watched
 from poslens.commands.result_files import FigureFile, FigureOption
+from poslens.names import specs_of
 from poslens.studies.passport.answers import PassportEntry
 
 app = typer.Typer()

@@ -97,7 +97,7 @@ def runs_of(values: Sequence[str]) -> list[TrecRun]:
     Raises:
         UserError: a name is given twice, or a file is not a run in TREC's format.
     """
-    from poslens.commands.command_options import named
+    from poslens.names import named
 
     runs: dict[str, TrecRun] = {}
     for value in values:

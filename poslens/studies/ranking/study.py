@@ -192,7 +192,7 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
             grown = pools(setups[0].collection)
             setups = [replace(setups[0], collection=collection) for collection in grown]
         if settings.against:
-            from poslens.commands.command_options import data_name
+            from poslens.names import data_name
 
             setups.append(_setup(self.read(data_name(settings.against)), settings))
         runs = tuple(runs_of(settings.runs))

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from poslens.attribution import datasets
 from poslens.attribution.datasets import beir, formats, sources
 from poslens.attribution.errors import UserError
-from poslens.commands.command_options import data_name
 from poslens.dashboard.__main__ import app
+from poslens.names import data_name
 
 DOCS = "1\tFog lifts at noon.\n2\tThe tide turns twice a day.\n3\tMoss grows \ud800 here.\n"
 QUERIES = "1\twhen does fog lift\n2\twhen does the tide turn\n"

@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from poslens.attribution import datasets
-from poslens.commands.command_options import resolve
 from poslens.dashboard.__main__ import app
+from poslens.names import resolve
 from tests.support import tiny_models
 
 runner = CliRunner()

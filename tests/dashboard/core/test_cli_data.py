@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from poslens.attribution import datasets
-from poslens.commands.command_options import data_name
 from poslens.dashboard.__main__ import app
+from poslens.names import data_name
 
 
 def run(*arguments: str):

@@ -19,8 +19,8 @@ from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.pairs import Pairs
 from poslens.cache.kinds.rankings import RankingStore
-from poslens.commands.command_options import data_name
 from poslens.dashboard.__main__ import app
+from poslens.names import data_name
 from poslens.studies.hubs.study import HUBS
 from tests.support import tiny_families
 from tests.support.nouns import NOUNS

@@ -26,9 +26,9 @@ from poslens.cache.kinds.why import SCHEMA
 from poslens.cache.storage.codec import pack_fields, unpack_fields
 from poslens.cache.storage.schema import Owner
 from poslens.cache.storage.store import ModelKey
-from poslens.commands.command_options import data_name
 from poslens.compute.compute import service
 from poslens.dashboard.__main__ import app
+from poslens.names import data_name
 from poslens.studies.why import search as why_search
 from poslens.studies.why import study as why_study
 from poslens.studies.why.ranking import QueryRanking, known_ranking, ranking, search_job
