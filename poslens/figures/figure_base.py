@@ -108,6 +108,22 @@ def bar_pattern(index: int, style: Style) -> dict[str, Any]:
     }
 
 
+def labelled_bars(index: int, style: Style) -> dict[str, Any]:
+    """Properties of the `index`-th model's bars, which have `text` above them and `hovertext`."""
+    colour = str(style.line(index)["color"])
+    return {
+        "textposition": "outside",
+        "textfont": {"size": style.small, "color": style.colours.muted},
+        "cliponaxis": False,
+        "marker": {
+            "color": faint(colour, 0.85),
+            "line": {"color": colour, "width": 1},
+            "pattern": bar_pattern(index, style),
+        },
+        "hovertemplate": "%{hovertext}<extra></extra>",
+    }
+
+
 def colour_bar(title: str, style: Style) -> dict[str, Any]:
     """The color bar of a heatmap, for its `colorbar`; ticks are added by the caller."""
     return {

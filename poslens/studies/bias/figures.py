@@ -10,10 +10,9 @@ from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.evaluation.bias_tests import TESTS
 from poslens.figures.figure_base import (
     Provenances,
-    bar_pattern,
     canvas,
-    faint,
     intervals,
+    labelled_bars,
     legend_name,
     with_legend,
 )
@@ -56,7 +55,7 @@ def bias_chart(
     room = (style.width_px - 6 * style.font_size) / max(1, len(labels))
     longest = max((text_width(label, 1.0) for label in labels), default=1.0)
     for index, summary in enumerate(summaries):
-        model, colour = summary.model.spec.name, str(style.line(index)["color"])
+        model = summary.model.spec.name
         values = [_value(test, measure) for test in summary.tests]
         bars = list(zip(summary.tests, values, strict=True))
         figure.add_trace(
@@ -66,17 +65,9 @@ def bias_chart(
                 name=legend_name(model, style),
                 customdata=[[model, test.name] for test in summary.tests],
                 text=["" if value else _instead(test) for test, value in bars],
-                textposition="outside",
-                textfont={"size": style.small, "color": style.colours.muted},
-                cliponaxis=False,
-                marker={
-                    "color": faint(colour, 0.85),
-                    "line": {"color": colour, "width": 1},
-                    "pattern": bar_pattern(index, style),
-                },
+                **labelled_bars(index, style),
                 error_y={**intervals(values, style.colours.ink), "thickness": 1.2, "width": 3},
                 hovertext=[_hover(model, test, value, measure) for test, value in bars],
-                hovertemplate="%{hovertext}<extra></extra>",
             )
         )
     figure.add_hline(0, line={"color": style.colours.ink, "width": 1})

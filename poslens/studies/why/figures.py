@@ -12,10 +12,10 @@ from poslens.attribution.evaluation.document_index import NOT_FOUND
 from poslens.attribution.evaluation.why_causes import CAUSES, Why
 from poslens.figures.figure_base import (
     Provenances,
-    bar_pattern,
     canvas,
     faint,
     intervals,
+    labelled_bars,
     legend_name,
 )
 from poslens.figures.legends import with_legend
@@ -37,7 +37,6 @@ def causes_chart(
     misses with its 95% interval. The customdata of a bar is [model, cause]."""
     figure = canvas("why_causes", style, "", "Share of misses (%)", provenance)
     for index, summary in enumerate(summaries):
-        colour = str(style.line(index)["color"])
         shares = [summary.share(cause) for cause in CAUSES]
         error = intervals(shares, style.colours.ink)
         for side in ("array", "arrayminus"):
@@ -50,21 +49,13 @@ def causes_chart(
                 name=legend_name(f"{summary.name}, {len(summary.misses):,} misses", style),
                 customdata=[[summary.name, cause] for cause in CAUSES],
                 text=[f"{n:,}" if n else "" for n in counts],
-                textposition="outside",
-                textfont={"size": style.small, "color": style.colours.muted},
-                cliponaxis=False,
-                marker={
-                    "color": faint(colour, 0.85),
-                    "line": {"color": colour, "width": 1},
-                    "pattern": bar_pattern(index, style),
-                },
+                **labelled_bars(index, style),
                 error_y=error,
                 hovertext=[
                     f"{escape(summary.name)}: {cause}, {n:,} misses"
                     + (f", {share.text('.0%')}" if share else "")
                     for cause, n, share in zip(CAUSES, counts, shares, strict=True)
                 ],
-                hovertemplate="%{hovertext}<extra></extra>",
             )
         )
     figure.update_layout(barmode="group", bargap=0.25, hovermode="closest")
