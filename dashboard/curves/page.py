@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
@@ -21,6 +20,7 @@ from poslens.compute.compute import DataSetCurve
 from poslens.compute.provenance import of_published
 from poslens.compute.runs import Job
 from poslens.compute.selection import Selection
+from poslens.dashboard.curves.behind_bin import pairs_behind_bin
 from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.widgets import choices, links, null_controls, panels, published_files
 from poslens.dashboard.widgets.guard import fragment
@@ -357,7 +357,7 @@ def board() -> None:
             st.session_state["curves.bin"] = int(bin_index)
             st.session_state["curves.pairs"] = True
         if shown:
-            pairs_behind_bin(shown)
+            pairs_behind_bin(shown, data, method)
         panels.caption(origin)
         tables = {"Numbers": lambda: curve_frame([curve.summary.curve for curve in shown])}
         if theirs:
@@ -369,44 +369,6 @@ def board() -> None:
             origin,
             figures={"Curves": lambda style: draw(shown, theirs, style)},
             tables=tables if shown else {"Published": tables["Published"]},
-        )
-
-
-def pairs_behind_bin(curves: list[DataSetCurve]) -> None:
-    """The pairs with the most weight in one bin, with links back to Explain."""
-    list_of_pairs = st.expander(
-        "Pairs with the most weight at a position", key="curves.pairs", on_change="rerun"
-    )
-    # The list needs all curves, which take seconds to read for hundreds of thousands of pairs.
-    if not list_of_pairs.open:
-        return
-    with list_of_pairs:
-        left, right = st.columns(2)
-        bin_index = left.number_input(
-            "Position (%)",
-            0,
-            99,
-            key="curves.bin",
-            step=1,
-            help="One of the curve's 100 points: 30 covers 30 to 31% of the tokens read, or of "
-            "the whole text. Clicking a point on a curve selects its position.",
-        )
-        by_name = {curve.model.spec.name: curve for curve in curves}
-        name = right.selectbox("Model", list(by_name), key="curves.bin_model")
-        stored = by_name[name or names[0]].stored
-        values = stored.curves[:, int(bin_index)]
-        # For curves over whole texts, only pairs that the model read at that position.
-        order = [k for k in np.argsort(-values).tolist() if np.isfinite(values[k])][:50]
-        frame = pd.DataFrame(
-            {
-                "value": values[order],
-                "query": [data.pair(stored.pair_ids[i]).query for i in order],
-                "score": stored.scores[order],
-                "pair": [stored.pair_ids[i] for i in order],
-            }
-        )
-        links.open_pairs(
-            frame, data.name, list(by_name), f"curves.behind.{name}.{bin_index}", method
         )
 
 
