@@ -151,30 +151,26 @@ def _position(variants: Sequence[Variant]) -> int:
         to = int(st.session_state.get("cause.place", 0)) + by
         st.session_state["cause.place"] = min(max(to, 0), len(variants) - 1)
 
-    step(0)  # another pair may have fewer positions
-    with st.container(horizontal=True, vertical_alignment="bottom", wrap=False):
+    def arrow(way: str, by: int, end: str) -> None:
         st.button(
             "",
-            icon=":material/arrow_back:",
-            key="cause.back",
+            icon=f":material/arrow_{way}:",
+            key=f"cause.{way}",
             on_click=step,
-            args=(-1,),
-            help="Move the evidence towards the beginning",
+            args=(by,),
+            help=panels.plain(f"Move the evidence towards the {end}"),
         )
+
+    step(0)  # another pair may have fewer positions
+    with st.container(horizontal=True, vertical_alignment="bottom", wrap=False):
+        arrow("back", -1, "beginning")
         position = st.select_slider(
             "Position of the evidence",
             range(len(variants)),
             key="cause.place",
             format_func=lambda k: f"{100 * variants[k].position:.0f}%",
         )
-        st.button(
-            "",
-            icon=":material/arrow_forward:",
-            key="cause.forward",
-            on_click=step,
-            args=(1,),
-            help="Move the evidence towards the end",
-        )
+        arrow("forward", 1, "end")
     return int(position)
 
 

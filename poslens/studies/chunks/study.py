@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from poslens.attribution import datasets
 from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.audit import require_top
 from poslens.attribution.evaluation.audit_workload import plan_workload
 from poslens.attribution.evaluation.chunk_plan import MEASURES, IndexSetting, choose, settings_of
 from poslens.attribution.evaluation.comparison import adjusted
-from poslens.attribution.pairs import Pairs
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, Provenance
 from poslens.cache.jobs.loop import Progress
@@ -100,8 +98,7 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
     figures = (Figure("Unretrieved sentences by size of the index", shares_by_size),)
 
     def read(self, dataset: str) -> DataSet:
-        """The data set without its pairs: documents and queries come from its collection."""
-        return DataSet(dataset, datasets.corpus_of(dataset).title, Pairs())
+        return AUDIT.read(dataset)
 
     def corpus(self, data: DataSet, settings: Settings) -> ChunkCorpus:
         """The corpus of the data set or a sample of it, and the settings to try; without titles,
