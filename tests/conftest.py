@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -17,6 +18,8 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Tests begin with an empty cache; those of what ships say so.
 os.environ["POSLENS_SHIPPED"] = "no"
+# Until all tests are collected: what is imported stays, and to look for garbage in it takes long.
+gc.disable()
 
 ROOT = Path(__file__).parents[1]
 # The bare `pytest` command does not put the repository on the import path, `python -m pytest` does.
@@ -36,6 +39,11 @@ if TYPE_CHECKING:
 # Shared machines are slow at times: a slow example is no failure.
 settings.register_profile("poslens", deadline=None, max_examples=60)
 settings.load_profile("poslens")
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -52,6 +52,7 @@ def prepare() -> None:
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     simulated_device.install()
+    gc.freeze()  # the collections of `memory` would look through the libraries
 
 
 def folder() -> Path:
