@@ -66,9 +66,11 @@ def app_in(
     return App(url.read_text(), log, home, lock.close)
 
 
-def forked_app(forked: Forked, folder: Path, arguments: Sequence[str]) -> App:
+def forked_app(
+    forked: Forked, folder: Path, arguments: Sequence[str], variables: Mapping[str, str]
+) -> App:
     """A dashboard of this process alone, as `python -m dashboard run` with `arguments`, but for the
-    import of libraries.
+    import of libraries; `variables` of its environment are none that these read.
 
     Raises:
         RuntimeError: it does not start; holds its log.
@@ -77,7 +79,7 @@ def forked_app(forked: Forked, folder: Path, arguments: Sequence[str]) -> App:
     # Both streams append to one file, as a terminal shows them.
     server = forked.start(
         *("run", "--port", str(port), *arguments),
-        env={"POSLENS_HOME": str(home)},
+        env={"POSLENS_HOME": str(home), **variables},
         seconds=0,
         stdout=str(log),
         stderr=str(log),

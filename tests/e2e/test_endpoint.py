@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +25,7 @@ def test_what_is_sent_is_told_before_and_the_rest_does_not_fit(
             f"--endpoint=E5={server.url}#model=m&price=2",
             "--endpoint=gone=http://127.0.0.1:9/v1",
             f"--data=mine={tmp_path / 'mine.csv'}",
-            environment={**os.environ, "POSLENS_KEY_E5": KEY},
+            POSLENS_KEY_E5=KEY,
         )
         page = visit(f"{app.url}/explain?dataset=mine&models=E5")
         told = page.get_by_text(re.compile(r"PosLens would send it \d+ texts, \d+ tokens"))

@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.e2e.conftest import TIMEOUT_MS, contents, idle
 from tests.e2e.test_accessibility import violations
 from tests.e2e.test_app import no_error
+from tests.support.forked import Forked
 from tests.support.ports import free_port
 from tests.support.served import Served, served
 
@@ -30,7 +31,7 @@ class Guarded:
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+def guarded(tmp_path_factory: pytest.TempPathFactory, forked: Forked) -> Iterator[Guarded]:
     folder, port = tmp_path_factory.mktemp("login"), free_port()
     url = f"http://poslens.localhost:{port}/{BASE}"
     people = [
@@ -52,7 +53,14 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
             "POSLENS_PEOPLE": "@lab.example.org",
         }
         options = ["--login", "--allowed-host=poslens.localhost"]
-        with served(folder, *options, port=port, base_path=BASE, environment=environment) as app:
+        with served(
+            folder,
+            *options,
+            port=port,
+            base_path=BASE,
+            environment=environment,
+            forked=forked,
+        ) as app:
             yield Guarded(url, app)
 
 

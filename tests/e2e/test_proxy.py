@@ -23,6 +23,7 @@ from poslens.cache.storage.maintenance import listing
 from poslens.dashboard.widgets.url_state import MAX_IN_LINK
 from tests.e2e.conftest import TIMEOUT_MS, idle
 from tests.e2e.test_app import no_error, ready
+from tests.support.forked import Forked
 from tests.support.ports import free_port
 from tests.support.served import ROOT, Served, answers, served
 
@@ -70,7 +71,7 @@ class Proxied:
 
 
 @pytest.fixture(scope="module")
-def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
+def proxied(tmp_path_factory: pytest.TempPathFactory, forked: Forked) -> Iterator[Proxied]:
     nginx = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
     if nginx is None:
         pytest.skip("nginx is not installed")
@@ -80,8 +81,8 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
     (folder / "other").mkdir()
     own = {"POSLENS_SHIPPED": "no", "POSLENS_HOME": str(folder / "home")}
     with (
-        served(folder, *options, base_path=BASE, environment=own) as app,
-        served(folder / "other", *options, base_path=BASE, environment=own) as other,
+        served(folder, *options, base_path=BASE, environment=own, forked=forked) as app,
+        served(folder / "other", *options, base_path=BASE, environment=own, forked=forked) as other,
     ):
         port = free_port()
         accounts = (f"{name}:{{PLAIN}}{password}\n" for name, password in PEOPLE.items())

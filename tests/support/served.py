@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.forked import Child, Forked
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -23,7 +25,7 @@ class Served:
     """A running dashboard: `port` of the loopback address, its process, its log and data folder."""
 
     port: int
-    process: subprocess.Popen[bytes]
+    process: Child | subprocess.Popen[bytes]
     log: Path
     home: Path
 
@@ -39,20 +41,28 @@ def served(
     base_path: str = "",
     environment: Mapping[str, str] | None = None,
     instead: Sequence[str] = (),
+    forked: Forked | None = None,
 ) -> Iterator[Served]:
-    """`run` with these options until the block ends; `instead` is what else to start, on `port`."""
+    """`run` with these options until the block ends; `instead` is what else to start, on `port`.
+    With `forked` it need not import the libraries, whose settings `environment` then can't have."""
     port = port or free_port()
     home, log = folder / "home", folder / "server.log"
-    command = [sys.executable, "-m", "dashboard", "run", f"--port={port}", *arguments]
-    if instead:
-        command = list(instead)
-    elif base_path:
+    command = ["run", f"--port={port}", *arguments]
+    if base_path:
         command.append(f"--base-url-path={base_path}")
     own = {"OMP_NUM_THREADS": "1", "POSLENS_HOME": str(home), **(environment or {})}
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            command, cwd=ROOT, stdout=out, stderr=out, env={**os.environ, **own}
-        )
+    process: Child | subprocess.Popen[bytes]
+    if forked is not None:
+        process = forked.start(*command, env=own, seconds=0, stdout=str(log), stderr=str(log))
+    else:
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                instead or [sys.executable, "-m", "dashboard", *command],
+                cwd=ROOT,
+                stdout=out,
+                stderr=out,
+                env={**os.environ, **own},
+            )
     found = Served(port, process, log, home)
     health = f"http://127.0.0.1:{port}/{base_path}/_stcore/health".replace(f"{port}//", f"{port}/")
     try:
@@ -62,12 +72,14 @@ def served(
             time.sleep(0.3)
         yield found
     finally:
-        process.terminate()
-        try:
-            process.wait(60)
-        finally:
-            process.kill()
-            process.wait()
+        process.send_signal(signal.SIGTERM)
+        end = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < end:
+            time.sleep(0.1)
+        ended = process.poll() is not None
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert ended, "it does not stop"
 
 
 def answers(url: str, **headers: str) -> bool:
