@@ -46,14 +46,17 @@ def start_app(
     tmp_path_factory: pytest.TempPathFactory, forked: Forked
 ) -> Iterator[Callable[..., App]]:
     """`start_app("--data", "name=folder")`: a dashboard with a data folder of its own, for tests
-    that change what others would see. With an `environment` in place of this process's it has an
-    interpreter of its own: libraries read their settings when they are imported."""
+    that change what others would see. `variables` are added to its environment. With an
+    `environment` in place of this process's it has an interpreter of its own: libraries read their
+    settings when they are imported."""
     running: list[App] = []
 
-    def start(*arguments: str, environment: Mapping[str, str] | None = None) -> App:
+    def start(
+        *arguments: str, environment: Mapping[str, str] | None = None, **variables: str
+    ) -> App:
         folder = tmp_path_factory.mktemp("app")
         running.append(
-            forked_app(forked, folder, arguments)
+            forked_app(forked, folder, arguments, variables)
             if environment is None
             else app_in(folder, lambda: arguments, environment)
         )
@@ -91,7 +94,7 @@ def _of_all_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def first_run_app(tmp_path_factory: pytest.TempPathFactory, forked: Forked) -> Iterator[App]:
     """This worker's dashboard for tests that start runs, as `run_app` has it."""
     root = tmp_path_factory.mktemp("run_app")
-    found = forked_app(forked, root, _small_data(root))
+    found = forked_app(forked, root, _small_data(root), {})
     yield found
     found.release()
 
@@ -109,11 +112,12 @@ def run_app(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 WORDS = "fog ice tide rust moss clay salt dew amber flint chalk peat".split()
+MANY = 4_000
 
 
 def _small_data(folder: Path) -> list[str]:
     """Small data sets and published curves, as options of the dashboard: `small` is twelve short
-    documents, `mine` four."""
+    documents, `mine` four, `many` so many shorter ones."""
     rows = [
         f"what is {word},The {word} is grey at dawn. Nobody saw more of {word} than of {other}.,"
         f"The {word} is grey at dawn."
@@ -137,13 +141,34 @@ def _small_data(folder: Path) -> list[str]:
     (folder / "raced.csv").write_text("\n".join(["query,document,pair_id", *rows]) + "\n")
     results = (f"{WORDS[0]} Q0 {WORDS[0]} 1 1 other", f"{WORDS[1]} Q0 {WORDS[0]} 1 1 other")
     (folder / "other.run").write_text("\n".join(results) + "\n")
+    # So many short ones that a run of them is at work until it is stopped.
+    rows = [f"what is {n},Line {n} of the log. The {WORDS[n % 12]} is grey." for n in range(MANY)]
+    (folder / "many.csv").write_text("\n".join(["query,document", *rows]) + "\n")
     return [
         *data,
         f"--data=raced={folder / 'raced.csv'}",
+        f"--data=many={folder / 'many.csv'}",
         "--dataset=sample",
         f"--published={folder / 'published'}",
         f"--run=other engine={folder / 'other.run'}",
     ]
+
+
+DISABLED = (
+    # Parses each script on another thread before it looks for the script among the compiled ones:
+    # of each page's opening a quarter of the processor time.
+    "ScriptStreaming",
+    # What playwright disables; Chromium reads the last list alone.
+    "AvoidUnnecessaryBeforeUnloadCheckSync",
+    "DestroyProfileOnBrowserClose",
+    "HttpsFirstBalancedModeAutoEnable",
+    "HttpsUpgrades",
+    "MediaRouter",
+    "NetworkTimeServiceQuerying",
+    "OptimizationHints",
+    "PaintHolding",
+    "ThirdPartyStoragePartitioning",
+)
 
 
 class Shared:
@@ -153,8 +178,13 @@ class Shared:
         self._playwright = sync_playwright().start()
         self.browser = self._playwright.chromium.launch(
             executable_path=chromium(),
-            # All tabs of a context in one process, which compiles the pages' scripts once.
-            args=["--no-sandbox", "--disable-background-networking", "--process-per-site"],
+            args=[
+                "--no-sandbox",
+                "--disable-background-networking",
+                # All tabs of a context in one process, which compiles the pages' scripts once.
+                "--process-per-site",
+                f"--disable-features={','.join(DISABLED)}",
+            ],
         )
         self.context = self.browser.new_context(accept_downloads=True)
         self.context.set_default_timeout(TIMEOUT_MS)

@@ -226,30 +226,30 @@ def test_typed_text_and_its_link(app: App, visit: Visit) -> None:
 
 
 def test_run_a_data_set_stop_and_resume(run_app: App, visit: Visit) -> None:
-    page = visit(f"{run_app.url}/curves?models=MiniLM&language=eng")
+    page = visit(f"{run_app.url}/curves?dataset=many&models=MiniLM")
     expect(page.get_by_role("button", name=re.compile("^Compute"))).to_be_visible()
     idle(page).get_by_role("button", name=re.compile("^Compute")).click()
     stop = page.get_by_role("button", name="Stop", exact=True)
     expect(stop).to_be_visible()
     expect(page.get_by_text(re.compile(r"pairs/s"))).to_be_visible()
     # From ten pairs on their mean is drawn as the data set's.
-    expect(page.get_by_text(re.compile(r"^[1-9]\d+ of 256"))).to_be_visible()
+    expect(page.get_by_text(re.compile(r"^[1-9][\d,]+ of 4,000"))).to_be_visible()
     stop.click()
     resume = page.get_by_role("button", name="Compute remaining")
     expect(resume).to_be_visible()
 
     def done() -> int:
-        text = page.get_by_text(re.compile(r"^[\d,]+ of 256")).first.inner_text()
+        text = page.get_by_text(re.compile(r"^[\d,]+ of 4,000")).first.inner_text()
         return int(text.split(" ")[0].replace(",", ""))
 
     stopped_at = done()
-    assert 0 < stopped_at < 256
+    assert 0 < stopped_at < 4000
     expect(page.get_by_text(re.compile("center of mass"))).not_to_have_count(0)
     resume.click()
     expect(stop).to_be_visible()
     page.wait_for_function(
         "n => [...document.querySelectorAll('*')].some(e => !e.children.length && "
-        "/^[\\d,]+ of 256/.test(e.textContent) && parseInt(e.textContent.replace(',', '')) > n)",
+        "/^[\\d,]+ of 4,000/.test(e.textContent) && parseInt(e.textContent.replace(',', '')) > n)",
         arg=stopped_at,
     )
     stop.click()
