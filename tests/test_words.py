@@ -134,6 +134,17 @@ def test_docstrings_and_comments_use_the_field_s_terms(module: Path) -> None:
     assert [word for word in words if not word.startswith(("'place'", "'places'"))] == []
 
 
+SIGNED = re.compile(r"(?<!%)\{[^{}%\n]*:\+\.\d")
+"""A number with a sign in a text, formatted without `z`: -0.0001 would become -0.000."""
+
+
+@pytest.mark.parametrize("folder", ["attribution", "cache", "poslens", "dashboard"])
+def test_texts_have_no_negative_zero(folder: str) -> None:
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / folder).rglob("*.py")]
+    assert texts and [match[0] for text in texts for match in SIGNED.finditer(text)] == []
+    assert SIGNED.search("{value:+.3f}") and not SIGNED.search("{value:+z.3f} %{y:+.3f}")
+
+
 def test_retired_words_are_seen_and_code_is_not() -> None:
     page = "The score leans late.\n\n```sh\nposlens bias --place end\n```\n\nSet `--place`.\n"
     assert retired(prose(page)) == ["'leans': write last-minus-first difference, index, or tilt"]

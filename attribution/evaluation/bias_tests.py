@@ -250,7 +250,7 @@ def paired_test(
     if lost is not None:
         remarks.append(
             f"{counted(len(unread), 'pair')} left out because the model truncates the evidence in "
-            f"one of the documents. Their mean difference, {lost:+.4f}, is not a bias."
+            f"one of the documents. Their mean difference, {lost:+z.4f}, is not a bias."
         )
     if n_truncated:
         remarks.append(
@@ -277,7 +277,7 @@ def paired_test(
             remarks.append(
                 "Every pair scores the same for d1 and d2: this model does not see the difference."
                 if mean == 0
-                else f"Every pair differs by the same {mean:+.4g}: without variance there is no t."
+                else f"Every pair differs by the same {mean:+z.4g}: without variance there is no t."
             )
         else:
             t_test = scipy.stats.ttest_rel(first, second)

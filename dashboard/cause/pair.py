@@ -99,7 +99,7 @@ def _against_the_method(subject: CausePair, moved: dict[str, Relocation]) -> Non
                 "ablation": with_ablation(curve, removed[name]),
             }
             words = ", ".join(
-                f"{value:+.2f} with {cause}"
+                f"{value:+z.2f} with {cause}"
                 for cause, value in correlations.items()
                 if value is not None
             )

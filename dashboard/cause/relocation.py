@@ -93,9 +93,9 @@ def _mover(subject: CausePair, moved: dict[str, Relocation], variants: tuple[Var
             st.caption(
                 panels.plain(
                     f"{name} truncates the evidence at {n} of {len(effect.scores)} positions "
-                    f"(hollow points), where the score changes by {-effect.lost:+.4f}. The "
+                    f"(hollow points), where the score changes by {-effect.lost:+z.4f}. The "
                     "last-minus-first difference uses the other positions"
-                    + ("." if slope is None else f": {slope:+.4f}.")
+                    + ("." if slope is None else f": {slope:+z.4f}.")
                 )
             )
     panels.caption(provenance)
@@ -186,7 +186,7 @@ def _scores(
                 st.metric(
                     panels.plain(name),
                     f"{relocation.scores[at]:.4f}",
-                    f"{change:+.4f}",
+                    f"{change:+z.4f}",
                     width="content",
                     help="The score at this position, and its difference from the unchanged "
                     "document's score.",

@@ -51,7 +51,9 @@ def minus(
     scores = word_scores(subject.results, METHODS[subject.method.name].aggregate)
     correlation = rank_correlation(scores[0], scores[1])
     facts = () if correlation is None else (Fact(f"rank correlation of words {correlation:.3f}"),)
-    return minus_panes(a, b, rail, Head(f"{a.attribution.score - b.attribution.score:+.4f}", facts))
+    return minus_panes(
+        a, b, rail, Head(f"{a.attribution.score - b.attribution.score:+z.4f}", facts)
+    )
 
 
 def differences(subject: ExplainedSubject, which: str, key: str) -> dict[str, panels.Draw]:

@@ -110,8 +110,8 @@ def _sums(result: Explained, sums: Interactions) -> None:
     rest = attribution.score - sums.total
     st.caption(
         f"The score of {attribution.score:.4f} is the sum of text tokens "
-        f"({sums.total - sums.special:+.4f}), special tokens ({sums.special:+.4f}) and "
-        f"constants ({rest:+.4f}, of which {share:+.4f} are the document's)."
+        f"({sums.total - sums.special:+z.4f}), special tokens ({sums.special:+z.4f}) and "
+        f"constants ({rest:+z.4f}, of which {share:+z.4f} are the document's)."
     )
 
 

@@ -51,7 +51,7 @@ def contrast_view(
     with st.container(horizontal=True, gap="medium"):
         st.metric("s(d1)", f"{s1:.4f}", width="content")
         st.metric("s(d2)", f"{s2:.4f}", width="content")
-        st.metric("s(d1) − s(d2)", f"{s1 - s2:+.4f}", width="content")
+        st.metric("s(d1) − s(d2)", f"{s1 - s2:+z.4f}", width="content")
     if contrast.contrast is None:
         st.info(panels.plain(f"{contrast.reason} Each document is shown with its own values."))
     else:

@@ -67,7 +67,7 @@ POSITIONS: dict[str, tuple[int, ...]] = {
 }
 KEYWORDS = {"help", "label", "text", "body", "value", "delta", "title", "caption", "captions"}
 DRAWN = {"pills", "radio", "segmented_control", "select_slider"}
-NUMERIC = re.compile(r"[+]?(,|,?(\.\d+)?[defg%]|,?(\.\d+)?)")
+NUMERIC = re.compile(r"[+]?z?(,|,?(\.\d+)?[defg%]|,?(\.\d+)?)")
 """Format specifications that a text would not survive."""
 
 

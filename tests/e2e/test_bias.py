@@ -33,7 +33,7 @@ def test_run_the_tests_click_a_bar_and_open_a_pair(run_app: App, visit: Visit) -
     expect(page.get_by_text("d2: evidence further down")).to_be_visible()
     grid = page.get_by_test_id("stDataFrame").last.locator(".dvn-scroller").first
     pick_row(grid, 2, lambda: "item=position_bias" in page.url)
-    expect(page.get_by_text("in one colour range")).to_be_visible()
+    expect(page.get_by_text("in one color range")).to_be_visible()
     columns = page.locator(".hm-pane[data-side=document]")
     expect(columns).to_have_count(2)
     select(page, "Method", "Gradient saliency")

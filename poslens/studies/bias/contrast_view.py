@@ -60,14 +60,14 @@ def contrast_note(contrast: Contrast) -> str:
     """The sums of the contributions to a contrast, as text."""
     scale = max(abs(contrast.first.score), abs(contrast.second.score))
     query = (
-        f", query tokens {contrast.query:+.4f}"
+        f", query tokens {contrast.query:+z.4f}"
         if abs(contrast.query) > NOTHING * scale
         else ("; the query's tokens share the same difference among themselves")
     )
     return (
-        "d1 carries its shares as they are, d2 its shares negated, in one colour range: together "
-        f"{contrast.tokens:+.4f} of the difference {contrast.difference:+.4f}. The bias shares are "
-        f"{contrast.bias:+.4f}, the completeness error {contrast.error:+.1e}{query}."
+        "d1's shares are shown as they are and d2's negated, in one color range. They sum to "
+        f"{contrast.tokens:+z.4f} of the difference {contrast.difference:+z.4f}. The bias shares "
+        f"are {contrast.bias:+z.4f}, the completeness error {contrast.error:+z.1e}{query}."
     )
 
 

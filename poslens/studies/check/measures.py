@@ -244,8 +244,8 @@ MEASURES: dict[str, PairedMeasure | TruncationMeasure | DriftMeasure] = {
         "last_minus_first",
         "last-minus-first difference by relocation",
         "pairs",
-        "Moving the evidence from the first to the last third changes the score by {value:+.3f} "
-        "standard deviations ({before:+.3f} in the baseline)",
+        "Moving the evidence from the first to the last third changes the score by {value:+z.3f} "
+        "standard deviations ({before:+z.3f} in the baseline)",
         "The increase of its size",
         paired_sizes,
         in_scores=True,
@@ -255,7 +255,7 @@ MEASURES: dict[str, PairedMeasure | TruncationMeasure | DriftMeasure] = {
         "first_minus_last",
         "position effect on rank",
         "queries",
-        "nDCG@10 with the evidence first minus that with it last is {value:+.3f} ({before:+.3f} "
+        "nDCG@10 with the evidence first minus that with it last is {value:+z.3f} ({before:+z.3f} "
         "in the baseline)",
         "The increase of its size",
         paired_sizes,

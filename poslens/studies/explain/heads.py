@@ -77,12 +77,12 @@ def _rest(result: Explained) -> list[Fact]:
         return []
     return [
         Fact(
-            f"bias share {attribution.bias_share:+.4f}",
+            f"bias share {attribution.bias_share:+z.4f}",
             "Part of the score that isn't attributed to any token: the constants' share "
             "(decomposition) or the score of the padding baseline (integrated gradients).",
         ),
         Fact(
-            f"completeness error {attribution.completeness_error:+.1e}",
+            f"completeness error {attribution.completeness_error:+z.1e}",
             "Score minus the sum of the token attributions minus the bias share.",
         ),
     ]
