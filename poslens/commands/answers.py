@@ -174,5 +174,5 @@ def print_answer(answer: Mapping[str, Any], format: Literal["text", "json"]) -> 
         for name, value in answer.items()
     }
     print(
-        " · ".join(f"{name} {value}" for name, value in fields.items() if value not in ("", None))
+        " · ".join(f"{name}: {value}" for name, value in fields.items() if value not in ("", None))
     )

@@ -316,7 +316,9 @@ def test_the_schema_is_one() -> None:
 
 def test_answers_as_text_and_csv(home: Path) -> None:
     done = run("precompute", "--model", TINY, "--dataset", "pairs", "--format", "text")
-    assert done.stdout.startswith("model bert · method saliency(") and "computed 0" in done.stdout
+    assert (
+        done.stdout.startswith("model: bert · method: saliency(") and "computed: 0" in done.stdout
+    )
     assert done.stdout.count("\n") == 1
     done = run("failures", "--model", TINY, "--dataset", "failing", "--format", "text")
     assert done.stdout.startswith("bad: ") and done.stdout.count("\n") == 1
