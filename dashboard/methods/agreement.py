@@ -18,6 +18,7 @@ from poslens.dashboard.widgets import panels
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.run_board import any_active, run_board
 from poslens.dashboard.widgets.tables import show_table
+from poslens.figures.figure_base import method_title
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause import tables as intervention_tables
 
@@ -88,7 +89,7 @@ def _table(choice: CauseItems, methods: Mapping[str, Method]) -> None:
     if not rows:
         return
     table = intervention_tables.agreement_frame(rows)
-    show_table(table)
+    show_table(table.assign(method=table["method"].map(method_title)))
     st.caption(
         "Spearman correlation with 95% bootstrap intervals over documents. Mean curves: between "
         "the method's mean curve and the mean causal curve, at 11 positions. Mean over pairs: "

@@ -22,7 +22,7 @@ from poslens.studies.faithfulness import service as faithfulness_service
 from poslens.studies.faithfulness.figures import deletion_insertion, scalable
 
 PARAMETERS = ErasureParameters()
-RUN_TIME = {"seconds": st.column_config.Column("run time (s)")}
+RUN_TIME = {"seconds": st.column_config.NumberColumn("run time (s)", format="%.2f")}
 _ASKED = "faithfulness.asked"
 
 

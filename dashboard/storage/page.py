@@ -11,7 +11,6 @@ import streamlit as st
 
 from poslens.attribution import datasets
 from poslens.attribution.errors import UserError
-from poslens.attribution.methods import METHODS
 from poslens.cache.storage.maintenance import StoredFile, failures, older_layouts
 from poslens.compute.compute import service
 from poslens.compute.runs import Run
@@ -22,6 +21,7 @@ from poslens.dashboard.widgets import links, panels
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.run_board import run_bar
 from poslens.dashboard.widgets.tables import no_result, show_table
+from poslens.figures.figure_base import method_title
 from poslens.storage import service as cache_service
 
 ALL = "all methods"
@@ -64,10 +64,10 @@ def act(start: Callable[..., object], *arguments: object) -> None:
         st.session_state["cache.error"] = str(error)
 
 
-def method_title(file: StoredFile) -> str:
+def title_of(file: StoredFile) -> str:
     """The method's display name."""
-    name = file.method.name
-    return METHODS[name].title if name in METHODS else name.capitalize()
+    title = method_title(file.method.name)
+    return title[0].upper() + title[1:]
 
 
 def overview() -> None:
@@ -75,7 +75,7 @@ def overview() -> None:
     frame = pd.DataFrame(
         {
             "model": [file.model.name for file in files],
-            "method": [method_title(file) for file in files],
+            "method": [title_of(file) for file in files],
             "settings": [file.method.core for file in files],
             "results": [file.results for file in files],
             "failed": [file.failed for file in files],
@@ -149,7 +149,7 @@ def chosen() -> list[StoredFile]:
         [ALL, *own],
         key=f"cache.method.{fingerprint}",
         format_func=lambda option: (
-            f"{method_title(own[option])} · {own[option].method.core}" if option in own else option
+            f"{title_of(own[option])} · {own[option].method.core}" if option in own else option
         ),
     )
     return [own[picked]] if picked in own else list(own.values())

@@ -31,7 +31,7 @@ from poslens.export.files import (
     table_files,
     zipped,
 )
-from poslens.figures.figure_base import Provenances, caption_line, caption_text, provenance_entries
+from poslens.figures.figure_base import Provenances, caption_line, caption_parts, provenance_entries
 from poslens.figures.palettes import PALETTES, PRESETS, Style
 from poslens.figures.plain import plain as plain
 from poslens.heatmap.data import MAX_COLUMNS, Pane, View
@@ -150,7 +150,10 @@ def caption(provenance: Provenances) -> None:
     """Provenance below the element it describes: one line, which expands to the full text."""
     if entries := provenance_entries(provenance):
         with st.expander(plain(f"Provenance: {caption_line(entries)}")):
-            st.caption(plain(caption_text(entries)))
+            shared, *rest = caption_parts(entries)
+            st.caption(plain(shared))
+            if rest:
+                st.caption("\n".join(f"- {plain(part)}" for part in rest))
 
 
 def publication_style(key: str) -> Style:
@@ -170,6 +173,7 @@ def publication_style(key: str) -> Style:
         24.0,
         value=round(preset.font_size * 0.75, 1),
         step=0.5,
+        format="%.1f",
         key=f"{key}.points.{size}",
     )
     palette = st.selectbox("Palette", list(PALETTES), key=f"{key}.palette", persist_state="session")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Mapping, Sequence
-from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ CENTRES = (BINS + 0.5) * (100 / N_BINS)
 _TICKS = 9
 """Maximum number of ticks of a y axis. Steps are 1, 2 or 5 times a power of ten, which gives at
 least three ticks; by default Plotly gives a low figure only two."""
+_TICK_CHARACTERS = 12
 _EVERY = 20
 """One in this many points of a curve shows its symbol."""
 
@@ -84,6 +86,8 @@ def intervals(values: Sequence[Estimate | None], colour: str) -> dict[str, Any]:
     """Error bars of the 95% intervals that exist, as a trace's `error_y`."""
     ends = [(v.value, v.low, v.high) if v else (0.0, None, None) for v in values]
     return {
+        # Otherwise a dash would be drawn at each point.
+        "visible": any(low is not None or high is not None for _, low, high in ends),
         "type": "data",
         "symmetric": False,
         "array": [0 if high is None else high - value for value, _, high in ends],
@@ -125,14 +129,21 @@ def labelled_bars(index: int, style: Style) -> dict[str, Any]:
 
 
 def colour_bar(title: str, style: Style) -> dict[str, Any]:
-    """The color bar of a heatmap, for its `colorbar`; ticks are added by the caller."""
+    """The color bar of a heatmap, for its `colorbar`; the caller adds the positions of ticks, which
+    have no lines: next to a number, a line looks like a minus sign."""
     return {
         "title": {"text": title, "side": "right", "font": {"size": style.font_size}},
         "thickness": 0.8 * style.font_size,
         "outlinewidth": 0,
-        "ticks": "outside",
+        "ticks": "",
         "xpad": 6,
     }
+
+
+def tick_label(label: str) -> str:
+    """The label of a category, escaped and in lines that fit next to each other on a phone."""
+    lines = textwrap.wrap(label, _TICK_CHARACTERS, break_long_words=False, break_on_hyphens=False)
+    return "<br>".join(map(escape, lines))
 
 
 def legend_name(name: str, style: Style) -> str:
@@ -141,27 +152,55 @@ def legend_name(name: str, style: Style) -> str:
     return "<br>".join(map(escape, wrap(name, room, style.small)))
 
 
-def caption_text(entries: Sequence[Mapping[str, Any]]) -> str:
-    """Provenance as text: what all entries share, then the rest of each."""
+def caption_parts(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Provenance as texts: what all entries share, then the rest of each."""
     shared, rest = _parted(entries)
-    return _joined([shared, *rest])
+    return [_joined([group]) for group in (shared, *rest) if group]
+
+
+def caption_text(entries: Sequence[Mapping[str, Any]]) -> str:
+    """The parts of provenance in one text."""
+    return "; ".join(caption_parts(entries))
 
 
 _BRIEF = ("model", "method", "dataset", "selection", "n_pairs", "n_queries", "n_documents")
 _LINE_CHARACTERS = 80
+_PARAMETERS = re.compile(r"(?<=\w)\([^()]*\)")
 
 
 def caption_line(entries: Sequence[Mapping[str, Any]]) -> str:
     """Provenance in one line: the differences between several entries, or the contents of a
-    single one."""
-    shared, rest = _parted(entries)
-    # Without labels: names of models, methods and data sets are known as such.
-    brief = [{k: v.removeprefix(f"{k}: ") for k, v in e.items() if k in _BRIEF} for e in rest]
-    shown = brief if any(brief) else rest
-    if not any(shown):
-        names = ("model", "method", "dataset")
-        shown = [{k: shared[k].removeprefix(f"{k}: ").split("(")[0] for k in names if k in shared}]
-    return shorten(_joined(shown), _LINE_CHARACTERS, placeholder=" …")
+    single one. Methods have their titles, without parameters."""
+    _, rest = _parted(entries)
+    brief = [_brief(entry, _BRIEF) for entry in rest]
+    groups = brief if any(brief) else rest
+    lines = dict.fromkeys(filter(None, (_joined([group]) for group in groups)))
+    # Methods that differ in parameters alone have one title, which tells nothing apart.
+    if len(lines) <= 1 and not any(set(group) - {"method"} for group in groups):
+        whole = in_words(entries[0]) if entries else {}
+        lines = dict.fromkeys([_joined([_brief(whole, ("model", "method", "dataset"))])])
+    return textwrap.shorten("; ".join(lines), _LINE_CHARACTERS, placeholder=" …")
+
+
+def _brief(entry: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """These fields without labels: names of models, methods and data sets are known as such."""
+    brief = {name: entry[name].removeprefix(f"{name}: ") for name in names if name in entry}
+    if "method" in brief:
+        brief["method"] = method_words(brief["method"])
+    return brief
+
+
+def method_words(text: str) -> str:
+    """Methods without parameters and by their titles: `deletion insertion of Gradient saliency` for
+    `deletion_insertion(unit=word) of saliency(version=1)`."""
+    while (shorter := _PARAMETERS.sub("", text)) != text:  # parameters can have parameters
+        text = shorter
+    return re.sub(r"\w+", lambda word: method_title(word[0]), text)
+
+
+def method_title(name: str) -> str:
+    """The title of a method, or the name of another kind of result with spaces."""
+    return METHODS[name].title if name in METHODS else name.replace("_", " ")
 
 
 def _parted(entries: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], list[dict[str, str]]]:

@@ -57,7 +57,7 @@ def needle_heatmap(
             ],
             hovertemplate="%{customdata}<extra></extra>",
             colorbar={
-                **colour_bar("Share found", style),
+                **colour_bar("Share retrieved", style),
                 "tickvals": [0, 0.25, 0.5, 0.75, 1],
             },
         )

@@ -85,7 +85,8 @@ class PreferenceSummary:
 class PreferenceRow:
     """The preference of one method."""
 
-    method: str = column("Name of the method.")
+    method: str = column("Name of the method.", shown=False)
+    method_title: str = column("Title of the method.", title="method", in_files=False)
     documents: int = column("Number of distinct documents.")
     order_blind: Estimate = column(
         "Primacy-recency index on the order-blind encoder, -1 to 1; 0 is expected.",
@@ -120,7 +121,8 @@ class PreferenceRow:
 class StrengthRow:
     """A method's index at one strength of the planted bias."""
 
-    method: str = column("Name of the method.")
+    method: str = column("Name of the method.", shown=False)
+    method_title: str = column("Title of the method.", title="method", in_files=False)
     strength: float = column(
         "Strength of the planted bias: negative primacy, 0 none, positive recency.", form="+g"
     )
@@ -130,7 +132,8 @@ class StrengthRow:
 def preference_rows(summary: PreferenceSummary) -> list[PreferenceRow]:
     """One row per method."""
     preference, planted = summary.preference, summary.preference.planted
-    own = (preference.method.name, preference.n_documents, preference.order_blind)
+    name = preference.method.name
+    own = (name, METHODS[name].title, preference.n_documents, preference.order_blind)
     if planted is None:
         return [PreferenceRow(*own, None, None, None, None, None)]
     slope, correlation = planted.slope, planted.rank_correlation
@@ -144,7 +147,7 @@ def strength_rows(summary: PreferenceSummary) -> list[StrengthRow]:
     if planted is None:
         return []
     indices = zip(STRENGTHS, planted.indices, strict=True)
-    return [StrengthRow(name, strength, index) for strength, index in indices]
+    return [StrengthRow(name, METHODS[name].title, strength, index) for strength, index in indices]
 
 
 def order_blind_indices(
@@ -156,7 +159,7 @@ def order_blind_indices(
         (METHODS[preference.method.name].title, preference.order_blind)
         for preference in preferences
     ]
-    return gains(rows, "Index without position embeddings", style, provenance)
+    return gains(rows, "Index, order-blind encoder", style, provenance)
 
 
 def index_by_strength(

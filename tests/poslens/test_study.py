@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, get_type_hints
 
 import numpy as np
@@ -88,6 +88,18 @@ def test_an_estimate_has_three_columns_in_files_and_one_on_pages() -> None:
     frame = Table(Row, lambda rows: rows).frame([[known], [unknown]])
     assert list(frame) == list(entries(known)) and len(frame) == 2
     assert list(Table(Row, lambda rows: rows).frame([])) == list(entries(known))
+
+
+@pytest.mark.parametrize("name", declared())
+def test_no_two_columns_of_a_page_have_one_heading(name: str) -> None:
+    for table in declared()[name].load().tables.values():
+        on_page = [item for item in fields(table.row) if item.metadata["shown"]]
+        headings = [
+            heading
+            for item in on_page
+            for heading in (item.metadata["keys"] or [item.metadata.get("title") or item.name])
+        ]
+        assert len(headings) == len(set(headings)), table.row
 
 
 @dataclass(frozen=True)

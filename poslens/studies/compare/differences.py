@@ -26,6 +26,7 @@ from poslens.figures.figure_base import (
     faint,
     intervals,
     legend_name,
+    tick_label,
     with_legend,
 )
 from poslens.figures.palettes import Style
@@ -107,7 +108,7 @@ def differences_in_margins(
         figure.add_trace(
             go.Scatter(
                 # One word per line, so that four titles fit on a phone.
-                x=[difference.title.replace(" ", "<br>") for difference in differences],
+                x=[tick_label(difference.title) for difference in differences],
                 y=[estimate.value for estimate in scaled],
                 mode="markers",
                 name=legend_name(f"{name} minus {other}", style),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.evaluation.comparison import Comparison
 from poslens.attribution.evaluation.simulatability import VIEWS
+from poslens.attribution.methods import METHODS
 from poslens.rows import Table, column
 from poslens.studies.simulatability.summary import SimulatabilitySummary
 
@@ -17,11 +18,13 @@ class MethodRow:
     """Predictions for one model and method."""
 
     model: str = column("Name of the model.")
-    method: str = column("Attribution method that chooses the words.")
+    method: str = column("Attribution method that chooses the words.", shown=False)
+    method_title: str = column("Title of the method.", title="method", in_files=False)
     queries: int = column("Queries whose two highest-ranked documents are compared.")
     words: int = column("Words that are read of each document.")
     explanation: Estimate | None = column(
-        f"Share of correct predictions, 0 to 1, from {VIEWS['explanation']}.", title="method"
+        f"Share of correct predictions, 0 to 1, from {VIEWS['explanation']}.",
+        title="method's words",
     )
     random: Estimate | None = column(f"The same from {VIEWS['random']}.")
     first: Estimate | None = column(f"The same from {VIEWS['first']}.")
@@ -55,6 +58,7 @@ def _method_rows(summary: SimulatabilitySummary) -> Iterator[MethodRow]:
     yield MethodRow(
         asked.spec.name,
         asked.method.name,
+        METHODS[asked.method.name].title,
         len(summary.choices),
         asked.words,
         **summary.views,

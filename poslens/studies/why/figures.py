@@ -17,17 +17,13 @@ from poslens.figures.figure_base import (
     intervals,
     labelled_bars,
     legend_name,
+    tick_label,
 )
 from poslens.figures.legends import with_legend
 from poslens.figures.palettes import Style, escape
 from poslens.studies.why.summary import CHANGES, NULLS, WhySummary, rank_words
 
 _SIDES = ("top left", "top right", "bottom left", "bottom right")
-
-
-def _wrapped(label: str) -> str:
-    """A label with one word per line if it is too long for a narrow figure."""
-    return label.replace(" ", "<br>") if len(label) > len("Competitor") else label
 
 
 def causes_chart(
@@ -77,7 +73,7 @@ def ladder_chart(
     def height(rank: int) -> float:
         return 1.3 * last if rank == NOT_FOUND else float(rank)
 
-    labels = ["As it is"] + [
+    labels = ["Unchanged"] + [
         words.capitalize()
         for cause, words in CHANGES.items()
         if any(cause in explanation.steps for explanation in explanations.values())
@@ -146,7 +142,7 @@ def ladder_chart(
         range=[-0.4, len(labels) - 0.6],
         ticks="",
         tickvals=labels,
-        ticktext=[_wrapped(label) for label in labels],
+        ticktext=[tick_label(label) for label in labels],
         autotickangles=[0, 45],
         automargin=True,
     )

@@ -23,8 +23,20 @@ def test_the_line_says_what_sets_entries_apart() -> None:
 
 
 def test_the_line_says_what_a_single_entry_is_of() -> None:
-    assert caption_line([PAIR]) == "MiniLM · saliency · sample"
+    assert caption_line([PAIR]) == "MiniLM · Gradient saliency · sample"
     assert caption_line([PAIR, PAIR]) == caption_line([PAIR])
+
+
+def test_the_line_has_titles_of_methods_without_parameters() -> None:
+    other = {**PAIR, "method": "deletion_insertion(unit=word) of saliency(version=1)"}
+    assert caption_line([PAIR, other]) == (
+        "Gradient saliency; deletion insertion of Gradient saliency"
+    )
+    shuffled = {**PAIR, "method": "segments(order=shuffled, of=saliency(version=1))"}
+    assert caption_line([shuffled]) == "MiniLM · segments · sample"
+    assert caption_line([shuffled, {**PAIR, "method": "segments(version=1)"}]) == caption_line(
+        [shuffled]
+    )
 
 
 def test_the_line_stays_one_line_and_the_text_keeps_all() -> None:

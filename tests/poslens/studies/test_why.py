@@ -119,7 +119,7 @@ def test_one_query_and_document(corpus: str, tmp_path: Path) -> None:
     assert drawn["layout"]["meta"]["figure"] == "why_ladder"
     assert drawn["data"][0]["text"] == ["2", "2", "1"]
     # Changes that are impossible take no place.
-    labels = ["As it is", "Evidence<br>moved", "Evidence<br>alone"]
+    labels = ["Unchanged", "Evidence<br>moved", "Evidence<br>alone"]
     assert drawn["layout"]["xaxis"]["ticktext"] == labels
     typed = run(*asked, "--query", "gulls on the pier", "--document", "long")
     assert "long is at rank 1 of 5, in the top 1." in typed.stderr
