@@ -305,8 +305,8 @@ def _table(selection: Selection, chosen: TextPair, order: str, values: Mapping[s
         selection_mode="single-row",
         selection_default=None if at is None else {"selection": {"rows": [at]}},
         column_config={
-            "query": st.column_config.TextColumn("Query", width="large"),
+            "query": st.column_config.TextColumn(width="large"),
             "evidence": st.column_config.NumberColumn("evidence position", format="%.0f%%"),
-            "tokens": st.column_config.NumberColumn("Tokens", format="localized"),
+            "tokens": st.column_config.NumberColumn(format="localized"),
         },
     )

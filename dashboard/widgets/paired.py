@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pandas as pd
 import streamlit as st
 
 from poslens.attribution.evaluation.comparison import TEST
 from poslens.dashboard.widgets import panels
-from poslens.dashboard.widgets.tables import show_table
+from poslens.dashboard.widgets.tables import column_settings, show_table
 from poslens.paired import (
     TITLE,
     DifferenceRow,
@@ -17,7 +18,9 @@ from poslens.paired import (
     difference_rows,
     difference_sentences,
 )
-from poslens.rows import frame_of, text_frame_of
+from poslens.rows import Table
+
+TABLE: Table[Any] = Table(DifferenceRow, difference_rows, TITLE, joint=True)
 
 
 def show_differences(differences: Sequence[PairedDifference], key: str, remark: str = "") -> None:
@@ -28,7 +31,11 @@ def show_differences(differences: Sequence[PairedDifference], key: str, remark: 
     st.markdown(f"**{TITLE}**")
     for sentence in difference_sentences(differences):
         st.markdown(panels.plain(sentence))
-    show_table(text_frame_of(difference_rows(differences)), key=key)
+    show_table(
+        TABLE.text_frame(differences),
+        key=key,
+        column_config=column_settings(TABLE.meanings(), TABLE.formats()),
+    )
     margins = dict.fromkeys(f"{each.title} {each.comparison.margin:g}" for each in differences)
     test = f"{TEST}. Margins of equivalence: {', '.join(margins)}."
     st.caption(panels.plain(f"{remark} {test}".lstrip()))
@@ -40,4 +47,4 @@ def differences_table(
     """The table for files, by its title; empty without differences."""
     if not differences:
         return {}
-    return {TITLE: lambda: frame_of(DifferenceRow, difference_rows(differences))}
+    return {TITLE: lambda: TABLE.frame(differences)}

@@ -61,7 +61,13 @@ def show_table(frame: pd.DataFrame, **options: Any) -> None:
     named_only = np.zeros(len(frame), bool) if filled.shape[1] < 2 else ~filled[:, 1:].any(axis=1)
     shown = frame.iloc[np.flatnonzero(~named_only), np.flatnonzero(filled.any(axis=0))]
     if len(shown):
-        st.dataframe(shown, hide_index=True, placeholder=NOTHING, **options)
+        st.dataframe(_without_blanks(shown), hide_index=True, placeholder=NOTHING, **options)
+
+
+def _without_blanks(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table with missing values instead of blank texts, so that they have the placeholder."""
+    blank = _is_blank(frame.to_numpy(object)).astype(bool)
+    return frame.mask(blank) if blank.any() else frame
 
 
 def _empty(frame: pd.DataFrame) -> NDArray[np.bool_]:
@@ -82,7 +88,7 @@ def chosen_row(frame: pd.DataFrame, key: str, ids: str, **options: Any) -> int |
     the browser that the table doesn't have selects nothing.
     """
     event = st.dataframe(
-        with_values(frame),
+        _without_blanks(with_values(frame)),
         hide_index=True,
         placeholder=NOTHING,
         on_select="rerun",

@@ -79,3 +79,18 @@ def test_a_table_shows_no_empty_column_and_no_empty_row() -> None:
     assert first.value["model"].tolist() == ["a", "c"]
     assert first.proto.placeholder == "–"
     assert last.value.to_dict("list") == {"model": ["a"]}
+
+
+def test_blank_texts_have_the_placeholder_and_numbers_stay_numbers() -> None:
+    def blanks() -> None:
+        import pandas as pd
+
+        from poslens.dashboard.widgets.tables import show_table
+
+        rows = {"name": ["a", "b"], "n": [1, 2], "read": [True, False], "control": ["", "moved"]}
+        show_table(pd.DataFrame(rows))
+
+    app = AppTest.from_function(blanks, default_timeout=SECONDS).run()
+    shown = app.dataframe[0].value
+    assert shown["control"].isna().tolist() == [True, False] and shown["control"][1] == "moved"
+    assert [shown[name].dtype.kind for name in ("n", "read")] == ["i", "b"]
