@@ -79,9 +79,9 @@ with narrowing, panels.guarded():
 
 n_pairs = "" if len(selection.pairs) == len(data.pairs) else f"{len(selection.pairs):,} of "
 st.markdown(
-    f"{METHODS[method.name].title} by position, averaged over {n_pairs or 'all '}"
-    f"{len(data.pairs):,} pairs of {panels.plain(data.title)}"
-    + (f": {panels.plain(selection.words)}." if selection.words else ".")
+    f"{panels.plain(data.title)}: {METHODS[method.name].title} by position, averaged over "
+    f"{n_pairs or 'all '}{len(data.pairs):,} pairs"
+    + (f" ({panels.plain(selection.words)})." if selection.words else ".")
 )
 rejected_rows(data.rejected, f"{len(data.rejected):,} rows of the data set were rejected")
 if not selection.pairs:

@@ -40,7 +40,7 @@ def queries_section(summaries: Sequence[DebiasSummary], dataset: str) -> None:
     helped, harmed = int((frame["change"] > 0).sum()), int((frame["change"] < 0).sum())
     st.markdown(f"**Which queries {panels.plain(selected)} helps, and which it harms**")
     st.caption(
-        f"{NDCG} rises for {helped:,} of {len(frame):,} queries and falls for {harmed:,}; choose a "
+        f"{NDCG} rises for {helped:,} of {len(frame):,} queries and falls for {harmed:,}; select a "
         "row to open its pair under both models."
     )
     row = chosen_row(

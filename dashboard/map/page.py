@@ -79,9 +79,9 @@ else:
     layout = Layout(metric=METRICS["embeddings"])
 
 st.markdown(
-    f"One point for each of {len(source):,} "
-    f"{panels.plain(of)} from {len(pairs):,} pairs of {panels.plain(data.title)}"
-    + (f": {panels.plain(selection.words)}." if selection.words else ".")
+    f"{panels.plain(data.title)}: one point for each of {len(source):,} {panels.plain(of)} from "
+    f"{len(pairs):,} pairs"
+    + (f" ({panels.plain(selection.words)})." if selection.words else ".")
     + " Click a point, or lasso several, to list their pairs."
 )
 

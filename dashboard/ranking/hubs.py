@@ -52,7 +52,7 @@ def _hubs(summaries: Sequence[HubSummary]) -> None:
     if frame.empty:
         st.caption("No document is retrieved by a query that it does not answer.")
         return
-    st.caption(f"Choose a hub to see its words and queries; the first {len(frame):,} are listed.")
+    st.caption(f"Select a hub to see its words and queries; the first {len(frame):,} are listed.")
     row = chosen_row(
         frame.drop(columns="model"),
         f"hubs.documents.{summary.name}",

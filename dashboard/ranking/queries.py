@@ -42,7 +42,7 @@ def section(
         frame = tables.TABLES["query_differences"].frame([ranked, compared])
     frame = tables.filtered(frame, filters)
     st.caption(
-        f"{len(frame):,} of {ranked.evaluation.n:,} queries; choose a row to see its top {TOP}."
+        f"{len(frame):,} of {ranked.evaluation.n:,} queries; select a row to see its top {TOP}."
     )
     if compared is not None:
         panels.downloads(

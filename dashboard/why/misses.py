@@ -50,7 +50,7 @@ def _list(opened: Opened) -> None:
     texts = {item.query_id: item.query for item in summary.items.values()}
     ids = frame["query"].tolist()
     frame["query"] = [texts.get(query_id, query_id) for query_id in ids]
-    st.caption(f"{len(frame):,} misses; choose a row to see what would bring the document up.")
+    st.caption(f"{len(frame):,} misses; select a row to see what would bring the document up.")
     frame.insert(0, "id", [f"{a} {b}" for a, b in zip(ids, frame["document"], strict=True)])
     row = chosen_row(
         frame.drop(columns="id").assign(id=frame["id"]),

@@ -40,7 +40,7 @@ def section(chosen: Chosen) -> None:
     data = chosen.data
     collection = searched(data)
     if not chosen.models:
-        st.info("Choose a model.")
+        st.info("Select a model.")
         return
     judged = any(query.pairs for query in collection.queries)
     text, query = _query(collection, _first_missed(chosen) if judged else "")
@@ -70,7 +70,7 @@ def section(chosen: Chosen) -> None:
     with right:
         document, evidence = _own_choice(document)
     if not document:
-        st.info("Choose a document of the ranking, or type the id of another one.")
+        st.info("Select a document of the ranking, or type the id of another one.")
         return
     settings = WHY.parameters.settings(
         {
@@ -113,7 +113,7 @@ def _query(collection: Collection, first: str) -> tuple[str, Query | None]:
         bind="query-params",
         accept_new_options=True,
         placeholder="Type a query",
-        help="Choose a query from the data set, or type your own.",
+        help="Select a query from the data set, or type your own.",
     )
     if not asked:
         st.info("Type a query.")
@@ -199,7 +199,7 @@ def _document(ranked: QueryRanking, wanted: Sequence[str], top: int) -> str:
         + (
             f"{len(missed):,} of {len(wanted):,} relevant documents missing from the top {top:,}."
             if wanted
-            else "the data set judges none of them for this query."
+            else "the data set has no judgments for this query."
         )
     )
     first = max(wanted, key=lambda name: ranks.get(name, ranked.total + 1)) if wanted else ""
@@ -217,8 +217,8 @@ def _own_choice(document: str) -> tuple[str, str]:
     evidence = st.text_area(
         "Evidence",
         key="why.evidence",
-        help="The passage of the document that answers the query, verbatim. Default: the data "
-        "set's evidence, else the sentence that scores highest alone.",
+        placeholder="Default: the data set's evidence, or the sentence that scores highest alone",
+        help="The passage of the document that answers the query, verbatim.",
     )
     return document, evidence.strip()
 
@@ -249,7 +249,7 @@ def _behind(
         f"Of the {min(explanation.rank - 1, MOST_ABOVE):,} documents above it, "
         f"{explanation.relevant_above:,} are judged relevant, {explanation.duplicates_above:,} are "
         f"near-duplicates or contain the evidence, and {explanation.shorter_above:,} are shorter "
-        f"than the target document ({explanation.n_words:,} words). Choose a row to see it next to "
+        f"than the target document ({explanation.n_words:,} words). Select a row to see it next to "
         "the target document."
     )
     frame = pd.DataFrame(

@@ -202,8 +202,7 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
     question = "At which lengths and depths does a model still find one hidden sentence?"
     unit = "cell"
     reads = (
-        "Each cell is the share of needles whose own text scores highest among as many texts with "
-        "other needles."
+        "Each cell is the share of needles whose own text scores highest among all needles' texts."
     )
     limits = (
         "A needle is unlike the text around it, which makes it easier to find than evidence. "

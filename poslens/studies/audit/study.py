@@ -142,7 +142,8 @@ class Audit(Study[Collection, AuditIndex, AuditSummary]):
         f"difference is within ±{100 * SHARE_MARGIN:g}{POINTS}, even if the 95% interval "
         "excludes 0. Where models truncate is measured on the longest texts, or on documents "
         "joined to one long text. Last minus first: the share in the last third of each document "
-        "minus that in the first. Shares depend on the size of the corpus: compare models on one."
+        "minus that in the first. Shares depend on the size of the corpus: compare models on the "
+        "same corpus."
     )
     parameters = Parameters(
         top=Integer(

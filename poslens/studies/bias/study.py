@@ -133,12 +133,12 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
     limits = (
         "Paired t-test over documents, because pairs made from one document are not independent. "
         "d_z: mean of s(d1) − s(d2) over its standard deviation. Resistance (mteb): share of pairs "
-        "in which the document that mteb counts as correct scores higher: d2 for every test except "
-        "answer importance; a tie counts in neither share. p (Holm): adjusted for all tests of the "
+        "in which the document that mteb counts as correct scores higher, which is d2 except in "
+        "answer importance. A tie counts in neither share. p (Holm): adjusted for all tests of the "
         "table. Pairs whose evidence the model truncates in one of the documents are excluded; "
-        "their mean difference is lost past the context limit. Two models are compared by s(d1) − "
-        "s(d2) in standard deviations of each model's scores. In the paper, t of the foil and of "
-        "moved evidence has the opposite sign."
+        "their mean difference has its own column. Two models are compared by s(d1) − s(d2) in "
+        "standard deviations of each model's scores. In the paper, t of the foil and of moved "
+        "evidence has the opposite sign."
     )
     dataset = SAMPLE_BIAS
     compared = ("MiniLM-primacy", "MiniLM", "MiniLM-recency")
@@ -266,7 +266,7 @@ class BiasTests(Study[tuple[BiasPairs, ...], Asked, BiasSummary]):
             for name, reason in lacking(data).items():
                 without.setdefault(reason, []).append(TESTS[name].title.lower())
             sentences += [
-                f"Without {', '.join(names)}: {reason}."
+                f"Not tested here: {', '.join(names)}, because {reason}."
                 for reason, names in without.items()
                 if reason
             ]

@@ -109,8 +109,14 @@ class BiasRow:
     )
     identical: int = column("Pairs left out because their documents are the same.")
     truncated: int = column("Pairs with a document that is longer than the model reads.")
-    evidence_not_read_whole: int = column("Pairs left out because of the model's limit.")
-    mean_difference_there: float | None = column("Mean of s(d1) - s(d2) over those.", form=".4f")
+    evidence_not_read_whole: int = column(
+        "Pairs left out because the model truncates the evidence.", title="evidence truncated"
+    )
+    mean_difference_there: float | None = column(
+        "Mean of s(d1) - s(d2) over the pairs with truncated evidence.",
+        title="mean difference, evidence truncated",
+        form="+.4f",
+    )
     failed: int = column("Pairs that gave no result.")
     missing: int = column("Pairs that are not computed.")
     positive_t_means: str = column("What a positive t says of the model.", title="t > 0 means")

@@ -79,7 +79,7 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
             help="What a window shares with the one before, in percent of its size, with commas.",
         ),
         kinds=Several(
-            title="Tried",
+            title="Chunking",
             default=KINDS,
             options=KINDS,
             closed=True,
@@ -114,7 +114,8 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
         if titled and not any(document.title for document in collection.documents()):
             titled = False
             notes.append(
-                "No document has a title, so no title is put before windows: add a column title."
+                "No document has a title, so windows without titles are tried. To try titles, add "
+                "a column `title` to the file."
             )
         if not any(query.span for query in collection.queries):
             notes.append("No query marks its evidence, so cut evidence is not counted.")

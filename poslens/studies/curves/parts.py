@@ -36,7 +36,10 @@ from poslens.study_part import (
     side_sentence,
 )
 
-LIMITS = "Attribution isn't causation; see the effect of moving the evidence, below."
+LIMITS = (
+    "Attribution isn't causation: compare it with the effect of the evidence's position on the "
+    "score."
+)
 PROFILE_LIMITS = (
     "The query-free profile shows how sensitive the document's own vector is to each token; no "
     "query is involved."

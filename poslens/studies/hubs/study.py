@@ -56,10 +56,10 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
         "Documents judged relevant to a query are removed from its ranking before its top k is "
         "counted; relevant documents without a judgment still count. The control keeps each "
         "document's words, punctuation and length, and destroys word order, sentences and the "
-        "position of content, so skewness that remains comes from words and length alone. Of a "
-        "truncated document it reads other words. Intervals of the skewness are a jackknife over "
-        "the documents that the queries belong to. Equivalent: the 90% interval of the difference "
-        f"is within {SKEW_MARGIN:g} of 0."
+        "position of content, so skewness that remains comes from words and length alone. If a "
+        "document is truncated, the model reads other words of it in the control. Intervals of the "
+        "skewness are a jackknife over the documents that the queries belong to. Equivalent: the "
+        f"90% interval of the difference is within {SKEW_MARGIN:g} of 0."
     )
     parameters = Parameters(
         top=Integer(

@@ -28,20 +28,30 @@ class MissRow:
     document: str = column("Id of the target document.")
     rank: int | None = column("Its rank; null if it shares nothing with the query.")
     cause: str = column("not read, position, dilution, no match or competitor.")
-    all_read: int | None = column("The model reads all of the document. " + RANK)
+    all_read: int | None = column(
+        "The model reads all of the document. " + RANK, title="rank, whole document read"
+    )
     all_read_null: int | None = column("Windows without the evidence. " + NULL, shown=False)
-    moved: int | None = column("The evidence is at the position that scores highest. " + RANK)
+    moved: int | None = column(
+        "The evidence is at the position that scores highest. " + RANK,
+        title="rank, evidence moved",
+    )
     moved_null: int | None = column("Another sentence moves. " + NULL, shown=False)
-    alone: int | None = column("The evidence alone. " + RANK)
+    alone: int | None = column("The evidence alone. " + RANK, title="rank, evidence alone")
     alone_null: int | None = column("Other sentences alone. " + NULL, shown=False)
     without_competitors: int | None = column(
-        "Near-duplicates and other relevant documents are taken out. " + RANK
+        "Near-duplicates and other relevant documents are taken out. " + RANK,
+        title="rank, competitors removed",
     )
     without_competitors_null: int | None = column(
         "As many random documents are taken out. " + NULL, shown=False
     )
     evidence: str = column("Who marks the evidence: data set, marked or proposed.", shown=False)
-    position: float = column("Midpoint of the evidence over the document, 0 to 1.", form=".2f")
+    position: float = column(
+        "Midpoint of the evidence over the document, 0 to 1.",
+        title="evidence position",
+        form=".2f",
+    )
     best_position: float | None = column("The position that scores highest.", form=".2f")
     evidence_read: float = column("Share of the evidence that the model reads.", form=".2f")
     shared_words: int = column("Words of the query that the evidence has.", shown=False)
@@ -81,15 +91,21 @@ class PairedRow:
     """Misses of two models over the same queries and documents."""
 
     model: str = column(MODEL)
-    against: str = column("The model that it is compared with, the first one.")
+    against: str = column(
+        "The model that it is compared with, the first one.", title="compared with"
+    )
     cause: str = column("A cause, or any.")
     difference: Estimate | None = column(
         "Share of target documents missed for this cause minus that of the other model.",
         form="+.3f",
     )
     misses: int = column("Misses of this model for this cause.")
-    misses_against: int = column("Misses of the other model for this cause.")
-    wanted: int = column("Target documents that both models were asked for.")
+    misses_against: int = column(
+        "Misses of the other model for this cause.", title="misses of the other"
+    )
+    wanted: int = column(
+        "Target documents that both models were asked for.", title="target documents"
+    )
 
 
 def _rank(rank: int | None) -> int | None:

@@ -226,7 +226,7 @@ def test_a_signed_methods_curve_carries_its_caveat(
         spec = with_corpus(resolve(name), "sample")
         card = passports.passport(shipped, spec, sample, only=["attribution"])
         if card.parts[0].numbers:
-            assert card.parts[0].limits.endswith(caveat or "the evidence, below.")
+            assert card.parts[0].limits.endswith(caveat or "the evidence's position on the score.")
 
 
 def test_every_part_says_how_much_it_is_over_and_what_it_does_not_show(

@@ -79,7 +79,7 @@ def test_documents_above_have_their_in_degree_once_the_data_set_is_ranked(mine: 
 
 def test_a_typed_query_and_any_document(mine: str) -> None:
     page = settled(dataset=mine, models=["BM25"], top="1", query="river", document="blind")
-    assert "the data set judges none of them for this query" in words(page)
+    assert "the data set has no judgments for this query" in words(page)
     assert "BM25: blind is not found." in words(page)
     assert "Cause: no match." in words(page)
     # No pair of the data set: the links hold its texts, with what was taken for the evidence.
@@ -101,11 +101,11 @@ def test_all_misses_from_the_button_to_one_of_them(mine: str) -> None:
     assert "BM25 misses 2 of 4 query-document pairs (50%)" in words(page)
     causes = next(one.value for one in page.dataframe if "share" in one.value)
     assert dict(zip(causes["cause"], causes["misses"], strict=True))["no match"] == 1
-    listed = next(one.value for one in page.dataframe if "alone" in one.value)
+    listed = next(one.value for one in page.dataframe if "rank, evidence alone" in one.value)
     assert sorted(listed["query"]) == ["egret", "heron"]
     page.session_state["why.cause"] = "dilution"
     page.run()
-    listed = next(one.value for one in page.dataframe if "alone" in one.value)
+    listed = next(one.value for one in page.dataframe if "rank, evidence alone" in one.value)
     assert listed["query"].tolist() == ["heron"]
 
 

@@ -170,7 +170,7 @@ def test_a_query_that_nothing_judges_is_explained(own_service: None, tmp_path: P
     assert not page.exception and not page.error
     shown = "\n".join(one.value for one in (*page.markdown, *page.caption))
     words = unescape(shown.replace("\\", ""))
-    assert "the data set judges none of them for this query" in words
+    assert "the data set has no judgments for this query" in words
     assert "BM25: tide is at rank 1 of 12, in the top 10." in words
     told = CliRunner().invoke(app, ["why", "--model", "BM25", "--dataset", str(tmp_path / "beir")])
     assert told.exit_code == 2 and "has no judged query" in told.stderr
