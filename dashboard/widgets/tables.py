@@ -33,8 +33,10 @@ def rows_key(key: str, ids: Sequence[str]) -> str:
 
 
 def with_values(frame: pd.DataFrame) -> pd.DataFrame:
-    """The columns of a table that have a value in any row."""
-    return frame.iloc[:, np.flatnonzero(~_empty(frame).all(axis=0))]
+    """The columns of a table that have a value in any row, with missing values instead of blank
+    texts."""
+    marked, filled = _marked(frame)
+    return marked.iloc[:, np.flatnonzero(filled.any(axis=0))]
 
 
 def column_settings(
@@ -57,25 +59,21 @@ def column_settings(
 def show_table(frame: pd.DataFrame, **options: Any) -> None:
     """Show a table without empty columns and without rows that have only a name; nothing if the
     table is then empty. `options` are those of `st.dataframe`."""
-    filled = ~_empty(frame)
+    marked, filled = _marked(frame)
     named_only = np.zeros(len(frame), bool) if filled.shape[1] < 2 else ~filled[:, 1:].any(axis=1)
-    shown = frame.iloc[np.flatnonzero(~named_only), np.flatnonzero(filled.any(axis=0))]
+    shown = marked.iloc[np.flatnonzero(~named_only), np.flatnonzero(filled.any(axis=0))]
     if len(shown):
-        st.dataframe(_without_blanks(shown), hide_index=True, placeholder=NOTHING, **options)
+        st.dataframe(shown, hide_index=True, placeholder=NOTHING, **options)
 
 
-def _without_blanks(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table with missing values instead of blank texts, so that they have the placeholder."""
-    blank = _is_blank(frame.to_numpy(object)).astype(bool)
-    return frame.mask(blank) if blank.any() else frame
-
-
-def _empty(frame: pd.DataFrame) -> NDArray[np.bool_]:
-    """Which cells [rows, columns] have no value."""
-    values = frame.to_numpy(object)
+def _marked(frame: pd.DataFrame) -> tuple[pd.DataFrame, NDArray[np.bool_]]:
+    """The table with missing values instead of blank texts, so that they have the placeholder, and
+    which cells [rows, columns] have a value."""
     # Not `isin`: it converts texts to Arrow, which takes most of the time of a small table.
-    empty: NDArray[np.bool_] = pd.isna(values) | _is_blank(values).astype(bool)
-    return empty
+    values = frame.to_numpy(object)
+    blank = _is_blank(values).astype(bool)
+    filled: NDArray[np.bool_] = ~(pd.isna(values) | blank)
+    return frame.mask(blank) if blank.any() else frame, filled
 
 
 _is_blank = np.frompyfunc(lambda value: isinstance(value, str) and value in ("", NOTHING), 1, 1)
@@ -88,7 +86,7 @@ def chosen_row(frame: pd.DataFrame, key: str, ids: str, **options: Any) -> int |
     the browser that the table doesn't have selects nothing.
     """
     event = st.dataframe(
-        _without_blanks(with_values(frame)),
+        with_values(frame),
         hide_index=True,
         placeholder=NOTHING,
         on_select="rerun",
