@@ -17,6 +17,8 @@ from poslens.studies.passport.answers import PassportEntry
 
 app = typer.Typer()
 
+NO_RESULTS = "No model has stored results of these parts: leave out --stored."
+
 
 class PassportFormat(StrEnum):
     """Formats of a passport's numbers."""
@@ -102,7 +104,7 @@ def passport(
     if figure is not None:
         if all_models and figure.format != "html":
             if not (provenance := cohort.provenance(cards)):
-                raise UserError("No model has stored results to draw: leave out --stored.")
+                raise UserError(NO_RESULTS)
             figure.draw(cohort.chart(cards, figure.style), provenance)
         else:
             figure.write(document_bytes(cards, figure.format))  # type: ignore[arg-type]
@@ -110,7 +112,8 @@ def passport(
         print(passports.model_card(cards), end="")
         return
     if format is PassportFormat.csv:
-        origin = [provenance for card in cards for provenance in card.provenance]
+        if not (origin := [provenance for card in cards for provenance in card.provenance]):
+            raise UserError(NO_RESULTS)
         print_table(passports.table(cards), "csv", origin)
         return
     print_json([passports.entry(passport) for passport in cards])

@@ -324,19 +324,12 @@ def test_answers_as_text_and_csv(home: Path) -> None:
     assert done.stdout.startswith("bad: ") and done.stdout.count("\n") == 1
     done = run("cache", "list", "--format", "text")
     assert len(done.stdout.splitlines()) == len(run("cache", "list").stdout.splitlines())
-    asked = (
-        "passport",
-        "--model",
-        "BM25",
-        "--dataset",
-        "pairs",
-        "--stored",
-        "--part",
-        "attribution",
-    )
+    asked = "passport --model BM25 --dataset pairs --part attribution".split()
     (printed,) = json.loads(run(*asked).stdout)
     frame = pd.read_csv(io.StringIO(run(*asked, "--format", "csv").stdout))
     assert frame["measure"].tolist() == list(printed["parts"]["attribution"]["numbers"])
+    done = run(*asked, "--stored", "--format", "csv", "--dataset", "failing")
+    assert done.exit_code == 2 and "leave out --stored" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["precompute", "failures", "passport --model BM25", "rank"])
