@@ -41,7 +41,7 @@ def test_what_is_sent_is_told_before_and_the_rest_does_not_fit(
         shown = page.content()
         idle(page).get_by_role("button", name="Send to E5").click()
         expect(page.locator(".hm-pane[data-side=document]")).to_be_visible()
-        expect(page.get_by_text(re.compile("E5 · occlusion ·")).first).to_be_attached()
+        expect(page.get_by_text(re.compile("E5 · Occlusion ·")).first).to_be_attached()
         expect(page.get_by_text(re.compile("PosLens will send E5")).first).to_be_visible()
         no_error(page)
         assert any("grey" in text for text in server.sent)

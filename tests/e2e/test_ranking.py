@@ -28,7 +28,7 @@ def test_rank_and_follow_a_query_to_its_pair(run_app: App, visit: Visit) -> None
     expect(page.get_by_role("figure", name="nDCG@10 by evidence position")).to_be_visible()
     expect(page.get_by_text("Query by query")).to_be_visible()
     expect(page.get_by_text("Compute it on the Curves page")).to_be_visible()
-    expect(page.get_by_text("4 of 4 queries; choose")).to_be_visible()
+    expect(page.get_by_text("4 of 4 queries; select")).to_be_visible()
     no_error(page)
     again = visit(page.url)  # kept: nothing to compute
     expect(again.get_by_role("figure", name="nDCG@10 by evidence position")).to_be_visible()
@@ -44,7 +44,7 @@ def test_rank_and_follow_a_query_to_its_pair(run_app: App, visit: Visit) -> None
 def test_a_run_beside_a_model_and_what_sets_them_apart(run_app: App, visit: Visit) -> None:
     page = visit(f"{run_app.url}/ranking?tab=Rankings&dataset=raced&models=BM25")
     expect(page.get_by_text("run other.run, digest").first).to_be_attached()
-    expect(page.get_by_text("4 of 4 queries; choose")).to_be_visible()
+    expect(page.get_by_text("4 of 4 queries; select")).to_be_visible()
     idle(page)
     compute_rankings(page)
     expect(page.get_by_text("bm25, statistics of raced")).to_be_attached()
@@ -81,13 +81,13 @@ def test_with_the_prompt_of_posir_nothing_is_ranked_yet(run_app: App, visit: Vis
 def test_failed_queries_alone(run_app: App, visit: Visit) -> None:
     page = visit(f"{run_app.url}/ranking?tab=Rankings&dataset=mine&models=BM25")
     start = page.locator(START)
-    expect(start.or_(page.get_by_text("4 of 4 queries; choose"))).to_be_visible()
+    expect(start.or_(page.get_by_text("4 of 4 queries; select"))).to_be_visible()
     idle(page)
     if start.count():
         start.click()
-    expect(page.get_by_text("4 of 4 queries; choose")).to_be_visible()
+    expect(page.get_by_text("4 of 4 queries; select")).to_be_visible()
     idle(page).get_by_text("not in the top 10", exact=True).click()
-    expect(page.get_by_text("0 of 4 queries; choose")).to_be_visible()
+    expect(page.get_by_text("0 of 4 queries; select")).to_be_visible()
     no_error(page)
 
 
