@@ -70,10 +70,14 @@ def _marked(frame: pd.DataFrame) -> tuple[pd.DataFrame, NDArray[np.bool_]]:
     """The table with missing values instead of blank texts, so that they have the placeholder, and
     which cells [rows, columns] have a value."""
     # Not `isin`: it converts texts to Arrow, which takes most of the time of a small table.
-    values = frame.to_numpy(object)
+    values = frame.to_numpy(object, copy=True)
     blank = _is_blank(values).astype(bool)
     filled: NDArray[np.bool_] = ~(pd.isna(values) | blank)
-    return frame.mask(blank) if blank.any() else frame, filled
+    values[blank] = None
+    marked = frame.copy(deep=False)
+    for column in np.flatnonzero(blank.any(axis=0)).tolist():  # `mask` takes four times as long
+        marked.isetitem(column, values[:, column])
+    return marked, filled
 
 
 _is_blank = np.frompyfunc(lambda value: isinstance(value, str) and value in ("", NOTHING), 1, 1)
