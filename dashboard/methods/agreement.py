@@ -18,7 +18,7 @@ from poslens.dashboard.widgets import panels
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.run_board import any_active, run_board
 from poslens.dashboard.widgets.tables import show_table
-from poslens.figures.figure_base import method_title
+from poslens.figures.captions import method_title
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause import tables as intervention_tables
 

@@ -21,7 +21,7 @@ from poslens.dashboard.widgets import links, panels
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.run_board import run_bar
 from poslens.dashboard.widgets.tables import no_result, show_table
-from poslens.figures.figure_base import method_title
+from poslens.figures.captions import method_title
 from poslens.storage import service as cache_service
 
 ALL = "all methods"

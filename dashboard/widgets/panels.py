@@ -31,7 +31,7 @@ from poslens.export.files import (
     table_files,
     zipped,
 )
-from poslens.figures.figure_base import Provenances, caption_line, caption_parts, provenance_entries
+from poslens.figures.captions import Provenances, caption_line, caption_parts, provenance_entries
 from poslens.figures.palettes import PALETTES, PRESETS, Style
 from poslens.figures.plain import plain as plain
 from poslens.heatmap.data import MAX_COLUMNS, Pane, View

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from poslens.attribution.curves.bootstrap import Estimate
     from poslens.attribution.types import Provenance
-    from poslens.figures.figure_base import Provenances
+    from poslens.figures.captions import Provenances
 
 Command = TypeVar("Command", bound=Callable[..., object])
 Row = TypeVar("Row")
@@ -152,7 +152,7 @@ def print_table(
     """Print a table as JSON with its provenance, or as plain CSV with the provenance as text on
     stderr. With --out, write it in that file's format."""
     from poslens.export.files import table_bytes, table_files
-    from poslens.figures.figure_base import caption_text, provenance_entries
+    from poslens.figures.captions import caption_text, provenance_entries
 
     if file := result_file():
         file.files = table_files(frame, file.path.name, file.format, provenance)  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from poslens.figures.palettes import FIGURE_FORMATS, PALETTES, PRESETS, Style
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from poslens.figures.figure_base import Provenances
+    from poslens.figures.captions import Provenances
 
 P = ParamSpec("P")
 R = TypeVar("R")

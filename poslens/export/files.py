@@ -42,7 +42,8 @@ from poslens.attribution.types import N_BINS, Attribution, PositionCurve, TextPa
 from poslens.export.inscription import inscribed
 from poslens.export.json_text import json_text, script_json, without_surrogates
 from poslens.export.latex import latex
-from poslens.figures.figure_base import CLEAR, Provenances, provenance_entries
+from poslens.figures.captions import Provenances, provenance_entries
+from poslens.figures.figure_base import CLEAR
 from poslens.figures.palettes import FIGURE_FORMATS as FIGURE_FORMATS
 from poslens.figures.palettes import FigureFormat, Style, printable
 

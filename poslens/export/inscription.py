@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from html import escape as html_escape
 from typing import Any
 
-from poslens.figures.figure_base import caption_text
+from poslens.figures.captions import caption_text
 from poslens.figures.palettes import printable
 
 Entries = Sequence[Mapping[str, Any]]

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from poslens.attribution.evaluation.comparison import TEST, TEST_BY_ERROR
-from poslens.figures.figure_base import caption_text
+from poslens.figures.captions import caption_text
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",

@@ -19,13 +19,13 @@ from poslens.attribution.curves.positions import BANDS
 from poslens.attribution.curves.positions import band as band_of
 from poslens.attribution.methods import POSIR_CURVE, make_method
 from poslens.attribution.types import Array, PositionCurve
+from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import (
     BINS,
     CENTRES,
     CLEAR,
     POSITION_TITLE,
     TEXT_TITLE,
-    Provenances,
     Span,
     band,
     bins,

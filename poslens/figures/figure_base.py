@@ -1,10 +1,9 @@
-"""Parts shared by figures: an empty styled figure, a curve's axis and line, labels, caption."""
+"""Parts shared by figures: an empty styled figure, a curve's axis and line, labels."""
 
 from __future__ import annotations
 
-import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.methods import METHODS
-from poslens.attribution.types import N_BINS, Method, Provenance, in_words
+from poslens.attribution.types import N_BINS, Method
+from poslens.figures.captions import Provenances, caption_text, provenance_entries
 from poslens.figures.legends import group, with_legend
 from poslens.figures.palettes import Style, escape, text_width, wrap
 
@@ -23,7 +23,6 @@ UNKNOWN_SYMBOL = "circle-open-dot"
 """Symbol of a point if it is unknown how much the model read; filled and hollow symbols mean read
 and not read."""
 
-Provenances = Provenance | Sequence[Provenance]
 Span = tuple[float, float]
 
 POSITION_TITLE = "Relative position in the tokens read (%)"
@@ -38,12 +37,6 @@ least three ticks; by default Plotly gives a low figure only two."""
 _TICK_CHARACTERS = 12
 _EVERY = 20
 """One in this many points of a curve shows its symbol."""
-
-
-def provenance_entries(provenance: Provenances) -> list[dict[str, Any]]:
-    """One dict for each provenance, with its known values in reading order."""
-    listed = [provenance] if isinstance(provenance, Provenance) else provenance
-    return [provenance.entry() for provenance in listed]
 
 
 def quantity(method: Method) -> str:
@@ -150,72 +143,6 @@ def legend_name(name: str, style: Style) -> str:
     """A name from data, escaped and wrapped for a legend."""
     room = min(style.width_px - 6 * style.font_size, _LEGEND_EM * style.font_size)
     return "<br>".join(map(escape, wrap(name, room, style.small)))
-
-
-def caption_parts(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Provenance as texts: what all entries share, then the rest of each."""
-    shared, rest = _parted(entries)
-    return [_joined([group]) for group in (shared, *rest) if group]
-
-
-def caption_text(entries: Sequence[Mapping[str, Any]]) -> str:
-    """The parts of provenance in one text."""
-    return "; ".join(caption_parts(entries))
-
-
-_BRIEF = ("model", "method", "dataset", "selection", "n_pairs", "n_queries", "n_documents")
-_LINE_CHARACTERS = 80
-_PARAMETERS = re.compile(r"(?<=\w)\([^()]*\)")
-
-
-def caption_line(entries: Sequence[Mapping[str, Any]]) -> str:
-    """Provenance in one line: the differences between several entries, or the contents of a
-    single one. Methods have their titles, without parameters."""
-    _, rest = _parted(entries)
-    brief = [_brief(entry, _BRIEF) for entry in rest]
-    groups = brief if any(brief) else rest
-    lines = dict.fromkeys(filter(None, (_joined([group]) for group in groups)))
-    # Methods that differ in parameters alone have one title, which tells nothing apart.
-    if len(lines) <= 1 and not any(set(group) - {"method"} for group in groups):
-        whole = in_words(entries[0]) if entries else {}
-        lines = dict.fromkeys([_joined([_brief(whole, ("model", "method", "dataset"))])])
-    return textwrap.shorten("; ".join(lines), _LINE_CHARACTERS, placeholder=" …")
-
-
-def _brief(entry: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """These fields without labels: names of models, methods and data sets are known as such."""
-    brief = {name: entry[name].removeprefix(f"{name}: ") for name in names if name in entry}
-    if "method" in brief:
-        brief["method"] = method_words(brief["method"])
-    return brief
-
-
-def method_words(text: str) -> str:
-    """Methods without parameters and by their titles: `deletion insertion of Gradient saliency` for
-    `deletion_insertion(unit=word) of saliency(version=1)`."""
-    while (shorter := _PARAMETERS.sub("", text)) != text:  # parameters can have parameters
-        text = shorter
-    return re.sub(r"\w+", lambda word: method_title(word[0]), text)
-
-
-def method_title(name: str) -> str:
-    """The title of a method, or the name of another kind of result with spaces."""
-    return METHODS[name].title if name in METHODS else name.replace("_", " ")
-
-
-def _parted(entries: Sequence[Mapping[str, Any]]) -> tuple[dict[str, str], list[dict[str, str]]]:
-    """The fields, as text, that all entries share, and the remaining ones of each entry."""
-    filled = [in_words(entry) for entry in entries]
-    shared = {
-        key: value
-        for key, value in (filled[0] if filled else {}).items()
-        if all(entry.get(key) == value for entry in filled)
-    }
-    return shared, [{k: v for k, v in entry.items() if k not in shared} for entry in filled]
-
-
-def _joined(groups: Sequence[Mapping[str, str]]) -> str:
-    return "; ".join(" · ".join(group.values()) for group in groups if group)
 
 
 def canvas(

@@ -10,9 +10,9 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import ArrayLike, NDArray
 
+from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import (
     POSITION_TITLE,
-    Provenances,
     Span,
     canvas,
     colour_bar,

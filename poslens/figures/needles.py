@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import plotly.graph_objects as go
 
 from poslens.attribution.evaluation.needle import NeedleGrid
-from poslens.figures.figure_base import Provenances, canvas, colour_bar
+from poslens.figures.captions import Provenances
+from poslens.figures.figure_base import canvas, colour_bar
 from poslens.figures.palettes import Style, escape
 
 

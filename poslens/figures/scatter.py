@@ -8,7 +8,8 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import ArrayLike, NDArray
 
-from poslens.figures.figure_base import Provenances, canvas
+from poslens.figures.captions import Provenances
+from poslens.figures.figure_base import canvas
 from poslens.figures.palettes import Style, escape, shorten, text_width
 
 _LABELLED = 12

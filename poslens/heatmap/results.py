@@ -9,7 +9,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.methods import METHODS
 from poslens.attribution.types import Provenance
 from poslens.compute.compute import Explained
-from poslens.figures.figure_base import provenance_entries
+from poslens.figures.captions import provenance_entries
 from poslens.figures.palettes import Style
 from poslens.heatmap.data import MAX_COLUMNS, Head, Pane, Rail, View, pane
 from poslens.heatmap.standalone import to_html, to_image

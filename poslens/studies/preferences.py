@@ -41,7 +41,8 @@ from poslens.compute.item_job import item_job
 from poslens.compute.model_pool import load_model
 from poslens.compute.provenance import ModelIdentity, of_model
 from poslens.compute.runs import Job
-from poslens.figures.figure_base import Provenances, canvas, group, legend_name, with_legend
+from poslens.figures.captions import Provenances
+from poslens.figures.figure_base import canvas, group, legend_name, with_legend
 from poslens.figures.palettes import Style
 from poslens.parameters import Integer, Parameters, Settings, Several, Switch
 from poslens.rows import Table, column

@@ -141,7 +141,7 @@ def _small_data(folder: Path) -> list[str]:
     (folder / "raced.csv").write_text("\n".join(["query,document,pair_id", *rows]) + "\n")
     results = (f"{WORDS[0]} Q0 {WORDS[0]} 1 1 other", f"{WORDS[1]} Q0 {WORDS[0]} 1 1 other")
     (folder / "other.run").write_text("\n".join(results) + "\n")
-    # So many short ones that a run of them is at work until it is stopped.
+    # Enough documents that a run does not end before it is stopped.
     rows = [f"what is {n},Line {n} of the log. The {WORDS[n % 12]} is grey." for n in range(MANY)]
     (folder / "many.csv").write_text("\n".join(["query,document", *rows]) + "\n")
     return [

@@ -8,8 +8,8 @@ import numpy as np
 import plotly.graph_objects as go
 
 from poslens.attribution.evaluation.audit import N_BINS, UnretrievedCurve
+from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import (
-    Provenances,
     band,
     canvas,
     faint,

@@ -8,8 +8,8 @@ import plotly.graph_objects as go
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.evaluation.bias_tests import TESTS
+from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import (
-    Provenances,
     canvas,
     intervals,
     labelled_bars,

@@ -13,6 +13,7 @@ from poslens.attribution.interventions.displacement import Displacement
 from poslens.attribution.interventions.null_controls import CONTROLS, ControlledCurve
 from poslens.attribution.interventions.relocation import Relocation
 from poslens.attribution.types import Method
+from poslens.figures.captions import Provenances
 from poslens.figures.curves import mean_curves
 from poslens.figures.figure_base import (
     BINS,
@@ -20,7 +21,6 @@ from poslens.figures.figure_base import (
     POSITION_TITLE,
     TEXT_TITLE,
     UNKNOWN_SYMBOL,
-    Provenances,
     band,
     canvas,
     faint,

@@ -8,8 +8,8 @@ from html import escape
 import plotly.graph_objects as go
 
 from poslens.attribution.evaluation.chunk_plan import IndexSetting, Tried
+from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import (
-    Provenances,
     canvas,
     faint,
     group,

@@ -20,8 +20,8 @@ from poslens.attribution.types import Provenance
 from poslens.cache.storage.store import StoredCurves
 from poslens.compute.compute import Compute
 from poslens.compute.runs import Job
+from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import (
-    Provenances,
     canvas,
     faint,
     intervals,

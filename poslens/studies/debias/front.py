@@ -9,9 +9,9 @@ import plotly.graph_objects as go
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.errors import UserError
+from poslens.figures.captions import Provenances
 from poslens.figures.curves import mean_curves
 from poslens.figures.figure_base import (
-    Provenances,
     canvas,
     faint,
     intervals,

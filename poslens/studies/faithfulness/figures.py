@@ -9,8 +9,8 @@ import plotly.graph_objects as go
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.evaluation.faithfulness import Faithfulness, position_order
+from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import (
-    Provenances,
     band,
     canvas,
     faint,

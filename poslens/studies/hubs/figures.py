@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import plotly.graph_objects as go
 
-from poslens.figures.figure_base import Provenances, canvas, group, legend_name, with_legend
+from poslens.figures.captions import Provenances
+from poslens.figures.figure_base import canvas, group, legend_name, with_legend
 from poslens.figures.palettes import Style, escape
 from poslens.studies.hubs.summary import HubSummary
 

@@ -9,7 +9,8 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import ArrayLike
 
-from poslens.figures.figure_base import Provenances, canvas, with_legend
+from poslens.figures.captions import Provenances
+from poslens.figures.figure_base import canvas, with_legend
 from poslens.figures.palettes import Style, escape, shorten
 
 MANY = 2000

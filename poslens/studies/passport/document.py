@@ -14,7 +14,7 @@ from poslens.export.browser import Page, in_page
 from poslens.export.files import figure_bytes, figure_div, page_bytes
 from poslens.export.inscription import inscribed
 from poslens.export.json_text import json_text
-from poslens.figures.figure_base import caption_text, provenance_entries
+from poslens.figures.captions import caption_text, provenance_entries
 from poslens.figures.palettes import PRESETS, Style, printable, wrap
 from poslens.studies.passport.cohort import CSS as COHORT_CSS
 from poslens.studies.passport.cohort import overview_html

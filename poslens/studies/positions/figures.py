@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from poslens.attribution.evaluation.position_effect import PositionEffect
+from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import (
-    Provenances,
     band,
     canvas,
     faint,

@@ -11,9 +11,9 @@ from poslens.attribution.curves.positions import BUCKET_EDGES, LENGTH_BUCKETS
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.evidence_profile import N_EVIDENCE_BINS
 from poslens.attribution.evaluation.ranking_measures import NDCG
+from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import (
     UNKNOWN_SYMBOL,
-    Provenances,
     bar_pattern,
     canvas,
     faint,

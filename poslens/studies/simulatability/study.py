@@ -21,7 +21,7 @@ from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job, Report, Run
-from poslens.figures.figure_base import Provenances
+from poslens.figures.captions import Provenances
 from poslens.figures.palettes import Style
 from poslens.parameters import Integer, Parameters, Settings, Several
 from poslens.studies.faithfulness.figures import gains

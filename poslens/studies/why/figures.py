@@ -10,8 +10,8 @@ import plotly.graph_objects as go
 
 from poslens.attribution.evaluation.document_index import NOT_FOUND
 from poslens.attribution.evaluation.why_causes import CAUSES, Why
+from poslens.figures.captions import Provenances
 from poslens.figures.figure_base import (
-    Provenances,
     canvas,
     faint,
     intervals,

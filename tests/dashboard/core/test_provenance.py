@@ -26,7 +26,7 @@ from poslens.dashboard.explain.subject import ExplainedSubject
 from poslens.dashboard.explain.view import pair_figure
 from poslens.dashboard.widgets import panels
 from poslens.export.files import figure_bytes
-from poslens.figures.figure_base import provenance_entries
+from poslens.figures.captions import provenance_entries
 from poslens.figures.palettes import PRESETS, Style
 from poslens.heatmap.data import View
 from poslens.studies.bias.study import BIAS_STUDY, provenance_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from poslens.figures.figure_base import caption_line, caption_text
+from poslens.figures.captions import caption_line, caption_text
 
 PAIR = {
     "poslens": "0.2.0",
