@@ -4,9 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 8501
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
-# pip compiles nothing, so Python has to keep what it compiles when it imports it, also where the
-# environment tells it not to, as in many containers: importing the libraries would take three times
-# as long in every process.
+# pip compiles nothing, so Python must keep what it compiles on import, even if the environment sets
+# PYTHONDONTWRITEBYTECODE, as in many containers. Otherwise importing the libraries would take three
+# times as long in every process.
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: run test check install clean bench picture docs lock links
@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 run: $(VENV)/.installed
 	$(BIN)/python -m dashboard run --port $(PORT)
 
-# File by file in the order of tests/e2e/conftest.py; small files come last, and keep both busy.
+# File by file in the order of tests/e2e/conftest.py; small files come last, so both workers stay busy.
 test: $(VENV)/.installed-tests check
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
@@ -23,12 +23,12 @@ check: $(VENV)/.installed-tests links
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# One of bench/: `make bench BENCH=store`; without a name those of the pages' own speed.
+# One module of bench/: `make bench BENCH=store`; by default, those that measure the pages.
 BENCH ?= saliency decomposition page
 bench: $(VENV)/.installed-tests
 	for name in $(BENCH); do $(BIN)/python -m bench.$$name || exit 1; done
 
-# The pictures of README and the tour, after a page has changed.
+# Retake the screenshots of README and the tour, after a page has changed.
 picture: $(VENV)/.installed-tests
 	$(BIN)/python -m bench.picture
 
@@ -38,15 +38,15 @@ docs: $(VENV)/.installed-tests links
 
 install: $(VENV)/.installed
 
-# All imports say `poslens.attribution`, `poslens.cache` and `poslens.dashboard`. Python finds these
-# folders by itself (poslens/__init__.py); editors and mypy need links.
+# Imports use `poslens.attribution`, `poslens.cache` and `poslens.dashboard`. Python finds these
+# folders (poslens/__init__.py); editors and mypy need links.
 links:
 	@for name in attribution cache dashboard; do ln -sfn ../$$name poslens/$$name; done
 
-# torch first and alone: as another package's dependency it could be replaced by a build that
-# brings gigabytes of CUDA libraries. The rest are the files of requirements.lock, by their hashes;
-# torch's own hash depends on the build that its reader chose. Python compiles what is imported when
-# it is imported first: pip would compile everything, which takes longer than unpacking it.
+# Install torch first and separately: as a dependency of another package it could be replaced by a
+# build with gigabytes of CUDA libraries. The other packages are those of requirements.lock, checked
+# by their hashes; torch's hash depends on the build that the user chose. Python compiles modules on
+# their first import; pip would compile all of them, which takes longer than unpacking them.
 $(VENV)/.installed: requirements.txt requirements.lock
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) "$$(grep '^torch==' requirements.txt)"
@@ -59,7 +59,7 @@ $(VENV)/.installed-tests: $(VENV)/.installed tests/requirements.txt
 	@sh tests/system_packages.sh chromium headless-shell fonts nginx
 	@touch $@
 
-# The locks anew, after a change of their requirements: for every system and Python from 3.11.
+# Update the locks after a change of the requirements, for every system and Python from 3.11.
 UNLOCKED := torch==|triton==|nvidia-|cuda-|.*sys_platform == 'emscripten'
 define locked
 	( sed -n '/^#/p' $(1).lock; \

@@ -222,7 +222,9 @@ def table(inputs: Inputs, gpus: Sequence[int]) -> str:
     alone = [sum(forecast(free, model, n).seconds for model in MODELS) / 3600 for n in gpus]
     lines.append("| all ten | | " + " | ".join(f"**{total:.1f}**" for total in totals) + " |")
     lines.append(
-        "| all ten, writing left out | | " + " | ".join(f"{total:.1f}" for total in alone) + " |"
+        "| all ten, without the writer's limit | | "
+        + " | ".join(f"{total:.1f}" for total in alone)
+        + " |"
     )
     lines.append(
         "| GPU-hours | | "
@@ -236,8 +238,8 @@ def storage(inputs: Inputs) -> str:
     """The bytes of a result, of a model and in total, as a sentence."""
     n_bytes = inputs.result_bytes
     return (
-        f"{n_bytes:,.0f} bytes a result, {n_bytes * inputs.pairs / 1e9:.1f} GB a model, "
-        f"{n_bytes * inputs.pairs * len(MODELS) / 1e9:.0f} GB all ten."
+        f"{n_bytes:,.0f} bytes per result, {n_bytes * inputs.pairs / 1e9:.1f} GB per model, "
+        f"{n_bytes * inputs.pairs * len(MODELS) / 1e9:.0f} GB for all ten."
     )
 
 
