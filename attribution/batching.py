@@ -101,8 +101,8 @@ class Halving:
             torch.cuda.empty_cache()
         if len(part) == 1:
             raise UserError(
-                "One document does not fit into the device's memory: choose a smaller maximum "
-                "length, a smaller model, or set POSLENS_DEVICE=cpu."
+                "One document does not fit into the device's memory: choose shorter documents or a "
+                "smaller model, or set POSLENS_DEVICE=cpu."
             )
         middle = len(part) // 2
         results = self._run(run, part[:middle], n) + self._run(run, part[middle:], n)
@@ -125,7 +125,7 @@ def run_batches(
     halving = Halving()
     for batch in batches:
         if should_stop():
-            raise Stopped("Stopped before all was computed; start again to go on.")
+            raise Stopped("Stopped before all results were computed; start again to resume.")
         yield from halving(lambda part: [(part, run(part))], batch)
 
 
@@ -166,4 +166,4 @@ def checkpoint(share: float | None = None) -> None:
     if share is not None:
         _on_share.get()(share)
     if _should_stop.get()():
-        raise Stopped("Stopped before the result was there.")
+        raise Stopped("Stopped before the result was computed.")

@@ -21,8 +21,8 @@ def expanded(path: str | Path) -> Path:
         return Path(path).expanduser()
     except RuntimeError as error:
         raise UserError(
-            f"{path} cannot be used: there is no user of that name here with a home folder. Give "
-            "a path without ~."
+            f"{path} can't be used, because there is no such user with a home folder: use a path "
+            "without ~."
         ) from error
 
 

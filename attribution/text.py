@@ -63,11 +63,11 @@ def clean(text: str, what: str) -> CleanText:
         UserError: the text has only white space or over 2,000,000 characters; `what` names it.
     """
     if not text.strip():
-        raise UserError(f"The {what} is empty: type or choose a text with at least one word.")
+        raise UserError(f"The {what} is empty: enter a text with at least one word.")
     if len(text) > MAX_CHARACTERS:
         raise UserError(
             f"The {what} has {len(text):,} characters; the limit is {MAX_CHARACTERS:,}: "
-            "take the part that matters."
+            "shorten it."
         )
     if text.isascii() and "\0" not in text:  # true for most corpora, and much faster to check
         return CleanText(text, 0)

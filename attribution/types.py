@@ -43,8 +43,8 @@ def as_array(values: ArrayLike, shape: tuple[int | None, ...], what: str) -> Arr
         raise ValueError(f"{what}: shape {array.shape}, expected {shape}")
     if not np.isfinite(array).all():
         raise UserError(
-            f"The model gave {what} that is not a finite number: load it in float32 or "
-            "bfloat16, or check its weights."
+            f"The model returned {what} that is not a finite number: use float32 or bfloat16, or "
+            "check its weights."
         )
     array.setflags(write=False)
     return array

@@ -63,8 +63,8 @@ def _remembered(place: Path, name: str, source: str, values: Array) -> str:
     weights = exact_weights(source, values)
     if models:
         logging.getLogger(__name__).warning(
-            "%s answers differently than when its results were stored: another model is now at its "
-            "address, so its results are computed again.",
+            "%s returns other vectors than when its results were stored, so its model has changed "
+            "and results are computed again.",
             name,
         )
     probes[source] = [*models, (weights, values)][-_MAX_MODELS:]

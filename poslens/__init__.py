@@ -1,4 +1,4 @@
-"""PosLens for notebooks and scripts: where a text retriever looks in a document.
+"""PosLens for notebooks and scripts: does a retriever overlook evidence because of its position?
 
     import poslens
     poslens.explain("MiniLM", "when does the tide turn", "The tide turns twice a day. ...")

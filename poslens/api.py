@@ -113,10 +113,10 @@ def compare(
     data, how, compute = data_set(dataset), method_of(method, options), service()
     specs = [spec_of(model, data) for model in listed(models, "models", "compare", "MiniLM")]
     if not specs:
-        raise UserError("There is no model to explain: name at least one.")
+        raise UserError("No model is given: name at least one.")
     names = [spec.name for spec in specs]
     if again := {name for name in names if names.count(name) > 1}:
-        raise UserError(f"{min(again)} is compared with itself: name each model once.")
+        raise UserError(f"{min(again)} is given twice: name each model once.")
     results = [compute.explain(pair, spec, how) for spec in specs]
     rails = [explaining.rail_of(compute, result, data) for result in results]
     return Explanation(tuple(results), tuple(rails))
@@ -139,7 +139,7 @@ def passport(
         UserError: as for `explain`.
     """
     if not isinstance(moved, Integral) or moved < 2:
-        raise UserError(f"A passport moves the evidence of 2 pairs or more, not of {moved}.")
+        raise UserError(f"moved must be a whole number from 2, not {moved}.")
     data, here = data_set(dataset), service()
     cards = []
     for spec in specs_of(model, data):
@@ -195,12 +195,12 @@ def check(
         UserError: as for `explain`, or the file is not a passport.
     """
     if only is not None and not (only := listed(only, "checks", "only", NAMES[0])):
-        raise UserError(f"There is no check to make: choose of {', '.join(NAMES)}.")
+        raise UserError(f"only is empty: choose from {', '.join(NAMES)}.")
     if unknown := [name for name in [*(only or ()), *tolerances] if name not in NAMES]:
-        raise UserError(f"There is no check {unknown[0]!r}: choose of {', '.join(NAMES)}.")
+        raise UserError(f"There is no check {unknown[0]!r}: choose from {', '.join(NAMES)}.")
     if not isinstance(baseline, str | Path):
         raise UserError(
-            f"The baseline is no path but of type {type(baseline).__name__}: give the file that "
+            f"The baseline must be a path, not {type(baseline).__name__}: give the file that "
             'passport(...).save("x.json") wrote.'
         )
     limits = checking.Tolerances(**tolerances)
@@ -210,7 +210,7 @@ def check(
         try:
             earlier = read_baseline(Path(baseline), spec.name)
         except OSError as error:
-            raise UserError(f"{baseline} cannot be read: {error.strerror}.") from error
+            raise UserError(f"{baseline} can't be read: {error.strerror}.") from error
         names = checking.chosen(earlier, only)
         card = checking.passport(here, spec, data, earlier, names)
         if card.missing:
@@ -247,7 +247,7 @@ def run_study(
     study = declared()[name].load()
     if out is not None:
         if not study.product:
-            raise UserError(f"{study.title} makes nothing but its results: leave out `out`.")
+            raise UserError(f"{study.title} writes no model or folder: remove `out`.")
         study.require_product(Path(out))
     with quietly():
         data = study.read(data_name(study.dataset if dataset is None else dataset))
@@ -283,7 +283,7 @@ def rank(
         UserError: as in `run_study`, or `by` is something else.
     """
     if by not in ("", "position"):
-        raise UserError(f'rank does not know by={by[:40]!r}: give by="position", or leave it out.')
+        raise UserError(f'by can only be "position", not {by[:40]!r}.')
     return run_study("positions" if by else "rank", model, dataset, **parameters)
 
 

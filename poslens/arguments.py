@@ -36,7 +36,7 @@ def text_of(given: object, what: str) -> str:
         UserError: it is not a string, or is empty or too long; `what` names it in the message.
     """
     if not isinstance(given, str):
-        raise UserError(f"The {what} is no text but of type {type(given).__name__}: give a string.")
+        raise UserError(f"The {what} must be a string, not {type(given).__name__}.")
     return clean(given, what).text
 
 
@@ -51,18 +51,20 @@ def evidence_span(text: str, evidence: str | tuple[int, int] | None) -> Evidence
     if isinstance(evidence, str):
         start = text.find(evidence) if evidence else -1
         if start < 0:
-            raise UserError("The evidence is not a verbatim part of the document.")
+            raise UserError(
+                "The evidence does not occur in the document: copy it character for character."
+            )
         return EvidenceSpan(start, start + len(evidence))
     try:
         start, end = map(operator.index, evidence)
     except (TypeError, ValueError):
         raise UserError(
-            "The evidence is a passage of the document, or its (start, end) in characters."
+            "The evidence must be a passage of the document, or its (start, end) in characters."
         ) from None
     if not 0 <= start < end <= len(text):
         raise UserError(
-            f"The evidence {start:,} to {end:,} does not lie within the document's {len(text):,} "
-            "characters."
+            f"The evidence, characters {start:,} to {end:,}, is outside the document, which has "
+            f"{len(text):,} characters."
         )
     return EvidenceSpan(start, end)
 
@@ -86,7 +88,7 @@ def method_of(given: object, options: Mapping[str, Option]) -> Method:
     """
     if not isinstance(given, str):
         raise UserError(
-            f"The method is no name but of type {type(given).__name__}: choose one of "
+            f"The method must be a name, not {type(given).__name__}: choose from "
             f"{', '.join(METHODS)}."
         )
     return make_method(given, option_words(options))
@@ -152,7 +154,7 @@ def specs_of(model: Model | Models, data: DataSet) -> list[RetrieverSpec]:
         spec_of(each, data) for each in (model if isinstance(model, list | tuple) else [model])
     )
     if not specs:
-        raise UserError("There is no model: name at least one.")
+        raise UserError("No model is given: name at least one.")
     return specs
 
 
@@ -173,7 +175,7 @@ def chosen_pairs(
         UserError: `n` is not a whole number from 0 on.
     """
     if not isinstance(n, Integral) or n < 0:
-        raise UserError(f"There are no {n} pairs: give 0 for all, or a number from 1 on.")
+        raise UserError(f"pairs must be a whole number from 0 (all pairs), not {n}.")
     chosen = spread_evenly(pairs, n or len(pairs))
     return chosen, "" if len(chosen) == len(pairs) else spread_words(len(chosen), unit)
 

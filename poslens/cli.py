@@ -37,7 +37,7 @@ def command_line(*groups: typer.Typer) -> typer.Typer:
         cls=StudyGroup,
         no_args_is_help=True,
         pretty_exceptions_enable=False,
-        help="PosLens: where a text retriever looks in a document.",
+        help="PosLens: does a text retriever overlook evidence because of its position?",
     )
     app.callback()(_with_version)
     for group in (*groups, *_GROUPS):

@@ -73,14 +73,14 @@ PARAMETERS = Parameters(
         default=100,
         low=TOP + 1,
         high=100_000,
-        help="Documents that are ranked and audited, at most.",
+        help="Maximum number of documents that are ranked and audited.",
     ),
     pairs=Integer(
         title="pairs",
         default=DEFAULT_PAIRS,
         low=MIN_DOCUMENTS,
         high=100_000,
-        help="Pairs whose evidence is moved, at most.",
+        help="Maximum number of pairs whose evidence is moved.",
     ),
     seed=Integer(title="seed", default=0, low=0, high=1 << 31, help="Seed of the sample."),
 )
@@ -228,9 +228,9 @@ def _moved(dataset: str | Path, documents: int, pairs: int, seed: int) -> Moved:
     of_evidence = {pair.document for pair in moved.pairs}
     if len(of_evidence) < MIN_DOCUMENTS:
         raise UserError(
-            f"{data.title} has evidence that can be moved in {len(of_evidence)} of the documents "
-            f"chosen, and intervals need {MIN_DOCUMENTS}: give a data set with more documents, or "
-            "more pairs."
+            f"Only {len(of_evidence)} of the selected documents of {data.title} have evidence that "
+            f"can be moved, but intervals need {MIN_DOCUMENTS}: use a data set with more "
+            "documents, or increase pairs."
         )
     chosen = {pair.pair_id for pair in moved.pairs}
     always = frozenset(
@@ -243,8 +243,8 @@ def _moved(dataset: str | Path, documents: int, pairs: int, seed: int) -> Moved:
     texts = tuple(sample.documents())
     if len(texts) <= TOP:
         raise UserError(
-            f"{data.title} has {len(texts)} documents, and ranking in a top {TOP} needs "
-            f"{TOP + 1}: give a data set with more documents."
+            f"{data.title} has {len(texts)} documents, but a top {TOP} needs at least {TOP + 1}: "
+            "use a data set with more documents."
         )
     corpus: Collection = replace(sample, stream=lambda: iter(texts), files=())
     return replace(moved, collection=corpus, fingerprint=fingerprint(corpus))

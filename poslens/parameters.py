@@ -47,8 +47,8 @@ class Integer(Parameter[int | None]):
             number = self.low - 1
         if not self.low <= number <= self.high:
             raise UserError(
-                f"{self.title or 'The number'} is {str(value)[:40]!r}: give a whole number from "
-                f"{self.low:,} to {self.high:,}."
+                f"{self.title or 'The number'} must be a whole number from {self.low:,} to "
+                f"{self.high:,}, not {str(value)[:40]!r}."
             )
         return number
 
@@ -62,7 +62,7 @@ class Switch(Parameter[bool]):
     def parse(self, value: Any) -> bool:
         if not isinstance(value, bool):
             raise UserError(
-                f"{self.title or 'The switch'} is {str(value)[:40]!r}: give True or False."
+                f"{self.title or 'The switch'} must be True or False, not {str(value)[:40]!r}."
             )
         return value
 
@@ -77,8 +77,8 @@ class Text(Parameter[str]):
     def parse(self, value: Any) -> str:
         if not isinstance(value, str) or len(value) > self.longest or printable(value) != value:
             raise UserError(
-                f"{self.title or 'The text'} is not a text of up to {self.longest:,} characters: "
-                "give another."
+                f"{self.title or 'The text'} must be a text of at most {self.longest:,} characters "
+                "without control characters."
             )
         return value.strip()
 
@@ -97,7 +97,7 @@ class Choice(Parameter[str]):
     def parse(self, value: Any) -> str:
         if value not in self.options:
             raise UserError(
-                f"{self.title or 'The choice'} is {str(value)[:40]!r}: choose one of "
+                f"{self.title or 'The choice'} can't be {str(value)[:40]!r}: choose from "
                 f"{', '.join(self.options)}."
             )
         return str(value)
@@ -117,7 +117,7 @@ class Several(Parameter[tuple[str, ...]]):
         for choice in choices:
             if self.closed and choice not in self.options:
                 raise UserError(
-                    f"{self.title or 'The choice'} has no {str(choice)[:40]!r}: choose from "
+                    f"{self.title or 'The choice'} can't be {str(choice)[:40]!r}: choose from "
                     f"{', '.join(self.options)}."
                 )
             self.check(choice)
@@ -142,8 +142,8 @@ class Numbers(Parameter[tuple[float, ...]]):
         if not numbers or not allowed or (self.whole and any(number % 1 for number in numbers)):
             kind = "whole numbers" if self.whole else "numbers"
             raise UserError(
-                f"{self.title or 'The list'} is {str(value)[:60]!r}: give {kind} from "
-                f"{self.low:,.10g} to {self.high:,.10g} with commas between them."
+                f"{self.title or 'The list'} must be {kind} from {self.low:,.10g} to "
+                f"{self.high:,.10g}, separated by commas, not {str(value)[:60]!r}."
             )
         return tuple(int(number) if self.whole else number for number in sorted(set(numbers)))
 

@@ -161,7 +161,7 @@ def test_a_family(install: Install, no_new_families: None) -> None:
         lambda: Perturbed(retriever, pair, "document"),
         lambda: list(document_coverage.coverage(retriever, [pair])),
     ):
-        with pytest.raises(UserError, match="overlap gives the terms of a pair's score"):
+        with pytest.raises(UserError, match="overlap only splits the score of a pair into terms"):
             ask()
     served: Any = SimpleNamespace(
         identify=lambda spec: SimpleNamespace(key=SimpleNamespace(fingerprint="f"), spec=spec),
@@ -223,7 +223,7 @@ def test_a_study(install: Install, tmp_path: Path, own_service: None, no_new_kin
     assert 0 < row["cosine_low"] < row["cosine"] < row["cosine_high"] < 1
     assert "MiniLM: mean cosine 0." in printed.stderr and "BM25" in printed.stderr
     bad = CliRunner().invoke(program, ["--documents", "0"], catch_exceptions=False)
-    assert bad.exit_code == 2 and "give a whole number from 1 to 100,000" in bad.stderr
+    assert bad.exit_code == 2 and "must be a whole number from 1 to 100,000" in bad.stderr
     page = tmp_path / "dashboard/lead/page.py"
     page.parent.mkdir(parents=True)
     page.write_text(BLOCKS["python", "dashboard/lead/page.py"], encoding="utf-8")

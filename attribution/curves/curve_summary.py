@@ -38,13 +38,13 @@ class CurveSummary:
         """Why a number is missing; empty if none is."""
         if self.center_of_mass is None:
             return (
-                "No center of mass and no index: what the tokens bring is zero, or not clearly "
-                "above it."
+                "No center of mass and no index: the sum of the curve is zero, or not "
+                "significantly above it."
             )
         if self.primacy_recency_index is None:
             return (
-                "No index: what the first and the last third bring together is zero, or not "
-                "clearly above it."
+                "No index: the sum of the curve's first and last third is zero, or not "
+                "significantly above it."
             )
         return ""
 
@@ -118,8 +118,8 @@ def _estimate(
 def nothing_stored(model: str, dataset: str) -> UserError:
     """Raised if there are no curves to average."""
     return UserError(
-        f"No pair of {dataset} has a result of {model} yet: compute the curves first, or widen the "
-        "filter."
+        f"{model} has no results for these pairs of {dataset} yet: compute the curves, or change "
+        "the filter."
     )
 
 

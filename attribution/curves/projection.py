@@ -84,10 +84,10 @@ def project(
     """
     n = len(vectors)
     if n < MIN_POINTS:
-        raise UserError(f"A map needs {MIN_POINTS} points and there are {n}: widen the filters.")
+        raise UserError(f"A map needs at least {MIN_POINTS} points, not {n}: change the filters.")
     shape = shapes(vectors, layout.metric)
     if not shape.any(1).all():
-        raise UserError("Some vectors are zero or flat and lie near no other: leave them out.")
+        raise UserError("Some vectors are zero or constant and have no neighbors: remove them.")
     places: dict[bytes, int] = {}
     first: list[int] = []
     place = []

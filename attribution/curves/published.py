@@ -84,11 +84,11 @@ def read_curves(model: str, name: str, data: bytes) -> PublishedCurves:
     """
     suffix = Path(name).suffix.lower()
     if suffix not in CURVE_SUFFIXES:
-        raise UserError(f"{name} is no file of curves: give a .npz or .pkl file.")
+        raise UserError(f"{name} is not a file of curves: use a .npz or .pkl file.")
     if len(data) > MAX_BYTES:
         raise UserError(
             f"{name} has {len(data) / MEGABYTE:,.1f} MB; the limit is {MAX_BYTES // MEGABYTE} MB: "
-            "give fewer curves."
+            "use a file with fewer curves."
         )
     damaged = _not_curves(name)
     raw = isolated.call(curves_of, [name, suffix], data, damaged=damaged, limits=_LIMITS)
@@ -102,8 +102,8 @@ def read_curves(model: str, name: str, data: bytes) -> PublishedCurves:
 
 def _not_curves(name: str) -> str:
     return (
-        f"{name} holds no curves: give a .npz file with the array curves [n, {N_BINS}], or a "
-        f"pickle of two or more numpy arrays of {N_BINS} floats and of nothing else."
+        f"{name} contains no curves: use a .npz file with the array curves [n, {N_BINS}], or a "
+        f"pickle that consists of two or more numpy arrays of {N_BINS} floats."
     )
 
 
@@ -170,17 +170,17 @@ def read_measures(name: str, data: bytes) -> list[PublishedMeasures]:
         UserError: over 20 MB, another layout, or a number outside [0, 1].
     """
     if len(data) > MAX_BYTES:
-        raise UserError(f"{name} has more than {MAX_BYTES // MEGABYTE} MB: it is no such file.")
+        raise UserError(f"{name} has more than {MAX_BYTES // MEGABYTE} MB: use a smaller file.")
     try:
         measures = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{name} is not JSON: give results in PosIR's layout.") from error
+        raise UserError(f"{name} is not JSON: use results in PosIR's layout.") from error
     rows = []
     for model, settings in _items(name, measures, "models"):
         for setting, values in _items(name, settings, f"settings of {model[:60]}"):
             where = f"{model[:60]}, {setting[:20]}"
             if not _SETTING.fullmatch(setting):
-                raise UserError(f"{name}: {where} is no pair of languages such as eng-eng.")
+                raise UserError(f"{name}: {where} is not a pair of languages such as eng-eng.")
             share = partial(_share, name, where, values)
             rows.append(
                 PublishedMeasures(
@@ -193,14 +193,14 @@ def read_measures(name: str, data: bytes) -> list[PublishedMeasures]:
                 )
             )
     if not rows:
-        raise UserError(f"{name} holds no results: give results in PosIR's layout.")
+        raise UserError(f"{name} contains no results: use results in PosIR's layout.")
     return rows
 
 
 def _items(name: str, value: object, what: str) -> list[tuple[str, Any]]:
     if not isinstance(value, dict):
         raise UserError(
-            f"{name} is not in PosIR's layout: {what} have to be an object with a name for each."
+            f"{name} is not in PosIR's layout: {what} must be an object with named entries."
         )
     return list(value.items())
 
@@ -208,7 +208,7 @@ def _items(name: str, value: object, what: str) -> list[tuple[str, Any]]:
 def _share(name: str, where: str, values: object, key: str) -> float:
     number = values.get(key) if isinstance(values, dict) else None
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= 1:
-        raise UserError(f"{name}: {key} of {where} is no number between 0 and 1.")
+        raise UserError(f"{name}: {key} of {where} is not a number between 0 and 1.")
     return float(number)
 
 
@@ -224,9 +224,9 @@ def register(folder: Path) -> None:
         UserError: the folder does not exist or contains no such file.
     """
     if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder: give one with .npz, .pkl or .json files.")
+        raise UserError(f"{folder} is not a folder: use one with .npz, .pkl or .json files.")
     if not _listed(folder):
-        raise UserError(f"{folder.name} holds no .npz, .pkl or .json file: give another folder.")
+        raise UserError(f"{folder.name} has no .npz, .pkl or .json file: use another folder.")
     _folders[str(folder.resolve())] = folder.resolve()
 
 

@@ -103,10 +103,10 @@ def register(name: str, source: Path | str) -> list[str]:
         variants |= {f"{name}-{other}": other for other in entry.also}
     if taken := variants.keys() & _titles.keys():
         raise UserError(
-            f"{taken.pop()} is the bundled data set's name: give the other one another."
+            f"{taken.pop()} is the name of a bundled data set: use another name."
         )
     if name == TYPED or name.startswith(UPLOADED):
-        raise UserError(f"{name} is a name of texts that readers bring: give it another one.")
+        raise UserError(f"{name} is reserved for uploaded and typed texts: use another name.")
     place = folder.resolve()
     if any((_folders.get(n), _variants.get(n)) != (place, v) for n, v in variants.items()):
         _folders.update(dict.fromkeys(variants, place))
@@ -243,7 +243,7 @@ def _searchable(reader: Callable[[Path, str, str, str], Collection], name: str) 
 def _known(name: str) -> str:
     """The name, if a data set has it."""
     if name not in _folders:
-        raise UserError(f"There is no data set {name[:80]!r}: choose one of {', '.join(names())}.")
+        raise UserError(f"There is no data set {name[:80]!r}: choose from {', '.join(names())}.")
     return name
 
 
@@ -264,8 +264,8 @@ def _still_there(name: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(
-            f"The files of {name} cannot be read ({error.strerror}): put them back, or start "
-            "PosLens with another data set."
+            f"The files of {name} can't be read ({error.strerror}): restore them, or start PosLens "
+            "with another data set."
         ) from error
 
 

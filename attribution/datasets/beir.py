@@ -119,7 +119,7 @@ def _chosen(path: Path) -> tuple[Path, list[tuple[Path, list[Path]]]]:
         paths = paths[: paths[:1] == [path]]
     if not paths:
         raise UserError(
-            f"{path.name} holds no data set in the BEIR layout: it needs corpus.jsonl, "
+            f"{path.name} has no data set in the BEIR layout: it needs corpus.jsonl, "
             "queries.jsonl and qrels/<split>.tsv, each with or without .gz, or Parquet files."
         )
     return path, [(folder, split or _split(folder)) for folder in paths]
@@ -172,7 +172,7 @@ def _split(folder: Path) -> list[Path]:
     if files := judgement_files(folder):
         return files
     raise UserError(
-        f"{folder.name}/qrels holds no .tsv file: put the judgments there as test.tsv, with the "
+        f"{folder.name}/qrels has no .tsv file: put the judgments there as test.tsv, with the "
         "header query-id, corpus-id, score (or as .jsonl or .parquet)."
     )
 
@@ -259,7 +259,7 @@ def _require_beir(file: File, rows: Iterator[Row]) -> Iterator[Row]:
     for row in rows:
         if row.number == 1 and _SPAN.names[0] in row.cells:
             raise UserError(
-                f"{file.name} is of the PosIR format: give the folder that holds "
+                f"{file.name} is in the PosIR format: use the folder that contains "
                 "<language>/<domain>/, so that the evidence is read too."
             )
         yield row

@@ -133,17 +133,17 @@ class Collection:
         if self.monolingual:
             notes.append(
                 "Each query searches the documents of its own language; queries without a relevant "
-                "document in their language are left out."
+                "document in their language are excluded."
             )
         if self.survey.own_ids:
             notes.append(
-                f"Documents that have the id of a query are left out of its ranking, as in BEIR: "
+                f"Documents with the id of a query are excluded from its ranking, as in BEIR: "
                 f"{self.survey.own_ids:,} here."
             )
         if self.n_lost:
             notes.append(
-                f"{self.n_lost:,} judgments are of documents that the corpus lacks; these count "
-                "as not found, as in trec_eval."
+                f"{self.n_lost:,} judged documents are not in the corpus; they count as not found, "
+                "as in trec_eval."
             )
         return tuple(notes)
 
@@ -254,9 +254,9 @@ class Collection:
             UserError: the collection has no groups, or `n` is below 1.
         """
         if self.groups is None:
-            raise UserError(f"{self.title} has no groups of queries to draw from: take all.")
+            raise UserError(f"{self.title} has no groups of queries: use all queries.")
         if n < 1:
-            raise UserError(f"{n} queries of a group are too few: draw 1 or more.")
+            raise UserError(f"The number of queries of each group must be at least 1, not {n}.")
         order = list(range(len(self.queries)))
         random.Random(seed).shuffle(order)
         drawn: set[int] = set()
@@ -280,7 +280,7 @@ class Collection:
             UserError: `n` is below 1, or as `documents`.
         """
         if n < 1:
-            raise UserError(f"A sample of {n} documents is too small: take 1 or more.")
+            raise UserError(f"A sample must have at least 1 document, not {n}.")
         total = self.survey.n
         if n >= total:
             return self

@@ -51,7 +51,7 @@ def _objects(value: Any, name: str) -> list[Row]:
     """A list of objects as rows, numbered from 0."""
     listed = _list(value, name)
     if not all(isinstance(each, Mapping) for each in listed):
-        raise UserError(f"the {name} holds a value that is no object with fields")
+        raise UserError(f"the {name} has a value that is not an object")
     return [Row(number, each) for number, each in enumerate(listed)]
 
 
@@ -140,7 +140,7 @@ def read(files: list[File], name: str, title: str = "") -> DataSet:
 def _row(number: int, value: Any) -> Row:
     if isinstance(value, Mapping):
         return Row(number, value)
-    return Row(number, problem="the document is no object with fields")
+    return Row(number, problem="the document is not an object")
 
 
 def _files(path: Path) -> list[File]:

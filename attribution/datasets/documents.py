@@ -38,7 +38,7 @@ def documents(path: Path, name: str, title: str = "") -> Collection:
     files = _files(path)
     if not files:
         raise UserError(
-            f"{path.name} holds no documents: give a .jsonl, .csv, .tsv or .parquet file with the "
+            f"{path.name} has no documents: use a .jsonl, .csv, .tsv or .parquet file with the "
             "column text, or a BEIR folder."
         )
 

@@ -65,7 +65,7 @@ def _judgement(row: Row, dataset: str, prefix: str, passages: Passages) -> Judge
     document_id, document = passages.of(row[CONTENT], place)
     query = row[QUESTION]
     if query is None:
-        raise UserError("the row has no question: its content is only searched")
+        raise UserError("the row has no question, so it is only part of the corpus")
     classes = row[CLASSES]
     pair = TextPair(place, query, document, dataset=dataset, query_type=", ".join(classes))
     return Judgement(pair, place, document_id, groups=classes)

@@ -84,13 +84,13 @@ def detect(path: Path) -> str:
         UserError: `path` does not exist, or is in none of the formats.
     """
     if not is_folder(path) and not (exists(path) and path.is_file()):
-        raise UserError(f"{path} is not a folder or a file: give a data set's path.")
+        raise UserError(f"{path} is not a folder or a file: use the path of a data set.")
     for entry in FORMATS.values():
         if entry.fits(path):
             return entry.name
     *others, last = (entry.description for entry in FORMATS.values())
     raise UserError(
-        f"{path.name} is no data set known here: neither {', '.join(others)} nor {last}."
+        f"{path.name} is not in a known format: {', '.join(others)} or {last}."
     )
 
 
@@ -136,8 +136,8 @@ def _opened(entry: Format, path: Path, name: str, title: str, variant: str) -> D
         return entry.read(path, name, title, variant)
     if variant:
         raise UserError(
-            f"{path.name}@{variant}: only the PosIR format has a folder for each language; leave "
-            "that part out."
+            f"{path.name}@{variant}: only the PosIR format has languages to select; remove "
+            f"@{variant}."
         )
     return entry.read(path, name, title)
 

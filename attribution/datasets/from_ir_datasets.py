@@ -42,7 +42,7 @@ def fetch(name: str) -> Path:
         raise UserError(f"{identity} of ir_datasets has no documents: choose another.")
     if library_set.has_queries() and not library_set.has_qrels():
         raise UserError(
-            f"{identity} of ir_datasets has queries and no judgments: {_parts_of(identity)}."
+            f"{identity} of ir_datasets has queries but no judgments: {_parts_of(identity)}."
         )
     split = identity.rpartition("/")[2]
     part = sources.LibraryCorpus(
@@ -66,7 +66,7 @@ def _parts_of(identity: str) -> str:
 
     parts = sorted(part for part in ir_datasets.registry if part.startswith(f"{identity}/"))
     judged = [part for part in parts if ir_datasets.load(part).has_qrels()][:5]
-    return f"give a part of it, such as {', '.join(judged)}" if judged else "choose another"
+    return f"use a part of it, such as {', '.join(judged)}" if judged else "choose another"
 
 
 def _text(row: Any) -> str:

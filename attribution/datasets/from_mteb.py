@@ -39,14 +39,14 @@ def fetch(name: str) -> Path:
         task = mteb.get_task(identity)
     except KeyError as error:
         raise UserError(
-            f"mteb has no task {identity}: its tasks are those that `mteb available-tasks` lists."
+            f"mteb has no task {identity}: `mteb available-tasks` lists its tasks."
         ) from error
     if not isinstance(task, AbsTaskRetrieval) or "text" not in task.metadata.modalities:
-        raise UserError(f"{identity} of mteb searches no texts: choose a retrieval task.")
+        raise UserError(f"{identity} of mteb is not a text retrieval task: choose another.")
     languages = _languages(task)
     if subset and subset not in languages:
         raise UserError(
-            f"{identity} of mteb has no subset {subset}: choose of {', '.join(languages)}."
+            f"{identity} of mteb has no subset {subset}: choose from {', '.join(languages)}."
         )
     chosen = [subset] if subset else list(languages)
     language = languages[chosen[0]] if len(chosen) == 1 else None
@@ -84,7 +84,7 @@ def _part(
     split = "test" if "test" in splits else next(iter(splits))
     held = splits[split]
     if "text" not in held["corpus"].column_names or "text" not in held["queries"].column_names:
-        raise UserError(f"{task.metadata.name} of mteb searches no texts: choose another task.")
+        raise UserError(f"{task.metadata.name} of mteb has no texts: choose another task.")
     language = languages[subset]
     return sources.LibraryCorpus(
         lambda: _documents(held["corpus"]),

@@ -22,7 +22,7 @@ def fetch(source: str) -> Path:
     """
     name = source.removeprefix(PREFIX)
     if not re.fullmatch(r"[\w.-]{1,96}/[\w.-]{1,96}", name, re.ASCII):
-        raise UserError(f"{source[:80]!r} is not hf:ORGANISATION/NAME: give a data set's id.")
+        raise UserError(f"{source[:80]!r} is not hf:ORGANIZATION/NAME: use the id of a data set.")
     # Imported late: it takes a second that no other format needs.
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
@@ -31,15 +31,15 @@ def fetch(source: str) -> Path:
         folder = snapshot_download(name, repo_type="dataset", allow_patterns=_FILES, etag_timeout=5)
     except RepositoryNotFoundError as error:
         raise UserError(
-            f"The hub has no data set {name}, or it is not open: check its id."
+            f"The hub has no data set {name}, or it is not public: check its id."
         ) from error
     except HFValidationError as error:
-        raise UserError(f"{name} is no id that the hub takes: check it.") from error
+        raise UserError(f"{name} is not a valid hub id: check it.") from error
     # What a broken connection raises depends on the hub library's own HTTP client.
     except Exception as error:
         raise UserError(
-            f"The hub cannot be reached for {name}: fetch it where there is a network, and give "
-            "its folder instead."
+            f"The hub can't be reached to download {name}: download it on a machine with network "
+            "access and use its folder instead."
         ) from error
     return Path(folder)
 

@@ -202,7 +202,7 @@ class Judged:
                 n_pairs += 1
         if not n_pairs:
             first = rejected[0] if rejected else None
-            hint = f"; correct {first.file} row {first.row} first: {first.reason}" if first else ""
+            hint = f"; first error, {first.file} row {first.row}: {first.reason}" if first else ""
             raise UserError(f"{self.title} has no query with a relevant document{hint}")
         return Collection(
             self.name,

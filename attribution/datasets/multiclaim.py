@@ -125,7 +125,7 @@ def _judged(
             post, claim = posts[post_id], claims[claim_id]
             pair_id = f"{post_id}/{claim_id}"
             if pair_id in ids:
-                raise UserError(f"post {post_id} with claim {claim_id} is there twice")
+                raise UserError(f"post {post_id} with claim {claim_id} occurs twice")
             pair = pair_of(pair_id, post, claim, name, version)
         except UserError as error:
             yield Rejection(mapping.name, row.number, str(error))
@@ -165,7 +165,7 @@ def _texts(
 def _post(row: Row) -> _Text:
     pictures, whole = row[PICTURES], row[TEXT]
     if pictures is not None and not isinstance(pictures, list):
-        raise UserError("ocr is no list of texts")
+        raise UserError("ocr is not a list of texts")
     parts = [_versions(part) for part in (whole, *(pictures or ())) if part]
     # The longest part tells the post's language: shares of pictures' texts do not add up.
     language = max(parts, key=lambda part: len(part.original)).language if parts else None
@@ -202,7 +202,7 @@ def _instances(value: str, name: str) -> tuple[tuple[str, str], ...]:
     try:
         year = "" if time is None else str(datetime.fromtimestamp(time, UTC).year)
     except (ValueError, OverflowError, OSError) as error:
-        raise UserError(f"{name} has the timestamp {time!r:.40}, which is no date") from error
+        raise UserError(f"{name} has the timestamp {time!r:.40}, which is not a date") from error
     labels = ("year", year), ("platform", as_label(platform, name) if platform else "")
     return tuple((by, value) for by, value in labels if value)
 

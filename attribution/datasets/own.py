@@ -85,7 +85,7 @@ def read_upload(name: str, data: bytes) -> DataSet:
     if UPLOAD.given is not None and len(data) > UPLOAD.given:
         raise UserError(
             f"{name} has {len(data) / MEGABYTE:,.1f} MB; the limit is {UPLOAD.given // MEGABYTE} "
-            "MB: give it in smaller parts, or start the program with --data."
+            "MB: split the file, or start PosLens with --data NAME=PATH."
         )
     digest = hashlib.sha256(name.encode("utf-8", "replace") + b"\0" + data).hexdigest()[:12]
     title = clean(name, "file name").text
@@ -114,7 +114,7 @@ def _pairs(
             total += 1
             if limits.rows is not None and total > limits.rows:
                 raise UserError(
-                    f"{file.name} has more than {limits.rows:,} rows: give it in smaller parts."
+                    f"{file.name} has more than {limits.rows:,} rows: split the file."
                 )
             yield pair
 
@@ -131,7 +131,7 @@ def _pair(row: Row, dataset: str, prefix: str, seen: _Seen) -> TextPair:
             # A hash saves memory for the ids of a large file.
             first = seen.texts.setdefault((name, value), (hash(content), where))
             if first[0] != hash(content):
-                raise UserError(f"{name} {value} is another text in {first[1]}")
+                raise UserError(f"{name} {value} has another text in {first[1]}")
     pair_id = row[PAIR_ID]
     if pair_id is None:
         pair_id = f"{prefix}row-{row.number}"
@@ -139,7 +139,7 @@ def _pair(row: Row, dataset: str, prefix: str, seen: _Seen) -> TextPair:
             # A number alone could be the id of another row's document.
             pair_id = f"{query_id}/{document_id or pair_id}"
     if pair_id in seen.pairs:
-        raise UserError(f"pair {pair_id} is there twice, first in {seen.pairs[pair_id]}")
+        raise UserError(f"pair {pair_id} occurs twice, first in {seen.pairs[pair_id]}")
     pair = TextPair(
         pair_id=pair_id,
         query=query,
@@ -157,7 +157,7 @@ def _pair(row: Row, dataset: str, prefix: str, seen: _Seen) -> TextPair:
 def _evidence(row: Row, document: str) -> EvidenceSpan | None:
     start, end, passage = row[START], row[END], row[EVIDENCE]
     if (start is None) != (end is None):
-        raise UserError("evidence_start and evidence_end come only together")
+        raise UserError("evidence_start and evidence_end must both be present")
     if start is None or end is None:
         return None if passage is None else _occurrence(passage, document)
     if not 0 <= start < end:
@@ -171,12 +171,12 @@ def _evidence(row: Row, document: str) -> EvidenceSpan | None:
         in_bytes = raw[start:end].decode(errors="replace")
         if passage is None or in_bytes == passage:
             raise UserError(
-                f"the evidence {start} to {end} seems to count UTF-8 bytes: give characters, of "
+                f"the evidence {start} to {end} seems to count UTF-8 bytes: count characters, of "
                 f"which the document has {len(document):,}"
             )
     if not fits:
         raise UserError(
-            f"the evidence {start} to {end} lies outside the document's {len(document):,} "
+            f"the evidence {start} to {end} is outside the document's {len(document):,} "
             "characters"
         )
     raise UserError(f"the evidence {start} to {end} is not the text in the column evidence")
@@ -186,7 +186,7 @@ def _occurrence(passage: str, document: str) -> EvidenceSpan:
     for text in (passage, passage.strip()):
         if (start := document.find(text)) >= 0:
             return EvidenceSpan(start, start + len(text))
-    raise UserError("the evidence does not occur in the document: copy it letter for letter")
+    raise UserError("the evidence does not occur in the document: copy it character for character")
 
 
 register(

@@ -193,12 +193,12 @@ def _rows_in_process(
 
 
 def _damaged(name: str) -> str:
-    return f"{name} is not a Parquet file that can be read: write it again."
+    return f"{name} is not a readable Parquet file: write it again."
 
 
 def _too_large(name: str, limit: int) -> UserError:
     return UserError(
-        f"{name} unpacks to more than {limit // MEGABYTE:,} MB: give it in smaller parts."
+        f"{name} has more than {limit // MEGABYTE:,} MB when unpacked: split the file."
     )
 
 

@@ -131,7 +131,7 @@ def _folders(root: Path, language: str) -> list[Path]:
     folders = sorted(p.parent for p in root.glob(f"{pattern}/*/queries.parquet"))
     if not folders:
         raise UserError(
-            f"{root.name} holds no data set in the PosIR format: it needs "
+            f"{root.name} has no data set in the PosIR format: it needs "
             "<language>/<domain>/queries.parquet, corpus.parquet and qrels/test.parquet."
         )
     domains = Counter(folder.parent.name for folder in folders)
@@ -194,7 +194,7 @@ def _table(folder: Path, name: str, what: str) -> RowsById[Row]:
 
 def _evidence(span: tuple[int, int], document: str) -> EvidenceSpan:
     if not 0 <= span[0] < span[1] <= len(document):
-        raise UserError(f"span {list(span)} lies outside the document's {len(document)} characters")
+        raise UserError(f"span {list(span)} is outside the document's {len(document)} characters")
     return EvidenceSpan(*span)
 
 

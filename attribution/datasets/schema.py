@@ -159,7 +159,7 @@ def as_whole(value: Any, name: str) -> int:
         shown = repr(value)[:40] if isinstance(value, str | float) else _TYPES.get(type(value))
         raise UserError(f"the {name} is {shown or 'an object'}, not a whole number")
     if abs(number) > _MAX_WHOLE:
-        raise UserError(f"the {name} is beyond {_MAX_WHOLE:,}")
+        raise UserError(f"the {name} exceeds {_MAX_WHOLE:,}")
     return number
 
 
@@ -174,7 +174,7 @@ def as_grade(value: Any, name: str) -> int:
         or not isinstance(number, int | float)
         or not -math.inf < number <= _MAX_GRADE
     ):
-        raise UserError(f"the {name} {str(value)[:40]!a} is no number up to {_MAX_GRADE:,}")
+        raise UserError(f"the {name} {str(value)[:40]!a} is not a number up to {_MAX_GRADE:,}")
     return max(1, round(number)) if number > 0 else 0
 
 

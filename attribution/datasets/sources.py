@@ -62,7 +62,7 @@ def checked_name(name: str, prefix: str, what: str) -> str:
     """
     rest = name.removeprefix(prefix)
     if len(rest) > 200 or not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)*", rest, re.ASCII):
-        raise UserError(f"{name[:80]!r} is not {prefix}{what}: give one of that form.")
+        raise UserError(f"{name[:80]!r} is not of the form {prefix}{what}.")
     return rest
 
 
@@ -78,8 +78,8 @@ def unreachable(name: str, error: Exception) -> UserError:
     """The error message for a data set that its library could not load, for any reason."""
     text = printable(" ".join(str(error).split()))[:200] or type(error).__name__
     return UserError(
-        f"{name} cannot be fetched ({text}): fetch it where there is a network, and give its "
-        "folder instead."
+        f"{name} can't be downloaded ({text}): download it on a machine with network access and "
+        "use its folder instead."
     )
 
 

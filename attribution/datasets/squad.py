@@ -62,7 +62,7 @@ def _first_answer(value: Any, name: str) -> tuple[str, int]:
     if not isinstance(value, list) or not value:
         raise UserError(_UNANSWERED)
     if not isinstance(value[0], Mapping):
-        raise UserError("the answer is no object with text and answer_start")
+        raise UserError("the answer is not an object with text and answer_start")
     answer = Row(0, value[0])
     return answer[_ANSWER], answer[_START]
 
@@ -116,7 +116,7 @@ def _of_json(file: File) -> Iterator[tuple[str, Row]]:
                 if isinstance(question, Mapping):
                     yield f"{a}/{p}", Row(number, {**question, **passage})
                 else:
-                    problem = "the question is no object with named fields"
+                    problem = "the question is not an object"
                     yield f"{a}/{p}", Row(number, problem=problem)
 
 
@@ -127,7 +127,7 @@ def _of_parquet(file: File) -> Iterator[tuple[str, Row]]:
 def _judgement(row: Row, place: str, dataset: str, passages: Passages, seen: set[str]) -> Judgement:
     name = row[ID]
     if name in seen:
-        raise UserError(f"question {name} is there twice")
+        raise UserError(f"question {name} occurs twice")
     document_id, document = passages.of(row[CONTEXT], place)
     query, answer = row[QUESTION], row[ANSWERS]
     if answer is None or row[IMPOSSIBLE] is True:
@@ -156,7 +156,7 @@ def _list(values: Any, name: str, file: str) -> list[Any]:
     listed = values.get(name) if isinstance(values, Mapping) else None
     if not isinstance(listed, list):
         raise UserError(
-            f"{file} has an entry without a list of {name}: give a file in SQuAD's layout."
+            f"{file} has an entry without a list of {name}: use a file in SQuAD's layout."
         )
     return listed
 

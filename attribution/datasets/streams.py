@@ -47,7 +47,7 @@ class File:
             return open_regular(self.content)
         except OSError as error:
             raise UserError(
-                f"{self.name} cannot be read ({error.strerror}): check that it is there and yours."
+                f"{self.name} can't be read ({error.strerror}): check its path and permissions."
             ) from error
 
     @property
@@ -73,13 +73,13 @@ class _Counted(io.RawIOBase):
             n = cast(io.BufferedIOBase, self._inner).readinto(buffer)
         except (EOFError, OSError, zlib.error) as error:
             raise UserError(
-                f"{self._file.name} is damaged or cut off: copy or fetch it again."
+                f"{self._file.name} is damaged or truncated: copy or download it again."
             ) from error
         self._count += n
         if self._limit is not None and self._count > self._limit:
             raise UserError(
-                f"{self._file.name} unpacks to more than {self._limit // MEGABYTE:,} MB: "
-                "give it in smaller parts."
+                f"{self._file.name} has more than {self._limit // MEGABYTE:,} MB when unpacked: "
+                "split the file."
             )
         return n
 
@@ -140,7 +140,7 @@ def open_text(file: File, limit: int | None = None) -> Iterator[io.TextIOWrapper
                 yield text
             except UnicodeDecodeError as error:
                 raise UserError(
-                    f"{file.name} is not {encoding.upper()} throughout: save it as UTF-8."
+                    f"{file.name} is not valid {encoding.upper()}: save it as UTF-8."
                 ) from error
 
 

@@ -77,8 +77,8 @@ def rows(file: File, columns: Sequence[Column[Any]], limit: int | None = None) -
     kind = suffix(file.name)
     if not kind:
         raise UserError(
-            f"{file.name} is of no known format: give a .csv, .tsv, .jsonl or .parquet file, or "
-            "one of these with .gz appended."
+            f"{file.name} is not in a known format: use a .csv, .tsv, .jsonl or .parquet file, "
+            "optionally with .gz appended."
         )
     if kind == ".parquet":
         return parquet.rows(file, columns, limit)
@@ -100,9 +100,9 @@ def csv_rows(
     with open_text(file, limit) as stream:
         first = stream.readline(_MAX_HEADER)
         if not first.strip():
-            raise UserError(f"{file.name} begins with no header: name the columns in line 1.")
+            raise UserError(f"{file.name} has no header: name the columns in line 1.")
         if len(first) == _MAX_HEADER:
-            raise UserError(f"Line 1 of {file.name} is no header: name the columns there.")
+            raise UserError(f"Line 1 of {file.name} is not a header: name the columns there.")
         headers = {d: [column_name(name) for name in _cells(first, d)] for d in delimiters}
         delimiter = next(
             (d for d in delimiters if all({*each} & {*headers[d]} for each in needed)),
@@ -115,7 +115,7 @@ def csv_rows(
             next(reader)
         except (csv.Error, StopIteration) as error:
             raise UserError(
-                f"Line 1 of {file.name} is no header ({error}): name the columns there."
+                f"Line 1 of {file.name} is not a header ({error}): name the columns there."
             ) from error
         while True:
             number = reader.line_num + 1
@@ -148,8 +148,8 @@ def _cells(line: str, delimiter: str) -> list[str]:
 
 def _csv_problem(error: csv.Error) -> str:
     if "unexpected end of data" in str(error):
-        return "a quotation mark opened in this row is never closed: double or remove it"
-    return f"the row's quotation marks do not fit ({error})"
+        return "a quotation mark in this row is never closed: double or remove it"
+    return f"the row's quotation marks are invalid ({error})"
 
 
 def json_rows(file: File, limit: int | None = None) -> Iterator[Row]:
@@ -181,7 +181,7 @@ def json_file(file: File) -> Any:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{file.name} is damaged or no JSON: copy or fetch it again.") from error
+        raise UserError(f"{file.name} is damaged or not JSON: copy it again.") from error
 
 
 def json_object(line: str | None) -> dict[str, Any] | str:
@@ -196,4 +196,4 @@ def json_object(line: str | None) -> dict[str, Any] | str:
         return f"the line is not JSON ({str(error)[:80]})"
     if isinstance(fields, dict):
         return fields
-    return "the line is JSON, but no object with named fields"
+    return "the line is JSON, but not an object"

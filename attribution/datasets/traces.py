@@ -117,7 +117,7 @@ def _retrieved(span: Row, kind: str, where: str, seen: set[str]) -> tuple[str, s
     place = span[SPAN_ID] or where
     # A span that was exported twice is there once.
     if place in seen:
-        raise UserError(f"the span {place} is there twice")
+        raise UserError(f"the span {place} occurs twice")
     query = _plain_query(span[QUERY], span[MIME_TYPE])
     if query is None:
         raise UserError("the span has no query as text in input.value")
@@ -198,7 +198,7 @@ def _values(file: File) -> Iterator[Any]:
             value, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError) as error:
             raise UserError(
-                f"{file.name} is damaged or no JSON: copy or fetch it again."
+                f"{file.name} is damaged or not JSON: copy it again."
             ) from error
         yield value
 

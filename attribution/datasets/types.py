@@ -133,7 +133,7 @@ class DataSet:
         if place is None:
             example = self.pairs[0].pair_id if self.pairs else ""
             raise UserError(
-                f"{self.name} has no pair {pair_id[:80]!r}: choose one of its own, such as "
+                f"{self.name} has no pair {pair_id[:80]!r}: use one of its pair ids, such as "
                 f"{example!r}."
             )
         return self.pairs[place]
@@ -180,12 +180,12 @@ def collect(
             rejected.append(row)
     title = title or name
     if not writer and not rejected:
-        raise UserError(f"{title} holds no rows: give a data set with at least one pair.")
+        raise UserError(f"{title} has no rows: use a data set with at least one pair.")
     if not writer:
         first = rejected[0]
         raise UserError(
-            f"None of the {len(rejected):,} rows of {title} is a pair; correct "
-            f"{first.file} row {first.row} first: {first.reason}"
+            f"None of the {len(rejected):,} rows of {title} is a valid pair. The first error is in "
+            f"{first.file} row {first.row}: {first.reason}"
         )
     pairs, others = writer.finished(title, (versions or {}).values())
     return DataSet(name, title, pairs, tuple(rejected), others, version_name)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from poslens.attribution.debiasing.folder import Manifest
 
 LIMITS = (
-    "It is taught that the order of sentences does not matter. Where order carries meaning "
-    "(a story, a proof, instructions), two texts that differ in order alone are closer to each "
-    "other than before.",
-    "It is judged on half of one corpus. Measure it on your own queries before you use it.",
-    "A corpus that was indexed with the base model has to be indexed again.",
-    "Positions past the model's limit are not read, as before.",
+    "Training teaches the model to ignore the order of sentences. Where order carries meaning (a "
+    "story, a proof, instructions), two texts that differ only in order have more similar vectors "
+    "than before.",
+    "It was evaluated on half of one corpus. Measure it on your own queries before you use it.",
+    "A corpus that was indexed with the base model must be indexed again.",
+    "As before, the model does not read text past its context limit.",
 )
 
 
@@ -34,8 +34,8 @@ def model_card(
     if results:
         rows = "\n".join(f"| {' | '.join(row)} |" for row in results)
         measured = (
-            f"{verdict}\n\nOn the documents that were held out; 95% intervals resample documents, "
-            "and changes are paired.\n\n| measure | before | after | change |\n|---|---|---|---|\n"
+            f"{verdict}\n\nOn held-out documents; 95% intervals resample documents, and changes "
+            "are paired.\n\n| measure | before | after | change |\n|---|---|---|---|\n"
             f"{rows}"
         )
     limits = "\n".join(f"- {limit}" for limit in LIMITS)

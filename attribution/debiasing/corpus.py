@@ -79,17 +79,17 @@ def training_corpus(name: str, documents: Iterable[tuple[str, str | None]]) -> T
     n_validated = max(1, len(half) // VALIDATED)
     if len(order) < MIN_DOCUMENTS:
         raise UserError(
-            f"{name} has {len(order)} documents; debiasing needs at least {MIN_DOCUMENTS}, since "
-            "half of them are held out to judge it: give a larger corpus."
+            f"{name} has {len(order)} documents, but debiasing needs at least {MIN_DOCUMENTS}, "
+            "half of them for evaluation: use a larger corpus."
         )
     seen: set[str] = set()
     validate = _sentences([texts[key] for key in half[:n_validated]], seen)
     train = _sentences([texts[key] for key in half[n_validated:]], seen)
     if min(len(train), len(validate) * (VALIDATED - 1)) < MIN_SENTENCES:
         raise UserError(
-            f"{name} has too few sentences to debias a model: {len(train)} to train on and "
-            f"{len(validate)} to validate on, where {MIN_SENTENCES} and "
-            f"{MIN_SENTENCES // (VALIDATED - 1)} are the least. Give a larger corpus."
+            f"{name} has too few sentences to debias a model: {len(train)} for training and "
+            f"{len(validate)} for validation, but at least {MIN_SENTENCES} and "
+            f"{MIN_SENTENCES // (VALIDATED - 1)} are needed. Use a larger corpus."
         )
     return TrainingCorpus(name, train, validate, frozenset(half), len(order))
 

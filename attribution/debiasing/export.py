@@ -55,7 +55,7 @@ def copy_model(folder: Path, target: Path) -> None:
         shutil.copytree(folder, target)
     except OSError as error:
         raise UserError(
-            f"{target} cannot be written ({os.strerror(error.errno or 0)}): name another folder."
+            f"{target} can't be written ({os.strerror(error.errno or 0)}): use another folder."
         ) from error
 
 

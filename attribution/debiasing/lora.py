@@ -34,8 +34,8 @@ def linear_layers(backbone: nn.Module, name: str) -> list[str]:
     ]
     if not layers:
         raise UserError(
-            f"{name} has no linear layers in a stack of blocks, so no adapter can be trained on "
-            "it: choose a transformer encoder."
+            f"{name} has no transformer blocks with linear layers to train an adapter on: choose a "
+            "transformer encoder."
         )
     return layers
 

@@ -49,8 +49,8 @@ class Teacher:
         places = [place for place, module in enumerate(modules) if isinstance(module, Pooling)]
         if len(places) != 1 or not isinstance(modules[places[0]].pooling_mode, str):
             raise UserError(
-                f"{retriever.name} does not pool its tokens in one way, so it cannot be debiased: "
-                "choose a model with mean, CLS or last-token pooling."
+                f"{retriever.name} concatenates several poolings, so it can't be debiased: choose "
+                "a model with mean, CLS or last-token pooling."
             )
         self._pooling: Any = modules[places[0]]
         self._after_pooling: list[nn.Module] = modules[places[0] + 1 :]

@@ -101,15 +101,15 @@ class Training:
         """
         if retriever.asymmetric:
             raise UserError(
-                f"{retriever.name} has an encoder of its own for queries, which debiasing does not "
-                "train: choose a model with one encoder."
+                f"{retriever.name} has separate encoders for queries and documents, which "
+                "debiasing does not support: choose a model with one encoder."
             )
         self._retriever, self._corpus, self._recipe = retriever, corpus, recipe
         self._groups = by_language(corpus.train, _MIN_GROUP)
         if not self._groups:
             raise UserError(
-                f"{corpus.name} has fewer than {_MIN_GROUP} sentences to train on in every "
-                "language: give a larger corpus."
+                f"{corpus.name} has no language with at least {_MIN_GROUP} training sentences: use "
+                "a larger corpus."
             )
         self._checkpoint, self._slot = checkpoint, slot
         with torch.random.fork_rng(devices=[]):
@@ -145,7 +145,7 @@ class Training:
         while step < end:
             if should_stop():
                 self._write(step, end, checks, total)
-                raise Stopped("Stopped before the training's end.")
+                raise Stopped("Stopped before training was complete.")
             with self._slot():
                 total += self._step(step, end)
             step += 1

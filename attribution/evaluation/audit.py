@@ -223,17 +223,17 @@ def require_top(top: int, n_documents: int) -> None:
         UserError: it does.
     """
     if top < 1:
-        raise UserError(f"The top has at least 1 document, not {top}.")
+        raise UserError(f"top must be at least 1, not {top}.")
     if n_documents < 2:
         raise UserError(
-            f"The corpus has {n_documents} document that can be read, so every sentence retrieves "
-            "it: give at least two."
+            f"The corpus has only {n_documents} readable document, so every sentence retrieves it: "
+            "use at least two."
             if n_documents
-            else "The corpus has no document that can be read: give at least two."
+            else "The corpus has no readable document: use at least two."
         )
     if top >= n_documents:
         raise UserError(
-            f"The top {top} of {n_documents:,} documents leaves none out: choose a smaller top."
+            f"The top {top} includes all {n_documents:,} documents: choose a smaller top."
         )
 
 

@@ -159,10 +159,10 @@ def pairs_for(
         UserError: an unknown test or position, or the data set has no pairs for the test.
     """
     if test not in TESTS:
-        raise UserError(f"There is no bias test {test[:80]!r}: choose one of {', '.join(TESTS)}.")
+        raise UserError(f"There is no bias test {test[:80]!r}: choose from {', '.join(TESTS)}.")
     if position not in POSITIONS:
         raise UserError(
-            f"position cannot be {position[:80]!r}: choose one of {', '.join(POSITIONS)}."
+            f"position can't be {position[:80]!r}: choose from {', '.join(POSITIONS)}."
         )
     if reason := lacking(data).get(test, "ColDeR's rows have no document without the evidence"):
         raise UserError(f"{data.name} has no pairs for the test {test}: {reason}.")
@@ -288,9 +288,9 @@ def build(pair: TextPair, test: str, position: str = POSITIONS[0]) -> DocumentPa
     evidence = [pair.document[slice(*spans[i])] for i in touched]
     others = [pair.document[slice(*span)] for i, span in enumerate(spans) if i not in touched]
     if not evidence:
-        raise UserError("The evidence span holds no sentence: mark words instead of white space.")
+        raise UserError("The evidence span has no words: mark a passage with words.")
     if not others:
-        raise UserError("The document has no sentence outside the evidence: give a longer one.")
+        raise UserError("The document has no sentence outside the evidence: use a longer one.")
     gaps = Counter(pair.document[a[1] : b[0]] for a, b in pairwise(spans))
     gap = gaps.most_common(1)[0][0]
     shares = {"end": 1.0, "middle": 0.5, **_PERCENT}

@@ -231,8 +231,8 @@ def paired_test(
     """
     if not scores and n_identical:
         raise UserError(
-            f"{TESTS[test].title}: both documents of every pair are identical; give pairs of "
-            "documents that differ."
+            f"{TESTS[test].title}: both documents of every pair are identical; use pairs of "
+            "different documents."
         )
     own = range(len(scores)) if groups is None else groups
     unread = [score.difference for score in scores if score.read < 1]
@@ -245,23 +245,23 @@ def paired_test(
     scores = [scores for scores, _ in readable]
     remarks = []
     if n_identical:
-        remarks.append(f"{counted(n_identical, 'pair')} with identical documents left out.")
+        remarks.append(f"{counted(n_identical, 'pair')} with identical documents excluded.")
     n, n_truncated = len(scores), sum(pair.truncated for pair in scores)
     if lost is not None:
         remarks.append(
-            f"{counted(len(unread), 'pair')} left out because the model truncates the evidence in "
+            f"{counted(len(unread), 'pair')} excluded because the model truncates the evidence in "
             f"one of the documents. Their mean difference, {lost:+z.4f}, is not a bias."
         )
     if n_truncated:
         remarks.append(
-            f"In {n_truncated:,} of {counted(n, 'pair')} a document is longer than the model "
-            "reads: what was cut off counts as absent."
+            f"In {n_truncated:,} of {counted(n, 'pair')}, a document exceeds the context limit: "
+            "the model does not read the rest."
         )
     each = np.array([pair.difference for pair in scores])
     index = numbered([group for _, group in readable])
     documents = len(set(index.tolist()))
     if documents < 2:
-        remarks.append(f"{counted(documents, 'document')}: a paired t-test takes at least 2.")
+        remarks.append(f"{counted(documents, 'document')}: a paired t-test needs at least 2.")
     elif documents < FEW:
         remarks.append(
             f"Only {documents} documents: the interval is wide and t is not robust below {FEW}."
@@ -275,9 +275,9 @@ def paired_test(
         if _flat(differences, first, second):
             low = high = mean
             remarks.append(
-                "Every pair scores the same for d1 and d2: this model does not see the difference."
+                "d1 and d2 score the same in every pair: the model ignores the difference."
                 if mean == 0
-                else f"Every pair differs by the same {mean:+z.4g}: without variance there is no t."
+                else f"Every pair differs by {mean:+z.4g}: without variance, t is undefined."
             )
         else:
             t_test = scipy.stats.ttest_rel(first, second)

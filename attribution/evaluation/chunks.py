@@ -60,15 +60,15 @@ def chunks_of(text: str) -> Chunks:
     match = _FORM.fullmatch(text)
     if match is None or (match[1] == "late" and match[3]):
         raise UserError(
-            f"There are no chunks {text[:40]!r}: give whole, windows:128:32 (tokens and overlap) "
-            "or late:128."
+            f"chunks can't be {text[:40]!r}: use whole, windows:128:32 (tokens and overlap) or "
+            "late:128."
         )
     size, overlap = int(match[2]), int(match[3] or 0)
     if size < 1:
-        raise UserError("A window has at least 1 token.")
+        raise UserError("A window must have at least 1 token.")
     if overlap >= size:
         raise UserError(
-            f"A window of {size} tokens cannot overlap the next one by {overlap}: give an overlap "
+            f"A window of {size} tokens can't overlap the next one by {overlap}: use an overlap "
             f"below {size}."
         )
     return Chunks("windows" if match[1] == "windows" else "late", size, overlap)
@@ -97,8 +97,9 @@ def require_fit(retriever: Any, chunks: Chunks) -> None:
         room = _room(retriever)
         if chunks.size > room:
             raise UserError(
-                f"Windows of {chunks.size:,} tokens are more than {retriever.name} reads after "
-                f"special tokens and its prompt ({room:,}): choose smaller ones."
+                f"Windows of {chunks.size:,} tokens don't fit into the context limit of "
+                f"{retriever.name} ({room:,} without special tokens and prompt): choose smaller "
+                "windows."
             )
 
 
@@ -111,8 +112,8 @@ def _room(retriever: DenseRetriever) -> int:
 def no_late_chunks(name: str) -> UserError:
     """The error for a model that does not support late chunks."""
     return UserError(
-        f"{name} cannot be chunked late: its vector is not the mean of token vectors. Choose "
-        "windows, or a model with mean pooling."
+        f"{name} does not support late chunks, because its vector is not the mean of token "
+        "vectors: choose windows, or a model with mean pooling."
     )
 
 

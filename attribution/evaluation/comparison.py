@@ -63,9 +63,9 @@ TEST = (
 """What captions say of comparisons."""
 
 TEST_BY_ERROR = (
-    "95% intervals and p (two-sided): Student's t with the jackknife's standard error over "
-    "documents, p adjusted by Holm for all comparisons shown; equivalent: 90% interval within the "
-    "margin (two one-sided tests)"
+    "95% intervals and two-sided p: Student's t with the jackknife's standard error over "
+    "documents; p is Holm-adjusted over all comparisons shown; equivalent: the 90% interval is "
+    "within the margin (two one-sided tests)"
 )
 """The same of comparisons by a standard error (`by_standard_error`)."""
 

@@ -68,8 +68,8 @@ def _parts(attribution: Attribution) -> tuple[float, float, float, float]:
     bias, error = attribution.bias_share, attribution.completeness_error
     if bias is None or error is None:
         raise UserError(
-            f"{attribution.method.name} gives no shares that add up to the score, so there is no "
-            "contrast of the two documents: choose a method whose shares do."
+            f"The values of {attribution.method.name} don't sum to the score, so they don't "
+            "explain the difference of the scores: choose a method whose shares sum to the score."
         )
     tokens = float(attribution.document_scores.astype(np.float64).sum())
     return tokens, attribution.score - tokens - bias - error, bias, error

@@ -72,11 +72,11 @@ class ErasureParameters:
 
     def __post_init__(self) -> None:
         if not all(0.0 <= fraction <= 1.0 for fraction in self.fractions):
-            raise UserError("A fraction lies outside 0 to 1: give parts of the document.")
+            raise UserError("Fractions must be between 0 and 1.")
         if self.unit not in UNITS:
-            raise UserError(f"unit cannot be {self.unit!r}: choose one of {', '.join(UNITS)}.")
+            raise UserError(f"unit can't be {self.unit!r}: choose from {', '.join(UNITS)}.")
         if not 1 <= self.n_random <= MAX_RANDOM:
-            raise UserError(f"There can be 1 to {MAX_RANDOM} random orders, not {self.n_random}.")
+            raise UserError(f"n_random must be 1 to {MAX_RANDOM}, not {self.n_random}.")
         grid = {0.0, 1.0, *ERASER_FRACTIONS, *map(float, self.fractions)}
         object.__setattr__(self, "fractions", tuple(sorted(grid)))
 
@@ -102,9 +102,9 @@ class ErasureParameters:
             unit, n_random, seed = match["unit"], int(match["n_random"]), int(match["seed"])
             parameters = cls(fractions, unit, n_random, seed)  # type: ignore[arg-type]  # it checks
         except ValueError:
-            raise UserError("These are no parameters of a faithfulness test.") from None
+            raise UserError("These are not parameters of a faithfulness test.") from None
         if repr(parameters) != text:
-            raise UserError("These are parameters of another version's faithfulness test.")
+            raise UserError("These parameters are from another version of the faithfulness test.")
         return parameters
 
     def counts(self, n_units: int) -> NDArray[np.int64]:

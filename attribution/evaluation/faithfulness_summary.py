@@ -80,8 +80,8 @@ def summarize(results: Sequence[Faithfulness], groups: Sequence[Hashable]) -> Fa
     if not included:
         equal, below = sum(gap is None for gap in gaps), sum(gap is not None for gap in gaps)
         raise UserError(
-            f"No pair has a document that scores more than an empty one ({equal} score the same, "
-            f"{below} less): choose pairs whose documents answer their queries."
+            f"No document scores higher than the empty document ({equal} score the same, {below} "
+            "score lower): choose pairs whose documents answer their queries."
         )
     used, documents = [result for result, _ in included], [group for _, group in included]
     grid = np.array(used[0].parameters.fractions)

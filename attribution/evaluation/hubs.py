@@ -106,8 +106,8 @@ def sentence_queries(collection: Collection, n: int) -> Collection:
     drawn = heapq.nsmallest(n, every, key=lot)
     if not drawn:
         raise UserError(
-            f"{collection.title} has no sentence of {MIN_WORDS} words or more to search for: add "
-            "documents, or a data set that has queries."
+            f"{collection.title} has no sentences of {MIN_WORDS} words or more to use as queries: "
+            "add documents, or use a data set with queries."
         )
     words = f"{len(drawn):,} sentences as queries"
     return replace(

@@ -121,7 +121,7 @@ class Haystacks:
         filler, repeated = self._kept[number, length]
         while (n := self._fits(needle, text := _placed(filler, needle, depth), length)) is None:
             if not filler:
-                raise UserError(f"A needle alone has more than {length} tokens: choose more.")
+                raise UserError(f"A needle has more than {length} tokens: choose longer texts.")
             filler = _shorter(filler)
         return text, n, repeated
 
@@ -142,7 +142,7 @@ class Haystacks:
                     break
             if left == before:
                 raise UserError(
-                    "The corpus holds no sentence that the model reads: choose another."
+                    "The model can't read any sentence of the corpus: choose another corpus."
                 )
             repeated = repeated or left > 0
         return self._cut(needle, listed, length), repeated

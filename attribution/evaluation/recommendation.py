@@ -54,9 +54,9 @@ def recommendation(
                 f"Too few held-out documents to decide whether {open_measures} changes"
                 f"{_needed(undecided)}.",
             )
-        return Recommendation(False, "Held-out documents show no less position bias.")
+        return Recommendation(False, "On held-out documents, position bias is not lower.")
     if quality is None:
-        return Recommendation(False, "Without judged queries its cost is not known.")
+        return Recommendation(False, "Without judged queries, its cost is unknown.")
     if not quality.rules_out("lower"):
         return Recommendation(
             False,
@@ -98,7 +98,7 @@ def setting_recommendation(
     if undecided:
         return Recommendation(False, f"Too few held-out documents to decide{_needed(undecided)}.")
     if not any(each for _, each in measures.values()):
-        return Recommendation(False, "The held-out documents have nothing to search for.")
+        return Recommendation(False, "The held-out documents have no sentences or queries.")
     return Recommendation(
         False, "On held-out documents, every measure is equivalent within its margin."
     )

@@ -53,7 +53,7 @@ def scorer(
         return _sparse(read, queries)
     if way == "token_vectors":
         return _late_interaction(retriever, read, queries)
-    raise UserError(f"{retriever.name} has no vectors to search: rerank with it instead.")
+    raise UserError(f"{retriever.name} can't search a corpus: use it as a reranker.")
 
 
 def readable(retriever: Separate, texts: Sequence[str], side: Side) -> list[bool]:
@@ -97,7 +97,7 @@ def _vectors(name: str, read: Read, texts: Sequence[str], side: Side) -> Tensor:
     for numbers, batch in read(texts, side):
         vectors |= zip(numbers, batch.float().cpu(), strict=True)
     if len(vectors) < len(texts):
-        raise UserError(f"{name} reads no token of a text: leave it out.")
+        raise UserError(f"{name} can't read any token of a text: remove the text.")
     return torch.stack([vectors[number] for number in range(len(texts))])
 
 

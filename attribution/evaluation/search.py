@@ -65,7 +65,7 @@ class TopK:
         """
         if bool(scores.isnan().any()):
             raise UserError(
-                "The model gave a score that is not a number: load it in float32, or check its "
+                "The model returned a score that is not a number: use float32, or check its "
                 "weights."
             )
         # Zero has two signs and one rank; the bits of a negative float sort backwards.

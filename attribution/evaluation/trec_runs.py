@@ -90,7 +90,7 @@ def read_run(name: str, file: File) -> TrecRun:
                 results_of_query[:] = _best(results_of_query)
     if not results:
         hint = f": {rejected[0].reason} (line {rejected[0].row})" if rejected else ""
-        raise UserError(f"{file.name} is no run in TREC's format{hint}")
+        raise UserError(f"{file.name} is not a run in TREC's format{hint}")
     best = {query: _best(results_of_query) for query, results_of_query in results.items()}
     digest = total.hexdigest()[:16]
     return TrecRun(name, file.name, digest, best, tuple(rejected), n_rejected)
@@ -109,7 +109,7 @@ def _result(line: str) -> tuple[str, str, float]:
     except ValueError:
         score = math.nan
     if not abs(score) < _LARGEST:  # nor is NaN
-        raise UserError(f"the score {fields[4][:40]!a} is no number below {_LARGEST:g}")
+        raise UserError(f"the score {fields[4][:40]!a} is not a number below {_LARGEST:g}")
     return as_id(fields[0], "query"), as_id(fields[2], "document"), score
 
 
@@ -134,8 +134,8 @@ def placed(run: TrecRun, collection: Collection) -> PlacedRun:
     if not asked:
         theirs, ours = next(iter(run.results)), next(iter(collection.row_of))
         raise UserError(
-            f"{run.name} has no query of {collection.title}: its first is {theirs[:80]!r}, the "
-            f"data set's is {ours[:80]!r}."
+            f"{run.name} has no query of {collection.title}: its first query id is "
+            f"{theirs[:80]!r}, that of the data set {ours[:80]!r}."
         )
     listed = {document for results in asked.values() for _, document in results}
     languages = {

@@ -47,7 +47,7 @@ def last_word(embed: Embed, text: str, expected_end: int | None = None) -> LastW
     """
     ends = [end for _, end in words(text)]
     if not ends:
-        raise UserError("The text has no word, so nothing can be left out: choose another.")
+        raise UserError("The text has no words to remove: choose another.")
     whole = _vector(embed, text)
     size = float(np.linalg.norm(whole)) or 1.0
     noise = float(np.linalg.norm(_vector(embed, text) - whole)) / size
@@ -70,7 +70,7 @@ def last_word(embed: Embed, text: str, expected_end: int | None = None) -> LastW
 def _vector(embed: Embed, text: str) -> NDArray[np.float64]:
     values = np.asarray(embed(text), dtype=np.float64)
     if not np.isfinite(values).all():
-        raise UserError("The model gave a vector that is not finite: load it in float32.")
+        raise UserError("The model returned a vector that is not finite: use float32.")
     return values
 
 

@@ -45,7 +45,7 @@ def ablation_method(by: Replacement = "delete", bins: int = N_BINS) -> Method:
         UserError: another replacement.
     """
     if by not in REPLACEMENTS:
-        raise UserError(f"Parts cannot be replaced by {by!r}: choose {', '.join(REPLACEMENTS)}.")
+        raise UserError(f"by can't be {by!r}: choose from {', '.join(REPLACEMENTS)}.")
     return Method("ablation", {"by": by, "bins": bins, "version": VERSION})
 
 
@@ -139,7 +139,7 @@ def ablation(
     spans = parts_of(pair.document, until, bins)
     if len(spans) < 2:
         raise UserError(
-            "The document is one word, so there is no part to take out: choose a longer one."
+            "The document is one word, so there is no part to remove: choose a longer one."
         )
     notes = [] if len(spans) == bins else [f"the document has {len(spans)} parts, not {bins}"]
     if by == "mask":

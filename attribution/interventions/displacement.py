@@ -75,7 +75,7 @@ def behind_prefix(
         reached = read_share(tokens_of(retriever, pair.query, text), text) * len(text)
         read.append(max(0.0, reached - len(prefix)) / len(pair.document))
     cut = sum(share < 1 for share in read)
-    note = f"behind {cut} of the prefixes the document is not read to its end" if cut else ""
+    note = f"after {cut} of the prefixes, the document is truncated" if cut else ""
     return Displacement(
         retriever.name,
         pair.pair_id,
@@ -97,15 +97,15 @@ def position_table(retriever: Retriever) -> nn.Embedding:
     name = retriever.name
     if reads_jointly(retriever):
         raise UserError(
-            f"{name} reads query and document as one text, so the document's positions "
-            "cannot be shifted alone: use the neutral prefix."
+            f"{name} reads query and document as one text, so only the neutral prefix can move the "
+            "document."
         )
     entry = getattr(retriever, "entry_of", lambda side: None)("document")
     table = getattr(entry, "position_embeddings", None)
     if not isinstance(table, nn.Embedding):
         raise UserError(
-            f"{retriever.name} adds no position embeddings to its words, so positions cannot be "
-            "shifted: use the neutral prefix."
+            f"{retriever.name} adds no position embeddings to its token embeddings, so only the "
+            "neutral prefix can move the document."
         )
     return table
 
@@ -134,13 +134,13 @@ def shifted_positions(
         encoded = model.encode_texts([pair.document], "document")
     for length in fitting:
         if should_stop():
-            raise Stopped("Stopped before all scores were there; start again to go on.")
+            raise Stopped("Stopped before all scores were computed; start again to resume.")
         with model.lock, torch.no_grad():
             with _shifted(table, first, length):
                 vector = model.embed(encoded)
             scores.append(float(model.similarity(query, vector)))
     left = len(lengths) - len(fitting)
-    note = f"{left} shifts go beyond the {table.num_embeddings} positions there are" if left else ""
+    note = f"{left} shifts exceed the model's {table.num_embeddings} positions" if left else ""
     return Displacement(
         retriever.name,
         pair.pair_id,

@@ -69,4 +69,4 @@ def filler_note(language: str | None) -> str:
     """A remark if the filler is not in the text's own language; otherwise empty."""
     if language is None or language in FILLERS:
         return ""
-    return f"there is no filler in {language}: English was used"
+    return f"there is no filler text in {language}, so English was used"

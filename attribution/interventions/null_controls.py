@@ -225,7 +225,7 @@ def minus_null(
         raise ValueError(f"{own.shape} curves and {null.shape} of controls")
     n = len(own)
     if n == 0:
-        raise UserError("No pair has a curve and one of its control yet: compute both first.")
+        raise UserError("No pair has both a curve and a control curve yet: compute both first.")
     own_sizes, null_sizes = magnitudes or (np.abs(own), np.abs(null))
     ends = intervals(own - null, groups)
     shape = (len(POSITIONS),)

@@ -109,7 +109,7 @@ def require_movable(pairs: Sequence[TextPair], dataset: str) -> tuple[list[TextP
     if not usable:
         raise UserError(
             left_out
-            or f"No pair of {dataset} has evidence that could be moved: choose a data set with "
+            or f"No pair of {dataset} has evidence that can be moved: choose a data set with "
             "evidence spans."
         )
     return usable, left_out
@@ -157,16 +157,16 @@ def relocated(pair: TextPair, positions: int = N_POSITIONS) -> Variants:
     touched = overlapping(spans, span)
     if len(spans) < 2:
         raise UserError(
-            "The document is one sentence, so its evidence has nowhere to move: choose a document "
-            "of at least two sentences."
+            "The document is one sentence, so its evidence can't be moved: choose a document of at "
+            "least two sentences."
         )
     if not touched:
-        raise UserError("The evidence holds no sentence: mark a passage that has words.")
+        raise UserError("The evidence has no words: mark a passage with words.")
     others = [i for i in range(len(spans)) if i not in touched]
     if not others:
         raise UserError(
-            "The evidence covers every sentence of the document, so there is nowhere to move it: "
-            "mark a shorter passage."
+            "The evidence covers every sentence of the document, so it can't be moved: mark a "
+            "shorter passage."
         )
     parts = Pieces.of(pair.document, spans)
     places = sorted({round(k * len(others) / (positions - 1)) for k in range(positions)})

@@ -155,8 +155,8 @@ def segment_curve(
     parts = thirds(text) if cut == "thirds" else segments_of(text, n, pair.language)
     if len(parts) < 2:
         raise UserError(
-            "The text is one sentence, so it has no segments: choose a text of at least two, or "
-            "thirds."
+            "The text is one sentence, so it has no segments: choose a text of at least two "
+            "sentences, or the intervention thirds."
         )
     note = "" if len(parts) == n else f"the text has {len(parts)} segments, not {n}"
     order = list(range(len(parts)))
@@ -318,7 +318,7 @@ def require_vector(spec: RetrieverSpec) -> None:
         UserError: the model has none.
     """
     if Capability.VECTOR not in family_of(spec).capabilities:
-        raise UserError(f"{spec.name} gives no vector of a text by itself: choose a dense model.")
+        raise UserError(f"{spec.name} has no single vector per text: choose a dense model.")
 
 
 def _pooled(retriever: Retriever) -> Pooled:

@@ -131,7 +131,7 @@ def make_method(name: str, options: Mapping[str, str] | None = None) -> Method:
     """
     entry = METHODS.get(name)
     if entry is None:
-        raise UserError(f"There is no method {name[:80]!r}: choose one of {', '.join(METHODS)}.")
+        raise UserError(f"There is no method {name[:80]!r}: choose from {', '.join(METHODS)}.")
     given = dict(options or {})
 
     def take(parameters: Sequence[MethodParameter]) -> dict[str, str]:
@@ -140,7 +140,7 @@ def make_method(name: str, options: Mapping[str, str] | None = None) -> Method:
             value = given.pop(parameter.name, parameter.choices[0])
             if value not in parameter.choices:
                 raise UserError(
-                    f"{parameter.name} cannot be {value[:80]!r}: choose one of "
+                    f"{parameter.name} can't be {value[:80]!r}: choose from "
                     f"{', '.join(parameter.choices)}."
                 )
             taken[parameter.name] = value

@@ -58,8 +58,8 @@ def attribute(
         method.params.get(name, value) != value for name, value in _JOINTLY.items()
     ):
         raise UserError(
-            f"{retriever.name} reads query and document together, so it has whole shares alone: "
-            "choose matrix = no, biases = explicit, part = whole."
+            f"{retriever.name} reads query and document together, so it supports only the default "
+            "parameters: choose matrix = no, biases = explicit, part = whole."
         )
     clock = Clock()
     biases = str(method.params.get("biases", BIASES[0]))
@@ -67,10 +67,10 @@ def attribute(
     whole = part == PARTS[0]
     wants_matrix = method.params.get("matrix") == "yes"
     if not whole and wants_matrix:
-        raise UserError("The matrix is one of whole shares: choose part = whole, or matrix = no.")
+        raise UserError("The matrix needs whole shares: choose part = whole, or matrix = no.")
     if not whole and biases == "absdot":
         raise UserError(
-            "Biases are spread over whole shares: choose part = whole, or another way with biases."
+            "biases = absdot needs whole shares: choose part = whole, or another value of biases."
         )
     if biases == "absdot" and len(pairs) > 1:  # T x T x H numbers per text: one at a time
         return [result for pair in pairs for result in attribute(retriever, method, [pair])]
@@ -184,8 +184,8 @@ def _part(retriever: DenseRetriever, own: Read, other: Tensor, shares: Shares, p
     positions = position_shares(retriever, own.encoded, other, own.rounds)
     if positions is None:
         raise UserError(
-            f"{retriever.name} adds no position embeddings to its words, so shares have no "
-            "position part: choose part = whole."
+            f"{retriever.name} adds no position embeddings to its token embeddings, so shares have "
+            "no position part: choose part = whole."
         )
     return positions if part == "position" else shares.tokens - positions
 
@@ -207,7 +207,7 @@ def require_complete(retriever: Retriever, *sides: Shares) -> None:
         parts = float(side.tokens[row].abs().sum() + side.bias[row].abs())
         if abs(error) > tolerance(retriever) * max(parts, 1e-6):
             raise UserError(
-                f"{retriever.name} has layers that cannot be linearised (shares miss the score by "
+                f"{retriever.name} has layers that can't be linearized (completeness error "
                 f"{error:.2g}): choose saliency, integrated gradients or occlusion."
             )
 

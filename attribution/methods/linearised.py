@@ -93,8 +93,8 @@ class _Linearised(TorchFunctionMode):
             return apply(Attached, y, bias, self.apart[1].to(y.device))
         if y.shape[0] != self.bias_scale.shape[0]:
             raise UserError(
-                "This model mixes the rows of a batch with the positions of a text, so it cannot "
-                "be linearised: choose saliency, integrated gradients or occlusion."
+                "This model mixes the rows of a batch with the positions of a text, so it can't be "
+                "linearized: choose saliency, integrated gradients or occlusion."
             )
         return apply(Attached, y, bias, self.bias_scale.to(y.device))
 
@@ -251,8 +251,8 @@ class _Linearised(TorchFunctionMode):
         gate_a, gate_b = id(a) in self._activations, id(b) in self._activations
         if gate_a == gate_b:
             raise UserError(
-                "This model multiplies two parts of itself of which neither is known to be a "
-                "gate, so it cannot be linearised: choose saliency, integrated gradients or "
+                "This model multiplies two activations, and PosLens can't tell which one is a "
+                "gate, so it can't be linearized: choose saliency, integrated gradients or "
                 "occlusion."
             )
         return func(a.detach(), b, **rest) if gate_a else func(a, b.detach(), **rest)

@@ -47,8 +47,8 @@ def propagate(
         n, width = hidden.shape
         if n > MAX_TOKENS:
             raise UserError(
-                f"Spreading biases over tokens works up to {MAX_TOKENS} tokens and this text "
-                f"has {n}: choose biases = explicit."
+                f"biases = absdot supports up to {MAX_TOKENS} tokens, but this text has {n}: "
+                "choose biases = explicit."
             )
         vectors = hidden.new_zeros(n, n if spread else n + 1, width)
         vectors[torch.arange(n), torch.arange(n)] = hidden
@@ -66,8 +66,8 @@ def bert_layers(retriever: DenseRetriever, side: Side) -> Any:
     backbone: Any = retriever.backbone_of(side)
     if getattr(backbone.config, "model_type", "") not in ("bert", "roberta", "xlm-roberta"):
         raise UserError(
-            f"Spreading biases over tokens is defined for models built like BERT, and "
-            f"{retriever.name} is not: choose biases = explicit."
+            f"biases = absdot needs a BERT-like model, which {retriever.name} is not: choose "
+            "biases = explicit."
         )
     return backbone.encoder.layer
 

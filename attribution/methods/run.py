@@ -105,8 +105,8 @@ def attribute_batch(
 def _no_query(entry: MethodEntry) -> str:
     others = " or ".join(entry.title for entry in METHODS.values() if not entry.needs_query)
     return (
-        f"{entry.title} asks for a query, and this document has none: choose {others}, or search "
-        "the documents for their own sentences with Audit."
+        f"{entry.title} needs a query, but this document has none: choose {others}, or use Audit, "
+        "which searches the documents for their own sentences."
     )
 
 

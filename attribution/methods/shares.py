@@ -97,7 +97,7 @@ def _first_value_bias(retriever: EmbeddingHooks, side: Side) -> Tensor:
         bias = None
     if not isinstance(bias, Tensor):
         raise UserError(
-            f"DecompX's treatment of biases is defined for models built like BERT, and "
-            f"{retriever.name} is not: choose biases = explicit."
+            f"biases = decompx needs a BERT-like model, which {retriever.name} is not: choose "
+            "biases = explicit."
         )
     return bias

@@ -233,8 +233,8 @@ def embedded(retriever: Retriever) -> Embedded:
     """
     if not hasattr(retriever, "embed"):
         raise UserError(
-            f"{retriever.name} gives the terms of a pair's score and nothing of a text by itself, "
-            "so texts are not ranked, changed or read by it: choose another model."
+            f"{retriever.name} only splits the score of a pair into terms, so it can't rank, "
+            "change or read single texts: choose another model."
         )
     return cast(Embedded, retriever)
 

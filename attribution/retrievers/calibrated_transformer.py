@@ -65,11 +65,11 @@ def export(retriever: Any, folder: Path) -> None:
         )
     if retriever.asymmetric:
         raise UserError(
-            f"{retriever.name} has an encoder of its own for queries, and a folder holds one: it "
-            "cannot be exported."
+            f"{retriever.name} has separate encoders for queries and documents, so it can't be "
+            "exported as one model."
         )
     if folder.exists():
-        raise UserError(f"{folder} is there already: name a new folder.")
+        raise UserError(f"{folder} already exists: name a new folder.")
     model.save_pretrained(str(folder), create_model_card=False)
     listed = folder / "modules.json"
     modules = json.loads(listed.read_text(encoding="utf-8"))
@@ -98,5 +98,5 @@ def _read(path: Path) -> tuple[Calibration, Rows]:
         ):
             raise ValueError("of another type")
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise UserError(f"{path.name} says no calibration: export the model again.") from error
+        raise UserError(f"{path.name} has no valid settings: export the model again.") from error
     return Calibration(float(strength), block, layers), rows

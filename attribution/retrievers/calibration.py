@@ -54,12 +54,12 @@ class Calibration:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.strength) and 0 <= self.strength <= 1):
-            raise UserError(f"The strength of a calibration is from 0 to 1, not {self.strength:g}.")
+            raise UserError(f"The strength of a calibration must be 0 to 1, not {self.strength:g}.")
         object.__setattr__(self, "strength", rounded(self.strength))
         if not 1 <= self.block <= MAX_BLOCK:
-            raise UserError(f"A token block has at least 1 token, not {self.block}.")
+            raise UserError(f"A token block must have at least 1 token, not {self.block}.")
         if self.layers is not None and self.layers < 1:
-            raise UserError(f"At least 1 layer is calibrated, not {self.layers}.")
+            raise UserError(f"At least 1 layer must be calibrated, not {self.layers}.")
 
     @property
     def suffix(self) -> str:
@@ -97,7 +97,7 @@ class Calibration:
         layers = max(1, n // 2) if self.layers is None else self.layers
         if layers > n:
             raise UserError(
-                f"{name} has {n} layers of attention, so {layers} cannot be calibrated: give "
+                f"{name} has only {n} attention layers, so {layers} can't be calibrated: use "
                 f"layers={n} or fewer."
             )
         return n - layers
@@ -122,8 +122,8 @@ def split(name: str) -> tuple[str, Calibration] | None:
         key = EARLIER_NAMES.get(key, key)
         if key not in ("strength", "block", "layers") or key in given:
             raise UserError(
-                f"A calibration takes strength, block and layers, each once, not {key[:40]!r}: "
-                f"write {base[:80]}@{WORD}(strength=0.5, block=128, layers=3)."
+                "A calibration accepts strength, block and layers, each at most once, not "
+                f"{key[:40]!r}: write {base[:80]}@{WORD}(strength=0.5, block=128, layers=3)."
             )
         given[key] = value
     return base, Calibration(
@@ -136,10 +136,10 @@ def split(name: str) -> tuple[str, Calibration] | None:
 def _number(text: str, key: str) -> float:
     if re.fullmatch(r"[+-]?(\d{1,9}(\.\d{0,9})?|\.\d{1,9})", text, re.ASCII):
         return float(text)
-    raise UserError(f"The {key} of a calibration is a number such as 0.5, not {text[:40]!r}.")
+    raise UserError(f"The {key} of a calibration must be a number like 0.5, not {text[:40]!r}.")
 
 
 def _whole(text: str, key: str) -> int:
     if re.fullmatch(r"[+-]?\d{1,9}", text, re.ASCII):
         return int(text)
-    raise UserError(f"The {key} of a calibration is a whole number, not {text[:40]!r}.")
+    raise UserError(f"The {key} of a calibration must be a whole number, not {text[:40]!r}.")

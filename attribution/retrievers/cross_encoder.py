@@ -58,8 +58,8 @@ class CrossEncoderRetriever(EmbeddingHooks):
         model, spec = self.model, self.spec
         if model.num_labels > 2:
             raise UserError(
-                f"{spec.name} gives {model.num_labels} labels and no relevance: use a model with "
-                "one label, or with two of which the second is relevant."
+                f"{spec.name} has {model.num_labels} output labels: use a reranker with one label, "
+                "or with two of which the second means relevant."
             )
         default = model.prompts.get(model.default_prompt_name or "") or ""
         self.prompt = spec.query_prompt if spec.query_prompt is not None else default
@@ -146,8 +146,8 @@ class CrossEncoderRetriever(EmbeddingHooks):
                     tokens.append(Token(name, max(place[1], 0), min(place[2], len(text))))
             if all(token.is_special for token in tokens):
                 raise UserError(
-                    f"The {side} has no token that {self.name} reads as text: type a word, or "
-                    "shorten the other text."
+                    f"{self.name} reads no word of the {side}: enter a word, or shorten the other "
+                    "text."
                 )
             yield side, start, text, tokens
 
@@ -175,7 +175,7 @@ class CrossEncoderRetriever(EmbeddingHooks):
         ):
             raise UserError(
                 f"{self.name} has a chat template that changes the texts or puts the document "
-                "first: use a reranker whose template keeps them, query before document."
+                "first: use a reranker whose template keeps the texts unchanged, query first."
             )
         sides = placed_in(encoding.offsets, (query, query_end), (start, document_end))
         if encoding.ids != ids.tolist():
@@ -195,8 +195,8 @@ class CrossEncoderRetriever(EmbeddingHooks):
         ]
         if not behind or ids[-len(behind) :] != behind:
             raise UserError(
-                f"The pair is longer than the {self.max_length} tokens that {self.name} reads, and "
-                "what its template puts behind it cannot be told apart: shorten the document."
+                f"The pair is longer than the context limit of {self.name}, {self.max_length} "
+                "tokens, and its template adds text at the end: shorten the document."
             )
         return len(behind)
 

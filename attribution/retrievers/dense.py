@@ -38,15 +38,15 @@ class _Encoder:
         self.model = model.eval().requires_grad_(False)
         if "message" in getattr(model[0], "modality_config", {}):
             raise UserError(
-                f"{name} wraps texts into a chat template, so tokens cannot be placed in the "
+                f"{name} wraps texts in a chat template, so PosLens can't locate its tokens in the "
                 "text: use a copy of the model without the template."
             )
         require_offsets(name, model.tokenizer)
         backbone: Any = model.transformers_model
         if backbone is None:
             raise UserError(
-                f"{name} is not built on one transformer: PosLens reads models whose "
-                "first module is a transformers encoder."
+                f"{name} is not built on one transformer: use a model whose first module is a "
+                "transformers encoder."
             )
         # T5's encoder uses a tied copy of the table that it reports as its input embeddings.
         owner = backbone.encoder if hasattr(backbone, "shared") else backbone
@@ -88,8 +88,8 @@ class DenseRetriever(EmbeddingHooks):
             widths = [m.get_embedding_dimension() for m in (model, query_model)]
             if widths[0] != widths[1]:
                 raise UserError(
-                    f"{spec.name} embeds queries in {widths[1]} dimensions and documents in "
-                    f"{widths[0]}: give the two encoders of one model."
+                    f"{spec.name} embeds queries in {widths[1]} dimensions but documents in "
+                    f"{widths[0]}: use two encoders that belong together."
                 )
         self.spec = spec
         self.name = spec.name
@@ -221,7 +221,7 @@ class DenseRetriever(EmbeddingHooks):
         return each_tensor(batch, lambda values: values.to(device))
 
     def _nothing_to_read(self, side: Side) -> UserError:
-        return UserError(f"The {side} has no token that {self.name} reads as text: type a word.")
+        return UserError(f"{self.name} reads no word of the {side}: enter a word.")
 
     def embed(self, encoded: Encoded) -> Tensor:
         """Pooled embeddings [B, H] from the model's own modules, with gradients if the caller
@@ -273,8 +273,8 @@ class DenseRetriever(EmbeddingHooks):
         if name == "dot":
             return vectors
         raise UserError(
-            f"{self.name} scores by {name} distance, which is no sum over tokens: choose saliency, "
-            "integrated gradients or occlusion."
+            f"{self.name} scores by {name} distance, which is not a sum over tokens: choose "
+            "saliency, integrated gradients or occlusion."
         )
 
 

@@ -118,8 +118,8 @@ def rows_of(model: SentenceTransformer, name: str) -> Rows:
     modes = [module.pooling_mode for module in model if isinstance(module, Pooling)]
     if len(modes) != 1 or not isinstance(modes[0], str) or modes[0] not in ROWS:
         raise UserError(
-            f"{name} does not pool its tokens in one of the ways that attention is calibrated for "
-            "(first token, mean, last token): choose another model."
+            f"{name} has a pooling for which attention can't be calibrated: choose a model with "
+            "first-token, mean or last-token pooling."
         )
     return ROWS[modes[0]]
 
@@ -128,15 +128,14 @@ def _pool(model: SentenceTransformer, spec: RetrieverSpec) -> None:
     poolings = [module for module in model if isinstance(module, Pooling)]
     if len(poolings) != 1:
         raise UserError(
-            f"{spec.name} does not pool its tokens in a way that can be replaced: choose "
-            f"{spec.base} without a pooling behind @."
+            f"{spec.name} has a pooling that can't be replaced: use {spec.base} without a pooling "
+            "suffix."
         )
     (pooling,) = poolings
     # Several poolings at once give a wider vector, which later modules were trained on.
     if not isinstance(pooling.pooling_mode, str):
         raise UserError(
-            f"{spec.name} joins several poolings into one vector: choose {spec.base} without a "
-            "pooling behind @."
+            f"{spec.name} concatenates several poolings: use {spec.base} without a pooling suffix."
         )
     pooling.pooling_mode = spec.pooling
 
@@ -153,8 +152,8 @@ def _unmask(spec: RetrieverSpec, model: SentenceTransformer) -> None:
     if getattr(tokenizer, "add_eos_token", False) and ids[-1] != tokenizer.eos_token_id:
         # The last token is pooled; without the end token the vector would be different.
         raise UserError(
-            f"{spec.name} ends texts with a token that only its own code adds: start with "
-            f"--allow-code {spec.base} to run that code."
+            f"{spec.name} ends texts with a token that only its own code adds: add --allow-code "
+            f"{spec.base} to run that code."
         )
 
 
@@ -177,13 +176,13 @@ def must_spread(spec: RetrieverSpec, files: ModelFiles, place: Placement) -> boo
     if count < 2 or needed >= ROOM * sum(memory):
         smaller = "bfloat16 precision, " if precision == "float32" else ""
         raise UserError(
-            f"{spec.name} takes {needed / 1e9:.0f} GB in {precision}, more than the graphics "
-            f"memory here: choose {smaller}a smaller model, or POSLENS_DEVICE=cpu."
+            f"{spec.name} needs {needed / 1e9:.0f} GB in {precision}, more than the memory of this "
+            f"machine's GPUs: choose {smaller}a smaller model, or POSLENS_DEVICE=cpu."
         )
     if find_spec("accelerate") is None:
         raise UserError(
-            f"{spec.name} has to be spread over {count} GPUs, which needs the package accelerate: "
-            "install it with `pip install accelerate`."
+            f"{spec.name} must be distributed over {count} GPUs, which needs a package: run `pip "
+            "install accelerate`."
         )
     return True
 

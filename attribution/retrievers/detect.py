@@ -28,7 +28,7 @@ def family_of(spec: RetrieverSpec) -> Family:
         UserError: there is no family of this name.
     """
     if spec.family not in FAMILIES:
-        raise UserError(f"{spec.name} is of family {spec.family!r}, which PosLens does not read.")
+        raise UserError(f"PosLens does not support {spec.name}'s family, {spec.family!r}.")
     return FAMILIES[spec.family]
 
 

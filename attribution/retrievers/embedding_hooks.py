@@ -102,7 +102,7 @@ class EmbeddingHooks(ABC):
             return reached.output
         finally:
             hook.remove()
-        raise UserError(f"{self.name} does not use its embedding layer: it cannot be attributed.")
+        raise UserError(f"{self.name} does not use its embedding layer, so it has no attribution.")
 
     @contextmanager
     def override_embeddings(
@@ -154,8 +154,8 @@ def require_vectors(name: str, ids: Tensor, table: nn.Module) -> None:
     largest = int(ids.max()) if ids.numel() else 0
     if isinstance(weight, Tensor) and largest >= weight.shape[0]:
         raise UserError(
-            f"{name} has no vector for token {largest}, which its tokenizer made of the text: "
-            f"it has {weight.shape[0]}, so give it the tokenizer that it was trained with."
+            f"{name}'s tokenizer gives token {largest}, but the model has only {weight.shape[0]} "
+            "token embeddings: use the tokenizer that the model was trained with."
         )
 
 

@@ -55,7 +55,7 @@ class _Endpoint(WordInputs):
     def _tokens(self, text: str, side: Side) -> TokenizedText:
         tokens = tuple(Token(text[a:b], a, b) for a, b in words(text))
         if not tokens:
-            raise UserError(f"The {side} has no word to send to {self.name}: type one.")
+            raise UserError(f"The {side} has no word to send to {self.name}: enter one.")
         return TokenizedText.of(tokens, len(tokens), MAX_CHARACTERS)
 
     def _sent(self, texts: Sequence[str], encoded: Encoded) -> list[str]:
@@ -209,8 +209,8 @@ class RerankEndpoint(_Endpoint):
 def _steady(name: str, distance: float, compared: Literal["embedding", "score"]) -> LibraryCheck:
     if distance > TOLERANCE:
         raise Unavailable(
-            f"{name} answers differently for a text alone than in a batch (by "
-            f"{distance:.1%}), so its results do not depend on the text only: check the server."
+            f"{name} returns another vector for a text in a batch than for the text alone "
+            f"(difference {distance:.1%}): check the server."
         )
     return LibraryCheck(distance, compared, "another request")
 
@@ -228,8 +228,8 @@ EMBEDDING = register(
         search="vectors",
         load=lambda spec, _files, _place: EmbeddingEndpoint(spec, _client(spec)),
         has_weights=False,
-        why_not="an endpoint gives vectors of texts and nothing of how they come about, so that "
-        "there are no gradients, layers or term weights",
+        why_not="an endpoint returns only vectors of texts, so there are no gradients, layers or "
+        "term weights",
         probe=lambda spec: _client(spec).probe,
     )
 )
@@ -243,8 +243,8 @@ RERANK = register(
         search="rerank",
         load=lambda spec, _files, _place: RerankEndpoint(spec, _client(spec)),
         has_weights=False,
-        why_not="an endpoint gives scores of documents and nothing of how they come about, so that "
-        "there are no gradients, layers or vectors",
+        why_not="an endpoint returns only scores of documents, so there are no gradients, layers "
+        "or vectors",
         probe=lambda spec: _client(spec).probe,
     )
 )

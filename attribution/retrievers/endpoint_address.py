@@ -100,7 +100,7 @@ def parse(value: str) -> Address:
     """
     name, separator, rest = value.partition("=")
     if not separator or not rest:
-        raise UserError(f"--endpoint takes NAME=URL, not {_shown(value)!r}.")
+        raise UserError(f"--endpoint must be NAME=URL, not {_shown(value)!r}.")
     if not _NAME.fullmatch(name):
         raise UserError(
             f"An endpoint cannot be named {name[:40]!r}: use letters, digits, dots, hyphens and "
@@ -123,8 +123,8 @@ def _checked(name: str, url: str) -> str:
         parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname or not url.isprintable():
         raise UserError(
-            f"{name} has no address that can be asked: give one that begins with http:// or "
-            "https://, such as http://127.0.0.1:8080/v1."
+            f"{name} has no valid address: it must begin with http:// or https://, as in "
+            "http://127.0.0.1:8080/v1."
         )
     if parts.username is not None or parts.password is not None or parts.query:
         raise UserError(
@@ -144,14 +144,14 @@ def _settings(name: str, text: str) -> dict[str, Any]:
         value = unquote(raw)
         if not separator or key not in _SETTINGS:
             raise UserError(
-                f"{name} has no setting {key[:40]!r}: there are {', '.join(_SETTINGS)}, each as "
-                "NAME=VALUE behind a #, joined by &."
+                f"{name} has no setting {key[:40]!r}: choose from {', '.join(_SETTINGS)}, written "
+                "as #NAME=VALUE&NAME=VALUE."
             )
         settings[key] = _number(name, key, value) if key in _LIMITS else value
     if settings.get("similarity", "cosine") not in ("cosine", "dot"):
-        raise UserError(f"{name}'s vectors are compared by cosine or dot.")
+        raise UserError(f"{name}'s similarity must be cosine or dot.")
     if not str(settings.get("model", "")).isprintable():
-        raise UserError(f"{name}'s model has a name that cannot be shown: check it.")
+        raise UserError(f"{name}'s setting model has characters that can't be shown: remove them.")
     return settings
 
 
@@ -162,7 +162,7 @@ def _number(name: str, key: str, value: str) -> float:
     except ValueError:
         number = low - 1
     if not low <= number <= high:
-        raise UserError(f"{name}'s {key} is a number from {low:g} to {high:,.0f}.")
+        raise UserError(f"{name}'s {key} must be a number from {low:g} to {high:,.0f}.")
     return number
 
 
@@ -189,17 +189,18 @@ def key_of(address: Address) -> str:
                 key = stream.read(_MAX_KEY + 2)
         except (OSError, ValueError):
             raise UserError(
-                f"The file that {variable}_FILE names cannot be read: check its path and rights."
+                f"The file that {variable}_FILE names can't be read: check its path and "
+                "permissions."
             ) from None
     key = key.strip()
     if not key:
         return ""
     if len(key) > _MAX_KEY or not re.fullmatch(r"[\x21-\x7e]+", key):
-        raise UserError(f"{variable} holds no key: it has characters that no request can carry.")
+        raise UserError(f"{variable} is not a valid key: it has characters that can't be sent.")
     if urlsplit(address.url).scheme != "https" and not address.loopback:
         raise UserError(
-            f"{address.name}'s key would cross the network readable for all: give its address "
-            "with https://."
+            f"{address.name}'s key would be sent unencrypted: use an address that begins with "
+            "https://."
         )
     return key
 
@@ -224,7 +225,7 @@ def address_of(spec: RetrieverSpec) -> Address:
     address = _named.get(spec.name)
     if address is None or address.spec.source != spec.source:
         raise UserError(
-            f"{spec.name} is an endpoint that was not named at the start: start with "
-            f"--endpoint {spec.name}=URL."
+            f"{spec.name} is an endpoint that this program was not started with: add --endpoint "
+            f"{spec.name}=URL."
         )
     return address

@@ -148,9 +148,8 @@ class EndpointClient:
         if far(values, self.probe):
             forget(self.address.name)
             raise Unavailable(
-                f"{self.address.name} answers differently than before: another model is now at "
-                "its address. Earlier results are kept under the earlier model; start again to "
-                "compute with the new one."
+                f"{self.address.name} returns other vectors than before, so its model has changed. "
+                "Results of the earlier model are kept; start again to compute with the new one."
             )
 
     def _vectors(self, texts: Sequence[str]) -> Array:
@@ -160,7 +159,7 @@ class EndpointClient:
         vectors = [row.get("embedding") for row in rows]
         width = len(vectors[0]) if isinstance(vectors[0], list) else 0
         if not width or any(not isinstance(v, list) or len(v) != width for v in vectors):
-            raise self._wrong("gives no vector of one length for each text")
+            raise self._wrong("does not return one vector of the same length for each text")
         return self._numbers(vectors, "vector")
 
     def _scores(self, query: str, documents: Sequence[str]) -> Array:
@@ -175,25 +174,25 @@ class EndpointClient:
         """The `n` objects of the response's list, in the order of their indices."""
         rows = answer.get(key) if isinstance(answer, dict) else None
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise self._wrong(f"gives an answer without a list named {key}")
+            raise self._wrong(f"returns no list named {key}")
         if len(rows) != n:
-            raise self._wrong(f"gives {len(rows):,} answers to {n:,} texts")
+            raise self._wrong(f"returns {len(rows):,} results for {n:,} texts")
         placed = {row.get("index"): row for row in rows if type(row.get("index")) is int}
         if set(placed) != set(range(n)):
-            raise self._wrong("does not number its answers as the texts")
+            raise self._wrong("returns results without the indices of the texts")
         return [placed[number] for number in range(n)]
 
     def _numbers(self, values: list[Any], what: str) -> Array:
         flat = values if what == "score" else [number for row in values for number in row]
         if any(type(number) not in (int, float) for number in flat):
-            raise self._wrong(f"gives a {what} that is no number")
+            raise self._wrong(f"returns a {what} that is not a number")
         try:
             with np.errstate(over="ignore"):
                 array = np.array(values, dtype=np.float32)
         except (OverflowError, ValueError):
-            raise self._wrong(f"gives a {what} that is no number") from None
+            raise self._wrong(f"returns a {what} that is not a number") from None
         if not np.isfinite(array).all():
-            raise UserError(f"{self.address.name} gives a {what} of a text that is not finite.")
+            raise UserError(f"{self.address.name} returns a {what} that is not finite.")
         return array
 
     def _wrong(self, what: str) -> Unavailable:
@@ -221,14 +220,15 @@ class EndpointClient:
                 failed = str(again)
                 wait_s = wait_s if again.after is None else again.after
             except httpx2.TimeoutException:
-                failed, timeouts = f"does not answer in {self.address.timeout:g} s", timeouts + 1
+                failed = f"does not respond within {self.address.timeout:g} s"
+                timeouts += 1
                 if timeouts == _TIMEOUTS:
                     break
             except httpx2.HTTPError:
-                failed = "cannot be reached, or ends the connection"
+                failed = "can't be reached, or closes the connection"
             except httpx2.InvalidURL:
-                raise self._wrong("has an address that cannot be asked") from None
-        raise Unavailable(f"{self.address.name} {failed}: check it, and start again to go on.")
+                raise self._wrong("has an invalid address") from None
+        raise Unavailable(f"{self.address.name} {failed}: check it, then start again to resume.")
 
     def _in_time(self, asked: bytes, bound: Bound) -> object:
         """`_once` in a separate thread. Read timeouts do not trigger on a server that sends one
@@ -281,8 +281,7 @@ class EndpointClient:
                 body += part
                 if len(body) > bound.size:
                     raise self._wrong(
-                        f"gives an answer of more than {bound.size:,} bytes, which is more than "
-                        "was asked for"
+                        f"returns more than {bound.size:,} bytes, which is more than was requested"
                     )
                 if time.monotonic() > deadline:
                     raise httpx2.ReadTimeout("the answer drips")
@@ -290,7 +289,7 @@ class EndpointClient:
             return bound.parse(body)
         except ValueError:
             raise self._wrong(
-                "gives an answer that is not JSON or holds more than was asked for"
+                "returns something that is not JSON, or more than was requested"
             ) from None
 
     def _require_well(self, response: httpx2.Response) -> None:
@@ -299,29 +298,28 @@ class EndpointClient:
             after = _retry_after(response.headers.get("retry-after", ""))
             if after is not None and after > MAX_WAIT_S:
                 raise Unavailable(
-                    f"{name} asks to wait {after:,.0f} s before the next request: start again then."
+                    f"{name} asks to wait {after:,.0f} s: start again then to resume."
                 )
-            what = "has too many requests" if status == 429 else f"fails (status {status})"
+            what = "gets too many requests" if status == 429 else f"fails (status {status})"
             raise _Again(what, after)
         if 300 <= status < 400:
             raise Unavailable(
-                f"{name} sends requests to another address, which are not followed: start with the "
-                "address that answers."
+                f"{name} redirects to another address, which PosLens does not follow: use the "
+                "final address."
             )
         if status in (401, 403):
             raise Unavailable(
-                f"{name} refuses its key (status {status}): set {key_name(name)} to one that it "
-                "takes."
+                f"{name} rejects its key (status {status}): set {key_name(name)} to a valid key."
             )
         if status in _THIS_TEXT:
             raise UserError(
-                f"{name} refuses a text (status {status}): it may be longer than the model reads, "
+                f"{name} rejects a text (status {status}): the text may exceed the model's limit, "
                 "or the model's name may be wrong."
             )
         if status != 200:
             raise self._wrong(f"answers with status {status}")
         if response.headers.get("content-encoding", "identity") != "identity":
-            raise self._wrong("compresses its answer, which it was asked not to")
+            raise self._wrong("returns a compressed response although none was requested")
 
     def _wait_for_turn(self) -> None:
         """Wait until the rate limit allows the next request."""

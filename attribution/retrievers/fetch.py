@@ -111,13 +111,12 @@ def _recipe(name: str) -> Recipe:
     spec = presets().get(name)
     if spec is None:
         raise UserError(
-            f"There is no preset named {name[:80]!r} to fetch: choose one of "
-            f"{', '.join(fetchable())}."
+            f"There is no preset {name[:80]!r}. PosLens can download {', '.join(fetchable())}."
         )
     kind, _, key = spec.source.partition(":")
     if kind != "fetch":
         raise UserError(
-            f"{name} needs no fetching: it comes with PosLens and its requirements; to fetch are "
+            f"{name} comes with PosLens and needs no download. PosLens can download "
             f"{', '.join(fetchable())}."
         )
     return RECIPES[key]
@@ -140,7 +139,7 @@ def _only_one(models: Path, name: str, on_progress: OnProgress) -> Iterator[None
             break
         except Timeout:
             # Called each second, so that the caller can end the wait by raising.
-            on_progress("Waiting for another fetch", 0, None)
+            on_progress("Waiting for another download", 0, None)
     try:
         # Only the lock's holder writes here, so existing files are left over from a process that
         # died.
@@ -164,8 +163,8 @@ def _build(name: str, recipe: Recipe, folder: Path, on_progress: OnProgress) -> 
         recipe.build(payload, path, on_progress)
         if not is_fetched(path):
             raise UserError(
-                f"{name} came out incomplete: install the versions in requirements.txt and fetch "
-                "it again."
+                f"{name} is incomplete after its conversion: install the versions in "
+                "requirements.txt and fetch it again."
             )
         # safetensors writes files that only their owner can read, but a data folder may be shared.
         mode = stat.S_IMODE((path / "modules.json").stat().st_mode)
@@ -192,8 +191,8 @@ def _flush(folder: Path) -> None:
 
 def _disk_full(name: str, recipe: Recipe) -> UserError:
     return UserError(
-        f"There is too little disk space to fetch {name}: free {recipe.disk_bytes // 10**6} MB, or "
-        "set POSLENS_HOME to a folder on another disk."
+        f"There is not enough disk space for {name}: free {recipe.disk_bytes // 10**6} MB, or set "
+        "POSLENS_HOME to a folder on another disk."
     )
 
 
@@ -210,8 +209,8 @@ def _user_errors(name: str, recipe: Recipe) -> Iterator[None]:
             raise _disk_full(name, recipe) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
             raise UserError(
-                "PosLens cannot write into its data folder: set POSLENS_HOME to a folder that "
-                "you own."
+                "PosLens can't write to its data folder: set POSLENS_HOME to a folder that you can "
+                "write to."
             ) from error
         raise
 

@@ -44,13 +44,13 @@ class Size:
         """
         if limit_bytes is not None and self.bytes > limit_bytes:
             raise UserError(
-                f"{self.name} is {_gb(self.bytes)}, more than the {_gb(limit_bytes)} that may be "
-                f"fetched here: run `python -m dashboard models fetch {self.name}` instead."
+                f"{self.name} has {_gb(self.bytes)}, more than the {_gb(limit_bytes)} that pages "
+                f"may download: run `python -m dashboard models fetch {self.name}` instead."
             )
         if self.bytes + RESERVE_BYTES > self.free_bytes:
             raise UserError(
-                f"There is too little disk space to fetch {self.name}: it takes "
-                f"{_gb(self.bytes)} and has to leave 1 GB free, {_gb(self.free_bytes)} are free."
+                f"There is not enough disk space for {self.name}: it needs {_gb(self.bytes)} and 1 "
+                f"GB must stay free, but only {_gb(self.free_bytes)} are free."
             )
 
 
@@ -100,8 +100,7 @@ def size_of(spec: RetrieverSpec) -> Size:
         files = list(filter_repo_objects(sizes, allow_patterns=patterns))
         if len(files) > MAX_FILES:
             raise UserError(
-                f"{repository} has {len(files):,} files to fetch, more than a model has: give "
-                "another."
+                f"{repository} has {len(files):,} files, too many for a model: use another id."
             )
         total += sum(sizes[name] for name in files)
     return Size(spec.base, total, free_bytes(Path(HF_HUB_CACHE)))
@@ -164,7 +163,7 @@ def _meter(size: Size, on_progress: OnProgress) -> type:
             bars[id(self)] = self.n
             done = max(bars.values())
             if done > 1.05 * size.bytes + (1 << 20):
-                raise UserError(f"{size.name} is larger than the hub said: give another.")
+                raise UserError(f"{size.name} is larger than the hub stated, so it was not kept.")
             on_progress("Downloading", min(done, size.bytes), size.bytes)
 
     return Meter
@@ -178,8 +177,8 @@ def free_bytes(folder: Path) -> int:
 
 def _unreachable(name: str, error: Exception) -> UserError:
     return UserError(
-        f"{name} could not be had from the Hugging Face hub ({type(error).__name__}): check the "
-        "name and the connection, or give a local folder when starting PosLens."
+        f"{name} could not be downloaded from the Hugging Face hub ({type(error).__name__}): check "
+        "the name and the connection, or start PosLens with a local folder."
     )
 
 

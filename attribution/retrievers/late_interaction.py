@@ -56,8 +56,8 @@ class LateInteractionRetriever(DenseRetriever):
         super().__init__(model, spec, precision)
         if any(isinstance(module, BaseTokenPooling) for module in model):
             raise UserError(
-                f"{spec.name} merges token vectors, so its score has no tokens of its own: use a "
-                "copy of the model without token pooling."
+                f"{spec.name} merges token vectors, so its score can't be attributed to tokens: "
+                "use a copy of the model without token pooling."
             )
 
     def max_length_of(self, side: Side) -> int:
@@ -131,7 +131,7 @@ class LateInteractionRetriever(DenseRetriever):
     def _similarities(self, queries: Vectors, documents: Vectors) -> Tensor:
         """Inner products [B, Q, D], minus infinity for document positions that are not scored."""
         if not bool(documents.mask.any(-1).all()):
-            raise UserError(f"The document has no token that {self.name} scores: type a word.")
+            raise UserError(f"{self.name} scores no token of the document: enter a word.")
         products = queries.tokens @ documents.tokens.transpose(-1, -2)
         return products.masked_fill(~documents.mask[:, None, :], float("-inf"))
 
@@ -192,7 +192,7 @@ def _load(spec: RetrieverSpec, files: ModelFiles, place: Placement) -> LateInter
     folder = contents(files.folder)
     if not folder.modules and _ARCHITECTURE not in folder.architectures:
         raise UserError(
-            f"{spec.name} has no projection of its token vectors: give the folder of a trained "
+            f"{spec.name} has no projection of its token vectors: use the folder of a trained "
             "late-interaction model."
         )
     model = load_model(_CLASS, spec, files.folder, place)

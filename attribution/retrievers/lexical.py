@@ -209,7 +209,7 @@ class LexicalRetriever(WordInputs):
             spans = word_spans(text)
             if not spans:
                 raise UserError(
-                    f"The {side} has no token that {self.name} reads as text: type a word."
+                    f"{self.name} reads no word of the {side}: enter a word."
                 )
             tokens = (Token(text[a:b], a, b) for a, b in spans)
             tokenized.append(TokenizedText.of(tokens, len(spans), MAX_CHARACTERS))

@@ -32,13 +32,13 @@ def live_retriever(
     """
     if not isinstance(model, SentenceTransformer):
         raise UserError(
-            f"The model is of type {type(model).__name__}: give a SentenceTransformer, which has "
-            "one vector for each text."
+            f"The model is of type {type(model).__name__}: use a SentenceTransformer, which has "
+            "one vector per text."
         )
     if model.truncate_dim is not None:
         raise UserError(
             f"The model truncates vectors to {model.truncate_dim} dimensions, which PosLens does "
-            "not follow: set its truncate_dim to None."
+            "not support: set its truncate_dim to None."
         )
     name = Path(model.model_card_data.base_model or "").name or type(model).__name__
     spec = RetrieverSpec(

@@ -47,7 +47,7 @@ def choose_device(asked: str = "auto") -> torch.device:
         return torch.zeros(1, device=asked).device
     except (RuntimeError, AssertionError) as error:
         raise UserError(
-            f"There is no device {asked!r} here: use auto, cpu, cuda or cuda:N."
+            f"This machine has no device {asked!r}: use auto, cpu, cuda or cuda:N."
         ) from error
 
 
@@ -87,7 +87,7 @@ def _check(spec: RetrieverSpec, folder: Path, code: bool) -> None:
     """Check the folder. Before this, only model_folder opens files of a folder."""
     if not folder.is_dir():
         raise UserError(
-            f"{spec.name} is not in its folder any more: give the folder that holds it."
+            f"{spec.name} is no longer in its folder: start PosLens with the folder that has it."
         )
     files = contents_of(spec.name, folder)
     if has_code(files) and not spec.bidirectional and not code:
@@ -101,8 +101,8 @@ def _check(spec: RetrieverSpec, folder: Path, code: bool) -> None:
 
 def _needs_code(spec: RetrieverSpec) -> UserError:
     return UserError(
-        f"{spec.name} is defined by code in its repository, which PosLens runs only if told to: "
-        f"read that code, then start with --allow-code {spec.base} or {CODE_SETTING}={spec.base}."
+        f"{spec.name} needs code from its repository, which PosLens runs only if you allow it: "
+        f"read that code, then add --allow-code {spec.base} or set {CODE_SETTING}={spec.base}."
     )
 
 
@@ -128,15 +128,15 @@ def load(spec: RetrieverSpec, device: str = "auto", precision: str = "auto") -> 
     except Exception as error:
         if out_of_memory(error):
             raise UserError(
-                f"{spec.name} does not fit into what is free of the memory of {where}: choose a "
-                "smaller model or bfloat16 precision, end what else uses it, or set "
+                f"{spec.name} does not fit into the free memory of {where}: choose a smaller model "
+                "or bfloat16 precision, stop other programs that use this memory, or set "
                 "POSLENS_DEVICE=cpu."
             ) from error
         logging.getLogger(__name__).exception("loading %s failed", spec.name)
         without = "" if files.code else " without remote code"
         raise UserError(
             f"{spec.name} could not be loaded as a {family.title} model "
-            f"({type(error).__name__}): check that its folder holds a complete one{without}."
+            f"({type(error).__name__}): check that its folder has a complete model{without}."
         ) from error
 
 
@@ -145,12 +145,12 @@ def _require_weights(spec: RetrieverSpec, files: Contents) -> None:
         return
     if files.pickles:
         raise UserError(
-            f"{spec.name} has its weights only as a pickle ({files.pickles[0]}), which can run any "
-            "code: convert them to safetensors first."
+            f"{spec.name} has only pickled weights ({files.pickles[0]}), which can run any code: "
+            "convert them to safetensors first."
         )
     if spec.source.startswith("hub:"):
         raise UserError(
-            f"{spec.name} has no safetensors weights in its repository, and others are not read: "
-            "convert a copy of it and start PosLens with --model NAME=FOLDER."
+            f"{spec.name} has no safetensors weights in its repository, and PosLens reads no "
+            "others: convert a copy and start PosLens with --model NAME=FOLDER."
         )
     raise UserError(f"{spec.name} has no weights in its folder: it needs a *.safetensors file.")

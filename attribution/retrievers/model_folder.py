@@ -121,13 +121,13 @@ def entries(folder: Path) -> list[os.DirEntry[str]]:
             for entry in listing:
                 if len(dir_entrys) >= MAX_ENTRIES:
                     raise DamagedFolder(
-                        f"has more than {MAX_ENTRIES} files in its folder: give the folder of one "
-                        "model."
+                        f"has more than {MAX_ENTRIES} files in its folder: use a folder with one "
+                        "model only."
                     )
                 dir_entrys.append(entry)
     except OSError as error:
         raise DamagedFolder(
-            f"has a folder that cannot be listed ({type(error).__name__}): restore it."
+            f"has a folder that can't be read ({type(error).__name__}): restore it."
         ) from error
     return sorted(dir_entrys, key=lambda entry: entry.name)
 
@@ -207,7 +207,7 @@ class _Reader:
     def named(self, listed: Any, name: str) -> Iterator[tuple[str, str]]:
         """(type, path) of each module in a `modules.json`."""
         if not isinstance(listed, list) or not 1 <= len(listed) <= MAX_MODULES:
-            raise DamagedFolder(f"has a {name} that is no list of modules: restore the file.")
+            raise DamagedFolder(f"has a {name} that is not a list of modules: restore the file.")
         for item in listed:
             kind, place = (item.get("type"), item.get("path")) if isinstance(item, dict) else (0, 0)
             if not (isinstance(kind, str) and isinstance(place, str)):
@@ -220,8 +220,8 @@ class _Reader:
         outside = place.startswith("/") or any(mark in place for mark in "\\:\0")
         if outside or len(parts) > 8 or any(part.startswith(".") for part in parts):
             raise DamagedFolder(
-                f"has a module outside of its folder in {said_by} ({place[:60]!a}): name "
-                "folders within it."
+                f"has a module outside its folder in {said_by} ({place[:60]!a}): name folders "
+                "inside it."
             )
         folder = self.root.joinpath(*parts)
         # Modules without settings may have no folder.
@@ -277,7 +277,7 @@ def _read(root: Path) -> Contents:
             kind, place, depth = waiting.pop(0)
             reader.modules.append((kind, place))
             if len(reader.modules) > MAX_MODULES:
-                raise DamagedFolder("names more modules than any model: restore modules.json.")
+                raise DamagedFolder("lists too many modules for a model: restore modules.json.")
             if (root / place).is_dir():
                 reader.folder(place)
             if kind.rpartition(".")[2] in ("Router", "Asym"):

@@ -52,7 +52,7 @@ def require_known(contents: Contents, *, code: bool = False) -> None:
         if name in ("modules.json", "model.safetensors.index.json"):
             continue
         if not isinstance(config, dict):
-            raise DamagedFolder(f"has a {place} that holds no settings: restore the file.")
+            raise DamagedFolder(f"has a {place} without settings: restore the file.")
         if not code:
             _require_names(place, config)
         _require_numbers(place, config)
@@ -105,18 +105,18 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
 def _require_names(place: str, config: dict[str, Any]) -> None:
     if PurePosixPath(place).name == "adapter_config.json":
         raise DamagedFolder(
-            "is an adapter, which reads the model that its adapter_config.json names: merge it "
-            "into that model and give the folder of the whole."
+            "is an adapter, which needs the model that its adapter_config.json names: merge it "
+            "into that model and use the merged model's folder."
         )
     for key, value in _items(config):
         if key == "quantization_config" and value:
             raise DamagedFolder(
-                "has quantised weights, which need a package of their own: use a copy in floating "
+                "has quantized weights, which PosLens does not support: use a copy in floating "
                 "point."
             )
         if key in ("transformers_weights", "tokenizer_name_or_path") and value is not None:
             raise DamagedFolder(
-                f"names other files to read in {place} ({key}): remove that setting."
+                f"refers to other files in {place} ({key}): remove that setting."
             )
         if key.endswith(("attn_implementation", "experts_implementation")) and not (
             isinstance(value, dict)
@@ -156,8 +156,8 @@ def _unknown(place: str, value: object) -> str:
 def _require_module(kind: str, place: str, contents: Contents) -> None:
     if not is_module(kind):
         raise DamagedFolder(
-            f"has a module {kind[:80]!a}, which is none that PosLens reads: use a transformer "
-            "with pooling, dense and normalising layers of sentence-transformers."
+            f"has a module {kind[:80]!a}, which PosLens does not support: use a transformer with "
+            "the pooling, dense and normalizing layers of sentence-transformers."
         )
     last = kind.rpartition(".")[2]
     if last in TRANSFORMERS:
@@ -168,8 +168,8 @@ def _require_module(kind: str, place: str, contents: Contents) -> None:
         sizes = [config.get("out_features"), config.get("in_features")]
         if sizes not in [tensor["shape"] for tensor in tensors]:
             raise DamagedFolder(
-                f"has a dense layer in {place or 'its folder'} whose weights are not of the size "
-                "that its config.json says: restore both files."
+                f"has a dense layer in {place or 'its folder'} whose weights don't have the size "
+                "in its config.json: restore both files."
             )
     for key, value in config.items():
         sized = key in ("dimension", "embedding_dimension", "word_embedding_dimension")
@@ -182,8 +182,8 @@ def _require_safetensors(contents: Contents) -> None:
     for place in contents.pickles:
         if "/" in place or not contents.weights:
             raise DamagedFolder(
-                f"has its weights only as a pickle ({place}), which can run any code: convert them "
-                "to safetensors first."
+                f"has only pickled weights ({place}), which can run any code: convert them to "
+                "safetensors first."
             )
 
 
@@ -199,16 +199,16 @@ def _require_numbers(place: str, config: dict[str, Any]) -> None:
         most = next((limit for name, limit in MOST if name.search(key)), MOST_OF_ALL)
         if abs(value) > most:
             raise DamagedFolder(
-                f"says {key[:40]!a} {value if abs(value) < 10**15 else 'beyond all bounds'} "
-                f"in {place}; no model that PosLens reads has more than {most}: restore the file."
+                f"has {key[:40]!a} {value if abs(value) < 10**15 else 'beyond all bounds'} in "
+                f"{place}, but PosLens allows at most {most}: restore the file."
             )
 
 
 def _require_whole(place: str, key: str, value: object, most: int) -> None:
     if type(value) is not int or not 1 <= value <= most:
         raise DamagedFolder(
-            f"has {key} {ascii(value)[:40]} in {place or 'its folder'}, which is no whole number "
-            f"from 1 to {most}: correct it."
+            f"has {key} {ascii(value)[:40]} in {place or 'its folder'}, which is not a whole "
+            f"number from 1 to {most}: correct it."
         )
 
 
@@ -230,14 +230,16 @@ def _require_settings(contents: Contents, code: bool) -> None:
         config = contents.config(place)
         kinds = config.get("architectures")
         if kinds is not None and not (isinstance(kinds, list) and all_texts(kinds)):
-            raise DamagedFolder(f"has architectures in {place} that are no list of names: {_MEND}")
+            raise DamagedFolder(
+                f"has architectures in {place} that are not a list of names: {_MEND}"
+            )
         kind = config.get("model_type")
         if kind is not None and not isinstance(kind, str):
-            raise DamagedFolder(f"has a model_type in {place} that is no name: {_MEND}")
+            raise DamagedFolder(f"has a model_type in {place} that is not a name: {_MEND}")
         if kind is not None and not code and kind not in COMMON and kind not in text_models():
             raise DamagedFolder(
-                f"is a {kind[:40]!a} model by its {place}, which transformers does not know "
-                "as one that reads text alone: use a text model."
+                f"is of type {kind[:40]!a} according to its {place}, which is not a text model of "
+                "transformers: use a text model."
             )
 
 
@@ -258,7 +260,7 @@ def _require_prompts(place: str, config: dict[str, Any]) -> None:
         isinstance(prompts, dict)
         and all(text is None or isinstance(text, str) for text in prompts.values())
     ):
-        raise DamagedFolder(f"has prompts in {place} that are no strings: {_MEND}")
+        raise DamagedFolder(f"has prompts in {place} that are not strings: {_MEND}")
     for key in ("default_prompt_name", "similarity_fn_name", "model_type"):
         _require_type(place, config, key, (str,), "a name")
 
@@ -272,13 +274,13 @@ def _require_reading(place: str, config: dict[str, Any], code: bool) -> None:
     for key in arguments.split():
         given = config.get(key, {})
         if not isinstance(given, dict):
-            raise DamagedFolder(f"has {key} in {place} that are no settings: {_MEND}")
+            raise DamagedFolder(f"has {key} in {place} that are not settings: {_MEND}")
         if not code and (others := sorted(set(given) - LOADING)):
             raise DamagedFolder(_unknown(place, others[0]))
     modalities = config.get("modality_config", {})
     tables: list[Any] = list(modalities.values()) if isinstance(modalities, dict) else [None]
     if not all(isinstance(table, dict) for table in tables):
-        raise DamagedFolder(f"has a modality_config in {place} that is no table: {_MEND}")
+        raise DamagedFolder(f"has a modality_config in {place} that is not a table: {_MEND}")
     for each in tables:
         if not code and each.get("method") not in ("forward", "get_text_features"):
             raise DamagedFolder(_unknown(place, each.get("method")))

@@ -74,7 +74,7 @@ def remember(model: Any) -> RetrieverSpec:
     title = re.sub(r"[^\w.-]", "", kind.__name__, flags=re.ASCII)[:60] or "object"
     if not callable(getattr(model, "encode", None)):
         raise UserError(
-            f"An object of type {kind.__name__} is no model: give a preset, a Hugging Face id, a "
+            f"An object of type {kind.__name__} is not a model: use a preset, a Hugging Face id, a "
             "folder, a SentenceTransformer or an object with encode(list of texts)."
         )
     similarity = getattr(model, "similarity_fn_name", None) or "cosine"
@@ -97,7 +97,7 @@ def remember(model: Any) -> RetrieverSpec:
         family="object",
         source=source,
         similarity=similarity,
-        note="An object of a program.",
+        note="A Python object with an encode method.",
     )
 
 
@@ -122,7 +122,7 @@ def _alive(name: str) -> Any:
     model = _known[name][0]() if name in _known else None
     if model is None:
         raise Unavailable(
-            f"{name} was an object of a program and is not in memory any more: make it again."
+            f"{name} was a Python object that is no longer in memory: create it again."
         )
     return model
 
@@ -139,15 +139,15 @@ def _encoded(name: str, model: Any, texts: Sequence[str], width: int | None = No
         raise
     except Exception as error:
         raise Unavailable(
-            f"{name}'s encode fails on a list of texts ({type(error).__name__}): call it by itself "
-            "to see why."
+            f"{name}'s encode fails on a list of texts ({type(error).__name__}): call it directly "
+            "to see the error."
         ) from error
     try:
         values = _numbers(given)
     except (TypeError, ValueError, OverflowError) as error:
         raise Unavailable(
-            f"{name}'s encode gives {type(given).__name__}, which is no array of numbers: let it "
-            "give one vector of one length for each text."
+            f"{name}'s encode returns {type(given).__name__}, which is not an array of numbers: it "
+            "must return one vector per text, all of the same length."
         ) from error
     expected = f"[{len(texts)}, {width or 'dimensions'}]"
     shape = f"[{', '.join(map(str, values.shape))}]"
@@ -157,13 +157,13 @@ def _encoded(name: str, model: Any, texts: Sequence[str], width: int | None = No
         or values.shape[1] != (width or values.shape[1])
     ):
         raise Unavailable(
-            f"{name}'s encode gives an array of shape {shape} for {counted(len(texts), 'text')}: "
-            f"let it give one of shape {expected}."
+            f"{name}'s encode returns an array of shape {shape} for {counted(len(texts), 'text')}: "
+            f"it must return shape {expected}."
         )
     if not values.shape[1]:
-        raise Unavailable(f"{name}'s encode gives vectors without a number: shape {shape}.")
+        raise Unavailable(f"{name}'s encode returns empty vectors: shape {shape}.")
     if not np.isfinite(values).all():
-        raise UserError(f"{name}'s encode gives a vector of a text that is not finite.")
+        raise UserError(f"{name}'s encode returns a vector that is not finite.")
     return values
 
 
@@ -200,8 +200,8 @@ FAMILY = register(
         search="vectors",
         load=_load,
         has_weights=False,
-        why_not="an object with encode gives vectors of texts and nothing of how they come about, "
-        "so that there are no gradients, layers or term weights",
+        why_not="an object with encode returns only vectors of texts, so there are no gradients, "
+        "layers or term weights",
         probe=_probe,
     )
 )

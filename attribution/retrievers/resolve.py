@@ -50,9 +50,9 @@ def register_folder(name: str, folder: Path) -> RetrieverSpec:
     """Register a local folder under a name. Only the person who starts the program can do this;
     browsers select names."""
     if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder: give the folder that holds the model's files.")
+        raise UserError(f"{folder} is not a folder: use the folder with the model's files.")
     if name in presets() or (name in _registered and _registered[name].remote):
-        raise UserError(f"{name} is the name of another model: give the folder its own.")
+        raise UserError(f"{name} is already the name of another model: use another name.")
     contents_of(name, folder)
     spec = RetrieverSpec(
         name=name,
@@ -74,7 +74,7 @@ def register_endpoint(value: str) -> RetrieverSpec:
     """
     address = endpoint_address.parse(value)
     if address.name in presets() or not _registered.get(address.name, address.spec).remote:
-        raise UserError(f"{address.name} is the name of another model: give the endpoint its own.")
+        raise UserError(f"{address.name} is already the name of another model: use another name.")
     endpoint_address.key_of(address)
     endpoint_address.remember(address)
     _registered[address.name] = address.spec
@@ -156,7 +156,7 @@ def resolve(name: str) -> RetrieverSpec:
     if separator and (_known(base) or _HUB_ID.fullmatch(base)):
         if _REVISION.fullmatch(pooling):
             raise UserError(
-                f"A revision cannot be chosen by name: leave out @{pooling} behind {base}."
+                f"PosLens can't select a revision by name: remove @{pooling} after {base}."
             )
         if _NUMBER.fullmatch(pooling):
             return with_strength(resolve(base), float(pooling))
@@ -182,14 +182,14 @@ def resolve(name: str) -> RetrieverSpec:
         return registered
     here = [known_name for known_name, spec in known().items() if spec.source[:4] != "hub:"]
     raise UserError(
-        f"There is no retriever named {name[:80]!r}: choose one of {', '.join(here)} or another of "
-        "`python -m dashboard models`, or give a Hugging Face id such as organisation/model."
+        f"There is no retriever {name[:80]!r}: choose from {', '.join(here)} or the other presets "
+        "(`python -m dashboard models`), or use a Hugging Face id such as organization/model."
     )
 
 
 def _as_configured(name: str) -> RetrieverSpec:
     if CONFIGURED in name.split("@") or calibration.split(name) is not None:
-        raise UserError(f"@{CONFIGURED} follows a model's name once and before @calibrated.")
+        raise UserError(f"Write @{CONFIGURED} only once, and before @calibrated.")
     spec = resolve(name)
     if installed(spec):
         return with_configured_limit(spec, configured_limit(spec))
@@ -271,7 +271,7 @@ def _locate(name: str, source: str, code: bool) -> ModelFiles:
     kind, _, rest = source.partition(":")
     if kind == "builtin":
         if source.startswith(STEMMED) and find_spec(STEMMER) is None:
-            raise UserError(f"{name} needs the Polish stemmer: pip install {STEMMER}.")
+            raise UserError(f"{name} needs the Polish stemmer: run `pip install {STEMMER}`.")
         return ModelFiles(BM25)
     if kind == "cache":
         raise weights_absent(name)

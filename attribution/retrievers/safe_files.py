@@ -74,7 +74,7 @@ def parse_json(content: bytes, name: str) -> Any:
         return json.loads(content.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise DamagedFolder(
-            f"could not be loaded, as {shown(name)} is damaged ({type(error).__name__}): restore "
+            f"could not be loaded: {shown(name)} is damaged ({type(error).__name__}). Restore "
             "the file."
         ) from error
 
@@ -105,7 +105,7 @@ def require_shallow(content: bytes, name: str) -> None:
             return  # does not close: no JSON, which the parser says
         brackets = shorter
     if brackets:
-        raise DamagedFolder(f"has {shown(name)} nested deeper than any model: restore the file.")
+        raise DamagedFolder(f"has {shown(name)} with too deep nesting: restore the file.")
 
 
 def header(path: Path) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def header(path: Path) -> dict[str, Any]:
         DamagedFolder: the file is cut off, or no safetensors file.
     """
     damaged = DamagedFolder(
-        f"could not be loaded, as {shown(path.name)} is cut off or no safetensors file: restore "
+        f"could not be loaded: {shown(path.name)} is truncated or not a safetensors file. Restore "
         "the file."
     )
     try:
@@ -144,7 +144,7 @@ def shown(name: str) -> str:
 
 
 def irregular(name: str) -> str:
-    return f"has {shown(name)} in its folder, which is no regular file: put the file there."
+    return f"has {shown(name)} in its folder, which is not a regular file: restore the file."
 
 
 def too_large(name: str, limit: int) -> str:

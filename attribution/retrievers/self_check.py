@@ -46,13 +46,13 @@ class SelfCheck:
     def sentence(self) -> str:
         """One line for the page."""
         checked = self.library
-        words = f"{checked.compared} as in {checked.library} to {checked.distance:.0e}"
+        words = f"{checked.compared} equal to {checked.library} within {checked.distance:.0e}"
         if self.completeness is not None:
             words += (
-                f"; linearised, the score moves by {self.forward:.0e} and the shares miss it by "
-                f"{self.completeness:.0e} of their sum"
+                f"; linearizing changes the score by {self.forward:.0e}, and the completeness "
+                f"error is {self.completeness:.0e} of the sum of absolute shares"
             )
-        return f"Checked on loading: {words}."
+        return f"Checked when loaded: {words}."
 
 
 def check_retriever(retriever: Retriever) -> SelfCheck:
@@ -73,8 +73,8 @@ def check_retriever(retriever: Retriever) -> SelfCheck:
         # differ.
         logging.getLogger(__name__).info("%s fails on a text", retriever.name, exc_info=True)
         raise UserError(
-            f"{retriever.name} fails on a plain text ({type(error).__name__}): its configuration "
-            "and tokenizer do not fit its weights, so restore its files."
+            f"{retriever.name} fails on a plain text ({type(error).__name__}), so its "
+            "configuration and tokenizer don't match its weights: restore its files."
         ) from error
 
 
@@ -97,10 +97,10 @@ def require_library_embedding(retriever: Retriever) -> LibraryCheck:
     embedding = library.compared == "embedding"
     if not math.isfinite(library.distance):
         raise UserError(
-            f"{retriever.name} {'embeds' if embedding else 'scores'} a plain text as numbers that "
-            "are not finite: "
+            f"{retriever.name} {'embeds' if embedding else 'scores'} a plain text, and the result "
+            "is not finite: "
             + (
-                "float16 is too narrow for it, set POSLENS_PRECISION to bfloat16 or float32."
+                "set POSLENS_PRECISION to bfloat16 or float32 instead of float16."
                 if retriever.precision == "float16"
                 else "check its weights."
             )
@@ -108,8 +108,8 @@ def require_library_embedding(retriever: Retriever) -> LibraryCheck:
     if library.distance > tolerance(retriever):
         raise UserError(
             f"{retriever.name} {'embeds the same text' if embedding else 'scores the same pair'} "
-            f"differently here than {library.library} does (by {library.distance:.1%}): its "
-            "modules do more than PosLens follows."
+            f"differently in PosLens than in {library.library} (by {library.distance:.1%}): "
+            "PosLens does not support its modules."
         )
     return library
 
@@ -127,7 +127,7 @@ def _linearised(retriever: Retriever, checked: SelfCheck) -> SelfCheck:
     forward = abs(result.score - score)
     unfit = checked.unfit
     if forward > tolerance(retriever) * max(1.0, abs(score)):
-        unfit = {**unfit, method.name: f"linearising moves its score by {forward:.2g}"}
+        unfit = {**unfit, method.name: f"linearizing changes its score by {forward:.2g}"}
     missed = abs(result.completeness_error) / parts
     return replace(checked, forward=forward, completeness=missed, unfit=unfit)
 

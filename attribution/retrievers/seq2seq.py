@@ -85,8 +85,8 @@ def _only_token(name: str, tokenizer: Any, word: str) -> int:
     ids = tokenizer(word, add_special_tokens=False)["input_ids"]
     if len(ids) != 1 or ids[0] == tokenizer.unk_token_id:
         raise UserError(
-            f"{name} has no single token {word!r} to answer with: name its two words for relevant "
-            'and not relevant in its config.json, as in "answers": ["true", "false"].'
+            f"{name}'s answer {word!r} is not a single token: set its words for relevant and not "
+            'relevant in its config.json, as in "answers": ["true", "false"].'
         )
     return int(ids[0])
 
@@ -147,8 +147,8 @@ class Seq2SeqRetriever(CrossEncoderRetriever):
             inside = [i for i in order if (sides[i] or [""])[0] == "document"]
             if over >= len(inside):
                 raise UserError(
-                    f"The query leaves no room for a document in the {self.max_length} tokens that "
-                    f"{self.name} reads: shorten it."
+                    f"The query leaves no room for a document within the context limit of "
+                    f"{self.name}, {self.max_length} tokens: shorten the query."
                 )
             cut = set(inside[-over:])
             order = [i for i in order if i not in cut]

@@ -64,8 +64,8 @@ class SparseRetriever(DenseRetriever):
             and str(model.similarity_fn_name) == "dot"
         ):
             raise UserError(
-                f"{spec.name} is no SPLADE model of one encoder with max pooling and dot product: "
-                "use one that is, or a dense model."
+                f"{spec.name} is not a SPLADE model with one encoder, max pooling and dot product: "
+                "use such a model, or a dense model."
             )
         super().__init__(model, spec, precision)
         # In evaluation mode its in-place logarithm overwrites what the gradient needs.

@@ -252,9 +252,9 @@ def with_strength(spec: RetrieverSpec, strength: float) -> RetrieverSpec:
         UserError: the model has no adapter, or the strength is not in [0, 1].
     """
     if not spec.source.startswith("adapter:"):
-        raise UserError(f"{spec.name} has no adapter to scale: leave out @{strength:g}.")
+        raise UserError(f"{spec.name} has no adapter to scale: remove @{strength:g}.")
     if not 0 <= strength <= 1:
-        raise UserError(f"{spec.name} can be scaled by 0 to 1, not by {strength:g}.")
+        raise UserError(f"The strength of {spec.name} must be 0 to 1, not {strength:g}.")
     scale = rounded(strength)
     if scale == 1:
         return spec
@@ -271,11 +271,11 @@ def with_pooling(spec: RetrieverSpec, pooling: str) -> RetrieverSpec:
     short = {full: key for key, full in POOLINGS.items()}.get(pooling, pooling)
     if short not in POOLINGS:
         raise UserError(
-            f"There is no pooling {pooling[:40]!r} to put behind {spec.name}@: choose one of "
+            f"There is no pooling {pooling[:40]!r} for {spec.name}: choose from "
             f"{', '.join(POOLINGS)}."
         )
     if spec.family != "dense":
-        raise UserError(f"{spec.name} has no pooling to replace: leave out @{short}.")
+        raise UserError(f"{spec.name} has no pooling to replace: remove @{short}.")
     if POOLINGS[short] == spec.pooling:
         return spec
     note = f"Pooling changed from the model's own: {short}."
@@ -295,7 +295,7 @@ def with_configured_limit(spec: RetrieverSpec, limit: int | None) -> RetrieverSp
     """
     if limit is None:
         raise UserError(
-            f"{spec.name} has no configuration that truncates texts: leave out @{CONFIGURED}."
+            f"{spec.name} has no configuration that truncates texts: remove @{CONFIGURED}."
         )
     if spec.max_length in (None, limit):
         return spec
@@ -314,11 +314,11 @@ def with_calibration(spec: RetrieverSpec, calibration: Calibration) -> Retriever
     suffix = calibration.suffix
     if spec.family != "dense":
         raise UserError(
-            f"{spec.name} is no dense model, so its attention is not calibrated: leave out "
+            f"{spec.name} is not a dense model, so its attention can't be calibrated: remove "
             f"{suffix}."
         )
     if spec.calibration is not None:
-        raise UserError(f"{spec.name} is calibrated already: leave out the second {suffix}.")
+        raise UserError(f"{spec.name} is already calibrated: remove the second {suffix}.")
     words = calibration.words
     note = f"Attention calibrated: {words}."
     return _variant(spec, suffix, f"attention calibrated ({words})", note, calibration=calibration)

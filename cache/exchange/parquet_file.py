@@ -216,8 +216,8 @@ def opened(stream: BinaryIO, name: str) -> Iterator[Sealed]:
         file = pq.ParquetFile(pa.PythonFile(stream, mode="r"), page_checksum_verification=True)
         metadata = file.metadata.metadata or {}
         foreign = UserError(
-            f"{name} holds no results that PosLens wrote: give a file made by `cache export` or "
-            "by the Storage page."
+            f"{name} is not a file that PosLens exported: use a file from `cache export` or the "
+            "Storage page."
         )
         if _SAYS not in metadata or _SEAL not in metadata:
             raise foreign

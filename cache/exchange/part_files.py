@@ -61,7 +61,7 @@ class PartFolder:
                 self._fs, self._root = fs.LocalFileSystem(), str(Path(folder).absolute())
         except (pa.ArrowException, OSError, ValueError) as error:
             raise UserError(
-                f"{folder} cannot hold parts: give a folder, or an address such as "
+                f"{folder} can't be used for parts: use a folder, or an address such as "
                 "s3://bucket/folder."
             ) from error
 
@@ -134,10 +134,10 @@ def _explained(name: str) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException) as error:
-        reason = getattr(error, "strerror", None) or "no answer"
+        reason = getattr(error, "strerror", None) or "no response"
         raise UserError(
-            f"The folder of parts {name} cannot be used ({reason}): check that it is there, its "
-            "rights and its space."
+            f"The folder of parts {name} can't be used ({reason}): check its path, permissions and "
+            "free space."
         ) from error
 
 
@@ -236,7 +236,7 @@ def _read(data: bytes, name: str, reader: Reader) -> _Part:
     with opened(io.BytesIO(data), name) as sealed:
         batches = [(source, rows) for source, rows in sealed.batches() if rows.num_rows]
     if not batches:
-        raise UserError(f"{name} holds no results: delete it.")
+        raise UserError(f"{name} contains no results: delete it.")
     for source, _ in batches:
         if not name.startswith(folder_of(source.model, source.method)):
             raise UserError(f"{name} is in another model's folder: move it back.")
@@ -327,12 +327,12 @@ def verify(place: PartFolder, report: Report = lambda done, total: None) -> tupl
             data = place.read(name) or b""
             answer = manifest.get(name)
             if answer is not None and answer.get("sha256") != hashlib.sha256(data).hexdigest():
-                problems.append(f"{name} is not what the manifest says: publish it again.")
+                problems.append(f"{name} differs from its entry in the manifest: publish it again.")
                 continue
             try:
                 rows = _read(data, name, reader).rows
                 if f"/{part_name(rows)}{_SUFFIX}" not in f"/{name}":
-                    problems.append(f"{name} holds other pairs than its name says.")
+                    problems.append(f"{name} contains other pairs than its name states.")
             except UserError as error:
                 problems.append(str(error))
     report(len(names), len(names))

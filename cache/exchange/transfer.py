@@ -58,11 +58,11 @@ class Taken:
         duplicates = self.rows - self.added - self.conflicts - self.rejected
         text = f"{self.added:,} of {self.rows:,} rows are new and were added"
         if duplicates:
-            text += f", {duplicates:,} were there already"
+            text += f", {duplicates:,} were already stored"
         if self.conflicts:
             text += (
-                f", {self.conflicts:,} were left out: the cache holds another text under the same "
-                "data set and pair"
+                f", {self.conflicts:,} were skipped: the cache has other texts under the same data "
+                "set and pair id"
             )
         if self.rejected:
             text += f", {self.rejected:,} were rejected: they are not valid results of their kind"
@@ -111,14 +111,14 @@ def export(
         for file in files:
             for source, rows in rows_of(store, file, datasets):
                 if should_stop():
-                    raise Stopped("Stopped as asked; no file was written.")
+                    raise Stopped("Stopped. No file was written.")
                 writer.write(source, rows)
                 report(min(writer.rows, total), total)
         if not writer.rows:
             raise UserError(
-                f"Nothing is stored here of the data set {' or '.join(datasets)}: choose another."
+                f"The cache has no results of the data set {' or '.join(datasets)}: choose another."
                 if datasets
-                else "Nothing is stored that could be exported."
+                else "The cache has no results to export."
             )
     return writer.rows
 
@@ -166,7 +166,7 @@ def take_stream(
     with opened(stream, name) as sealed:
         for source, rows in sealed.batches():
             if should_stop():
-                raise Stopped("Stopped as asked; what was added stays.")
+                raise Stopped("Stopped. The results that were added are kept.")
             require_whole(rows, name)
             some = None if fits is None else fits[taken.rows : taken.rows + rows.num_rows]
             taken += take(store, source, rows, fits=some)
@@ -201,11 +201,11 @@ def merge(
             written.
     """
     if store.root.resolve() == other.root.resolve():
-        raise UserError("That is this cache itself: name another one.")
+        raise UserError("This is the current cache: use the folder of another one.")
     files = listing(other)
     if not files:
         raise UserError(
-            f"{other.root} holds no cache: give the folder `cache` of another POSLENS_HOME."
+            f"{other.root} is not a cache: use the folder `cache` of another POSLENS_HOME."
         )
     taken, total = Taken(), sum(file.results + file.failed for file in files)
     for file in files:

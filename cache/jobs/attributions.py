@@ -135,7 +135,7 @@ def shard(pairs: Sequence[TextPair], number: int, of: int) -> list[TextPair]:
         UserError: there is no such shard.
     """
     if not 1 <= number <= of:
-        raise UserError(f"There is no shard {number} of {of}: count from 1 to {of}.")
+        raise UserError(f"There is no shard {number} of {of}: use a number from 1 to {of}.")
     number_of: dict[str, int] = {}
 
     def of_document(text: str) -> int:

@@ -158,11 +158,11 @@ def _explained(folder: Path) -> Iterator[None]:
         yield
     except Timeout as error:
         raise UserError(
-            f"The claims in {folder.name} are locked by a job that does not go on: end it and "
-            "start again."
+            f"The claims in {folder.name} are locked by a process that is stuck: end that process "
+            "and start again."
         ) from error
     except OSError as error:
         raise UserError(
-            f"The cache could not be used ({os.strerror(error.errno or 0)}): check the rights, the "
-            "space and the kind of its folder, or set POSLENS_HOME to another."
+            f"The cache can't be used ({os.strerror(error.errno or 0)}): check the permissions, "
+            "free space and the file system of its folder, or set POSLENS_HOME to another folder."
         ) from error

@@ -85,7 +85,9 @@ class _Worker:
                 torch.set_num_threads(1)  # one worker per core
             retriever = load(self._spec, self._device, self._precision)
             if reason := check_retriever(retriever).unfit.get(self._method.name, ""):
-                raise UserError(f"{self._method.name} does not fit {self._spec.name}: {reason}")
+                raise UserError(
+                    f"{self._method.name} does not work with {self._spec.name}: {reason}"
+                )
             self._retriever = retriever
         return self._retriever
 
@@ -203,7 +205,7 @@ class RayExecutor:
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise UserError(
                 f"Ray could not be reached ({str(error).splitlines()[0][:200]}): check --address, "
-                "or leave it out to use this machine."
+                "or remove it to use this machine."
             ) from error
         try:
             self._start()
@@ -350,7 +352,7 @@ class RayExecutor:
         there = gpus or int(resources.get("CPU", 0))
         if count > there:
             kind = "GPUs" if gpus else "cores"
-            raise UserError(f"There are {there} {kind} for {count} workers: ask for fewer.")
+            raise UserError(f"There are only {there} {kind} for {count} workers: use fewer.")
         actor = ray.remote(
             num_cpus=1, num_gpus=1 if gpus else 0, max_restarts=-1, max_task_retries=0
         )(_Worker)
@@ -365,9 +367,8 @@ class RayExecutor:
     def _accept(self, loaded: _Loaded) -> None:
         if loaded.fingerprint != self._fingerprint:
             raise UserError(
-                f"A worker has other files of {self._spec.name} than this machine, or would "
-                "compute in another precision: copy the same files to every machine and set "
-                "POSLENS_PRECISION."
+                f"A worker has different files of {self._spec.name}, or would compute in another "
+                "precision: copy the same files to every machine and set POSLENS_PRECISION."
             )
         self._loaded = loaded
 

@@ -73,7 +73,7 @@ class Shipped:
     def _refuse(self, file: ShippedFile, reason: UserError) -> None:
         if file.name not in self._refused:
             self._refused.add(file.name)
-            _LOG.warning("%s, which ships with PosLens, is left out: %s", file.name, reason)
+            _LOG.warning("Included results skipped, %s: %s", file.name, reason)
 
     def _unpack(self, file: ShippedFile, folder: Path) -> None:
         """Unpack into a temporary folder, which is renamed to `folder` once complete."""
@@ -130,5 +130,5 @@ def _content(source: Path, file: ShippedFile) -> bytes:
     except OSError as error:
         raise UserError(f"It cannot be read ({error.strerror}).") from error
     if hashlib.sha256(data).hexdigest() != file.sha256:
-        raise UserError("It is damaged: get PosLens anew.")
+        raise UserError("It is damaged: reinstall PosLens.")
     return data

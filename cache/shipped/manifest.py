@@ -55,7 +55,7 @@ def shipped_files(folder: Path = FOLDER) -> tuple[ShippedFile, ...]:
             ShippedFile(**{**entry, "datasets": tuple(entry["datasets"])}) for entry in listed
         )
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        _LOG.warning("The list of results that ship is damaged; PosLens does without them.")
+        _LOG.warning("The list of included results is damaged, so PosLens does not use them.")
         return ()
 
 

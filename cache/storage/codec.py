@@ -128,7 +128,7 @@ def encode(
     if len(raw) > MAX_RAW:
         raise UserError(
             f"The result of pair {pair.pair_id[:80]} has {len(raw) >> 20} MiB, more than the "
-            f"{MAX_RAW >> 20} MiB that are kept of one: leave the matrix out, or shorten the texts."
+            f"limit of {MAX_RAW >> 20} MiB: compute it without the matrix, or shorten the texts."
         )
     return _sealed(len(raw), _CODEC.compress(raw, asbytes=True), identity_of(pair))
 

@@ -301,14 +301,14 @@ def _ours(db: sqlite3.Connection) -> bool:
     if application == APPLICATION:
         if version > VERSION:
             raise UserError(
-                "The cache could not be used, since a newer PosLens wrote it: update PosLens, or "
-                "set POSLENS_HOME to another folder."
+                "The cache can't be used, because a newer version of PosLens wrote it: update "
+                "PosLens, or set POSLENS_HOME to another folder."
             )
         if version < VERSION:
             raise UserError(
-                "The cache could not be used, since an older PosLens wrote it: write its results "
-                "to a file with that version's `cache export`, set POSLENS_HOME to another folder "
-                "and read the file with `cache import`."
+                "The cache can't be used, because an older version of PosLens wrote it: export its "
+                "results with that version's `cache export`, set POSLENS_HOME to another folder "
+                "and import the file with `cache import`."
             )
         return True
     if application or version or db.execute("SELECT 1 FROM sqlite_master").fetchone():
@@ -322,8 +322,8 @@ def _frozen(path: Path) -> Iterator[sqlite3.Connection | None]:
     log = path.with_name(path.name + "-wal")
     if log.is_file() and log.stat().st_size:
         raise UserError(
-            "The cache could not be used, since its folder cannot be written and its last changes "
-            "are still in a log: open it once where it can be written."
+            "The cache can't be used, because its folder is read-only and its last changes are "
+            "still in a log: open it once with write access."
         )
     db = _open(path, "ro", "&immutable=1")
     try:

@@ -284,7 +284,7 @@ def explained(path: Path) -> Iterator[None]:
         ):
             reason = f"{path.name} is damaged or not a cache file: move it away"
         elif "locked" in text:
-            reason = "another process holds it: wait for that to finish"
+            reason = "another process has locked it: wait until it finishes"
         else:
-            reason = "it cannot be read or written: check its rights, or set POSLENS_HOME"
-        raise UserError(f"The cache could not be used, since {reason}.") from error
+            reason = "it can't be read or written: check its permissions, or set POSLENS_HOME"
+        raise UserError(f"The cache can't be used, because {reason}.") from error

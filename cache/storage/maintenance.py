@@ -102,7 +102,7 @@ def _stored_file(path: Path) -> StoredFile | None:
     except UserError as error:
         return StoredFile(path, model, method, (), 0, 0, size, used, str(error))
     except _NONSENSE:
-        problem = f"{path.name} holds what no PosLens wrote: delete it."
+        problem = f"{path.name} was not written by PosLens: delete it."
         return StoredFile(path, model, Method(path.stem), (), 0, 0, size, used, problem)
 
 
@@ -118,8 +118,8 @@ def older_layouts(store: Files) -> str:
     if not names:
         return ""
     return (
-        f"{' and '.join(names)} in POSLENS_HOME: results of another layout, which are not read. "
-        "Export them with the version that wrote them (`cache export`) and import them here "
+        f"POSLENS_HOME has results in another layout ({' and '.join(names)}) that PosLens can't "
+        "read. Export them with the version that wrote them (`cache export`) and import them here "
         "(`cache import`), or delete the folder."
     )
 

@@ -52,9 +52,9 @@ def refuse_network_share(folder: Path) -> None:
     kind = _kind(str(folder.resolve()))
     if kind in _SHARED:
         raise UserError(
-            f"The cache could not be used, since its folder is a network share ({kind}): set "
-            "POSLENS_HOME to a local disk, and share results as Parquet parts, which any number "
-            "of hosts may write."
+            f"The cache can't be used, because its folder is on a network share ({kind}): set "
+            "POSLENS_HOME to a folder on a local disk, and share results as Parquet parts "
+            "(`precompute --parts`)."
         )
 
 

@@ -24,7 +24,7 @@ def section(compute: Compute, data: DataSet) -> None:
     cards = [passports.passport(compute, spec, data) for spec in specs]
     cards = [card for card in cards if any(part.numbers for part in card.parts)]
     if not cards:
-        st.info("No model has a passport on this data set yet: compute one on the tab Cards.")
+        st.info("No model has a passport for this data set yet: compute one on the tab Cards.")
         return
     left, right = st.columns(2)
     words = left.text_input("Filter by model or family", key="passport.filter").lower().split()

@@ -67,9 +67,9 @@ def first_page(name: str) -> FirstPage:
     if not marked:
         return FirstPage(
             "why",
-            f"{name} has {pairs}, but no evidence. Why takes the "
-            "sentence that scores highest alone; Explain, Curves and Audit need no evidence. "
-            "Relocation on Cause and position effects on Ranking need it.",
+            f"{name} has {pairs}, but no evidence. Why uses the sentence that scores highest on "
+            "its own as evidence; Explain, Curves and Audit need no evidence. Relocation on Cause "
+            "and position effects on Ranking need it.",
         )
     return FirstPage("why", f"{name} has {pairs}, {marked:,} with evidence.")
 
@@ -80,8 +80,8 @@ def _first_of_unjudged(name: str, data: DataSet, pairs: str) -> FirstPage:
     except UserError:  # a query with two documents, as in ColDeR
         return FirstPage(
             "explain",
-            f"{name} has {pairs}, but no judgments. Explain, Curves and Cause with its bias tests "
-            "need none; Why, Audit and Ranking do.",
+            f"{name} has {pairs}, but no corpus to search. Explain, Curves and Cause with its bias "
+            "tests work; Why, Audit and Ranking need a corpus.",
         )
     documents = counted(data.pairs.n_documents, "document")
     if not queries:

@@ -177,7 +177,7 @@ def _document(ranked: QueryRanking, wanted: Sequence[str], top: int) -> str:
         ]
     )
     if frame.empty:
-        st.caption("No document shares anything with the query.")
+        st.caption("No document has a term of the query.")
     else:
         row = chosen_row(
             frame,
@@ -213,11 +213,17 @@ def _own_choice(document: str) -> tuple[str, str]:
         url_state.put("document", str(st.session_state["why.document"]).strip())
 
     st.session_state["why.document"] = document
-    st.text_input("Document", key="why.document", on_change=take, help="Its id in the corpus.")
+    st.text_input(
+        "Document",
+        key="why.document",
+        on_change=take,
+        help="Id of the target document in the corpus. Select one in the ranking, or enter an id.",
+    )
     evidence = st.text_area(
         "Evidence",
         key="why.evidence",
-        placeholder="Default: the data set's evidence, or the sentence that scores highest alone",
+        placeholder="Default: the data set's evidence, or the sentence that scores highest on its "
+        "own",
         help="The passage of the document that answers the query, verbatim.",
     )
     return document, evidence.strip()

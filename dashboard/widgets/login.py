@@ -30,7 +30,9 @@ def entered() -> bool:
 
 def _ask() -> None:
     st.title("PosLens")
-    st.markdown("PosLens shows where a text retriever looks in a document.")
+    st.markdown(
+        "PosLens tests whether a text retriever overlooks evidence because of its position."
+    )
     st.button("Log in", on_click=st.login, type="primary", icon=":material/login:")
 
 

@@ -80,7 +80,7 @@ def agreed_to(spec: RetrieverSpec, jobs: Sequence[Job], of: Hashable, what: str)
 
 
 def confirmed(spec: RetrieverSpec, of: Hashable, what: str, sentence: Callable[[], str]) -> bool:
-    """Whether the user has confirmed sending the texts that `said` describes; if not, asks."""
+    """Whether the user has confirmed sending the texts that `sentence` describes; if not, asks."""
     key = f"send.{spec.name}.{hash(of)}"
     if key in st.session_state:
         return True

@@ -70,8 +70,8 @@ def with_out(command: Callable[P, R]) -> Callable[P, R]:
         chosen = formats[file.format]
         if kwargs["format"] not in (chosen, own.parameters["format"].default):
             raise UserError(
-                f"--out {file.path.name} and --format {kwargs['format']} ask for different "
-                "formats: leave out --format."
+                f"--out {file.path.name} and --format {kwargs['format']} request different "
+                "formats: remove --format."
             )
         kwargs["format"] = chosen
         with _written_to(file):

@@ -205,7 +205,7 @@ class _Browser:
         """
         # One lock for start, use and restart: rendering uses all cores by itself.
         if not self._lock.acquire(timeout=TIMEOUT_S):
-            raise UserError("The browser is busy with other pictures: try again, or export HTML.")
+            raise UserError("The browser is busy with other exports: try again, or export HTML.")
         try:
             for _ in range(2):
                 try:
@@ -219,12 +219,12 @@ class _Browser:
                 except TimeoutError as problem:
                     self._kill()
                     raise UserError(
-                        f"The browser gave no picture within {TIMEOUT_S:g} seconds: choose fewer "
+                        f"The browser returned no image within {TIMEOUT_S:g} seconds: choose fewer "
                         "or shorter documents, or export HTML."
                     ) from problem
         finally:
             self._lock.release()
-        raise UserError(f"The browser that draws pictures ends early: {_REMEDY}")
+        raise UserError(f"The browser that draws images stops unexpectedly: {_REMEDY}")
 
     def close(self) -> None:
         # If a thread is still rendering, the browser exits when this process's pipe to it closes.

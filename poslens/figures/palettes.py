@@ -87,7 +87,7 @@ class Style:
     def __post_init__(self) -> None:
         if self.palette not in PALETTES:
             raise UserError(
-                f"There is no palette {self.palette!r}: choose one of {', '.join(PALETTES)}."
+                f"There is no palette {self.palette!r}: choose from {', '.join(PALETTES)}."
             )
         if self.theme not in THEMES:
             raise UserError(f"There is no theme {self.theme!r}: choose light or dark.")
@@ -101,7 +101,7 @@ class Style:
         for name, (low, high) in limits.items():
             if not low <= getattr(self, name) <= high:
                 raise UserError(
-                    f"A figure's {name} must lie between {low} and {high}, not "
+                    f"A figure's {name} must be between {low} and {high}, not "
                     f"{getattr(self, name)}."
                 )
 

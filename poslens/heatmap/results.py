@@ -34,8 +34,8 @@ def panes(
     """
     if len(results) > MAX_COLUMNS:
         raise UserError(
-            f"A heatmap shows {MAX_COLUMNS} models at most, not {len(results)}: name fewer, or "
-            "take the numbers alone."
+            f"A heatmap shows at most {MAX_COLUMNS} models, not {len(results)}: use fewer models, "
+            "or export only the numbers."
         )
     drawn = []
     for number, (label, result) in enumerate(zip(labels(results), results, strict=True)):

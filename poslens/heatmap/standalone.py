@@ -130,9 +130,9 @@ def to_image(
         ValueError: see `payload`.
     """
     if not 240 <= width_px <= 4000:
-        raise UserError(f"A heatmap's width must lie between 240 and 4000 px, not {width_px}.")
+        raise UserError(f"A heatmap's width must be between 240 and 4000 px, not {width_px}.")
     if not 0.5 <= scale <= 8:
-        raise UserError(f"A picture's scale must lie between 0.5 and 8, not {scale}.")
+        raise UserError(f"An image's scale must be between 0.5 and 8, not {scale}.")
     from poslens.export.browser import MAX_PIXELS, in_page  # here: slow to import
 
     page = to_html(panes, view, provenance, theme, font_family, font_size)
@@ -165,12 +165,12 @@ def _font(family: str | None, size: float | None) -> dict[str, str]:
     if family is not None:
         if not _FONT.fullmatch(family):
             raise UserError(
-                "A font list may hold letters, digits, spaces, commas, hyphens and quotes only."
+                "A font list can only have letters, digits, spaces, commas, hyphens and quotes."
             )
         settings["font"] = family
     if size is not None:
         if not 4 <= size <= 72:
-            raise UserError(f"A font size must lie between 4 and 72 px, not {size}.")
+            raise UserError(f"A font size must be between 4 and 72 px, not {size}.")
         settings["size"] = f"{size}px"
     return settings
 

@@ -8,14 +8,16 @@ from poslens.commands.answers import Model
 
 CoreMethod = Annotated[str, "The method with the parameters that results are stored under."]
 Problem = Annotated[str, "Why the file cannot be read, in a sentence."]
-Rows = Annotated[int, "Results in the file or cache."]
-Added = Annotated[int, "Results that are new to the cache."]
-Conflicts = Annotated[int, "Results left out: the cache has another text under the same pair."]
-Rejected = Annotated[int, "Results left out: they are not valid results of their kind."]
-Freed = Annotated[int, "Space that is free again, in bytes."]
-Parts = Annotated[int, "Parts in the folder."]
-Damaged = Annotated[int, "Parts that are damaged."]
-Folder = Annotated[str, "The folder or address as it was given."]
+Rows = Annotated[int, "Number of results in the file or cache."]
+Added = Annotated[int, "Number of results that were added to the cache."]
+Conflicts = Annotated[
+    int, "Number of skipped results: the cache has other texts under the same pair id."
+]
+Rejected = Annotated[int, "Number of skipped results: they are not valid results of their kind."]
+Freed = Annotated[int, "Disk space that was freed, in bytes."]
+Parts = Annotated[int, "Number of parts in the folder."]
+Damaged = Annotated[int, "Number of damaged parts."]
+Folder = Annotated[str, "The folder or address, as specified."]
 
 
 class StoredAnswer(TypedDict):
@@ -24,10 +26,10 @@ class StoredAnswer(TypedDict):
     model: Model
     fingerprint: Annotated[str, "Fingerprint of the model, in hexadecimal."]
     method: CoreMethod
-    results: Annotated[int, "Results stored."]
-    failed: Annotated[int, "Pairs that gave no result."]
+    results: Annotated[int, "Number of stored results."]
+    failed: Annotated[int, "Number of failed pairs."]
     bytes: Annotated[int, "Size in bytes."]
-    last_used: Annotated[int, "When it was used last, in seconds since 1970."]
+    last_used: Annotated[int, "Time of the last use, in seconds since 1970."]
     problem: NotRequired[Problem]
 
 
@@ -64,7 +66,7 @@ class IngestAnswer(TypedDict):
 
     folder: Folder
     parts: Parts
-    new: Annotated[int, "Parts that the cache had not seen."]
+    new: Annotated[int, "Number of parts that were not ingested before."]
     added: Added
     conflicts: Conflicts
     rejected: Rejected
@@ -76,8 +78,10 @@ class VerifiedFile(TypedDict):
 
     model: Model
     method: CoreMethod
-    checked: NotRequired[Annotated[int, "Results that were read."]]
-    damaged: NotRequired[Annotated[list[str], "Ids of pairs whose results were damaged and went."]]
+    checked: NotRequired[Annotated[int, "Number of results that were read."]]
+    damaged: NotRequired[
+        Annotated[list[str], "Ids of pairs whose results were damaged, and were removed."]
+    ]
     problem: NotRequired[Problem]
 
 
@@ -100,5 +104,5 @@ class Compacted(TypedDict):
 class Deleted(TypedDict):
     """Files that were deleted."""
 
-    files: Annotated[int, "Files: one for each model and method."]
+    files: Annotated[int, "Number of deleted files, one for each model and method."]
     freed: Freed

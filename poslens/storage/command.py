@@ -42,12 +42,12 @@ app.add_typer(cache, name="cache")
 Of = Annotated[
     list[str] | None,
     typer.Option(
-        "--model", help="Name or fingerprint, see `cache list`; repeatable. All if left out."
+        "--model", help="Name or fingerprint, see `cache list`; repeatable. All by default."
     ),
 ]
-Under = Annotated[str, typer.Option("--method", help="A method's name. All if left out.")]
+Under = Annotated[str, typer.Option("--method", help="Name of a method. All by default.")]
 Format = Annotated[
-    LineFormat, typer.Option(help="json (an object on a line) or text (the same in words).")
+    LineFormat, typer.Option(help="json (one object per line) or text.")
 ]
 
 
@@ -61,7 +61,7 @@ def _store() -> Store:
 def _require_parts(folder: str, n: int) -> None:
     if not n:
         raise UserError(
-            f"{folder} holds no parts: name the folder or address that precompute --parts wrote to."
+            f"{folder} contains no parts: use the folder or address of `precompute --parts`."
         )
 
 
@@ -81,9 +81,9 @@ def _files(models: list[str] | None, method: str) -> list[StoredFile]:
         if not own:
             what = " ".join(filter(None, (name, method)))
             raise UserError(
-                f"The cache holds nothing of {what}: see `python -m dashboard cache list`."
+                f"The cache has no results of {what}: `python -m dashboard cache list` lists them."
                 if what
-                else "The cache is empty: nothing was computed or imported yet."
+                else "The cache is empty: compute or import results first."
             )
         selected += [file for file in own if file not in selected]
     return selected
@@ -135,7 +135,9 @@ def export(
     output: Annotated[Path, typer.Argument(help="Parquet file to write.")],
     model: Of = None,
     method: Under = "",
-    dataset: Annotated[str, typer.Option("--dataset", help="Of this data set alone.")] = "",
+    dataset: Annotated[
+        str, typer.Option("--dataset", help="Name of a data set. All by default.")
+    ] = "",
     format: Format = LineFormat.json,
 ) -> None:
     """Export results with their provenance to a Parquet file."""
@@ -146,7 +148,7 @@ def export(
     files = _files(model, method)
     for file in files:
         if file.problem:
-            print(f"{file.model.name} was left out: {file.problem}", file=sys.stderr)
+            print(f"Skipped {file.model.name}: {file.problem}", file=sys.stderr)
     whole = [file for file in files if not file.problem]
     with _progress("Exporting") as report:
         rows = export(
@@ -182,11 +184,11 @@ def import_(
 @cli_command
 @answers(Merged)
 def merge(
-    folder: Annotated[Path, typer.Argument(help="Another cache: the folder `cache` of its home.")],
+    folder: Annotated[Path, typer.Argument(help="The folder `cache` of another POSLENS_HOME.")],
     format: Format = LineFormat.json,
 ) -> None:
-    """Add the results that the cache lacks from another cache on this machine, which does not
-    change."""
+    """Add results of another cache on this machine that this cache lacks. The other cache does
+    not change."""
     from poslens.cache.exchange.transfer import merge
     from poslens.cache.storage.store import Store
 
@@ -294,7 +296,7 @@ def compact(model: Of = None, method: Under = "", format: Format = LineFormat.js
 def delete(
     model: Of = None,
     method: Under = "",
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without confirmation.")] = False,
     format: Format = LineFormat.json,
 ) -> None:
     """Delete stored results by model and method, after a confirmation."""
@@ -303,7 +305,7 @@ def delete(
 
     files = _files(model, method)
     if is_quiet() and not yes:
-        raise UserError("Nothing can be asked with --quiet: add --yes, or leave --quiet out.")
+        raise UserError("--quiet can't ask for confirmation: add --yes, or remove --quiet.")
     if not yes and not typer.confirm(f"Delete {summary(files)}?", err=True):
         print("Nothing was deleted.", file=sys.stderr)
         raise typer.Exit(1)

@@ -165,17 +165,17 @@ def start_verify(compute: Compute, files: Sequence[StoredFile]) -> Run:
 
             def report(done: int, _: int, before: int = before) -> None:
                 if run.stopping:
-                    raise Stopped("Stopped; what was checked is whole or was taken out.")
+                    raise Stopped("Stopped. Results that were checked are intact or were removed.")
                 step(before + done, max(total, before + done))
 
             verified = maintenance.verify(compute.store, file.model, file.method, report)
             checked, damaged = checked + verified.checked, damaged + len(verified.damaged)
         if damaged:
             return (
-                f"{damaged:,} of {checked:,} entries were damaged and taken out: the next run "
+                f"{damaged:,} of {checked:,} entries were damaged and were removed: the next run "
                 "computes them again."
             )
-        return f"All {checked:,} entries, results and failures, are whole."
+        return f"All {checked:,} entries, results and failures, are intact."
 
     return _start(compute, "Verifying", work)
 
@@ -205,7 +205,7 @@ def start_delete(compute: Compute, files: Sequence[StoredFile]) -> Run:
             step(done, len(files))
             freed += maintenance.drop_file(file)
         step(len(files), len(files))
-        return f"Deleted {text}; {size(freed)} are free again."
+        return f"Deleted {text}; {size(freed)} freed."
 
     return _start(compute, "Deleting", work)
 
@@ -231,7 +231,7 @@ def start_export(
         )
         exported = Exported(file_name(*parts, "results", fmt="parquet"), path, path.stat().st_size)
         exports.keep(exported)
-        return f"Exported {rows:,} rows, {size(exported.bytes)}: download them below."
+        return f"Exported {rows:,} rows, {size(exported.bytes)}. Download the file below."
 
     return _start(compute, "Exporting", work, exports)
 
@@ -258,13 +258,13 @@ def start_import(compute: Compute, name: str, data: bytes) -> Run:
 
 def _require_wanted(run: Run) -> None:
     if run.stopping:
-        raise Stopped("Stopped before the rest was done.")
+        raise Stopped("Stopped before all files were processed.")
 
 
 def _require(file: StoredFile, run: Run) -> None:
     _require_wanted(run)
     if file.problem:
-        raise UserError(f"{file.problem} Delete it, or leave it out.")
+        raise UserError(f"{file.problem} Delete it, or select other results.")
 
 
 # -- files for download ----------------------------------------------------------------------------

@@ -101,13 +101,13 @@ class CellRow:
     """One cell of the grid."""
 
     model: str = column("Name of the model.")
-    length: int = column("Tokens of the texts that were asked for.")
+    length: int = column("Requested length of the texts, in tokens.")
     depth: float = column("Position of the needle, in percent of the text.")
-    needles: int = column("Needles, and so texts, of the cell.")
+    needles: int = column("Number of needles in the cell; each has its own text.")
     accuracy: Estimate | None = column("Share of needles found, 0 to 1.")
     by_chance: float = column("Share found by chance.")
-    tokens: float = column("Mean tokens of the texts as they are.")
-    repeated: int = column("Texts that repeat sentences to be long enough.")
+    tokens: float = column("Mean length of the texts, in tokens.")
+    repeated: int = column("Number of texts that repeat sentences to be long enough.")
 
 
 @dataclass(frozen=True)
@@ -115,14 +115,15 @@ class LengthRow:
     """The mean over all depths of one length, or of all lengths."""
 
     model: str = column("Name of the model.")
-    limit: int | None = column("Tokens that the model reads at most; null if unlimited.")
-    length: str = column("Tokens of the texts, or all.")
-    needles: int = column("Needles, and so texts, of a cell.")
-    cells: int = column("Cells that are averaged.")
+    limit: int | None = column("Context limit of the model in tokens; null if unlimited.")
+    length: str = column("Length of the texts in tokens, or all.")
+    needles: int = column("Number of needles in a cell; each has its own text.")
+    cells: int = column("Number of cells that are averaged.")
     by_chance: float = column("Share found by chance.")
     accuracy: Estimate | None = column("Share of needles found, 0 to 1.")
     last_minus_first: Estimate | None = column(
-        "Accuracy in the last third of depths minus that in the first; null but for all lengths.",
+        "Accuracy in the last third of depths minus that in the first; only in the row for all "
+        "lengths.",
         form="+.3f",
     )
 
@@ -215,22 +216,23 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
             low=MIN_LENGTH,
             high=MAX_LENGTH,
             whole=True,
-            help="Tokens of the texts, with commas; lengths past a model's context limit are "
-            "left out.",
+            help="Text lengths in tokens, separated by commas. Lengths beyond a model's context "
+            "limit are skipped.",
         ),
         depths=Numbers(
             title="Depths",
             default=(0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100),
             low=0,
             high=100,
-            help="Positions of the needle in percent of the text, with commas.",
+            help="Positions of the needle in percent of the text, separated by commas.",
         ),
         needles=Integer(
             title="Needles",
             default=NEEDLES,
             low=MIN_NEEDLES,
             high=MAX_NEEDLES,
-            help="Needles, and so texts, of each length and depth: 2 to 100.",
+            help="Number of needles for each length and depth, 2 to 100. Each needle has its own "
+            "text.",
         ),
         seed=Integer(title="Seed", default=0, low=0, high=1 << 31, help="Seed of codes and texts."),
     )
@@ -287,8 +289,8 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
         read = tuple(length for length in settings.lengths if limit is None or length <= limit)
         if not read:
             raise UserError(
-                f"{model.spec.name} reads {limit:,} tokens, fewer than any length asked for: add a "
-                "shorter length."
+                f"The context limit of {model.spec.name}, {limit:,} tokens, is below all requested "
+                "lengths: add a shorter length."
             )
         return [
             Grid(

@@ -226,11 +226,11 @@ class Preferences(Study[PreferenceCorpus, PreferenceSubject, PreferenceSummary])
             default=DOCUMENTS,
             low=2,
             high=1000,
-            help="English documents of which to attribute an excerpt, with one query each.",
+            help="Number of English documents. An excerpt of each is attributed, for one query.",
         ),
         order_blind_only=Switch(
             title="Order-blind encoder only",
-            help="Measure no planted biases, which take seven eighths of the time.",
+            help="Skip the models with a planted bias, which take seven eighths of the time.",
         ),
     )
     models = (BASE,)

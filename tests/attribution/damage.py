@@ -74,7 +74,7 @@ VALUES: tuple[Any, ...] = (
     "../other",
     "/etc/passwd",
     "/dev/zero",
-    "organisation/model",
+    "organization/model",
     "cosine",
     "dot",
     "mean",

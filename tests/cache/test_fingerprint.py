@@ -135,7 +135,7 @@ def test_a_pickle_that_would_be_read_is_never_outside_the_fingerprint(
     (folder / "2_Dense" / "model.safetensors").unlink()
     torch.save(weights, folder / "2_Dense" / "pytorch_model.bin")
     spec = RetrieverSpec("mine", "mine", "dense", f"folder:{folder}")
-    with pytest.raises(UserError, match=r"only as a pickle \(2_Dense/pytorch_model.bin\)|size"):
+    with pytest.raises(UserError, match=r"only pickled weights \(2_Dense/pytorch_model.bin\)|size"):
         used_model(spec, "cpu", "float32")
 
 

@@ -276,7 +276,7 @@ def memory_runs_out(name: str) -> None:
     pair that exceeds it is refused in a sentence, and no memory of either remains in use. A model
     that exceeds it is refused in a sentence, too."""
     (spec,) = gpu_proof.named(folder(), [name])
-    with memory.limited(10_000), pytest.raises(UserError, match="does not fit into what is free"):
+    with memory.limited(10_000), pytest.raises(UserError, match="does not fit into the free"):
         load(spec, FIRST, "float32")
     retriever = load(spec, FIRST, "float32")
     batch = [*gpu_proof.PAIRS, *(TextPair(f"{n}", "fox", "tide " * n) for n in (1, 2))]

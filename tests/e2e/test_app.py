@@ -292,12 +292,12 @@ def test_export_figures_and_the_heatmap(app: App, visit: Visit, tmp_path: Path) 
     [
         ("/?dataset=nope", "There is no data set 'nope'"),
         ("/?pair=nope", "has no pair 'nope'"),
-        ("/?models=nope", "There is no retriever named 'nope'"),
+        ("/?models=nope", "There is no retriever 'nope'"),
         ("/?models=mpnet", "models fetch mpnet"),
-        ("/?text=Own+text&q=words&d=%E2%80%8B", "has no token that MiniLM reads as text"),
-        ("/?text=Own+text&q=%5BSEP%5D&d=words", "has no token that MiniLM reads as text"),
-        ("/curves?models=..%2F..%2Fetc", "There is no retriever named"),
-        ("/compare?a=MiniLM&b=nope", "There is no retriever named 'nope'"),
+        ("/?text=Own+text&q=words&d=%E2%80%8B", "MiniLM reads no word of the"),
+        ("/?text=Own+text&q=%5BSEP%5D&d=words", "MiniLM reads no word of the"),
+        ("/curves?models=..%2F..%2Fetc", "There is no retriever"),
+        ("/compare?a=MiniLM&b=nope", "There is no retriever 'nope'"),
     ],
 )
 def test_bad_addresses_get_one_sentence(app: App, go: Visit, address: str, sentence: str) -> None:

@@ -51,7 +51,7 @@ def test_plan_chunks_and_download_the_setting(run_app: App, visit: Visit) -> Non
     figure = page.get_by_role("figure", name="Unretrieved sentences by size of the index")
     expect(figure).to_be_visible()
     expect(page.get_by_text(re.compile("BM25: .* whole documents"))).to_be_visible()
-    expect(page.get_by_text("Left out late:8: BM25 cannot be chunked late")).to_be_visible()
+    expect(page.get_by_text("Left out late:8: BM25 does not support late chunks")).to_be_visible()
     expect(page.get_by_text("Setting for text splitters", exact=True)).to_be_visible()
     no_error(page)
     # A run's last tick draws the page anew, and would close what is opened before it.

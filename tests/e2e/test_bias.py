@@ -22,7 +22,7 @@ def test_run_the_tests_click_a_bar_and_open_a_pair(run_app: App, visit: Visit) -
     expect(button).to_have_count(0)
     expect(page.get_by_text(re.compile("48 of 48 results"))).to_be_visible()
     expect(page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
-    expect(page.get_by_text("this model does not see the difference")).to_be_visible()
+    expect(page.get_by_text("the model ignores the difference")).to_be_visible()
     figure = page.get_by_role("figure", name="Bias tests by test and model")
     bars = figure.locator(".bars .point path")
     expect(bars).to_have_count(4)
@@ -37,7 +37,7 @@ def test_run_the_tests_click_a_bar_and_open_a_pair(run_app: App, visit: Visit) -
     columns = page.locator(".hm-pane[data-side=document]")
     expect(columns).to_have_count(2)
     select(page, "Method", "Gradient saliency")
-    expect(page.get_by_text("gives no shares that add up to the score")).to_be_visible()
+    expect(page.get_by_text("don't sum to the score")).to_be_visible()
     no_error(page)
     # The address alone brings the same pair back.
     again = visit(page.url)

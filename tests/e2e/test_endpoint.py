@@ -37,7 +37,7 @@ def test_what_is_sent_is_told_before_and_the_rest_does_not_fit(
         why = page.get_by_test_id("stSidebar").get_by_text(
             re.compile("Gradient saliency cannot be computed for E5")
         )
-        expect(why).to_contain_text("so that there are no gradients")
+        expect(why).to_contain_text("so there are no gradients")
         shown = page.content()
         idle(page).get_by_role("button", name="Send to E5").click()
         expect(page.locator(".hm-pane[data-side=document]")).to_be_visible()

@@ -103,6 +103,6 @@ def test_the_former_page_of_published_curves_opens_figure_5_on_curves(
     bad.write_bytes(b"cos\nsystem\n(S'true'\ntR.")
     files = page.get_by_test_id("stSidebar").get_by_test_id("stFileUploaderDropzoneInput")
     files.last.set_input_files(bad)
-    expect(page.get_by_test_id("stAlertContentError")).to_contain_text("bad.pkl holds no curves")
+    expect(page.get_by_test_id("stAlertContentError")).to_contain_text("bad.pkl contains no curves")
     expect(figure).to_be_visible()
     no_error(page)

@@ -131,7 +131,7 @@ MODELS = [
     "BM25",
     "tiny@max",
     "nope",
-    "organisation/model",
+    "organization/model",
     "MiniLM@",
     "@last",
     "MiniLM@cls",
@@ -147,7 +147,7 @@ MODELS = [
     "a/b@last",
     "MiniLM@last@cls",
     "minilm",
-    "organisation/model@0.5",
+    "organization/model@0.5",
     "MiniLM (not downloaded)",
     "bge-m3",
 ]

@@ -127,7 +127,7 @@ def test_more_models_than_a_heatmap_has_room_for_show_their_scores(
     found = poslens.compare(models, QUERY, DOCUMENT, method="occlusion", level="sentence")
     shown = found._repr_html_()
     assert "<iframe" not in shown and all(name in shown for name in names)
-    with pytest.raises(poslens.UserError, match="4 models at most"):
+    with pytest.raises(poslens.UserError, match="at most 4 models"):
         found.save("five.html")
 
 
@@ -316,13 +316,13 @@ def test_an_object_with_encode_is_a_model(_data: str) -> None:
     [
         (lambda: poslens.explain("nope/nope", QUERY, DOCUMENT), "is not on this machine yet"),
         (lambda: poslens.explain("MiniLM", " ", DOCUMENT), "The query is empty"),
-        (lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, evidence="no"), "verbatim part"),
-        (lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, evidence=(5, 500)), "does not lie"),
+        (lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, evidence="no"), "does not occur in the document"),
+        (lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, evidence=(5, 500)), "is outside the document"),
         (lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, method="x"), "There is no method"),
         (lambda: poslens.explain(3, QUERY, DOCUMENT), "type int is no model"),  # type: ignore[arg-type]
-        (lambda: poslens.compare([], QUERY, DOCUMENT), "There is no model"),
+        (lambda: poslens.compare([], QUERY, DOCUMENT), "No model is given"),
         (lambda: poslens.curve("BM25", pairs=-1), "There are no -1 pairs"),
-        (lambda: poslens.curve([]), "There is no model"),
+        (lambda: poslens.curve([]), "No model is given"),
         (
             lambda: poslens.cause("BM25", intervention="x"),
             "no intervention 'x': choose one of reloc",
@@ -335,8 +335,8 @@ def test_an_object_with_encode_is_a_model(_data: str) -> None:
         (lambda: poslens.rank("BM25", "nope"), "nope"),
         (lambda: poslens.rank("BM25", Path("nope.csv")), "no data set 'nope.csv'"),
         (lambda: poslens.curve("BM25", pairs="many"), "There are no many pairs"),  # type: ignore[arg-type]
-        (lambda: poslens.explain("MiniLM", None, DOCUMENT), "query is no text but of type None"),  # type: ignore[arg-type]
-        (lambda: poslens.explain("MiniLM", QUERY, 1.5), "document is no text but of type float"),  # type: ignore[arg-type]
+        (lambda: poslens.explain("MiniLM", None, DOCUMENT), "query must be a string, not None"),  # type: ignore[arg-type]
+        (lambda: poslens.explain("MiniLM", QUERY, 1.5), "document must be a string, not float"),  # type: ignore[arg-type]
         (lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, evidence=5), r"or its \(start, end\)"),  # type: ignore[arg-type]
         (lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, normalization=3), "cannot be '3'"),
         (
@@ -351,19 +351,19 @@ def test_an_object_with_encode_is_a_model(_data: str) -> None:
         ),
         (lambda: poslens.compare(Path("MiniLM"), QUERY, DOCUMENT), "a list of models"),  # type: ignore[arg-type]
         (lambda: poslens.compare(5, QUERY, DOCUMENT), "a list of models"),  # type: ignore[arg-type]
-        (lambda: poslens.compare(["BM25", "BM25"], QUERY, DOCUMENT), "compared with itself"),
+        (lambda: poslens.compare(["BM25", "BM25"], QUERY, DOCUMENT), "is given twice"),
         (
             lambda: poslens.check("MiniLM", "nope.json", only="relocation"),
             r"such as \['relocation'\]",
         ),
-        (lambda: poslens.check("MiniLM", "nope.json", only=[]), "no check to make"),
+        (lambda: poslens.check("MiniLM", "nope.json", only=[]), "only is empty"),
         (lambda: poslens.check("MiniLM", "nope.json", only=5), r"such as \['relocation'\]"),  # type: ignore[arg-type]
         (lambda: poslens.check("MiniLM", "nope.json", only=[1, "x"]), "no check 1: choose"),  # type: ignore[list-item]
         (
             lambda: poslens.check("MiniLM", "nope.json", relocation="x"),
             "tolerance of relocation must be a number",
         ),  # type: ignore[arg-type]
-        (lambda: poslens.check("MiniLM", None), "baseline is no path but of type NoneType"),  # type: ignore[arg-type]
+        (lambda: poslens.check("MiniLM", None), "baseline must be a path, not NoneType"),  # type: ignore[arg-type]
         (lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, method=5), "of type int: choose"),  # type: ignore[arg-type]
         (lambda: poslens.curve("MiniLM", method=["saliency"]), "of type list: choose"),  # type: ignore[arg-type]
         (lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, language=5), "language is no text"),  # type: ignore[arg-type]
@@ -372,8 +372,8 @@ def test_an_object_with_encode_is_a_model(_data: str) -> None:
             r"\(start, end\)",
         ),  # type: ignore[arg-type]
         (lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, evidence=(math.inf, 2)), r"\(start, e"),  # type: ignore[arg-type]
-        (lambda: poslens.passport("BM25", moved=1), "2 pairs or more, not of 1"),
-        (lambda: poslens.passport("BM25", moved="5"), "2 pairs or more, not of 5"),  # type: ignore[arg-type]
+        (lambda: poslens.passport("BM25", moved=1), "whole number from 2, not 1"),
+        (lambda: poslens.passport("BM25", moved="5"), "whole number from 2, not 5"),  # type: ignore[arg-type]
     ],
 )
 def test_what_is_not_as_it_should_be_is_one_sentence(call: object, said: str) -> None:

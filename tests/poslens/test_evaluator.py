@@ -275,15 +275,15 @@ def test_the_documented_recipe_trains(
 @pytest.mark.parametrize(
     ("content", "arguments", "words"),
     [
-        ("query,document\na,One b. Two c.\n", {}, "has evidence that could be moved"),
+        ("query,document\na,One b. Two c.\n", {}, "has evidence that can be moved"),
         ("text\nOne b. Two c.\n", {}, "evidence"),
         (
             "query,document,evidence\na,One b. Two c.,One b.\n",
             {},
-            "in 1 of the documents chosen, and intervals need 10",
+            "Only 1 of the selected documents of .* but intervals need 10",
         ),
-        (None, {"documents": 10}, "documents is '10': give a whole number from 11"),
-        (None, {"pairs": 9}, "pairs is '9': give a whole number from 10"),
+        (None, {"documents": 10}, "documents must be a whole number from 11"),
+        (None, {"pairs": 9}, "pairs must be a whole number from 10"),
         (None, {"seed": -1}, "seed is '-1'"),
     ],
 )
@@ -299,7 +299,7 @@ def test_bad_data_is_refused_before_training(
 
 def test_ten_documents_are_too_few_for_a_top_ten(tmp_path: Path) -> None:
     (tmp_path / "ten.jsonl").write_text(rows(WORDS[:10]))
-    with pytest.raises(UserError, match="has 10 documents, and ranking in a top 10 needs 11"):
+    with pytest.raises(UserError, match="has 10 documents, but a top 10 needs at least 11"):
         poslens.PositionEvaluator(str(tmp_path / "ten.jsonl"))
 
 
@@ -308,7 +308,7 @@ def test_models_of_another_kind_are_refused(
 ) -> None:
     evaluator = poslens.PositionEvaluator(corpus)
     reranker = CrossEncoder(str(tiny_folder("bert")), num_labels=1, device="cpu")
-    with pytest.raises(UserError, match="of type CrossEncoder: give a SentenceTransformer"):
+    with pytest.raises(UserError, match="of type CrossEncoder: use a SentenceTransformer"):
         evaluator(reranker)
     model = load(tiny_folder("bert"))
     model.truncate_dim = 8  # `encode` cuts vectors that the modules give whole

@@ -45,13 +45,13 @@ def test_what_is_not_given_has_its_default() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"top": 0}, "Top is '0': give a whole number from 1 to 1,000."),
-        ({"top": "1.5"}, "Top is '1.5': give a whole number from 1 to 1,000."),
+        ({"top": 0}, "Top must be a whole number from 1 to 1,000, not '0'."),
+        ({"top": "1.5"}, "Top must be a whole number from 1 to 1,000, not '1.5'."),
         ({"query": "x"}, "Query is 'x': choose one of sentence, question."),
         ({"chunks": ["whole", "x"]}, "Chunks has no 'x': choose from whole, late:64."),
-        ({"depths": "nan"}, "Depths is 'nan': give numbers from 0 to 100 with commas between"),
+        ({"depths": "nan"}, "Depths must be numbers from 0 to 100, separated by commas"),
         ({"depths": ""}, "give numbers from 0 to 100"),
-        ({"readable": "yes"}, "Readable only is 'yes': give True or False."),
+        ({"readable": "yes"}, "Readable only must be True or False, not 'yes'."),
         ({"bottom": 1}, "There is no parameter 'bottom': choose from top, query, chunks, depths,"),
     ],
 )

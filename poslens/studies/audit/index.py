@@ -124,7 +124,7 @@ class IndexBuilder:
                 computed, seconds = computed + len(block), seconds + time.perf_counter() - started
             self._options.on_progress(Progress(total, len(same), computed, 0, seconds))
         if not columns:
-            raise UserError(f"{self._retriever.name} can read no document of the corpus.")
+            raise UserError(f"{self._retriever.name} can't read any document of the corpus.")
         ranks = Ranks(columns, same)
         if isinstance(self._retriever, LexicalRetriever):
             return LexicalIndex(chunks, ranks, self._retriever.k1, self._retriever.b)

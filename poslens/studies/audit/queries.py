@@ -74,7 +74,7 @@ class Queries:
         texts = [text for text in (*queries.sentences, *queries.questions) if text]
         vectors = self._vectors or self._encoded(texts, nullcontext)
         if not any(text in vectors for text in texts):
-            raise UserError(f"{self._retriever.name} reads no token of the document's sentences.")
+            raise UserError(f"{self._retriever.name} can't read any sentence of the document.")
         return document, queries, vectors
 
     def _queries_of(self, document: Document) -> tuple[Document, DocumentQueries | UserError]:
@@ -131,6 +131,6 @@ class Reading:
             self._ahead = {read.key: read for read in islice(documents, len(keys))}
         if key not in self._ahead:
             raise UserError(
-                f"The corpus has no document {key[:80]} any more: start the audit again."
+                f"The corpus no longer has the document {key[:80]}: start the audit again."
             )
         return self._ahead[key]

@@ -123,7 +123,7 @@ def run_audit(
 
     def compute(item: Key) -> SentenceRanks:
         if reached():
-            raise Stopped("The interval is as narrow as asked for.")
+            raise Stopped("The interval has reached the requested width.")
         document, own_queries, vectors = queries.of(item.item)
         number = number_of[item.item]
         ranks = _ranked(retriever, chunks, document, number, own_queries, vectors, indexes)
@@ -174,7 +174,7 @@ def _probe_truncation(
     def compute(item: Key) -> Truncation:
         number = store.probed_items.index(item)
         if number >= len(texts):
-            raise UserError("The corpus has fewer texts that are as long as the model reads.")
+            raise UserError("The corpus has fewer texts that reach the context limit.")
         return truncation(retriever, embedded, *texts[number])
 
     return compute_missing(

@@ -107,21 +107,22 @@ class BiasRow:
     mean_d2: float | None = column(
         "Mean score of the second documents.", title="mean s(d2)", form=".4f"
     )
-    identical: int = column("Pairs left out because their documents are the same.")
-    truncated: int = column("Pairs with a document that is longer than the model reads.")
+    identical: int = column("Number of pairs excluded because their documents are identical.")
+    truncated: int = column("Number of pairs with a document longer than the context limit.")
     evidence_not_read_whole: int = column(
-        "Pairs left out because the model truncates the evidence.", title="evidence truncated"
+        "Number of pairs excluded because the model truncates the evidence.",
+        title="evidence truncated",
     )
     mean_difference_there: float | None = column(
         "Mean of s(d1) - s(d2) over the pairs with truncated evidence.",
         title="mean difference, evidence truncated",
         form="+.4f",
     )
-    failed: int = column("Pairs that gave no result.")
-    missing: int = column("Pairs that are not computed.")
-    positive_t_means: str = column("What a positive t says of the model.", title="t > 0 means")
-    pairs: str = column("What the pairs were made of.")
-    remarks: str = column("Why a number is not defined, in sentences; else empty.")
+    failed: int = column("Number of failed pairs.")
+    missing: int = column("Number of pairs that are not computed yet.")
+    positive_t_means: str = column("What a positive t means.", title="t > 0 means")
+    pairs: str = column("How the pairs were built.")
+    remarks: str = column("Remarks on the row, such as why a number is undefined; can be empty.")
 
 
 @dataclass(frozen=True)
@@ -135,8 +136,8 @@ class PairRow:
     score_d1: float = column("Score of the first document.", title="s(d1)", form=".4f")
     score_d2: float = column("Score of the second document.", title="s(d2)", form=".4f")
     evidence_read: float | None = column(
-        "Share of the evidence's characters that the model reads, 0 to 1, in the document where it "
-        "reads less; null if its limit is not known.",
+        "Share of the evidence's characters that the model reads, 0 to 1, in the document where "
+        "that share is smaller; null if the context limit is unknown.",
         form=".0%",
     )
     query: str = column("The query.")

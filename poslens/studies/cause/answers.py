@@ -7,16 +7,24 @@ from typing import Annotated, TypedDict
 from poslens.commands.answers import Documents, High, Low, Method, Model, ResultSource
 
 Intervention = Annotated[str, "The intervention with its parameters."]
-Failed = Annotated[int, "Those that gave no result and are left out."]
-Notes = Annotated[list[str], "What to know of the numbers, in sentences."]
-Provenance = Annotated[ResultSource, "Where the numbers come from."]
-CausalCurve = Annotated[list[float | None], "Mean at 100 positions of what is read, in the score."]
-CosineCurve = Annotated[list[float | None], "Mean at 100 positions of what is read, as a cosine."]
+Failed = Annotated[int, "Number of failed pairs or documents, which are excluded."]
+Notes = Annotated[list[str], "Notes on the numbers, in sentences."]
+Provenance = Annotated[ResultSource, "Provenance of the numbers."]
+CausalCurve = Annotated[
+    list[float | None],
+    "Mean change of the score at 100 positions, relative to the tokens that the model reads.",
+]
+CosineCurve = Annotated[
+    list[float | None],
+    "Mean cosine at 100 positions, relative to the tokens that the model reads.",
+]
 CurveLow = Annotated[
-    list[float | None] | None, "Lower ends of its 95% intervals, 100; null of too few documents."
+    list[float | None] | None,
+    "Lower ends of the curve's 95% intervals, 100 numbers; null with too few documents.",
 ]
 CurveHigh = Annotated[
-    list[float | None] | None, "Upper ends of its 95% intervals, 100; null of too few documents."
+    list[float | None] | None,
+    "Upper ends of the curve's 95% intervals, 100 numbers; null with too few documents.",
 ]
 
 
@@ -26,22 +34,22 @@ class CauseEstimate(TypedDict):
     value: Annotated[float, "The number."]
     low: Low
     high: High
-    n: Annotated[int, "Pairs or documents that it is over."]
-    documents: Annotated[int, "Documents that were resampled for the interval."]
+    n: Annotated[int, "Number of pairs or documents that the number covers."]
+    documents: Annotated[int, "Number of documents resampled for the interval."]
 
 
 class AgreementEntry(TypedDict):
     """Agreement of a method's curves with the causal curves."""
 
     method: Method
-    n: Annotated[int, "Pairs compared."]
+    n: Annotated[int, "Number of compared pairs."]
     documents: Documents
-    left_out: Annotated[int, "Pairs that could not be compared."]
+    left_out: Annotated[int, "Number of pairs that could not be compared."]
     of_the_means: Annotated[
         CauseEstimate | None, "Spearman's correlation of the mean curves, -1 to 1."
     ]
     mean_over_pairs: Annotated[
-        CauseEstimate | None, "Mean of the correlations pair by pair, -1 to 1."
+        CauseEstimate | None, "Mean over pairs of Spearman's correlation of their curves, -1 to 1."
     ]
 
 
@@ -50,21 +58,26 @@ class Cause(TypedDict):
 
     model: Model
     intervention: Intervention
-    n: Annotated[int, "Pairs averaged."]
+    n: Annotated[int, "Number of averaged pairs."]
     documents: Documents
     failed: Failed
-    left_out: Annotated[int, "Pairs with fewer than two positions that are read whole."]
+    left_out: Annotated[
+        int, "Number of pairs with fewer than two positions where the evidence is read whole."
+    ]
     last_minus_first: Annotated[
-        CauseEstimate | None, "Mean of the curve's last third less its first, in the score."
+        CauseEstimate | None,
+        "Mean score in the last third of positions minus that in the first third.",
     ]
     lost_past_the_limit: Annotated[
-        CauseEstimate | None, "What the score loses where the evidence is not read; null if it is."
+        CauseEstimate | None,
+        "Mean score with the evidence read whole minus that with it truncated; null if it is never "
+        "truncated.",
     ]
     notes: Notes
     curve: CausalCurve
     ci_low: CurveLow
     ci_high: CurveHigh
-    agreement: Annotated[list[AgreementEntry], "An entry for each method of --against."]
+    agreement: Annotated[list[AgreementEntry], "One entry for each method of --against."]
     provenance: Provenance
 
 
@@ -73,10 +86,11 @@ class SegmentCurveAnswer(TypedDict):
 
     model: Model
     intervention: Intervention
-    n: Annotated[int, "Documents averaged."]
+    n: Annotated[int, "Number of averaged documents."]
     failed: Failed
     last_minus_first: Annotated[
-        CauseEstimate | None, "Mean of the curve's last third less its first, as a cosine."
+        CauseEstimate | None,
+        "Mean cosine in the last third of positions minus that in the first third.",
     ]
     notes: Notes
     curve: CosineCurve
@@ -90,13 +104,17 @@ class EditMeans(TypedDict):
 
     model: Model
     intervention: Intervention
-    n: Annotated[int, "Documents averaged."]
+    n: Annotated[int, "Number of averaged documents."]
     failed: Failed
-    shortened: Annotated[int, "Documents of which only the part that is read was edited."]
-    shares: Annotated[list[float], "How much was inserted or removed, in parts of the document."]
+    shortened: Annotated[
+        int, "Number of documents that were first shortened to the context limit."
+    ]
+    shares: Annotated[
+        list[float], "Amounts that were inserted or removed, as shares of the document's length."
+    ]
     cosine: Annotated[
         dict[str, list[CauseEstimate | None]],
-        "Cosine with the whole document's vector by position, a number for each of shares.",
+        "Mean cosine with the whole document's vector, by position: one number for each of shares.",
     ]
     notes: Notes
     provenance: Provenance

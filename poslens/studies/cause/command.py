@@ -52,8 +52,8 @@ def cause(
     intervention: Annotated[
         str,
         typer.Option(
-            help="relocation of the evidence, or ablation of parts. Of documents alone, without "
-            "queries: segments, shuffled (segments in random order), thirds, insertion, removal."
+            help="relocation of the evidence, or ablation of parts. Without queries: segments, "
+            "shuffled (segments in random order), thirds, insertion or removal."
         ),
     ] = "relocation",
     by: Annotated[
@@ -61,7 +61,10 @@ def cause(
     ] = "delete",
     pairs: Annotated[
         int,
-        typer.Option(min=0, help="How many pairs (or documents), spread evenly; 0 means all."),
+        typer.Option(
+            min=0,
+            help="Number of pairs (or documents), spread evenly over the data set; 0 means all.",
+        ),
     ] = 0,
     against: Annotated[
         list[str] | None,
@@ -73,8 +76,8 @@ def cause(
         TextFormat, typer.Option(help="json, or csv (the causal curve, 100 rows).")
     ] = TextFormat.json,
 ) -> None:
-    """Move the evidence, or remove parts of the documents, over a data set; stop with Ctrl-C,
-    resume by running again."""
+    """Move the evidence or remove parts of the documents of a data set, and measure the change in
+    the score. Stop with Ctrl-C; run again to resume."""
     from poslens.attribution.interventions.segments import EDITS, require_vector
     from poslens.attribution.methods import make_method
     from poslens.studies.cause import service as interventions
@@ -83,8 +86,8 @@ def cause(
     of_pairs = interventions.is_of_pairs(chosen_method)
     if not of_pairs and (against or readable):
         raise UserError(
-            f"--against and --readable are of pairs, and {intervention} of documents alone: leave "
-            "them out."
+            f"--against and --readable apply to pairs, but {intervention} uses only documents: "
+            "remove them."
         )
     judged = [make_method(name) for name in against or []]
     spec = resolve(model)

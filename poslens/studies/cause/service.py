@@ -187,11 +187,11 @@ def named(name: str, by: Replacement = "delete", without: Collection[str] = ()) 
         UserError: there is none, or another than ablation is given `by`.
     """
     if by != "delete" and name != "ablation":
-        raise UserError("`by` is how ablation removes parts: leave it out, or choose ablation.")
+        raise UserError("`by` applies only to ablation: remove it, or choose ablation.")
     offered = {key: method for key, method in methods(by).items() if key not in without}
     if name not in offered:
         raise UserError(
-            f"There is no intervention {name!r:.40}: choose one of {', '.join(offered)}."
+            f"There is no intervention {name!r:.40}: choose from {', '.join(offered)}."
         )
     return offered[name]
 
@@ -345,8 +345,8 @@ def _average(
     ]
     if results and not with_curve:
         raise UserError(
-            f"{model} reads the evidence whole at fewer than two positions in each of "
-            f"{len(results)} pairs: choose shorter documents, or a model that reads more."
+            f"None of the {len(results)} pairs has two positions where {model} reads the evidence "
+            "whole: choose shorter documents, or a model with a longer context limit."
         )
     curves = np.array([curve for _, curve, _ in with_curve], dtype=np.float64).reshape(-1, 100)
     summary = summarize(
@@ -385,7 +385,7 @@ def agreement_of(
     rows = [row for row, i in enumerate(curves.pair_ids) if i in selected.results]
     if not rows:
         raise UserError(
-            f"No pair has a curve of {method.name} under {spec.name} and its causal curve yet: "
+            f"No pair has both a {method.name} curve and a causal curve of {spec.name} yet: "
             "compute both."
         )
     ids, of_method = [curves.pair_ids[row] for row in rows], curves.curves[rows]

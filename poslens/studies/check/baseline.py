@@ -90,7 +90,7 @@ def parse(data: bytes, name: str, model: str) -> Baseline:
         passports = None
     if not isinstance(passports, list) or not passports or not all(map(_is_entry, passports)):
         raise UserError(
-            f"{name} isn't a passport: give a JSON file that `poslens passport --out` wrote."
+            f"{name} isn't a passport: use a JSON file that `poslens passport --out` wrote."
         )
     if any(entry["format"] != FORMAT for entry in passports):
         raise UserError(
@@ -100,7 +100,7 @@ def parse(data: bytes, name: str, model: str) -> Baseline:
     chosen = [entry for entry in passports if entry["model"] == model] or passports
     if len(chosen) > 1:
         raise UserError(
-            f"{name} contains {len(passports):,} passports, and not exactly one of {model}: give a "
+            f"{name} contains {len(passports):,} passports, but not exactly one of {model}: use a "
             "file with one passport."
         )
     return _baseline(chosen[0], name)

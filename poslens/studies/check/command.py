@@ -43,21 +43,22 @@ def check(
         list[Name] | None,
         typer.Option(
             "--only",
-            help="Make only this check; repeatable. By default all that the baseline has a part "
-            "for, but not drift.",
+            help="Make only this check; repeatable. By default, all checks for which the baseline "
+            "has a part, except drift.",
         ),
     ] = None,
     relocation: Annotated[
         float,
         typer.Option(
-            help="Maximum increase of the size of the last-minus-first difference by relocation, "
-            "in standard deviations of the scores."
+            help="Maximum increase of the size (absolute value) of the last-minus-first difference "
+            "by relocation, in standard deviations of the scores."
         ),
     ] = 0.05,
     position_effect: Annotated[
         float,
         typer.Option(
-            help="Maximum increase of the size of nDCG@10 with the evidence first minus last."
+            help="Maximum increase of the size (absolute value) of nDCG@10 with the evidence first "
+            "minus last."
         ),
     ] = 0.02,
     ranking: Annotated[float, typer.Option(help="Maximum loss of nDCG@10.")] = 0.02,
@@ -72,7 +73,7 @@ def check(
     ] = 0.02,
     truncation: Annotated[
         int,
-        typer.Option(help="Maximum number of tokens of a long text that the model may read less."),
+        typer.Option(help="How many fewer tokens of a long text the model may read."),
     ] = 0,
     drift: Annotated[
         float,
@@ -90,8 +91,8 @@ def check(
 ) -> None:
     """Check a model against a stored passport, over the baseline's pairs, queries and documents.
     Exit code 0: every check passed. 1: one failed. 2: invalid input. 3: none failed, but one could
-    not be made, as a number is missing. 4: none failed, but one has too few documents to decide.
-    Stop with Ctrl-C, resume by running again."""
+    not be made because a number is missing. 4: none failed, but one has too few documents to
+    decide. Stop with Ctrl-C; run again to resume."""
     from poslens.cache.exchange.atomic_file import replacing
     from poslens.studies.check import service as checking
     from poslens.studies.check.baseline import read_baseline

@@ -41,7 +41,7 @@ class Tolerances:
         for name in NAMES:
             value = getattr(self, name)
             if not isinstance(value, Real) or not 0 <= float(value) < float("inf"):
-                raise UserError(f"The tolerance of {name} must be a number from 0.")
+                raise UserError(f"The tolerance of {name} must be 0 or more.")
 
 
 def chosen(baseline: Baseline, only: Sequence[str] | None = None) -> list[str]:
@@ -55,8 +55,8 @@ def chosen(baseline: Baseline, only: Sequence[str] | None = None) -> list[str]:
     for name in only or ():
         if not has[name]:
             raise UserError(
-                f"The baseline was made without what {name} compares: write it again with "
-                f"`poslens passport --part {part_of(name, baseline)}`."
+                f"The baseline lacks the part that {name} compares: write it again with `poslens "
+                f"passport --part {part_of(name, baseline)}`."
             )
     names = list(only or (name for name in NAMES if has[name] and name != "drift"))
     if not names:

@@ -52,15 +52,15 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
     question = "Which window, overlap and title prefix should an index use?"
     unit = "document"
     reads = (
-        "Each marker is a way to chunk documents: further right the index is larger, further down "
-        "fewer sentences are lost. The setting is chosen on half of the documents and judged on "
-        "the other half, which the figure and the tables show."
+        "Each marker is one way to chunk documents. Settings further right have a larger index; "
+        "settings further down leave fewer sentences unretrieved. The setting is selected on half "
+        "of the documents and tested on the other half, which the figure and the tables show."
     )
     limits = (
         "A sentence is unretrieved if its own document is not in the top k. Evidence is cut if no "
-        "chunk holds all of it as the model reads it. Both depend on the corpus and its size: plan "
-        "on the corpus that the index is for. Encoding was timed one document at a time on this "
-        "machine."
+        "chunk contains all of it within the part that the model reads. Both depend on the corpus "
+        "and its size, so plan on the corpus that you will index. Encoding was timed one document "
+        "at a time on this machine."
     )
     parameters = Parameters(
         windows=Numbers(
@@ -69,23 +69,24 @@ class ChunkStudy(Study[ChunkCorpus, ChunkPlan, ChunkSummary]):
             low=4,
             high=100_000,
             whole=True,
-            help="Tokens of a window, with commas; words for BM25 and endpoints.",
+            help="Window sizes in tokens (words for BM25 and endpoints), separated by commas.",
         ),
         overlaps=Numbers(
             title="Overlaps",
             default=(0, 25),
             low=0,
             high=90,
-            help="What a window shares with the one before, in percent of its size, with commas.",
+            help="Overlaps of consecutive windows in percent of the window size, separated by "
+            "commas.",
         ),
         kinds=Several(
             title="Chunking",
             default=KINDS,
             options=KINDS,
             closed=True,
-            help="What is tried besides whole documents: windows, titled (windows that begin with "
-            "the document's title), late (one pass over the text, then windows of its token "
-            "vectors).",
+            help="Ways to chunk that are compared with whole documents: windows, titled (windows "
+            "that begin with the document's title), late (one pass over the text, then windows of "
+            "its token vectors).",
         ),
         top=AUDIT.parameters["top"],
         documents=replace(

@@ -95,51 +95,50 @@ def precompute(
     dataset: Dataset = "sample",
     posir: Posir = False,
     readable: Readable = False,
-    retry_failed: Annotated[bool, typer.Option(help="Try pairs again that failed before.")] = False,
+    retry_failed: Annotated[bool, typer.Option(help="Retry the pairs that failed.")] = False,
     executor: Annotated[
         ExecutorName,
         typer.Option(
-            help="local: this process's device. ray: an actor for each GPU of a cluster, or each "
-            "core (`pip install -r requirements-ray.txt`)."
+            help="local: this process computes. ray: one actor per GPU of a cluster computes, or "
+            "one per core without GPUs (`pip install -r requirements-ray.txt`)."
         ),
     ] = ExecutorName.local,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Actors of --executor ray; all there is room for.")
+        int | None,
+        typer.Option(min=1, help="Maximum number of actors of --executor ray; all by default."),
     ] = None,
     address: Annotated[
         str | None,
         typer.Option(
-            help="A running Ray cluster for --executor ray: auto, or host:port; without it Ray is "
-            "started on this machine alone."
+            help="Address of a running Ray cluster, auto or host:port. By default, PosLens starts "
+            "Ray on this machine only."
         ),
     ] = None,
     parts: Annotated[
         str,
         typer.Option(
             help="Publish results as Parquet parts to this folder or s3:// address instead of "
-            "filling the cache; `cache ingest` takes them in."
+            "writing to the cache; `cache ingest` imports them."
         ),
     ] = "",
     shard: Annotated[
         str,
         typer.Option(
             metavar="I/N",
-            help="Only the pairs of shard I of N, which are the same on every host: of N processes "
-            "that share no cache, each takes one.",
+            help="Compute only shard I of N. A shard has the same pairs on every host, so N hosts "
+            "without a common cache can divide a data set.",
         ),
     ] = "",
     format: Annotated[
-        LineFormat, typer.Option(help="json, or text (in one line).")
+        LineFormat, typer.Option(help="json, or text (one line).")
     ] = LineFormat.json,
 ) -> None:
-    """Compute what the cache lacks of a data set; stop with Ctrl-C, resume by running again.
-
-    Several of these on the same pairs share the work.
-    """
+    """Compute the results of a data set that are not stored yet. Stop with Ctrl-C; run again to
+    resume. Several processes with the same pairs share the work."""
     from poslens.compute.compute import service
 
     if executor is ExecutorName.local and (workers or address):
-        raise UserError("--workers and --address belong to --executor ray: add it.")
+        raise UserError("--workers and --address need --executor ray: add it.")
     spec, chosen = resolve(model, posir), method_of(method, "p99", "bin_mean", posir, option)
     if spec.remote and executor is ExecutorName.ray:
         raise UserError(
@@ -196,11 +195,11 @@ def failures(
     dataset: Dataset = "sample",
     posir: Posir = False,
     format: Annotated[
-        LineFormat, typer.Option(help="json, or text (a line for each).")
+        LineFormat, typer.Option(help="json, or text (one line per pair).")
     ] = LineFormat.json,
 ) -> None:
-    """List the failed pairs of a data set with the reasons; `precompute --retry-failed` tries
-    them again."""
+    """List the failed pairs of a data set with the reasons; `precompute --retry-failed` retries
+    them."""
     from poslens.compute.compute import service
 
     spec, chosen = resolve(model, posir), method_of(method, "p99", "bin_mean", posir, option)
@@ -230,8 +229,8 @@ class CurveAxis(StrEnum):
 Axis = Annotated[
     CurveAxis,
     typer.Option(
-        help="read: positions in the tokens that the model read. text: in hundredths of the whole "
-        "text's characters, each over the pairs that were read there."
+        help="read: positions relative to the tokens that the model reads. text: positions in "
+        "percent of the whole text's characters; each averages the pairs that were read there."
     ),
 ]
 

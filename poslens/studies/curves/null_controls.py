@@ -60,7 +60,7 @@ def controlled(
         both = [(row, of_null[i]) for row, i in enumerate(own.pair_ids) if i in of_null]
         if not both:
             raise UserError(
-                f"No pair has a curve of {spec.name} and one of its control yet: compute them "
+                f"No pair has both a curve and a control curve of {spec.name} yet: compute them "
                 "first."
             )
         rows, null_rows = (np.array(side) for side in zip(*both, strict=True))

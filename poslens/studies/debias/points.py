@@ -129,13 +129,13 @@ def require_trainable(spec: RetrieverSpec) -> None:
         )
     if spec.query_source is not None:
         raise UserError(
-            f"{spec.name} has an encoder of its own for queries, which debiasing does not train: "
-            "choose a model with one encoder."
+            f"{spec.name} has separate encoders for queries and documents, which debiasing does "
+            "not support: choose a model with one encoder."
         )
     if runs_bidirectional(spec) or (spec.remote_code and code_allowed(spec)):
         raise UserError(
-            f"{spec.name} is defined by code in its repository, which a plain folder would lack: "
-            "choose a model of a class that transformers has."
+            f"{spec.name} needs code from its repository, which the debiased folder would lack: "
+            "choose a model with an architecture of transformers."
         )
 
 
@@ -233,8 +233,7 @@ def grid(
         settings[with_calibration(spec, setting).name] = setting
     if len(settings) > MAX_SETTINGS:
         raise UserError(
-            f"{len(settings)} settings are more than the {MAX_SETTINGS} that one grid has: choose "
-            "fewer."
+            f"{len(settings)} settings exceed the maximum of {MAX_SETTINGS}: choose fewer values."
         )
     return list(settings.values())
 
@@ -251,7 +250,7 @@ def _depth(word: str, n: int | None, name: str) -> int | None:
     if word == ALL and n is not None:
         return n
     if word == ALL:
-        raise UserError(f"{name} does not say how many layers it has: give a number.")
+        raise UserError(f"{name} does not state how many layers it has: use a number.")
     depth = layers_of(word)
     # Equal settings must have the same name, because results are stored by it.
     return None if n is not None and depth == max(1, n // 2) else depth
@@ -269,5 +268,5 @@ def layers_of(word: str) -> int | None:
         return int(word)
     except ValueError as error:
         raise UserError(
-            f"The layers to calibrate are half, all or a whole number, not {word[:40]!r}."
+            f"layers must be half, all or a whole number, not {word[:40]!r}."
         ) from error

@@ -34,8 +34,8 @@ def write_calibrated(compute: Compute, summaries: Sequence[DebiasSummary], folde
     recommended = [summary for summary in summaries if summary.recommended]
     if len(recommended) != 1:
         raise UserError(
-            f"{len(recommended)} calibrated models are recommended, and a folder holds one: "
-            "nothing is written."
+            f"{len(recommended)} calibrated models are recommended, but a folder can contain only "
+            "one, so nothing is written."
         )
     retriever = compute.retriever(recommended[0].model)
     with retriever.lock:
@@ -53,7 +53,8 @@ def write_debiased(
     trained = [summary for summary in summaries if summary.point.kind == "debiased"]
     if len(trained) != 1:
         raise UserError(
-            f"{len(trained)} models were debiased, and a folder holds one: name one --model."
+            f"{len(trained)} models were debiased, but a folder can contain only one: use one "
+            "--model."
         )
     _write_card(trained[0], verdict(trained[0]))
     copy_model(folder_of(trained[0].model.spec), folder)

@@ -133,7 +133,7 @@ def compare(
         _spec_of(name, dataset) for name in model or ["MiniLM-primacy", "MiniLM-recency"]
     )
     if len(specs) < 2:
-        raise UserError("Comparing needs two models: give --model at least twice.")
+        raise UserError("compare needs two models: use --model at least twice.")
     chosen = method_of(method, normalization, resampling, False, option)
     subject = _pair_of(query, document, document_file, dataset, pair)
     results = _explained(subject, specs, chosen, figure)
@@ -179,7 +179,7 @@ def _read_text(path: Path | None) -> str:
     try:
         raw = sys.stdin.buffer.read() if str(path) == "-" else Path(str(path)).read_bytes()
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}): give a text file.") from error
+        raise UserError(f"{path} can't be read ({error.strerror}): use a text file.") from error
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

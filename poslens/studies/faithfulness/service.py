@@ -79,7 +79,7 @@ def of_pair(
         )
         stored = tests.select(model.key, method, [pair])
         if not stored.results:
-            raise UserError(next(iter(stored.failed.values()), "This pair gave no result."))
+            raise UserError(next(iter(stored.failed.values()), "This pair has no result."))
         faithfulness = stored.results[pair.pair_id]
     return faithfulness
 

@@ -108,8 +108,8 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
         others = n - min(len(query.relevant) for query in corpus.collection.queries)
         if others <= settings.top:
             raise UserError(
-                f"{collection.title} has {n:,} documents, so the top {settings.top:,} has all that "
-                "do not answer a query: choose a smaller top or add documents."
+                f"{collection.title} has only {n:,} documents, so every document would be in the "
+                f"top {settings.top:,}: choose a smaller top or add documents."
             )
         return corpus
 

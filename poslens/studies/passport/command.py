@@ -17,7 +17,7 @@ from poslens.studies.passport.answers import PassportEntry
 
 app = typer.Typer()
 
-NO_RESULTS = "No model has stored results of these parts: leave out --stored."
+NO_RESULTS = "No model has stored results of these parts: remove --stored."
 
 
 class PassportFormat(StrEnum):
@@ -89,7 +89,7 @@ def passport(
         keys = ", ".join(passports.QUESTIONS)
         raise UserError(f"A passport has no part {unknown!r}: choose from {keys}.")
     if all_models and model:
-        raise UserError("--all selects every model: leave out --model.")
+        raise UserError("--all selects every model: remove --model.")
     compute = service()
     names = cohort.names(compute) if all_models else model or ["MiniLM"]
     specs = specs_of(names, data.name)

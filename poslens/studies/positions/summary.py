@@ -134,6 +134,6 @@ def no_effect(name: str, failed: Mapping[str, str], n: int) -> UserError:
     if len(failed) == n:
         return UserError(f"No pair could be ranked with {name}: {next(iter(failed.values()))}")
     return UserError(
-        f"{name} reads the evidence whole at fewer than two positions in each of {n:,} pairs: "
-        "choose shorter documents, or a model that reads more."
+        f"None of the {n:,} pairs has two positions where {name} reads the evidence whole: choose "
+        "shorter documents, or a model with a longer context limit."
     )

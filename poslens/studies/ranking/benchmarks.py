@@ -38,11 +38,11 @@ def agreement_rows(summaries: Sequence[Measured]) -> Iterator[AgreementRow]:
     against = [measured for measured in summaries if measured.collection.name != dataset]
     if len(rankings) < FEWEST:
         raise UserError(
-            f"An order of {len(rankings)} models can't be compared: name at least {FEWEST} with "
+            f"{len(rankings)} models are too few to compare their order: use at least {FEWEST} "
             "--model."
         )
     if not against:
-        raise UserError("The order of models is compared with no other data set: give --against.")
+        raise UserError("--table agreement needs a second data set: add --against DATASET.")
     others = {measured.name: measured for measured in against}
     for measure in rankings[0].evaluation.estimates:
         values = {m.name: m.evaluation.estimates[measure].value for m in rankings}
@@ -127,7 +127,7 @@ def evidence_rows(collection: Collection) -> list[EvidenceRow]:
                 in_bins[evidence_bin(query.evidence)] += 1
     if not counts:
         raise UserError(
-            f"{collection.name} does not say where its evidence is: choose another data set."
+            f"{collection.name} has no evidence positions: choose another data set."
         )
     return [
         EvidenceRow(length, number, (number + 0.5) / N_EVIDENCE_BINS, n, n / sum(counts[length]))

@@ -30,7 +30,7 @@ from poslens.studies.ranking.service import Measured
 _CENTRES = (np.arange(N_EVIDENCE_BINS) + 0.5) * 100 / N_EVIDENCE_BINS
 _FOOT = 0.2
 EVIDENCE_TITLE = "Midpoint of the evidence (% of the document's characters)"
-NOTHING_TO_DRAW = "This data set does not say where its evidence is: leave out --figure."
+NOTHING_TO_DRAW = "This data set has no evidence positions to draw: remove --figure."
 
 
 def evidence_bins(
@@ -107,7 +107,7 @@ def evidence_positions(
         UserError: the data set does not say where its evidence is, or is ranked.
     """
     if isinstance(summaries[0], Measured):
-        raise UserError("Evidence positions are drawn with --table evidence.")
+        raise UserError("To draw evidence positions, use --table evidence.")
     rows = evidence_rows(summaries[0].collection)
     figure = canvas("evidence_positions", style, EVIDENCE_TITLE, "Queries", provenance)
     lengths = list(dict.fromkeys(row.length for row in rows))
@@ -144,7 +144,7 @@ def position_groups(
         measured.name: measured.by_group for measured in summaries if measured.by_group is not None
     }
     if not grouped_rankings:
-        raise UserError("This data set has no groups of queries: leave out --figure.")
+        raise UserError("This data set has no groups of queries: remove --figure.")
     groups = next(iter(grouped_rankings.values())).groups
     figure = canvas("position_groups", style, f"Queries by {groups.by}", "nDCG@10", provenance)
     width = min(0.08, 0.5 / len(grouped_rankings))

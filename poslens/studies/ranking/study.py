@@ -184,7 +184,7 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
             for option in refused:
                 if table == name and settings[option]:
                     shown = self.parameters[option].option or f"--{option}"
-                    raise UserError(f"--table {name} {what}: leave out {shown}.")
+                    raise UserError(f"--table {name} {what}: remove {shown}.")
         setups = [_setup(data, settings)]
         if table in BY_GROUP:
             require_groups(setups[0].collection)
@@ -224,7 +224,7 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
             return corpus
         if not specs:
             raise UserError(
-                "--readable excludes what a model truncates: name a model with --model."
+                "--readable excludes pairs whose evidence a model truncates: add --model."
             )
         searching = [_searching(spec, settings) for spec in specs]
         pairs = coverage.readable(compute, searching, corpus.pairs, report)

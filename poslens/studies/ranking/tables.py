@@ -307,8 +307,8 @@ def require_groups(collection: Collection) -> None:
     """
     if collection.groups is None:
         raise UserError(
-            f"{collection.name} has no groups of queries: give a data set in the layout of SQuAD "
-            "or FineWeb-PosQ, or choose another table."
+            f"{collection.name} has no groups of queries: use a data set in the layout of SQuAD or "
+            "FineWeb-PosQ, or choose another table."
         )
 
 

@@ -80,7 +80,7 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
             help="Repeatable; by default all that fit the model and are not slow.",
         ),
         words=Integer(
-            title="Words", default=8, low=1, high=200, help="Words that are read of each document."
+            title="Words", default=8, low=1, high=200, help="Number of words shown per document."
         ),
         queries=Integer(
             title="Queries",

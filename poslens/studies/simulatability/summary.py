@@ -153,13 +153,13 @@ def summary_of(
         texts.update((both.higher.document, both.lower.document))
     if not candidates:
         raise UserError(
-            f"{subject.spec.name} retrieves no two documents with different scores for any query: "
+            f"For no query does {subject.spec.name} retrieve two documents with different scores: "
             "select another data set."
         )
     if not choices:
         raise UserError(
-            f"{subject.method.name} of {subject.spec.name} has no result for both documents of any "
-            "query: select another method."
+            f"For no query does {subject.method.name} with {subject.spec.name} have results for "
+            "both documents: select another method."
         )
     simulator = Simulator(sorted(texts))
     credits = [predictions(simulator, choice, subject.words) for choice in choices]

@@ -49,8 +49,8 @@ def require_ranking(spec: RetrieverSpec) -> None:
     """
     if needs_first_stage(spec):
         raise UserError(
-            f"{spec.name} reranks what another model retrieves, so it has no ranking of the whole "
-            "corpus: choose the model that retrieves."
+            f"{spec.name} only reranks documents that another model retrieves: choose the model "
+            "that retrieves them."
         )
 
 
@@ -190,7 +190,7 @@ class Searcher:
             lexical = cast(LexicalRetriever, retriever)
             words = lexical.terms_of(query)
             if not words:
-                raise UserError("The query has no word to search for: type one.")
+                raise UserError("The query has no words to search for: enter at least one.")
             statistics = index.statistics
             return _array(index.scores(words)), lambda texts: lexical.scores(
                 query, texts, statistics

@@ -125,8 +125,8 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
         document=Text(title="Document", help="Explain one target document: its id in the corpus."),
         evidence=Text(
             title="Evidence",
-            help="The passage of --document that answers the query. By default the data set's, "
-            "else the sentence that scores highest alone.",
+            help="The passage of --document that answers the query. By default the data set's "
+            "evidence or, if there is none, the sentence that scores highest on its own.",
         ),
     )
     compared = ("MiniLM", "MiniLM-primacy")
@@ -146,7 +146,7 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
                 the query or the document.
         """
         if settings.evidence and not settings.document:
-            raise UserError("Evidence belongs to a document: name it with --document too.")
+            raise UserError("--evidence needs the document that contains it: add --document.")
         collection = searched(data)
         if not any(query.relevant for query in collection.queries):
             return _typed(collection, settings)
@@ -175,8 +175,8 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
         )
         if not items:
             raise UserError(
-                f"The corpus of {data.title} has none of the documents that are judged relevant: "
-                "add them, or name a query and a document with --query and --document."
+                f"The corpus of {data.title} lacks all documents that are judged relevant: add "
+                "them, or use --query and --document."
             )
         words = "" if len(chosen) == len(named) else f"{len(chosen):,} queries, spread evenly"
         typed = len(items) == 1 and bool(settings.query or settings.document)
@@ -337,8 +337,8 @@ def _typed(collection: Collection, settings: Settings) -> WhyCorpus:
     """
     if not settings.query or not settings.document:
         raise UserError(
-            f"{collection.title} has no judged query to explain all misses of: name a query and "
-            "the document that it should retrieve with --query and --document."
+            f"{collection.title} has no relevance judgments, so PosLens can't list all misses: use "
+            "--query and --document for the document that a query should retrieve."
         )
     document = _document(collection, settings.document)
     row = collection.row_of.get(settings.query)
@@ -364,7 +364,7 @@ def _document(collection: Collection, name: str) -> Document:
             return document
         first = first or document.key
     raise UserError(
-        f"{collection.title} has no document {name[:80]!r}: give an id of the corpus, such as "
+        f"{collection.title} has no document {name[:80]!r}: use an id of the corpus, such as "
         f"{first[:80]!r}."
     )
 

@@ -16,7 +16,7 @@ from poslens.studies.why.summary import CHANGES, NULLS, WhySummary
 
 MODEL = "Name of the model."
 RANK = "Rank after the change; null if the change is impossible or the document is not found."
-NULL = "Rank after the change's null."
+NULL = "Rank after the change's control."
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class MissRow:
     model: str = column(MODEL)
     query: str = column("Id of the query, or its text if the data set lacks it.")
     document: str = column("Id of the target document.")
-    rank: int | None = column("Its rank; null if it shares nothing with the query.")
+    rank: int | None = column("Its rank; null if it has no term of the query.")
     cause: str = column("not read, position, dilution, no match or competitor.")
     all_read: int | None = column(
         "The model reads all of the document. " + RANK, title="rank, whole document read"
@@ -40,11 +40,11 @@ class MissRow:
     alone: int | None = column("The evidence alone. " + RANK, title="rank, evidence alone")
     alone_null: int | None = column("Other sentences alone. " + NULL, shown=False)
     without_competitors: int | None = column(
-        "Near-duplicates and other relevant documents are taken out. " + RANK,
+        "Near-duplicates and other relevant documents are removed. " + RANK,
         title="rank, competitors removed",
     )
     without_competitors_null: int | None = column(
-        "As many random documents are taken out. " + NULL, shown=False
+        "As many random documents are removed. " + NULL, shown=False
     )
     evidence: str = column("Who marks the evidence: data set, marked or proposed.", shown=False)
     position: float = column(

@@ -130,7 +130,7 @@ def test_hostile_pickles_do_nothing(tmp_path: Path) -> None:
     ids=["memo", "bytes", "bytearray", "frame", "long", "marks"],
 )
 def test_sizes_that_lie_end_a_child_at_most(data: bytes) -> None:
-    with pytest.raises(UserError, match="holds no curves"):
+    with pytest.raises(UserError, match="contains no curves"):
         read_curves("m", "curves.pkl", data)
 
 

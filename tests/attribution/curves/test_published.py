@@ -108,18 +108,18 @@ class Calls:
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("a.npz", b"", "holds no curves"),
-        ("a.npz", b"PK\x03\x04" + b"\0" * 99, "holds no curves"),
-        ("a.npz", npz(other=CURVES), "holds no curves"),
-        ("a.npz", npz(curves=CURVES[:1]), "holds no curves"),
-        ("a.npz", npz(curves=CURVES[:, :99]), "holds no curves"),
-        ("a.npz", npz(curves=CURVES * np.nan), "holds no curves"),
-        ("a.npz", npz(curves=np.full((2, 100), "x")), "holds no curves"),
-        ("a.npz", npz(curves=np.array([Calls()] * 100, dtype=object)), "holds no curves"),
-        ("a.npz", pickle.dumps(Calls()), "holds no curves"),
-        ("a.pkl", pickle.dumps([Calls()]), "holds no curves"),
-        ("a.pkl", pickle.dumps([CURVES[0], CURVES[0][:9]]), "holds no curves"),
-        ("a.csv", b"1,2", "give a .npz or .pkl file"),
+        ("a.npz", b"", "contains no curves"),
+        ("a.npz", b"PK\x03\x04" + b"\0" * 99, "contains no curves"),
+        ("a.npz", npz(other=CURVES), "contains no curves"),
+        ("a.npz", npz(curves=CURVES[:1]), "contains no curves"),
+        ("a.npz", npz(curves=CURVES[:, :99]), "contains no curves"),
+        ("a.npz", npz(curves=CURVES * np.nan), "contains no curves"),
+        ("a.npz", npz(curves=np.full((2, 100), "x")), "contains no curves"),
+        ("a.npz", npz(curves=np.array([Calls()] * 100, dtype=object)), "contains no curves"),
+        ("a.npz", pickle.dumps(Calls()), "contains no curves"),
+        ("a.pkl", pickle.dumps([Calls()]), "contains no curves"),
+        ("a.pkl", pickle.dumps([CURVES[0], CURVES[0][:9]]), "contains no curves"),
+        ("a.csv", b"1,2", "use a .npz or .pkl file"),
         ("a.npz", b"x" * 20_000_001, "the limit is 20 MB"),
     ],
 )
@@ -139,7 +139,7 @@ def test_an_archive_that_unpacks_to_gigabytes_ends_its_child() -> None:
     )
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("curves.npy", header.getvalue() + bytes(10_000_000))
-    with pytest.raises(UserError, match="holds no curves"):
+    with pytest.raises(UserError, match="contains no curves"):
         read_curves("m", "a.npz", out.getvalue())
 
 
@@ -182,9 +182,9 @@ GOOD = {f"{m}{b}": 0.5 for m in ("nDCG@10", "PSI") for b in ("", *(f"(Q{i})" for
     ("found", "message"),
     [
         ([], "models have to be"),
-        ({}, "holds no results"),
+        ({}, "contains no results"),
         ({"m": []}, "settings of m"),
-        ({"m": {"english": GOOD}}, "no pair of languages"),
+        ({"m": {"english": GOOD}}, "not a pair of languages"),
         ({"m": {"eng-eng": {}}}, "nDCG@10 of m, eng-eng"),
         ({"m": {"eng-eng": {**GOOD, "PSI": 2}}}, "PSI of m, eng-eng"),
         ({"m": {"eng-eng": {**GOOD, "PSI(Q3)": True}}}, r"PSI\(Q3\) of m, eng-eng"),
@@ -206,7 +206,7 @@ def test_no_json_is_one_sentence() -> None:
 def test_a_folder_is_known_by_its_files_names(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not a folder"):
         published.register(tmp_path / "none")
-    with pytest.raises(UserError, match=r"holds no \.npz"):
+    with pytest.raises(UserError, match=r"has no \.npz"):
         published.register(tmp_path)
     (tmp_path / "a.npz").write_bytes(npz(curves=CURVES))
     (tmp_path / "notes.txt").write_text("no")

@@ -32,7 +32,7 @@ def test_a_reason_quotes_only_what_can_be_shown() -> None:
 
 @pytest.mark.parametrize("head", [b'"query,document\na,b\n', b'query,"document" x\na,b\n'])
 def test_a_header_with_open_quotes_is_one_sentence(head: bytes) -> None:
-    with pytest.raises(UserError, match=r"is no header|lacks the column"):
+    with pytest.raises(UserError, match=r"is not a header|lacks the column"):
         read_upload("x.csv", head)
 
 
@@ -66,7 +66,7 @@ TEXTS = [{"_id": f"d{n}", "text": "Fog lifts."} for n in range(3)]
 
 @pytest.mark.parametrize("score", [math.inf, -math.inf, math.nan, 1e300, None, "much", True])
 def test_a_grade_is_a_number(score: object) -> None:
-    with pytest.raises(UserError, match="is no number up to 1,000,000"):
+    with pytest.raises(UserError, match="is not a number up to 1,000,000"):
         as_grade(score, "score")
 
 
@@ -102,5 +102,5 @@ def test_posir_scores_of_other_types(tmp_path: Path, column: list[Any]) -> None:
 
 def test_measures() -> None:
     values = {f"{m}{b}": 10**400 for m in ("nDCG@10", "PSI") for b in ("", "(Q1)")}
-    with pytest.raises(UserError, match="is no number between 0 and 1"):
+    with pytest.raises(UserError, match="is not a number between 0 and 1"):
         read_measures("x.json", json.dumps({"m": {"eng-pol": values}}).encode())

@@ -79,11 +79,11 @@ def test_judgements_that_make_no_pair_are_counted(tmp_path: Path) -> None:
     said = reasons(found)
     assert sorted(said) == [3, 4, 5, 6, 7, 8, 9, 10]
     assert {rejection.file for rejection in found.rejected} == {"qrels/test.tsv"}
-    assert said[3] == "q1/d2 is judged not relevant" and "'nan' is no number" in said[9]
+    assert said[3] == "q1/d2 is judged not relevant" and "'nan' is not a number" in said[9]
     assert said[4] == "q9/d1: query q9 does not exist"
     assert said[5] == "q1/d9: document d9 does not exist"
     assert said[6] == "q1/d1: an earlier row judges the same pair"
-    assert "2 cells" in said[7] and "'much' is no number" in said[8]
+    assert "2 cells" in said[7] and "'much' is not a number" in said[8]
     assert "The document is empty" in said[10]
 
 
@@ -165,7 +165,7 @@ def test_damaged_gzip_is_one_sentence(tmp_path: Path) -> None:
     folder = write(tmp_path / "set", pack=True)
     path = folder / "corpus.jsonl.gz"
     path.write_bytes(path.read_bytes()[:-12])
-    with pytest.raises(UserError, match=r"^corpus\.jsonl\.gz is damaged or cut off"):
+    with pytest.raises(UserError, match=r"^corpus\.jsonl\.gz is damaged or truncated"):
         beir.read(folder, "mine").data_set()
 
 
@@ -174,7 +174,7 @@ def test_no_pair_at_all_is_an_error_with_the_first_reason(tmp_path: Path) -> Non
     with pytest.raises(UserError, match=r"None of the 1 rows .* document d9 does not exist"):
         beir.read(folder, "mine").data_set()
     write(folder, qrels=HEADER)
-    with pytest.raises(UserError, match="holds no rows"):
+    with pytest.raises(UserError, match="has no rows"):
         beir.read(folder, "mine").data_set()
 
 
@@ -259,7 +259,7 @@ def test_an_id_in_two_parts_is_refused_where_the_texts_differ(tmp_path: Path) ->
 
 def test_a_domain_of_posir_is_not_read_without_its_evidence(tmp_path: Path) -> None:
     sample = Path(posir.__file__).parent / "sample" / "posir" / "eng"
-    with pytest.raises(UserError, match=r"queries.parquet is of the PosIR format: give the folder"):
+    with pytest.raises(UserError, match=r"queries.parquet is in the PosIR format: use the folder"):
         beir.read(sample, "mine").data_set()
 
 
@@ -269,7 +269,7 @@ def test_a_file_that_ends_the_process_ends_a_child(
     """As an Arrow assertion would: the child aborts, the reader gets a sentence."""
     folder = write_hub(tmp_path / "hub")
     monkeypatch.setattr(isolated, "_CHILD", "import os; os.abort()")
-    with pytest.raises(UserError, match=r"data/test-00000-of-00001.parquet is not a Parquet file"):
+    with pytest.raises(UserError, match=r"data/test-00000-of-00001.parquet is not a readable Parquet file"):
         beir.read(folder, "mine").data_set()
 
 
@@ -282,7 +282,7 @@ def test_a_file_is_tried_in_a_child_once_until_it_changes(
     assert beir.read(folder, "mine").data_set().pairs == found.pairs
     path = folder / "queries.parquet"
     path.write_bytes(path.read_bytes())
-    with pytest.raises(UserError, match=r"queries.parquet is not a Parquet file that can be read"):
+    with pytest.raises(UserError, match=r"queries.parquet is not a readable Parquet file"):
         beir.read(folder, "mine").data_set()
 
 
@@ -290,5 +290,5 @@ def test_damaged_parquet_on_disk_is_one_sentence(tmp_path: Path) -> None:
     folder = write_hub(tmp_path / "hub")
     path = folder / "queries.parquet"
     path.write_bytes(path.read_bytes()[:-20] + bytes(20))
-    with pytest.raises(UserError, match=r"queries.parquet is not a Parquet file that can be read"):
+    with pytest.raises(UserError, match=r"queries.parquet is not a readable Parquet file"):
         beir.read(folder, "mine").data_set()

@@ -146,8 +146,8 @@ def test_measures_are_beirs_own_where_queries_are_documents(tmp_path: Path) -> N
         assert np.allclose(ours[NDCG], expected[order, 0], atol=1e-6)
         assert np.allclose(ours[RECALL], expected[order, 1], atol=1e-6)
     own, lost = found.notes
-    assert own.startswith("Documents that have the id of a query are left out") and "30 here" in own
-    assert lost.startswith(f"{found.n_lost} judgments are of documents that the corpus lacks")
+    assert own.startswith("Documents with the id of a query are excluded") and "30 here" in own
+    assert lost.startswith(f"{found.n_lost} judged documents are not in the corpus")
 
 
 def test_bm25_leaves_the_querys_own_document_out_too(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_a_query_does_not_find_its_own_document_among_those_of_its_language_eith
     assert whole.survey.own_ids == 2
     found = whole.by_language()
     # Nobody asks the document 3, which is in another language than the query of its id.
-    assert found.survey.own_ids == 1 and "have the id of a query are left out" in found.notes[1]
+    assert found.survey.own_ids == 1 and "with the id of a query are excluded" in found.notes[1]
     wanted = [("eng/2",), ("eng/1", "eng/2")]
     lexical = search_lexical(found, 1.2, 0.75, own_corpus=True)
     assert lexical is not None

@@ -152,7 +152,7 @@ def test_documents_without_a_suitable_fact_are_rejected(tmp_path: Path) -> None:
     reasons = {row.row: row.reason for row in data.rejected}
     assert reasons[2] == reasons[4] == NO_FACT
     assert reasons[3] == "a fact names an entity or a sentence that the document lacks"
-    assert reasons[5] == "the document is no object with fields"
+    assert reasons[5] == "the document is not an object"
     assert "lacks sents" in reasons[6] and len(reasons) == 5
     with pytest.raises(UserError, match=r"correct test_revised\.json row 1 first: no fact has"):
         read(tmp_path, [unknown])

@@ -99,10 +99,10 @@ def test_pairs_are_still_pairs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("c.txt", b"words", "no data set known here"),
-        ("c.jsonl", b"", "holds no rows|lacks|no rows"),
+        ("c.txt", b"words", "not in a known format"),
+        ("c.jsonl", b"", "has no rows|lacks|no rows"),
         ("c.csv", b"title\nA\n", "lacks the column"),
-        ("c.jsonl.gz", b"\x1f\x8b\x08cut", "damaged or cut off"),
+        ("c.jsonl.gz", b"\x1f\x8b\x08cut", "damaged or truncated"),
     ],
 )
 def test_one_sentence_for_what_is_no_corpus(

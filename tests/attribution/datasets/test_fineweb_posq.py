@@ -42,7 +42,7 @@ def test_rows_with_a_question_are_pairs_and_all_contents_are_searched(tmp_path: 
     assert [pair.query for pair in read.pairs] == [row["question"] for row in asked]
     assert len(read.rejected) == len(ROWS) - len(asked)
     assert {r.reason for r in read.rejected} == {
-        "the row has no question: its content is only searched"
+        "the row has no question, so it is only part of the corpus"
     }
     found = formats.collection(path, "mine")
     texts = {one.key: one.text for one in found.documents()}

@@ -115,9 +115,9 @@ def test_delimiters_and_header_spelling(delimiter: str) -> None:
     ("changes", "reason"),
     [
         ({"document": ""}, "The document is empty"),
-        ({"pair_id": "p0"}, "pair p0 is there twice, first in row 2"),
-        ({"query_id": "q0"}, "query_id q0 is another text in row 2"),
-        ({"document_id": "d0"}, "document_id d0 is another text in row 2"),
+        ({"pair_id": "p0"}, "pair p0 occurs twice, first in row 2"),
+        ({"query_id": "q0"}, "query_id q0 has another text in row 2"),
+        ({"document_id": "d0"}, "document_id d0 has another text in row 2"),
     ],
 )
 def test_a_row_is_rejected_with_its_line_and_reason(changes: dict[str, str], reason: str) -> None:
@@ -145,17 +145,17 @@ NON_ASCII = "Łódź śpi. It lifts at noon."  # 27 characters, 31 bytes; eviden
     [
         (10, 27, None, None),
         (10.0, 27.0, "It lifts at noon.", None),
-        (10, 28, None, "seems to count UTF-8 bytes: give characters, of which the document has 27"),
+        (10, 28, None, "seems to count UTF-8 bytes: count characters, of which the document has 27"),
         (14, 31, "It lifts at noon.", "seems to count UTF-8 bytes"),
-        (10, 99, None, "the evidence 10 to 99 lies outside the document's 27 characters"),
+        (10, 99, None, "the evidence 10 to 99 is outside the document's 27 characters"),
         (9, 26, "It lifts at noon.", "is not the text in the column evidence"),
         (-1, 5, None, "is empty or negative"),
         (5, 5, None, "is empty or negative"),
-        (10, None, None, "come only together"),
+        (10, None, None, "must both be present"),
         ("ten", 27, None, "'ten', not a whole number"),
         (True, 27, None, "is true or false, not a whole number"),
         (1.5, 27, None, "not a whole number"),
-        (10**300, 27, None, "is beyond 1,000,000,000,000"),
+        (10**300, 27, None, "exceeds 1,000,000,000,000"),
         ([1], 2, None, "is a list, not a whole number"),
     ],
 )
@@ -233,9 +233,9 @@ def test_missing_fields_of_json_are_said_for_the_row() -> None:
     ("line", "reason"),
     [
         (b"{", "is not JSON"),
-        (b"[1]", "no object"),
-        (b"3", "no object"),
-        (b"null", "no object"),
+        (b"[1]", "not an object"),
+        (b"3", "not an object"),
+        (b"null", "not an object"),
         (b'{"query": "\xff", "document": "d"}', "not UTF-8"),
         (b"[" * 100_000, "is not JSON"),
         (b"1" * 5000, "is not JSON"),
@@ -260,7 +260,7 @@ def test_a_line_too_long_is_one_rejection(monkeypatch: pytest.MonkeyPatch) -> No
     [
         (b"only one", "the row has 1 cells, the header 2 columns"),
         (b"a,b,c", "the row has 3 cells, the header 2 columns"),
-        (b'"a"b,c', "quotation marks do not fit"),
+        (b'"a"b,c', "quotation marks are invalid"),
         (b"a,\xff", "not UTF-8"),
     ],
 )
@@ -281,21 +281,21 @@ def test_an_open_quotation_mark_is_said_where_it_opens() -> None:
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
-        ("x.csv", b"", "begins with no header"),
-        ("x.csv", b"query,document\n", "holds no rows"),
-        ("x.jsonl", b"\n\n", "holds no rows"),
-        ("x.pkl", b"\x80\x04N.", "of no known format"),
-        ("x", b"query,document\n", "of no known format"),
-        ("x.gz", b"", "of no known format"),
+        ("x.csv", b"", "has no header"),
+        ("x.csv", b"query,document\n", "has no rows"),
+        ("x.jsonl", b"\n\n", "has no rows"),
+        ("x.pkl", b"\x80\x04N.", "not in a known format"),
+        ("x", b"query,document\n", "not in a known format"),
+        ("x.gz", b"", "not in a known format"),
         ("x.parquet", b"", "not a Parquet file"),
         ("x.parquet", b"PAR1" * 9, "not a Parquet file"),
         ("x.csv", b"query,query,document\n1,2,3", "has the column query twice"),
-        ("x.csv", b"x" * 1_000_001, "Line 1 of x.csv is no header"),
-        ("x.csv.gz", gzip.compress(b"query,document\nq,d\n", mtime=0)[:-9], "damaged or cut off"),
-        ("x.csv.gz", b"\x1f\x8bnothing", "damaged or cut off"),
+        ("x.csv", b"x" * 1_000_001, "Line 1 of x.csv is not a header"),
+        ("x.csv.gz", gzip.compress(b"query,document\nq,d\n", mtime=0)[:-9], "damaged or truncated"),
+        ("x.csv.gz", b"\x1f\x8bnothing", "damaged or truncated"),
         ("x.csv", "query,document\nq,d".encode("utf-16")[:-1], "not UTF-16 throughout"),
-        ("../../etc/x.pkl", b"", "x.pkl is of no known format"),
-        ("C:\\secret\\x.pkl", b"", "x.pkl is of no known format"),
+        ("../../etc/x.pkl", b"", "x.pkl is not in a known format"),
+        ("C:\\secret\\x.pkl", b"", "x.pkl is not in a known format"),
     ],
 )
 def test_files_that_are_no_table(name: str, data: bytes, message: str) -> None:
@@ -329,13 +329,13 @@ def test_parquet_bombs_are_refused_before_they_unpack() -> None:
     shared = pa.table({"query": ["q"] * 120, "document": [long] * 120})
     data = parquet_bytes(shared)
     assert len(data) < 1_000_000
-    with pytest.raises(UserError, match="unpacks to more than 100 MB"):
+    with pytest.raises(UserError, match="has more than 100 MB when unpacked"):
         read_upload("x.parquet", data)
     out = io.BytesIO()
     distinct = pa.table({"query": ["q"] * 120, "document": [f"{n}{long}" for n in range(120)]})
     pq.write_table(distinct, out, compression="zstd", use_dictionary=False)
     assert len(out.getvalue()) < 1_000_000
-    with pytest.raises(UserError, match="unpacks to more than 100 MB"):
+    with pytest.raises(UserError, match="has more than 100 MB when unpacked"):
         read_upload("x.parquet", out.getvalue())
 
 

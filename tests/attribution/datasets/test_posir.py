@@ -150,7 +150,7 @@ def test_an_empty_folder_says_what_it_needs(tmp_path: Path) -> None:
     empty.mkdir()
     with pytest.raises(UserError) as caught:
         posir.read(empty, "mine").data_set()
-    assert str(caught.value).startswith("nothing holds no data set in the PosIR format: it needs ")
+    assert str(caught.value).startswith("nothing has no data set in the PosIR format: it needs ")
     assert str(tmp_path) not in str(caught.value)
 
 
@@ -163,7 +163,7 @@ def test_a_missing_file_is_named(write: Write) -> None:
 def test_a_file_that_is_no_parquet_is_named(write: Write, content: bytes) -> None:
     root = write()
     (root / "eng/weather/corpus.parquet").write_bytes(content)
-    with pytest.raises(UserError, match=r"^eng/weather/corpus\.parquet is not a Parquet file"):
+    with pytest.raises(UserError, match=r"^eng/weather/corpus\.parquet is not a readable Parquet file"):
         posir.read(root, "mine").data_set()
 
 
@@ -246,7 +246,7 @@ def test_folders_are_known_by_name_alone(write: Write) -> None:
     write(domain="pol/weather", queries=[query("q7")], qrels=[judgement("q7")])
     datasets.register("mine", root)
     assert len(datasets.read("mine").pairs) == 2
-    with pytest.raises(UserError, match="sample is the bundled data set's name"):
+    with pytest.raises(UserError, match="sample is the name of a bundled data set"):
         datasets.register("sample", root)
     with pytest.raises(UserError, match="is not a folder"):
         datasets.register("other", root / "absent")

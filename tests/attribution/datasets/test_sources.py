@@ -114,9 +114,9 @@ def test_what_ir_datasets_cannot_give_is_one_sentence(
     known("gone", Gone(), Queries(), Qrels())
     for name, said in (
         ("ir_datasets:nowhere", "has no data set nowhere"),
-        ("ir_datasets:weather", "give a part of it, such as weather/test"),
+        ("ir_datasets:weather", "use a part of it, such as weather/test"),
         ("ir_datasets:asked", "has no documents"),
-        ("ir_datasets:gone", r"cannot be fetched \(no route to host\)"),
+        ("ir_datasets:gone", r"can't be downloaded \(no route to host\)"),
         ("ir_datasets:../x", "is not ir_datasets:ID"),
         ("ir_datasets:", "is not ir_datasets:ID"),
     ):
@@ -196,9 +196,9 @@ def test_what_mteb_cannot_give_is_one_sentence(tasks: dict[str, Any], home: Path
     for name, said in (
         ("mteb:Nowhere", "has no task Nowhere"),
         ("mteb:MockClassificationTask", "searches no texts"),
-        ("mteb:MockMultilingualRetrievalTask/xyz", "no subset xyz: choose of eng, fra"),
+        ("mteb:MockMultilingualRetrievalTask/xyz", "no subset xyz: choose from eng, fra"),
         ("mteb:MockRetrievalDialogTask", "are conversations"),
-        ("mteb:SciFact", "cannot be fetched"),
+        ("mteb:SciFact", "can't be downloaded"),
     ):
         with pytest.raises(UserError, match=said):
             sources.folder_of(name)

@@ -175,7 +175,7 @@ def test_damaged_rows_of_parquet_are_left_out_and_counted(tmp_path: Path) -> Non
         "its passage does not answer the question",
         "the answer is not at character 0 of its passage",
         "the answer_start is missing",
-        "question q1 is there twice",
+        "question q1 occurs twice",
     ]
 
 

@@ -184,7 +184,7 @@ def test_what_is_no_pair_is_counted_and_other_spans_are_no_rows(tmp_path: Path) 
     assert [(one.row, one.reason) for one in found.rejected[:-1]] == [
         (2, "document 2: the content is hidden in the trace"),
         (3, "the query is hidden in the trace"),
-        (4, "the span good is there twice"),
+        (4, "the span good occurs twice"),
         (5, "the span has no query as text in input.value"),
         (6, "the span has no documents"),
         (7, "document 1: the content is a number, not text"),
@@ -210,9 +210,9 @@ def test_nothing_is_judged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('[{"openinference.span.kind": "RETRIEVER"}', "is damaged or no JSON"),
-        ('{"resourceSpans": []}', "holds no rows"),
-        ('{"resourceSpans": ' + "[" * 3000, "is damaged or no JSON"),
+        ('[{"openinference.span.kind": "RETRIEVER"}', "is damaged or not JSON"),
+        ('{"resourceSpans": []}', "has no rows"),
+        ('{"resourceSpans": ' + "[" * 3000, "is damaged or not JSON"),
     ],
 )
 def test_damaged_files_are_one_sentence(text: str, said: str, tmp_path: Path) -> None:

@@ -246,5 +246,5 @@ def test_a_damaged_checkpoint_is_none(tmp_path: Path) -> None:
 def test_two_encoders_are_refused(tiny: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     retriever: Any = tiny("bert")
     monkeypatch.setattr(type(retriever), "asymmetric", True)
-    with pytest.raises(UserError, match="an encoder of its own for queries"):
+    with pytest.raises(UserError, match="separate encoders for queries"):
         Training(retriever, corpus(), QUICK)

@@ -111,7 +111,7 @@ def test_the_sentences_stay_the_same(sample: DataSet, language: str, position: s
         (
             TextPair("p", "q", "Ice melts.  Tea is hot.", EvidenceSpan(10, 12)),
             "position",
-            "holds no sentence",
+            "has no words",
         ),
     ],
 )
@@ -214,7 +214,7 @@ def test_what_a_data_set_lacks_is_named() -> None:
         pairs_for(spans, "foil")
     with pytest.raises(UserError, match="no bias test 'x': choose one of answer_importance"):
         pairs_for(spans, "x")
-    with pytest.raises(UserError, match="position cannot be 'x': choose one of end, middle, own"):
+    with pytest.raises(UserError, match="position can't be 'x': choose from end, middle, own"):
         pairs_for(spans, "position", "x")
 
 

@@ -105,12 +105,12 @@ def test_no_variance_has_no_t() -> None:
     assert (tied.difference, tied.low, tied.high) == (0, 0, 0)
     assert tied.share_first == tied.resistance == 0
     assert tied.remarks == (
-        "Every pair scores the same for d1 and d2: this model does not see the difference.",
+        "d1 and d2 score the same in every pair: the model ignores the difference.",
     )
     constant = paired_test("position", scored(*[(i + 0.25, i) for i in range(12)]))
     assert constant.t is None and constant.difference == pytest.approx(0.25)
     assert constant.remarks == (
-        "Every pair differs by the same +0.25: without variance there is no t.",
+        "Every pair differs by +0.25: without variance, t is undefined.",
     )
 
 
@@ -125,7 +125,7 @@ def test_rounding_is_a_tie() -> None:
 @pytest.mark.parametrize(("n", "sentence"), [(0, "0 documents: a"), (1, "1 document: a")])
 def test_too_few_pairs(n: int, sentence: str) -> None:
     found = paired_test("brevity", scored(*[(2, 1)] * n))
-    assert found.t is None and found.remarks[0].startswith(f"{sentence} paired t-test takes")
+    assert found.t is None and found.remarks[0].startswith(f"{sentence} paired t-test needs")
     assert found.difference == (1 if n else None)
 
 
@@ -138,7 +138,7 @@ def test_ten_pairs_are_enough_and_nine_are_few() -> None:
 
 def test_identical_documents_are_counted_or_refused() -> None:
     found = paired_test("brevity", scored((2, 1), (4, 2)), n_identical=3)
-    assert found.n == 2 and found.remarks[0] == "3 pairs with identical documents left out."
+    assert found.n == 2 and found.remarks[0] == "3 pairs with identical documents excluded."
     with pytest.raises(UserError, match="Brevity: both documents of every pair are identical"):
         paired_test("brevity", [], n_identical=1)
     one = TextPair("1", "q", "a")
@@ -152,7 +152,7 @@ def test_documents_that_were_cut_are_counted() -> None:
     pairs = [PairScores(i, 2.0 * i * i, truncated=i > 9) for i in range(12)]
     found = paired_test("position", pairs)
     assert found.n_truncated == 2
-    assert "In 2 of 12 pairs a document is longer than the model reads" in found.remarks[0]
+    assert "In 2 of 12 pairs, a document exceeds the context limit" in found.remarks[0]
 
 
 def test_pairs_of_one_document_are_one_difference() -> None:

@@ -45,7 +45,7 @@ def test_a_contrast_adds_up() -> None:
 
 def test_sensitivities_are_no_contrast() -> None:
     one = attributed([1.0], None, 1.0, "saliency")
-    with pytest.raises(UserError, match="saliency gives no shares that add up"):
+    with pytest.raises(UserError, match="The values of saliency don't sum"):
         contrast(one, one)
     with pytest.raises(ValueError, match="one model under one method"):
         contrast(attributed([1.0], 0.0, 1.0), one)

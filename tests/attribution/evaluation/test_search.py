@@ -251,7 +251,7 @@ def test_a_cross_encoder_reorders_what_it_is_given(tiny_family: Callable[[str], 
     assert dict(zip(got.document_ids, got.scores, strict=True)) == pytest.approx(scores, abs=1e-5)
     assert list(got.scores) == sorted(got.scores, reverse=True)
     assert dict(zip(got.document_ids, got.languages, strict=True))["d1"] == "pol"
-    with pytest.raises(UserError, match="rerank with it instead"):
+    with pytest.raises(UserError, match="use it as a reranker"):
         scorer(retriever, ASKED)
 
 

@@ -128,14 +128,14 @@ def test_lines_that_are_no_results_are_counted() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\n\n", b"\x00\x01", b"query,document\na,b\n"])
 def test_what_is_no_run_is_one_sentence(data: bytes) -> None:
-    with pytest.raises(UserError, match="is no run in TREC's format"):
+    with pytest.raises(UserError, match="is not a run in TREC's format"):
         run_of(data)
 
 
 def test_a_run_of_other_queries_is_refused() -> None:
     run = run_of(line("other", "d1", 1))
     assert not run.fits(collection()) and run_of(line("q1", "d1", 1)).fits(collection())
-    with pytest.raises(UserError, match="has no query of c: its first is 'other', the data set's"):
+    with pytest.raises(UserError, match="has no query of c: its first query id is 'other', that of the data set"):
         placed(run, collection())
 
 

@@ -142,8 +142,8 @@ def test_chunks_are_called_as_they_are_asked_for(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("halves", "no chunks"),
-        ("late:64:8", "no chunks"),
+        ("halves", "chunks can't be"),
+        ("late:64:8", "chunks can't be"),
         ("windows:0", "at least 1"),
         ("windows:32:32", "below 32"),
         ("windows:16:32", "below 16"),
@@ -257,7 +257,7 @@ def test_the_longest_windows_that_are_let_through_are_read_whole(
     assert (longest < 126) == (prompt is not None)
     chunks = Chunks("windows", longest)
     require_fit(retriever, chunks)
-    with pytest.raises(UserError, match="choose smaller ones"):
+    with pytest.raises(UserError, match="choose smaller windows"):
         require_fit(retriever, Chunks("windows", longest + 1))
     documents = {pair.document for pair in sample.pairs}
     windows = [one for text in documents for one in windows_of(retriever, text, chunks)]

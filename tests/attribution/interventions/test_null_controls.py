@@ -322,7 +322,7 @@ def test_a_prefix_of_nothing_is_the_document_itself(tiny: Callable[..., Any]) ->
 def test_shifting_positions_is_giving_other_ids(name: str, tiny: Callable[..., Any]) -> None:
     retriever = tiny(name)
     found = shifted_positions(retriever, PAIR, (0, 5, 9999))
-    assert found.tokens == (0, 5) and "1 shifts go beyond" in found.note
+    assert found.tokens == (0, 5) and "1 shifts exceed" in found.note
     assert abs(found.scores[0] - found.scores[1]) > 1e-5
     encoded = retriever.encode_texts([PAIR.document], "document")
     table = position_table(retriever)

@@ -111,5 +111,5 @@ def test_an_output_of_zero_gets_nothing() -> None:
 
 
 def test_a_distance_is_refused(tiny: Callable[..., DenseRetriever]) -> None:
-    with pytest.raises(UserError, match="no sum over tokens"):
+    with pytest.raises(UserError, match="not a sum over tokens"):
         attribute(tiny("bert", similarity="euclidean"), make_method("bilrp"), [PAIR])

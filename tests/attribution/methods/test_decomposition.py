@@ -205,7 +205,7 @@ def test_spread_biases_have_a_longest_text(
     tiny: Callable[..., DenseRetriever], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("poslens.attribution.methods.propagation.MAX_TOKENS", 8)
-    with pytest.raises(UserError, match="works up to 8 tokens"):
+    with pytest.raises(UserError, match="supports up to 8 tokens"):
         attribute(tiny("bert"), make_method("decomposition", {"biases": "absdot"}), PAIRS[:1])
 
 
@@ -483,8 +483,8 @@ def plant(
         (lambda x: x.clamp(-1, 1), "cannot be linearised"),
         (lambda x: x + 1.0, "cannot be linearised"),
         (lambda x: (x @ x.transpose(-1, -2)) @ x, "cannot be linearised"),
-        (lambda x: x * x, "neither is known to be a gate"),
-        (lambda x: x * torch.nn.functional.linear(x, torch.eye(32)), "neither is known"),
+        (lambda x: x * x, "can't tell which one is a gate"),
+        (lambda x: x * torch.nn.functional.linear(x, torch.eye(32)), "can't tell"),
         # All of it is frozen: nothing comes from the tokens.
         (torch.sigmoid, "cannot be linearised"),
         (lambda x: torch.softmax(x, -1), "cannot be linearised"),

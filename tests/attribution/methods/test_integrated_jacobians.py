@@ -169,5 +169,5 @@ def test_auto_doubles_until_little_is_missing(tiny: Callable[..., DenseRetriever
 
 
 def test_a_distance_is_refused(tiny: Callable[..., DenseRetriever]) -> None:
-    with pytest.raises(UserError, match="no sum over tokens"):
+    with pytest.raises(UserError, match="not a sum over tokens"):
         attribute(tiny("bert", similarity="euclidean"), make_method("integrated_jacobians"), [PAIR])

@@ -109,9 +109,9 @@ def test_a_folder_of_an_earlier_version_is_read(exported: tuple[DenseRetriever, 
     [
         ({"strength": 2}, "from 0 to 1"),
         ({"block": 0}, "at least 1 token"),
-        ({"layers": 9}, "has 2 layers of attention"),
-        ({"rows": "all"}, "says no calibration"),
-        ({"block": "8"}, "says no calibration"),
+        ({"layers": 9}, "has only 2 attention layers"),
+        ({"rows": "all"}, "has no valid settings"),
+        ({"block": "8"}, "has no valid settings"),
     ],
 )
 def test_a_damaged_calibration_is_one_sentence(
@@ -129,7 +129,7 @@ def test_no_other_class_of_ours_is_let_in(exported: tuple[DenseRetriever, Path])
     modules = json.loads((folder / "modules.json").read_text())
     modules[0]["type"] = "poslens.attribution.retrievers.dense.DenseRetriever"
     (folder / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(UserError, match=r"none that PosLens reads|neither imports"):
+    with pytest.raises(UserError, match=r"PosLens does not support|neither imports"):
         load(spec_of(folder), device="cpu")
 
 

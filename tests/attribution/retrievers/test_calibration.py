@@ -200,13 +200,13 @@ def test_a_strength_has_one_name_one_number_and_one_key(name: str, called: str) 
     [
         ("MiniLM@calibrated(strength=1.5)", "from 0 to 1, not 1.5"),
         ("MiniLM@calibrated(strength=-0.1)", "from 0 to 1, not -0.1"),
-        ("MiniLM@calibrated(strength=nan)", "a number such as 0.5"),
+        ("MiniLM@calibrated(strength=nan)", "a number like 0.5"),
         ("MiniLM@calibrated(block=0)", "at least 1 token, not 0"),
         ("MiniLM@calibrated(block=2.5)", "a whole number, not '2.5'"),
         ("MiniLM@calibrated(layers=0)", "At least 1 layer"),
-        ("MiniLM@calibrated(depth=3)", "strength, block and layers, each once, not 'depth'"),
-        ("MiniLM@calibrated(block=3, basket=4)", "each once"),
-        ("MiniLM@calibrated@calibrated", "calibrated already"),
+        ("MiniLM@calibrated(depth=3)", "strength, block and layers, each at most once, not 'depth'"),
+        ("MiniLM@calibrated(block=3, basket=4)", "each at most once"),
+        ("MiniLM@calibrated@calibrated", "already calibrated"),
         ("BM25@calibrated", "no dense model"),
     ],
 )
@@ -359,7 +359,7 @@ def test_gradients_are_those_of_the_calibrated_model(
 
 
 def test_more_layers_than_there_are_is_one_sentence(tiny: Callable[..., DenseRetriever]) -> None:
-    with pytest.raises(UserError, match="has 2 layers of attention, so 3 cannot"):
+    with pytest.raises(UserError, match="has only 2 attention layers, so 3 can't"):
         tiny("bert", calibration=Calibration(layers=3))
 
 

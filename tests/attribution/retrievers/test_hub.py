@@ -76,7 +76,7 @@ def test_what_is_above_the_limit_is_not_begun(repository: FakeHub, tmp_path: Pat
     # Files that no model is made of are neither counted nor fetched.
     wanted = sum(size for name, size in repository.sizes().items() if not name.endswith(".md"))
     assert said[0] == f"{wanted} True", found.stderr
-    assert "more than the 0.0 MB that may be fetched here" in said[1]
+    assert "more than the 0.0 MB that pages may download" in said[1]
     assert not any("resolve" in request for request in repository.requests)
 
 
@@ -104,7 +104,7 @@ def test_what_is_here_whole_is_not_asked_for_again(repository: FakeHub, tmp_path
     assert found.stdout.splitlines()[:1] == ["True"], found.stderr
     # What was begun is fetched to its end: here there is no room for the rest.
     _, refused, fetched = found.stdout.splitlines()
-    assert "too little disk space" in refused and fetched == "True", found.stderr
+    assert "not enough disk space" in refused and fetched == "True", found.stderr
     # And offline.
     before = len(repository.requests)
     again = python(repository, tmp_path, "-m", "dashboard", "models", "fetch", NAME)
@@ -152,13 +152,13 @@ def test_what_is_larger_than_the_hub_said_is_ended(
     (folder / "model.safetensors").write_bytes(bytes(40 << 20))
     with serving(FakeHub(NAME, folder, said=1000)) as there:
         found = python(there, tmp_path, "-c", SIZES.format(limit="10**6"))
-    assert found.stdout.splitlines()[1] == f"{NAME} is larger than the hub said: give another."
+    assert found.stdout.splitlines()[1] == f"{NAME} is larger than the hub stated, so it was not kept."
     assert sum(path.stat().st_size for path in (tmp_path / "hub").rglob("*")) < 30 << 20
 
 
 def test_a_download_leaves_room_on_the_disk() -> None:
     Size("m", 10**9, 3 * 10**9).require()
-    with pytest.raises(UserError, match="too little disk space to fetch m: it takes"):
+    with pytest.raises(UserError, match="not enough disk space for m: it needs"):
         Size("m", 10**9, 2 * 10**9).require()
 
 
@@ -173,5 +173,5 @@ def test_a_hub_that_does_not_answer_is_one_sentence() -> None:
     with pytest.raises(UserError) as caught:
         hub.size_of(resolve("tests/attribution"))
     sentence = str(caught.value)
-    assert sentence.startswith("tests/attribution could not be had from the Hugging Face hub (")
+    assert sentence.startswith("tests/attribution could not be downloaded from the Hugging Face hub (")
     assert str(Path.home()) not in sentence and "\n" not in sentence

@@ -270,5 +270,5 @@ def test_polish_stems_match_other_forms() -> None:
 
 def test_a_missing_stemmer_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resolve, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"BM25-stempel needs the Polish stemmer: pip install"):
+    with pytest.raises(UserError, match=r"BM25-stempel needs the Polish stemmer: run `pip install"):
         load(resolve.resolve("BM25-stempel"))

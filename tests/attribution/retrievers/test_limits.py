@@ -60,9 +60,9 @@ def test_a_configured_limit_goes_with_what_else_a_name_chooses(name: str, length
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("MiniLM@configured@configured", "once and before @calibrated"),
-        ("MiniLM@calibrated@configured", "once and before @calibrated"),
-        ("MiniLM" + "@configured" * 5000, "once and before @calibrated"),
+        ("MiniLM@configured@configured", "only once, and before @calibrated"),
+        ("MiniLM@calibrated@configured", "only once, and before @calibrated"),
+        ("MiniLM" + "@configured" * 5000, "only once, and before @calibrated"),
         ("BM25@configured", "no configuration that truncates"),
     ],
 )

@@ -77,7 +77,7 @@ def test_pickled_weights_are_refused_unopened(copy: Path, name: str) -> None:
     # A pickle that would write a file when opened.
     trap = copy / "opened"
     (copy / name).write_bytes(f"cbuiltins\nopen\n(S'{trap}'\nS'w'\ntR.".encode())
-    assert f"only as a pickle ({name})" in refused(copy)
+    assert f"only pickled weights ({name})" in refused(copy)
     assert not trap.exists()
 
 
@@ -208,15 +208,15 @@ def test_a_device_that_is_not_there(asked: str) -> None:
     with pytest.raises(UserError) as caught:
         choose_device(asked)
     assert str(caught.value) == (
-        f"There is no device '{asked}' here: use auto, cpu, cuda or cuda:N."
+        f"This machine has no device '{asked}': use auto, cpu, cuda or cuda:N."
     )
-    with pytest.raises(UserError, match="There is no device"):
+    with pytest.raises(UserError, match="This machine has no device"):
         load(resolve.resolve("MiniLM"), device=asked)
 
 
 @pytest.mark.parametrize("asked", ["", "banana", "gpu", "cuda:x", "CPU ", "meta"])
 def test_a_device_that_does_not_exist(asked: str) -> None:
-    with pytest.raises(UserError, match="There is no device"):
+    with pytest.raises(UserError, match="This machine has no device"):
         choose_device(asked)
 
 
@@ -253,10 +253,10 @@ def test_float16_that_overflows_names_a_wider_format(
     narrow = load(spec_of(folder), device="cpu", precision="float16")
     with pytest.raises(
         UserError,
-        match="float16 is too narrow for it, set POSLENS_PRECISION to bfloat16 or float32",
+        match="set POSLENS_PRECISION to bfloat16 or float32",
     ):
         check_retriever(narrow)
-    with pytest.raises(UserError, match="load it in float32 or bfloat16"):
+    with pytest.raises(UserError, match="use float32 or bfloat16"):
         attribute(narrow, METHOD, [pair])
     for precision in ("bfloat16", "float32"):
         wide = load(spec_of(folder), device="cpu", precision=precision)
@@ -294,7 +294,7 @@ def test_a_model_larger_than_a_gpu_is_spread(copy: Path, monkeypatch: pytest.Mon
     with pytest.raises(UserError, match="choose bfloat16 precision, a smaller model, or"):
         spread()
     Gpus(monkeypatch, need, need)
-    with pytest.raises(UserError, match="more than the graphics memory here"):
+    with pytest.raises(UserError, match="more than the memory of this machine's GPUs"):
         spread(asked="cuda:0")  # one was asked for
     monkeypatch.setattr("poslens.attribution.retrievers.dense_loading.find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install accelerate"):
@@ -306,7 +306,7 @@ def test_a_model_that_no_memory_is_left_for(copy: Path, monkeypatch: pytest.Monk
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB.")
 
     monkeypatch.setattr("poslens.attribution.retrievers.dense_loading._load_model", full)
-    with pytest.raises(UserError, match="does not fit into what is free of the memory of cpu"):
+    with pytest.raises(UserError, match="does not fit into the free memory of cpu"):
         load(spec_of(copy), device="cpu")
 
 
@@ -386,11 +386,11 @@ def test_what_pools_otherwise_or_not_at_all_is_left_alone(
     config = copy / "1_Pooling" / "config.json"
     settings = json.loads(config.read_text())
     config.write_text(json.dumps(settings | {"pooling_mode": ["mean", "cls"]}))
-    with pytest.raises(UserError, match="joins several poolings into one vector: choose mine wi"):
+    with pytest.raises(UserError, match="concatenates several poolings: use mine wi"):
         load(with_pooling(spec_of(copy), "last"), device="cpu")
     modules = json.loads((copy / "modules.json").read_text())
     (copy / "modules.json").write_text(json.dumps(modules[:1]))
-    with pytest.raises(UserError, match="does not pool its tokens in a way that can be replaced"):
+    with pytest.raises(UserError, match="has a pooling that can't be replaced"):
         load(with_pooling(spec_of(copy), "last"), device="cpu")
 
 
@@ -420,7 +420,7 @@ def test_nan_weights_are_a_sentence(copy: Path) -> None:
     retriever = load(spec_of(copy), device="cpu")
     with torch.no_grad():
         retriever.model[0].auto_model.encoder.layer[0].output.dense.weight.fill_(torch.nan)
-    with pytest.raises(UserError, match="not a finite number: load it in float32"):
+    with pytest.raises(UserError, match="not a finite number: use float32"):
         attribute(retriever, METHOD, [TextPair("p", "tide", "the Moon")])
     (batch,) = attribute_batches(retriever, METHOD, [TextPair("p", "tide", "the Moon")])
     assert batch[0].attribution is None and "not a finite number" in batch[0].reason

@@ -117,9 +117,9 @@ def test_it_can_leave_the_memory() -> None:
     found = load(spec)
     del own
     gc.collect()
-    with pytest.raises(Unavailable, match="not in memory any more"):
+    with pytest.raises(Unavailable, match="no longer in memory"):
         score_texts(found, [("a", "b")])
-    with pytest.raises(Unavailable, match="not in memory any more"):
+    with pytest.raises(Unavailable, match="no longer in memory"):
         used_model(spec, "auto", "auto")
     back = Own(hashed)
     assert remember(back) == spec and score_texts(found, [("a", "b")]).shape == (1,)
@@ -145,7 +145,7 @@ def test_objects_that_cannot_be_held_weakly_do_not_pile_up() -> None:
     assert len(own_object._known) == KEPT
     assert score_texts(load(spec), [("a", "b")]).shape == (1,)
     assert score_texts(load(remember(used)), [("a", "b")]).shape == (1,)
-    with pytest.raises(Unavailable, match="not in memory any more: make it again"):
+    with pytest.raises(Unavailable, match="no longer in memory: create it again"):
         score_texts(found, [("a", "b")])
 
 
@@ -164,17 +164,17 @@ def _raises(_texts: list[str]) -> Any:
     ("encode", "said"),
     [
         (_raises, "encode fails on a list of texts (RuntimeError)"),
-        (lambda texts: None, "gives NoneType, which is no array of numbers"),
-        (lambda texts: ["a"] * len(texts), "no array of numbers"),
-        (lambda texts: [[1.0], [1.0, 2.0]], "no array of numbers"),
-        (lambda texts: {"a": 1}, "no array of numbers"),
-        (lambda texts: hashed(texts)[0], "let it give one of shape [1, dimensions]"),
+        (lambda texts: None, "returns NoneType, which is not an array of numbers"),
+        (lambda texts: ["a"] * len(texts), "not an array of numbers"),
+        (lambda texts: [[1.0], [1.0, 2.0]], "not an array of numbers"),
+        (lambda texts: {"a": 1}, "not an array of numbers"),
+        (lambda texts: hashed(texts)[0], "it must return shape [1, dimensions]"),
         (lambda texts: hashed([*texts, "more"]), "shape [2, 64] for 1 text"),
-        (lambda texts: np.ones((len(texts), len(texts[0]))), "let it give one of shape [1, 81]"),
-        (lambda texts: np.zeros((len(texts), 0)), "vectors without a number"),
+        (lambda texts: np.ones((len(texts), len(texts[0]))), "it must return shape [1, 81]"),
+        (lambda texts: np.zeros((len(texts), 0)), "returns empty vectors"),
         (lambda texts: hashed(texts) * np.nan, "not finite"),
         (lambda texts: np.full((len(texts), 4), 1e300), "not finite"),
-        (lambda texts: np.ones((len(texts), 4), dtype=complex), "no array of numbers"),
+        (lambda texts: np.ones((len(texts), 4), dtype=complex), "not an array of numbers"),
     ],
 )
 def test_what_gives_no_vectors_is_refused_in_a_sentence(encode: Any, said: str) -> None:
@@ -201,5 +201,5 @@ def test_a_width_that_changes_ends_the_run() -> None:
 
 def test_vectors_that_depend_on_their_neighbours_are_refused() -> None:
     own = Own(lambda texts: hashed(texts) * np.arange(1, 1 + len(texts))[:, None] + len(texts))
-    with pytest.raises(UserError, match="alone than in a batch"):
+    with pytest.raises(UserError, match="in a batch than for the text alone"):
         check_retriever(load(remember(own)))

@@ -296,7 +296,7 @@ def test_code_runs_only_where_it_is_allowed_by_name(
     assert trap.read_text() == "run" and type(retriever.backbone).__name__ == "Mine"
     # What the code says is part of the model then.
     assert "mine.py" in [p.name for p in resolve.locate(coded).paths()]
-    with pytest.raises(UserError, match="There is no retriever named 'nobody'"):
+    with pytest.raises(UserError, match="There is no retriever 'nobody'"):
         resolve.allow_code(["nobody"])
 
 

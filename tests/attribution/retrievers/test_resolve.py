@@ -71,14 +71,14 @@ def test_what_is_no_name_is_refused(name: str) -> None:
     with pytest.raises(UserError) as caught:
         resolve(name)
     sentence = str(caught.value)
-    assert sentence.startswith("There is no retriever named ")
+    assert sentence.startswith("There is no retriever ")
     assert "MiniLM" in sentence and "\n" not in sentence and len(sentence) < 400
 
 
 def test_a_hub_id_is_taken_for_one() -> None:
-    spec = resolve("organisation/model-v1.5_x")
-    assert (spec.source, spec.hub_id) == ("hub:organisation/model-v1.5_x", spec.name)
-    assert spec.origin == "organisation/model-v1.5_x"
+    spec = resolve("organization/model-v1.5_x")
+    assert (spec.source, spec.hub_id) == ("hub:organization/model-v1.5_x", spec.name)
+    assert spec.origin == "organization/model-v1.5_x"
 
 
 def test_a_hub_id_that_is_not_here_is_one_sentence() -> None:
@@ -125,7 +125,7 @@ def test_the_hubs_own_copy_goes_first_where_it_is_here(
 
 @pytest.mark.parametrize("name", ["MiniLM@main", "sentence-transformers/all-MiniLM-L6-v2@c9745ed1"])
 def test_a_revision_is_no_part_of_a_name(name: str) -> None:
-    with pytest.raises(UserError, match=r"^A revision cannot be chosen by name: leave out @"):
+    with pytest.raises(UserError, match=r"^PosLens can't select a revision by name: remove @"):
         resolve(name)
 
 
@@ -157,8 +157,8 @@ def test_a_pooling_follows_the_name() -> None:
     assert last.settings != resolve("MiniLM").settings and "last pooling" in last.title
     assert {resolve(f"MiniLM@{p}").pooling for p in POOLINGS} == set(POOLINGS.values())
     assert resolve("MiniLM@lasttoken") == last, "sentence-transformers' own word for it"
-    hub = resolve("organisation/model@cls")
-    assert (hub.source, hub.pooling) == ("hub:organisation/model", "cls")
+    hub = resolve("organization/model@cls")
+    assert (hub.source, hub.pooling) == ("hub:organization/model", "cls")
 
 
 def test_a_models_own_pooling_is_no_other_model() -> None:

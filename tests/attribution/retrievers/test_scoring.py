@@ -211,7 +211,7 @@ def test_a_batch_that_does_not_fit_is_halved(make: Callable[[str], Any]) -> None
 
 @pytest.mark.parametrize("kind", ["dense", "prompts", "cross-encoder", "lexical"])
 def test_a_text_without_tokens_is_refused(kind: str, make: Callable[[str], Any]) -> None:
-    with pytest.raises(UserError, match="document has no token"):
+    with pytest.raises(UserError, match="reads no word of the document"):
         score_texts(make(kind), [("the tide", "")])
 
 

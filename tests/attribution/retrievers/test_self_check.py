@@ -17,7 +17,7 @@ def test_minilm_passes(minilm: DenseRetriever) -> None:
     assert checked.library.distance < 1e-5 and not checked.unfit
     assert checked.forward is not None and checked.forward < 1e-5
     assert checked.completeness is not None and checked.completeness < 1e-5
-    assert "Checked on loading" in checked.sentence()
+    assert "Checked when loaded" in checked.sentence()
 
 
 @pytest.mark.parametrize("name", ["roberta", "mpnet", "modernbert", "qwen3-left", "qwen3-right"])

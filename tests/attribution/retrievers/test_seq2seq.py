@@ -183,14 +183,14 @@ def test_answers_are_single_tokens_of_the_vocabulary(make: Make, tmp_path: Path)
     assert one.score == pytest.approx(-other.score, abs=1e-5)
     assert f"answers={second}/{first}" in turned.spec.settings
     assert "answers" not in retriever.spec.settings
-    with pytest.raises(UserError, match="no single token 'Relevantissimo'"):
+    with pytest.raises(UserError, match="answer 'Relevantissimo'"):
         make("t5", answers=("Relevantissimo", first))
     folder = Path(retriever.spec.source.removeprefix("folder:"))
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
     config = json.loads((copy / "config.json").read_text())
     del config["answers"]
     (copy / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UserError, match="no single token 'true' to answer with"):
+    with pytest.raises(UserError, match="answer 'true' is not a single token"):
         load(RetrieverSpec("c", "c", "cross_encoder", f"folder:{copy}"), "cpu")
 
 

@@ -224,5 +224,5 @@ def test_each_encoder_has_its_own_prompts(
 def test_encoders_of_different_widths_are_refused(
     spec: RetrieverSpec, tiny_folder: Callable[..., Path]
 ) -> None:
-    with pytest.raises(UserError, match="queries in 24 dimensions and documents in 32"):
+    with pytest.raises(UserError, match="queries in 24 dimensions but documents in 32"):
         load(replace(spec, query_source=f"folder:{tiny_folder('labse')}"), device="cpu")

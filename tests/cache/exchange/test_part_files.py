@@ -160,10 +160,10 @@ def test_what_is_damaged_is_said_and_the_rest_ingested(result, tmp_path: Path) -
     (tmp_path / "parts" / names[0]).write_bytes((tmp_path / "parts" / names[2]).read_bytes())
     (tmp_path / "parts" / names[2]).unlink()
     n, problems = verify(place)
-    assert n == 2 and any("is not what the manifest says" in p for p in problems)
+    assert n == 2 and any("differs from its entry in the manifest" in p for p in problems)
     assert any(problem == f"{names[2]} is gone." for problem in problems)
     (tmp_path / "parts" / MANIFEST).unlink()
-    assert any("holds other pairs than its name says" in p for p in verify(place)[1])
+    assert any("contains other pairs than its name states" in p for p in verify(place)[1])
 
 
 def test_a_part_that_ends_its_reader_is_damaged_and_the_rest_ingested(
@@ -253,15 +253,15 @@ def test_a_part_without_rows_is_said_and_the_rest_ingested(
     place.write(name, stream.getvalue(), replace=False)
     found = ingest(Store(tmp_path / "cache"), place)
     assert (found.new, found.taken.added) == (1, 1)
-    assert found.problems == (f"{name} holds no results: delete it.",)
+    assert found.problems == (f"{name} contains no results: delete it.",)
     assert verify(place) == (2, list(found.problems))
 
 
 def test_places_that_cannot_be_used_are_a_sentence(result, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"cannot hold parts: give a folder"):
+    with pytest.raises(UserError, match=r"can't be used for parts: use a folder"):
         PartFolder("gopher://x/y")
     (tmp_path / "file").write_text("a file")
-    with pytest.raises(UserError, match=r"The folder of parts .* cannot be used"):
+    with pytest.raises(UserError, match=r"The folder of parts .* can't be used"):
         writer(PartFolder(tmp_path / "file"), tmp_path).put(MODEL, METHOD, [result("p")])
     empty = PartFolder(tmp_path / "none")
     assert ingest(Store(tmp_path / "cache"), empty).parts == 0 and verify(empty) == (0, [])

@@ -135,7 +135,7 @@ def test_one_data_set_alone(store: Store, result, tmp_path: Path) -> None:
     store.put(MODEL, METHOD, [result("q", dataset="another")])
     path = written(store, tmp_path / "a.parquet", datasets=["another"])
     assert pd.read_parquet(path)["pair_id"].tolist() == ["q"]
-    with pytest.raises(UserError, match="Nothing is stored here of the data set none"):
+    with pytest.raises(UserError, match="The cache has no results of the data set none"):
         written(store, tmp_path / "b.parquet", datasets=["none"])
     assert not (tmp_path / "b.parquet").exists() and not list(tmp_path.glob(".*.part"))
 
@@ -180,7 +180,7 @@ def test_another_text_under_the_same_pair_is_counted_and_left(
     other.put(MODEL, METHOD, [own])
     taken = taken_from(other, path)
     assert (taken.rows, taken.added, taken.conflicts) == (6, 5, 1)
-    assert "1 were left out: the cache holds another text" in taken.sentence()
+    assert "1 were skipped: the cache has other texts" in taken.sentence()
     assert same(other, *own)
 
 
@@ -276,11 +276,11 @@ def test_cut_and_foreign_files_are_a_sentence(store: Store, result, tmp_path: Pa
         rejected(store, data, "f.parquet is damaged or not a Parquet file: copy or export it again")
     foreign = io.BytesIO()
     pq.write_table(pa.table({"curve": [1.0]}), foreign)
-    rejected(store, foreign.getvalue(), "holds no results that PosLens wrote")
+    rejected(store, foreign.getvalue(), "is not a file that PosLens exported")
     # The same rows written by another program: nothing vouches for them.
     copied = io.BytesIO()
     pq.write_table(pq.read_table(tmp_path / "results.parquet").replace_schema_metadata({}), copied)
-    rejected(store, copied.getvalue(), "holds no results that PosLens wrote")
+    rejected(store, copied.getvalue(), "is not a file that PosLens exported")
 
 
 def test_a_file_of_a_newer_version_is_a_sentence(
@@ -358,7 +358,7 @@ def test_an_export_to_nowhere_is_a_sentence(store: Store, result, tmp_path: Path
     filled(store, result)
     with pytest.raises(UserError, match=r"cannot be written \(No such file or directory\)"):
         written(store, tmp_path / "none" / "f.parquet")
-    with pytest.raises(UserError, match="Nothing is stored that could be exported"):
+    with pytest.raises(UserError, match="The cache has no results to export"):
         written(Store(tmp_path / "empty"), tmp_path / "f.parquet")
 
 
@@ -390,9 +390,9 @@ def test_two_caches_become_one(store: Store, result, tmp_path: Path) -> None:
 
 def test_merging_says_what_cannot_be(store: Store, result, tmp_path: Path) -> None:
     filled(store, result)
-    with pytest.raises(UserError, match="That is this cache itself"):
+    with pytest.raises(UserError, match="This is the current cache"):
         merge(store, Store(store.root))
-    with pytest.raises(UserError, match="holds no cache: give the folder `cache`"):
+    with pytest.raises(UserError, match="is not a cache: use the folder `cache`"):
         merge(store, Store(tmp_path / "nothing"))
     other = Store(tmp_path / "other")
     filled(other, result)

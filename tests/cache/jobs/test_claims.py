@@ -148,7 +148,7 @@ def test_threads_never_hold_the_same_key(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"^The cache could not be used"), Claims(tmp_path / "file"):
+    with pytest.raises(UserError, match=r"^The cache can't be used"), Claims(tmp_path / "file"):
         pass
     assert at_work(tmp_path / "nothing") == 0
 

@@ -383,7 +383,7 @@ def test_a_store_that_cannot_be_written_is_told(
     retriever: DenseRetriever, store: Store, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(UserError, match="cache could not be used") as caught:
+    with pytest.raises(UserError, match="cache can't be used") as caught:
         run(
             retriever,
             MODEL,

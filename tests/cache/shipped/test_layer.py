@@ -169,7 +169,7 @@ def test_a_damaged_file_is_left_out_and_the_log_says_so_once(
         for pair, _ in known:
             assert store.get(MODEL, SALIENCY, pair) is None
     (said,) = caplog.messages
-    assert said.startswith("M-saliency.parquet, which ships with PosLens, is left out: It ")
+    assert said.startswith("Included results skipped, M-saliency.parquet: It ")
     # The others are whole.
     assert counts(store.root).get(MODEL, TEST, known[2][0]) == Count(2)
     store.put(MODEL, SALIENCY, [known[0]])

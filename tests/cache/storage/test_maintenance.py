@@ -445,7 +445,7 @@ def test_a_newer_file_is_a_sentence(store: Store, result) -> None:
     with sql(store) as db:
         db.execute(f"PRAGMA user_version = {connections.VERSION + 1}")
     for use in (lambda: store.curves(MODEL, METHOD, []), lambda: put(store, result, ["b"])):
-        with pytest.raises(UserError, match=r"since a newer PosLens wrote it: update PosLens"):
+        with pytest.raises(UserError, match=r"because a newer version of PosLens wrote it: update PosLens"):
             use()
     assert "newer" in listing(store)[0].problem
 
@@ -456,7 +456,7 @@ def test_an_older_file_is_a_sentence(store: Store, result) -> None:
     with sql(store) as db:
         db.execute(f"PRAGMA user_version = {connections.VERSION - 1}")
     for use in (lambda: store.curves(MODEL, METHOD, []), lambda: put(store, result, ["b"])):
-        with pytest.raises(UserError, match=r"older PosLens wrote it: .*export.* and .*import"):
+        with pytest.raises(UserError, match=r"older version of PosLens wrote it: .*export.* and .*import"):
             use()
     assert "older" in listing(store)[0].problem
 
@@ -522,7 +522,7 @@ def test_a_read_only_folder_is_read_and_not_written(store: Store, result) -> Non
         same_curves(store, stored)
         assert store.get(MODEL, METHOD, stored[0][0]) is not None
         assert listing(store)[0].results == 2
-        with pytest.raises(UserError, match="check its rights, or set POSLENS_HOME"):
+        with pytest.raises(UserError, match="check its permissions, or set POSLENS_HOME"):
             put(store, result, ["c"])
     finally:
         store.release()

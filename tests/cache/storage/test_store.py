@@ -309,7 +309,7 @@ def test_a_database_of_another_program(store: Store, result) -> None:
     path.parent.mkdir(parents=True)
     with contextlib.closing(sqlite3.connect(path)) as db, db:
         db.execute("CREATE TABLE result (other TEXT)")
-    explained(store, result, r"^The cache could not be used, since ")
+    explained(store, result, r"^The cache can't be used, because ")
 
 
 def test_an_empty_file_is_filled(store: Store, result) -> None:
@@ -366,7 +366,7 @@ def test_a_file_where_the_folder_should_be(tmp_path: Path, result) -> None:
         lambda: store.put(MODEL, METHOD, [(pair, attribution)]),
         lambda: store.put_failures(MODEL, METHOD, [(pair, "no")]),
     ):
-        with pytest.raises(UserError, match="check its rights, or set POSLENS_HOME") as caught:
+        with pytest.raises(UserError, match="check its permissions, or set POSLENS_HOME") as caught:
             put()
         assert str(tmp_path) not in str(caught.value)
 
@@ -391,7 +391,7 @@ def test_a_full_disk_is_a_sentence_and_loses_nothing(
     with pytest.raises(UserError) as caught:
         store.put(MODEL, METHOD, [*many, (pair, attribution)])
     assert str(caught.value) == (
-        "The cache could not be used, since the disk is full: free some space."
+        "The cache can't be used, because the disk is full: free some space."
     )
     monkeypatch.undo()
     store.release()
@@ -411,7 +411,7 @@ def test_a_locked_store_is_a_sentence(
     monkeypatch.setattr(poslens.cache.storage.connections, "_TIMEOUT_S", 0.05)
     with contextlib.closing(sqlite3.connect(store.path(MODEL, METHOD))) as other:
         other.execute("BEGIN EXCLUSIVE")
-        with pytest.raises(UserError, match="another process holds it: wait"):
+        with pytest.raises(UserError, match="another process has locked it: wait"):
             store.put(MODEL, METHOD, [(pair, attribution)])
         assert equal(store.get(MODEL, METHOD, pair), attribution), "reading waits for nobody"
         other.rollback()
@@ -425,7 +425,7 @@ def test_a_locked_store_is_a_sentence(
     thread = threading.Thread(target=hold)
     thread.start()
     assert holding.wait(60)
-    with pytest.raises(UserError, match="another process holds it: wait"):
+    with pytest.raises(UserError, match="another process has locked it: wait"):
         store.put(MODEL, METHOD, [(pair, attribution)])
     assert equal(store.get(MODEL, METHOD, pair), attribution)
     done.set()

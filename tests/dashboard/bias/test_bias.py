@@ -97,7 +97,7 @@ def test_planted_bias_has_its_sign_and_bm25_none(results) -> None:
     assert t["BM25"] is None and flat.result.difference == 0
     alone = replace(results["BM25"], tests=(flat,))
     assert BIAS_STUDY.remarks([alone]) == [
-        "BM25, position: Every pair scores the same for d1 and d2: this model does not see the "
+        "BM25, position: d1 and d2 score the same in every pair: the model ignores the "
         "difference."
     ]
     assert (of(results["BM25"], "literal").result.t or 0) > 5
@@ -149,7 +149,7 @@ def test_identical_documents_are_left_out_and_counted(compute: Compute) -> None:
     BIAS_STUDY.job(compute, Asked(spec, (some,))).start().wait()
     (found,) = summary_of(compute, spec, (some,)).tests
     assert (found.result.n, found.result.n_identical, found.missing) == (2, 3, 0)
-    assert found.result.remarks[0] == "3 pairs with identical documents left out."
+    assert found.result.remarks[0] == "3 pairs with identical documents excluded."
 
 
 @pytest.mark.parametrize("method", ["decomposition", "saliency"])
@@ -162,7 +162,7 @@ def test_a_contrast_is_drawn_with_both_signs(compute: Compute, tests, method: st
     assert (first.attribution.model, second.attribution.model) == ("d1", "d2")
     drawn = second.attribution.document_scores
     if method == "saliency":
-        assert found.contrast is None and "no shares that add up" in found.reason
+        assert found.contrast is None and "don't sum to the score" in found.reason
         assert (drawn == found.second.attribution.document_scores).all()
         assert not any(one.units for one in found.provenance())
         return
@@ -216,7 +216,7 @@ def test_the_labels_fit_into_a_column(results) -> None:
 
 def test_what_is_not_scored_to_the_end_is_not_judged(results) -> None:
     one = results["BM25"]
-    assert any("does not see" in sentence for sentence in BIAS_STUDY.remarks([one]))
+    assert any("ignores" in sentence for sentence in BIAS_STUDY.remarks([one]))
     partial = replace(one, tests=(replace(of(one, "position"), missing=1),))
     assert BIAS_STUDY.remarks([partial]) == [
         "Some tests are computed for only part of their pairs."
@@ -253,7 +253,7 @@ def test_the_page_runs_and_shows_its_results(tests) -> None:
     assert [trace["name"] for trace in chart["data"]] == ["BM25"]
     table = page.dataframe[0].value
     assert list(table["test"]) == list(COLDER_TESTS) and (table["n"] == 12).all()
-    assert any("does not see the difference" in warning.value for warning in page.warning)
+    assert any("ignores the difference" in warning.value for warning in page.warning)
     assert len(page.dataframe[1].value) == 12
     assert any("in one color range" in caption.value for caption in page.caption)
     assert {metric.label for metric in page.metric} == {"s(d1)", "s(d2)", "s(d1) − s(d2)"}
@@ -306,7 +306,7 @@ def test_the_command_prints_the_table() -> None:
     found = json.loads(done.stdout)
     assert [(row["test"], row["n"]) for row in found["rows"]] == [("position", 12), ("foil", 12)]
     assert found["rows"][0]["t"] is None and found["provenance"][0]["model"] == "BM25"
-    assert "does not see the difference" in done.stderr
+    assert "ignores the difference" in done.stderr
     twice = command("--model", "BM25", "--model", "BM25", "--test", "position", "--test", "foil")
     assert json.loads(twice.stdout)["rows"] == found["rows"], "p is adjusted for two tests"
     again = command("--model", "BM25", "--test", "position", "--format", "csv")
@@ -376,9 +376,9 @@ def test_a_test_without_different_documents_leaves_the_others(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("none.csv", b"query,document\n", "holds no rows"),
+        ("none.csv", b"query,document\n", "has no rows"),
         ("empty.csv", b"query,document\n,x\n", "None of the 1 rows"),
-        ("nothing.jsonl", b"", "holds no rows"),
+        ("nothing.jsonl", b"", "has no rows"),
     ],
 )
 def test_an_empty_upload_is_one_sentence_and_the_page_stays(

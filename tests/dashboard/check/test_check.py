@@ -650,7 +650,7 @@ def test_the_fixture_brings_nothing_heavy_before_it_is_called() -> None:
 
 
 def test_an_unknown_check_is_one_sentence(mine: Path) -> None:
-    with pytest.raises(UserError, match="no check 'leen': choose of relocation, position_effect"):
+    with pytest.raises(UserError, match="no check 'leen': choose from relocation, position_effect"):
         poslens.check("BM25", mine / "baseline.json", only=["leen"])
 
 

@@ -329,7 +329,7 @@ def test_answers_as_text_and_csv(home: Path) -> None:
     frame = pd.read_csv(io.StringIO(run(*asked, "--format", "csv").stdout))
     assert frame["measure"].tolist() == list(printed["parts"]["attribution"]["numbers"])
     done = run(*asked, "--stored", "--format", "csv", "--dataset", "failing")
-    assert done.exit_code == 2 and "leave out --stored" in done.stderr
+    assert done.exit_code == 2 and "remove --stored" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["precompute", "failures", "passport --model BM25", "rank"])

@@ -156,7 +156,7 @@ def test_more_models_than_a_heatmap_shows_are_compared_in_numbers(
     asked = ("compare", *texts, *models)
     assert [row["model"] for row in json.loads(run(*asked).stdout)["rows"]] == list(names)
     refused = run(*asked, "--figure", str(tmp_path / "five.html"))
-    assert refused.exit_code == 2 and "A heatmap shows 4 models at most, not 5" in refused.stderr
+    assert refused.exit_code == 2 and "A heatmap shows at most 4 models, not 5" in refused.stderr
 
 
 def test_models_are_compared_on_one_pair() -> None:
@@ -195,7 +195,7 @@ def test_a_model_is_alike_to_itself() -> None:
     ("arguments", "words"),
     [
         (["explain"], "Give either --query"),
-        (["explain", "--pair", "nope"], "sample has no pair 'nope': choose one of its own"),
+        (["explain", "--pair", "nope"], "sample has no pair 'nope': use one of its pair ids"),
         (["explain", "--pair", "a", "--query", "x"], "either --pair or texts"),
         (["explain", "--query", "x", "--document", "y", "--figure", "x.gif"], "use .html"),
         (["compare", "--query", "x", "--document", "y", "--model", "MiniLM"], "two models"),
@@ -203,7 +203,7 @@ def test_a_model_is_alike_to_itself() -> None:
         (["explain", "--query", "x", "--document", " \n"], "The document is empty"),
         (["explain", "--query", "x"], "either --document or --document-file"),
         (["explain", "--query", "x", "--document-file", "/nonexistent"], "cannot be read"),
-        (["explain", "--query", "x", "--document", "y", "--model", "nope"], "no retriever named"),
+        (["explain", "--query", "x", "--document", "y", "--model", "nope"], "no retriever"),
         (["explain", "--query", "x", "--document", "y", "--method", "nope"], "no method 'nope'"),
         (["explain", "--query", "x", "--document", "y", "--model", "mpnet"], "models fetch mpnet"),
         (
@@ -212,14 +212,14 @@ def test_a_model_is_alike_to_itself() -> None:
         ),
         (["explain", "--query", "x", "--document", "y", "--resampling", "z"], "resampling cannot"),
         (["precompute", "--dataset", "nope"], "no data set 'nope'"),
-        (["precompute", "--workers", "2"], "belong to --executor ray"),
+        (["precompute", "--workers", "2"], "need --executor ray"),
         (["precompute", "--shard", "2"], "--shard must be I/N"),
         (["precompute", "--shard", "3/2"], "no shard 3 of 2"),
         (["failures", "--dataset", "nope"], "no data set 'nope'"),
-        (["curve", "--model", "MiniLM", "--method", "occlusion"], "compute the curves first"),
+        (["curve", "--model", "MiniLM", "--method", "occlusion"], "compute the curves"),
         (["curve", "--figure", "x.bmp"], "use .png"),
         (["curve", "--out", "x.svg"], "use .json, .csv, .parquet or .tex"),
-        (["explain", "--out", "x.json", "--format", "csv"], "leave out --format"),
+        (["explain", "--out", "x.json", "--format", "csv"], "remove --format"),
         (["curve", "--palette", "grey"], "add --figure"),
         (["datasets", "--out", "x.csv"], "use .txt or .json"),
         (["passport", "--model", "BM25", "--model", "nope"], "nope"),

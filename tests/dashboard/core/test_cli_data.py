@@ -79,9 +79,9 @@ def test_a_file_given_again_is_read_as_it_is_now(
         ("mine=", "NAME=PATH"),
         ("=x", "NAME=PATH"),
         ("mine=/nonexistent", "is not a folder or a file"),
-        ("mine=hf:BeIR/scifact", "The hub cannot be reached"),
+        ("mine=hf:BeIR/scifact", "The hub can't be reached"),
         ("mine=hf:x", "is not hf:"),
-        ("mine=hf:BeIR/scifact@eng-pol", "The hub cannot be reached for BeIR/scifact:"),
+        ("mine=hf:BeIR/scifact@eng-pol", "The hub can't be reached to download BeIR/scifact:"),
     ],
 )
 @pytest.mark.parametrize("command", ["datasets", "run"])

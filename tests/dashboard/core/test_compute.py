@@ -84,7 +84,7 @@ def test_a_cache_that_cannot_be_written_only_leaves_a_notice(
     home.mkdir()
     (home / "cache").write_text("a file where the folder should be")
     result = Compute(home).explain(PAIR, spec, METHOD)
-    assert "cache could not be used" in result.notice and result.attribution.score != 0
+    assert "cache can't be used" in result.notice and result.attribution.score != 0
 
 
 def test_a_run_stops_resumes_and_is_not_started_twice(spec: RetrieverSpec, tmp_path: Path) -> None:

@@ -335,7 +335,7 @@ def test_a_swapped_model_ends_the_run_and_begins_anew(
     before = compute._identify(spec)
     compute.explain(PAIRS[0], spec, SENTENCE)
     server.embed = lambda texts: hashed(texts)[:, ::-1]
-    with pytest.raises(Unavailable, match="another model is now at its address"):
+    with pytest.raises(Unavailable, match="its model has changed"):
         compute.explain(PAIRS[1], spec, SENTENCE)
     after = compute._identify(spec)
     assert after.key.fingerprint != before.key.fingerprint
@@ -358,7 +358,7 @@ def test_a_later_start_notices_and_knows_the_former_model_again(
     started_anew(monkeypatch)
     with caplog.at_level(logging.WARNING):
         assert Compute(tmp_path)._identify(spec).key != first.key
-    assert "another model is now at its address" in caplog.text
+    assert "its model has changed" in caplog.text
     server.embed = hashed
     started_anew(monkeypatch)
     assert Compute(tmp_path)._identify(spec) == first
@@ -430,7 +430,7 @@ def test_chunks_behind_an_endpoint_are_windows_of_words(
     assert set(whole.documents["p3"].cut.tolist()) == {-1} and whole.seconds is None
     assert set(windows.documents["p3"].cut.tolist()) == {1}
     (remark, words) = CHUNKS.remarks([done])
-    assert "cannot be chunked late" in remark
+    assert "does not support late chunks" in remark
     assert words == (
         "E5 has its tokenizer elsewhere, so its windows count words: choose a splitter that counts "
         "words."
@@ -448,7 +448,7 @@ def test_the_key_is_in_no_file(
         assert finished(interventions.job(compute, spec, relocation_method(), PAIRS, "x")) == ""
         job = compute.attribution_job(spec, SENTENCE, PAIRS[:2], "some")
         server.key = "another"
-        assert "refuses its key" in finished(job)
+        assert "rejects its key" in finished(job)
         assert "secret" not in repr([result, job, result.provenance(), compute.identify(spec)])
     frame = attribution_frame(result.attribution, PAIRS[0])
     for kind in ("csv", "json", "parquet"):
@@ -471,7 +471,7 @@ def test_a_command_says_what_it_sends_and_why_a_method_does_not_fit(
     assert "PosLens will send E5: 15 texts" in done.stderr
     unfit = CliRunner().invoke(app, [*asked, *text, "--method", "saliency"])
     assert (
-        unfit.exit_code == 2 and "saliency is unavailable for E5: an endpoint gives" in unfit.stderr
+        unfit.exit_code == 2 and "saliency is unavailable for E5: an endpoint returns" in unfit.stderr
     )
     bad = CliRunner().invoke(app, ["rank", "--endpoint", "E5=ftp://a"])
-    assert bad.exit_code == 2 and bad.stderr.startswith("E5 has no address") and not bad.stdout
+    assert bad.exit_code == 2 and bad.stderr.startswith("E5 has no valid address") and not bad.stdout

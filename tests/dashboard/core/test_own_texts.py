@@ -208,7 +208,7 @@ def test_what_a_killed_process_left_is_removed_and_a_living_ones_is_not(
 
 @pytest.mark.parametrize("name", ["typed", "upload-mine"])
 def test_no_data_set_is_named_as_own_texts_are(name: str) -> None:
-    with pytest.raises(UserError, match="is a name of texts that readers bring"):
+    with pytest.raises(UserError, match="is reserved for uploaded and typed texts"):
         datasets.register(name, Path(datasets.__file__).parent / "sample" / "posir")
     assert name not in datasets.names()
 

@@ -66,14 +66,14 @@ def ended(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
             "saliency is unavailable for BM25",
         ),
         (["precompute", "--dataset", LONG], "There is no data set"),
-        (["precompute", "--model", LONG], "There is no retriever named"),
+        (["precompute", "--model", LONG], "There is no retriever"),
         (["datasets", "--data", f"a={LONG}"], "is not a folder or a file"),
         (["run", "--model", f"a={LONG}"], "File name too long"),
         (["run", "--published", LONG], "File name too long"),
         (["run", "--port", "-1"], "choose one from 1 to 65535"),
         (["run", "--port", "70000"], "choose one from 1 to 65535"),
-        (["run", "--data", "a=~nouser/x"], "there is no user of that name"),
-        (["run", "--published", "~nouser/x"], "there is no user of that name"),
+        (["run", "--data", "a=~nouser/x"], "there is no such user"),
+        (["run", "--published", "~nouser/x"], "there is no such user"),
         (["explain", "--query", "x", "--document-file", LONG], "cannot be read"),
         (
             ["curve", "--figure", f"{LONG}.png", "--model", "BM25", "--method", "terms"],
@@ -113,7 +113,7 @@ def test_a_home_that_can_be_none_is_one_sentence(forked: Forked, home: str) -> N
     if code == 0:  # computed, and said not to be kept
         assert "isn't stored" in said and json.loads(out)["score"] > 0
     else:
-        assert code == 2 and ("no user of that name" in said or "cache" in said)
+        assert code == 2 and ("no such user" in said or "cache" in said)
 
 
 EXPLAIN = [
@@ -150,7 +150,7 @@ def test_a_full_output_is_one_sentence(
 def test_closed_streams_end_nothing_in_a_traceback(forked: Forked, tmp_path: Path) -> None:
     home = {"POSLENS_HOME": str(tmp_path)}
     code, _, said = forked.run(*TERMS, "--document-file", "-", env=home, stdin=None)
-    assert code == 2 and said.startswith("The document is empty: type ")
+    assert code == 2 and said.startswith("The document is empty: enter ")
     assert len(said.splitlines()) == 1
     document = (*TERMS, "--document", "Ice melts.")
     assert forked.run(*document, env=home, stdout=None) == (0, "", "")

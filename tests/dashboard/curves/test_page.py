@@ -159,7 +159,7 @@ def test_published_curves_of_folders_and_uploads(long_and_short: str, tmp_path: 
     app = upload(opened(models=["BM25"]), "good.npz", npz())
     assert app.dataframe[0].value["model"].tolist() == ["BM25", "good, published"]
     app = upload(app, "<b>bad.pkl", pickle.dumps([print, "run"]))
-    assert "holds no curves" in app.error[0].value and "<b>" not in app.error[0].value
+    assert "contains no curves" in app.error[0].value and "<b>" not in app.error[0].value
 
 
 def test_compare_shows_published_curves_with_the_data_sets_means(long_and_short: str) -> None:

@@ -83,7 +83,7 @@ def test_a_grid_names_each_setting_once() -> None:
     [
         ({"strengths": (1.5,)}, "from 0 to 1, not 1.5"),
         ({"blocks": (0,)}, "at least 1 token"),
-        ({"layers": ("7",)}, "has 6 layers of attention, so 7 cannot"),
+        ({"layers": ("7",)}, "has only 6 attention layers, so 7 can't"),
         ({"layers": ("deep",)}, "half, all or a whole number, not 'deep'"),
         ({"blocks": tuple(range(1, 70))}, "more than the 64"),
     ],
@@ -95,7 +95,7 @@ def test_a_bad_grid_is_one_sentence(changes: dict[str, tuple[object, ...]], sent
 
 @pytest.mark.parametrize("name", ["BM25", "MiniLM@calibrated"])
 def test_models_that_cannot_be_calibrated_have_no_grid(name: str) -> None:
-    with pytest.raises(UserError, match=r"no attention to calibrate|calibrated already"):
+    with pytest.raises(UserError, match=r"no attention to calibrate|already calibrated"):
         grid(resolve(name), (0.5,), (128,), ("half",))
 
 

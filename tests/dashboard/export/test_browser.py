@@ -90,7 +90,7 @@ def test_a_page_that_never_ends_is_given_up_and_the_next_picture_comes(
     assert shared._process is not None
     first = shared._process.kaleido.subprocess
     monkeypatch.setattr(browser, "TIMEOUT_S", 0.5)
-    with pytest.raises(UserError, match=r"no picture within 0\.5 seconds"):
+    with pytest.raises(UserError, match=r"no image within 0\.5 seconds"):
         shared.run(spin)
     first.wait(60)  # it is gone with all it computes
     monkeypatch.undo()
@@ -101,7 +101,7 @@ def test_who_waits_in_line_too_long_is_told_so(
     shared: browser._Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(browser, "TIMEOUT_S", 0.01)
-    with shared._lock, pytest.raises(UserError, match="busy with other pictures"):
+    with shared._lock, pytest.raises(UserError, match="busy with other exports"):
         shared.run(drawn)
 
 
@@ -131,7 +131,7 @@ def test_without_a_browser_one_sentence_says_what_to_do(
     ("script", "seconds", "sentence"),
     [
         ("exit 1", 60, "install Chrome or Chromium"),
-        ("exec sleep 600", 1, "no picture within 1 seconds"),
+        ("exec sleep 600", 1, "no image within 1 seconds"),
     ],
 )
 def test_what_is_no_browser_is_named_and_does_not_keep_python(

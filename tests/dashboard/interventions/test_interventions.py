@@ -52,7 +52,7 @@ def bm25(sample: DataSet):
 
 def test_a_data_set_is_computed_kept_and_averaged(compute: Compute, bm25, sample: DataSet) -> None:
     pairs = [p for p in sample.pairs if p.language == "pol"]
-    with pytest.raises(UserError, match="compute the curves first"):
+    with pytest.raises(UserError, match="compute the curves"):
         interventions.data_set_cause(compute, bm25, MOVE, pairs, "sample")
     for what in (MOVE, CUT):
         run = interventions.job(compute, bm25, what, pairs, "test").start()

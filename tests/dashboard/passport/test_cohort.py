@@ -138,7 +138,7 @@ def test_the_command_takes_all_models(
     run, chart = CliRunner(), tmp_path / "all.svg"
     command = ["passport", "--all", "--stored"]
     empty = run.invoke(app, [*command, "--part", "ranking", "--figure", str(chart)])
-    assert empty.exit_code == 2 and "leave out --stored" in empty.stderr
+    assert empty.exit_code == 2 and "remove --stored" in empty.stderr
     resolving._registered.clear()  # models of other tests' modules
     by_name = {card.name: card for card in cards}
     monkeypatch.setattr(passports, "passport", lambda _, spec, *choice: by_name[spec.name])
@@ -147,7 +147,7 @@ def test_the_command_takes_all_models(
     assert [one["model"] for one in json.loads(printed.stdout)] == NAMES
     assert "nDCG@10" in chart.read_text(encoding="utf-8")
     both = run.invoke(app, [*command, "--model", "BM25"])
-    assert both.exit_code == 2 and "--all selects every model: leave out --model." in both.stderr
+    assert both.exit_code == 2 and "--all selects every model: remove --model." in both.stderr
 
 
 @pytest.mark.usefixtures("own_service")

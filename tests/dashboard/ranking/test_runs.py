@@ -139,7 +139,7 @@ def test_the_command_ranks_models_and_runs(mine: Path) -> None:
         (["--table", "query_differences"], "compares two"),
         (["--run", f"bad={mine / 'bad.copy'}"], "Two rankings are named bad"),
         (["--run", "bad"], "--run must be NAME=FILE"),
-        (["--run", f"x={mine / 'mine.csv'}"], "is no run in TREC's format"),
+        (["--run", f"x={mine / 'mine.csv'}"], "is not a run in TREC's format"),
         (["--run", f"x={mine / 'gone'}"], "cannot be read"),
     ):
         wrong = run.invoke(app, [*asked, *options])

@@ -283,10 +283,10 @@ def test_published_curves_are_one_command(tmp_path: Path) -> None:
         (["curve", "--figure", "x.bmp", "--published", "a=b.npz"], "use .png"),
         (["curve", "--published", "a"], "--published must be NAME=FILE"),
         (["curve", "--published", "a=/nonexistent.npz"], "cannot be read"),
-        (["curve", "--published", f"a={__file__}"], "give a .npz or .pkl"),
+        (["curve", "--published", f"a={__file__}"], "use a .npz or .pkl"),
         (["curve", "--table", "published"], "give --published NAME=FILE"),
         (["rank", "--dataset", "nope"], "no data set 'nope'"),
-        (["rank", "--model", "nope"], "no retriever named"),
+        (["rank", "--model", "nope"], "no retriever"),
         (["run", "--published", "/nonexistent"], "is not a folder"),
     ],
 )

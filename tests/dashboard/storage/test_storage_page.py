@@ -162,10 +162,10 @@ def test_a_foreign_upload_is_one_sentence(store: Store) -> None:
 
 def test_verify_and_compact(store: Store) -> None:
     app = clicked(opened(), "cache.verify")
-    assert app.success[0].value == "All 6 entries, results and failures, are whole\\."
+    assert app.success[0].value == "All 6 entries, results and failures, are intact\\."
     damage(store)
     app = clicked(app, "cache.verify")
-    assert "1 of 6 entries were damaged and taken out" in app.success[0].value
+    assert "1 of 6 entries were damaged and were removed" in app.success[0].value
     app = clicked(app, "cache.compact")
     assert app.success[0].value.startswith("Compacting freed")
     assert len(store.missing(MODEL, METHOD, [result(f"p{k}")[0] for k in range(4)])) == 1
@@ -279,7 +279,7 @@ def test_a_stopped_verify_says_so(store: Store) -> None:
     run.stop()
     run.wait()
     assert run.error.startswith("Stopped") or "whole" in run.stage
-    with pytest.raises(UserError, match="Delete it, or leave it out"):
+    with pytest.raises(UserError, match="Delete it, or select other results"):
         cache_service._require(
             replace(cache_service.stored(compute)[0], problem="Bad."), Run("", 0)
         )
@@ -300,7 +300,7 @@ def test_delete_stops_between_files(store: Store, monkeypatch: pytest.MonkeyPatc
     run.stop()
     end.set()
     run.wait()
-    assert run.error == "Stopped before the rest was done."
+    assert run.error == "Stopped before all files were processed."
     assert len(cache_service.stored(compute)) == 2
 
 
@@ -370,11 +370,11 @@ def test_caches_and_parts_come_together(store: Store, tmp_path: Path) -> None:
 
 
 def test_bad_input_is_one_sentence(store: Store, tmp_path: Path) -> None:
-    assert "The cache holds nothing of nobody: see" in said("verify", "--model", "nobody")
+    assert "The cache has no results of nobody:" in said("verify", "--model", "nobody")
     assert "gone.parquet cannot be read" in said("import", str(tmp_path / "gone.parquet"))
-    assert "holds no cache" in said("merge", str(tmp_path / "none"))
+    assert "is not a cache" in said("merge", str(tmp_path / "none"))
     assert "cannot be written" in said("export", str(tmp_path / "none" / "f.parquet"))
-    assert "cannot hold parts" in said("ingest", "gopher://x")
+    assert "can't be used for parts" in said("ingest", "gopher://x")
     for asked in (("ingest",), ("verify", "--parts")):
-        assert "none holds no parts: name the folder" in said(*asked, str(tmp_path / "none"))
+        assert "none contains no parts: use the folder" in said(*asked, str(tmp_path / "none"))
     assert "f.csv doesn't have a supported suffix: use .parquet" in said("export", "f.csv")

@@ -134,12 +134,12 @@ def colder(folder: Path) -> Path:
     ("kind", "page", "said"),
     [
         (evidence, "why", "docs has 12 pairs of a query and a document, 12 with evidence."),
-        (own_pairs, "why", "but no evidence. Why takes the sentence that scores highest alone"),
+        (own_pairs, "why", "but no evidence. Why uses the sentence that scores highest on its own"),
         (judged, "why", "docs has 12 pairs of a query and a document, but no evidence."),
         (beir, "why", "docs has 12 queries and 12 documents, but no judgments. Why ranks"),
         (traces, "why", "docs has 12 queries and 12 documents, but no judgments. Why ranks"),
         (documents, "audit", "docs has 12 documents and no queries. Audit searches"),
-        (colder, "explain", "docs has 2 pairs of a query and a document, but no judgments."),
+        (colder, "explain", "docs has 2 pairs of a query and a document, but no corpus to search."),
     ],
 )
 def test_run_begins_with_the_page_that_fits_the_data(
@@ -173,7 +173,7 @@ def test_a_query_that_nothing_judges_is_explained(own_service: None, tmp_path: P
     assert "the data set has no judgments for this query" in words
     assert "BM25: tide is at rank 1 of 12, in the top 10." in words
     told = CliRunner().invoke(app, ["why", "--model", "BM25", "--dataset", str(tmp_path / "beir")])
-    assert told.exit_code == 2 and "has no judged query" in told.stderr
+    assert told.exit_code == 2 and "has no relevance judgments" in told.stderr
 
 
 def test_embedded_data_and_no_data_begin_as_always() -> None:

@@ -158,7 +158,7 @@ def test_another_top_or_query_form_computes_nothing(summaries: list[AuditSummary
 
 def test_what_cannot_be_audited_is_one_sentence(path: Path, tmp_path: Path) -> None:
     compute = Compute(tmp_path)
-    with pytest.raises(UserError, match="leaves none out"):
+    with pytest.raises(UserError, match="includes all"):
         AUDIT.job(compute, index(formats.corpus(path, "things"), "BM25", "whole", 12))
     (tmp_path / "one.jsonl").write_text(ROWS.splitlines()[0] + "\n")
     with pytest.raises(UserError, match="at least two"):
@@ -232,7 +232,7 @@ def test_the_command_draws_and_goes_on_where_a_model_does_not_fit(home: Path, pa
     )
     assert code == 0 and str(figure) in said
     assert [row["model"] for row in json.loads(out)["rows"]] == ["BM25"]
-    assert "BM25 cannot be chunked late" in said
+    assert "BM25 does not support late chunks" in said
     assert json.loads(figure.read_text())["data"]
 
 
@@ -262,10 +262,10 @@ def test_a_sample_is_stated_and_its_cost_is_estimated(home: Path, path: Path) ->
     [
         (["--top", "0"], "whole number from 1"),
         (["--chunks", "windows:16:16"], "below 16"),
-        (["--chunks", "late:8", "--model", "BM25"], "cannot be chunked late"),
+        (["--chunks", "late:8", "--model", "BM25"], "does not support late chunks"),
         (["--corpus", "nowhere.jsonl"], "There is no data set"),
-        (["--corpus", "{txt}"], "no data set known here"),
-        (["--corpus", "{empty}"], "no data set known here|no rows|lacks"),
+        (["--corpus", "{txt}"], "not in a known format"),
+        (["--corpus", "{empty}"], "not in a known format|no rows|lacks"),
     ],
 )
 def test_bad_input_is_one_sentence(
@@ -338,8 +338,8 @@ def test_the_page_audits_a_sample(things: str) -> None:
     ("query", "said"),
     [
         ({"chunks": ["windows:16:16"]}, "below 16"),
-        ({"chunks": ["late:64"]}, "cannot be chunked late"),
-        ({"top": "12"}, "leaves none out"),
+        ({"chunks": ["late:64"]}, "does not support late chunks"),
+        ({"top": "12"}, "includes all"),
     ],
 )
 def test_what_cannot_be_audited_leaves_the_page_whole(

@@ -146,8 +146,8 @@ def test_settings_that_do_not_fit_are_left_out_in_a_sentence(
         "windows:30",
         "windows:30:8",
     ]
-    assert "Left out windows:500, windows:500:125: Windows of 500 tokens are more" in done.stderr
-    assert "Left out late:500, late:30: " in done.stderr and "cannot be chunked late" in done.stderr
+    assert "Left out windows:500, windows:500:125: Windows of 500 tokens don't fit" in done.stderr
+    assert "Left out late:500, late:30: " in done.stderr and "does not support late chunks" in done.stderr
     assert "No document has a title" in done.stderr
     words = run("--model", "BM25", *asked[2:])
     assert json.loads(words.stdout)["rows"][0]["unit"] == "words"
@@ -349,7 +349,7 @@ def test_the_export_loads_in_llamaindex(exported: dict[str, Any], short: str) ->
         (["--windows", "2"], "from 4 to 100,000"),
         (["--overlaps", "100"], "from 0 to 90"),
         (["--kinds", "hexagons"], "choose from windows, titled, late"),
-        (["--top", "12"], "leaves none out"),
+        (["--top", "12"], "includes all"),
     ],
 )
 def test_bad_input_is_one_sentence(home: Path, arguments: list[str], expected: str) -> None:

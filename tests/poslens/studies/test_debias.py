@@ -199,7 +199,7 @@ def test_the_call_writes_the_folder(planned: Plan[DebiasPoint], tmp_path: Path) 
     assert len(result.verdicts) == 4 and (tmp_path / "out" / "model.safetensors").is_file()
     with pytest.raises(UserError, match="already exists"):
         poslens.debias("tiny", "short", out=tmp_path / "out", **settings)
-    with pytest.raises(UserError, match="leave out `out`"):
+    with pytest.raises(UserError, match="remove `out`"):
         poslens.needles("tiny", "short", out=tmp_path / "needles")
 
 

@@ -191,10 +191,10 @@ def test_a_corpus_without_queries_asks_its_own_sentences(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("n", "arguments", "sentence"),
     [
-        (8, [], "has 8 documents, so the top 10 has all that do not answer a query"),
+        (8, [], "has only 8 documents, so every document would be in the top 10"),
         (4, ["--top", "3"], "choose a smaller top or add documents"),
-        (12, ["--top", "0"], "give a whole number from 1"),
-        (12, ["--top", "51"], "give a whole number from 1 to 50"),
+        (12, ["--top", "0"], "must be a whole number from 1"),
+        (12, ["--top", "51"], "must be a whole number from 1 to 50"),
     ],
 )
 def test_too_little_data_is_one_sentence(

@@ -71,18 +71,18 @@ def test_lengths_that_a_model_does_not_read_are_left_out(
     assert "Texts of 100,000 tokens exceed its context limit." in found.stderr
     assert [row["length"] for row in json.loads(found.stdout)["rows"]] == [64]
     none = run(*asked, "--lengths", "100000")
-    assert none.exit_code == 2 and "fewer than any length asked for" in none.stderr
+    assert none.exit_code == 2 and "is below all requested lengths" in none.stderr
 
 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--lengths", "64,x"), "give whole numbers from 64 to 1,000,000 with commas"),
-        (("--lengths", "64.5"), "give whole numbers from 64 to 1,000,000 with commas"),
-        (("--lengths", "inf"), "give whole numbers from 64 to 1,000,000 with commas"),
-        (("--depths", "0,200"), "give numbers from 0 to 100 with commas"),
-        (("--depths", ","), "give numbers from 0 to 100 with commas"),
-        (("--needles", "1"), "give a whole number from 2 to 100"),
+        (("--lengths", "64,x"), "must be whole numbers from 64 to 1,000,000, separated by commas"),
+        (("--lengths", "64.5"), "must be whole numbers from 64 to 1,000,000, separated by commas"),
+        (("--lengths", "inf"), "must be whole numbers from 64 to 1,000,000, separated by commas"),
+        (("--depths", "0,200"), "must be numbers from 0 to 100, separated by commas"),
+        (("--depths", ","), "must be numbers from 0 to 100, separated by commas"),
+        (("--needles", "1"), "must be a whole number from 2 to 100"),
         (("--corpus", "nowhere"), "There is no data set"),
         (("--figure", "x.txt"), "doesn't have a supported suffix"),
     ],

@@ -201,8 +201,8 @@ def test_models_are_compared_on_the_same_queries(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--positions", "1"), "Positions is '1': give a whole number from 2 to 101."),
-        (("--pairs", "-1"), "give a whole number from 0 to"),
+        (("--positions", "1"), "Positions must be a whole number from 2 to 101, not '1'."),
+        (("--pairs", "-1"), "must be a whole number from 0 to"),
     ],
 )
 def test_bad_values_are_one_sentence(options: tuple[str, ...], words: str) -> None:
@@ -217,7 +217,7 @@ def test_data_without_evidence_and_cross_encoders_are_refused(
     (tmp_path / "plain.csv").write_text("query,document\na,One b. Two c.\n")
     found = run("--model", "BM25", "--dataset", str(tmp_path / "plain.csv"))
     assert found.exit_code == 2 and "choose a data set with evidence spans" in found.stderr
-    with pytest.raises(UserError, match='give by="position", or leave it out'):
+    with pytest.raises(UserError, match='by can only be "position"'):
         poslens.rank("BM25", corpus, by="length")
     with pytest.raises(UserError, match="There is no parameter 'null'"):
         poslens.rank("BM25", corpus, null=True)

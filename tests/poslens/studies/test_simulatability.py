@@ -85,7 +85,7 @@ def test_what_does_not_fit_is_one_sentence(corpus: str, tmp_path: Path) -> None:
             for word in ("fog", "gulls")
         )
     )
-    with pytest.raises(UserError, match="retrieves no two documents with different scores"):
+    with pytest.raises(UserError, match="retrieve two documents with different scores"):
         poslens.simulatability("BM25", str(apart))
     alone = tmp_path / "one.jsonl"
     alone.write_text(json.dumps({"pair_id": "a", "query": "b", "document": "c d e."}) + "\n")

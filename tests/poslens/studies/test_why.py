@@ -240,13 +240,13 @@ def test_each_query_has_its_own_explanations(tmp_path: Path) -> None:
     [
         (["--query", "nope"], "has no query 'nope'"),
         (["--query", "heron", "--document", "nope"], "has no document 'nope'"),
-        (["--document", "nope"], "name a query and the document"),
-        (["--evidence", "x"], "name it with --document"),
+        (["--document", "nope"], "use --query and --document"),
+        (["--evidence", "x"], "add --document"),
         (
             ["--query", "x", "--document", "long", "--evidence", "z"],
-            "verbatim part of the document",
+            "copy it character for character",
         ),
-        (["--top", "0"], "give a whole number from 1"),
+        (["--top", "0"], "must be a whole number from 1"),
     ],
 )
 def test_bad_input_is_one_sentence(corpus: str, arguments: list[str], words: str) -> None:
@@ -268,7 +268,7 @@ def test_judged_documents_that_the_corpus_lacks_are_one_sentence(
     whole = datasets.collection(data.name)
     lost = tuple(replace(query, pairs={}) for query in whole.queries)
     monkeypatch.setattr(why_study, "searched", lambda _: replace(whole, queries=lost))
-    with pytest.raises(UserError, match="has none of the documents that are judged relevant"):
+    with pytest.raises(UserError, match="lacks all documents that are judged relevant"):
         WHY.corpus(data, WHY.parameters.settings())
 
 
