@@ -66,8 +66,7 @@ def clean(text: str, what: str) -> CleanText:
         raise UserError(f"The {what} is empty: enter a text with at least one word.")
     if len(text) > MAX_CHARACTERS:
         raise UserError(
-            f"The {what} has {len(text):,} characters; the limit is {MAX_CHARACTERS:,}: "
-            "shorten it."
+            f"The {what} has {len(text):,} characters; the limit is {MAX_CHARACTERS:,}: shorten it."
         )
     if text.isascii() and "\0" not in text:  # true for most corpora, and much faster to check
         return CleanText(text, 0)

@@ -35,7 +35,7 @@ _COMPARED: dict[str, Any] = {
         Verdict | None, "higher, lower, equivalent (within the margin) or too few documents."
     ],
     "p_holm": Annotated[
-        float | None, "p of the difference, adjusted by Holm for all that are shown; null without."
+        float | None, "p of the difference, Holm-adjusted over all rows; null if there is none."
     ],
     "margin": Annotated[float | None, "Difference up to which two values are equivalent."],
     "documents_needed": Annotated[

@@ -197,7 +197,7 @@ def test_a_data_format(install: Install, no_new_formats: None, tmp_path: Path) -
     assert [(r.row, r.reason) for r in data.rejected] == [
         (2, "its first answer does not occur verbatim in the passage")
     ]
-    with pytest.raises(UserError, match=r"correct dev\.jsonl row 1"):
+    with pytest.raises(UserError, match=r"first error is in dev\.jsonl row 1"):
         questions.write_text(json.dumps(rows[1]), encoding="utf-8")
         formats.read(questions, "mine")
 

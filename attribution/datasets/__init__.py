@@ -102,9 +102,7 @@ def register(name: str, source: Path | str) -> list[str]:
     if not variant:
         variants |= {f"{name}-{other}": other for other in entry.also}
     if taken := variants.keys() & _titles.keys():
-        raise UserError(
-            f"{taken.pop()} is the name of a bundled data set: use another name."
-        )
+        raise UserError(f"{taken.pop()} is the name of a bundled data set: use another name.")
     if name == TYPED or name.startswith(UPLOADED):
         raise UserError(f"{name} is reserved for uploaded and typed texts: use another name.")
     place = folder.resolve()

@@ -89,9 +89,7 @@ def detect(path: Path) -> str:
         if entry.fits(path):
             return entry.name
     *others, last = (entry.description for entry in FORMATS.values())
-    raise UserError(
-        f"{path.name} is not in a known format: {', '.join(others)} or {last}."
-    )
+    raise UserError(f"{path.name} is not in a known format: {', '.join(others)} or {last}.")
 
 
 def read(path: Path, name: str, title: str = "", variant: str = "") -> DataSet:

@@ -113,9 +113,7 @@ def _pairs(
         for pair in accepted(file, rows, partial(_pair, dataset=dataset, prefix=prefix, seen=seen)):
             total += 1
             if limits.rows is not None and total > limits.rows:
-                raise UserError(
-                    f"{file.name} has more than {limits.rows:,} rows: split the file."
-                )
+                raise UserError(f"{file.name} has more than {limits.rows:,} rows: split the file.")
             yield pair
 
 
@@ -176,8 +174,7 @@ def _evidence(row: Row, document: str) -> EvidenceSpan | None:
             )
     if not fits:
         raise UserError(
-            f"the evidence {start} to {end} is outside the document's {len(document):,} "
-            "characters"
+            f"the evidence {start} to {end} is outside the document's {len(document):,} characters"
         )
     raise UserError(f"the evidence {start} to {end} is not the text in the column evidence")
 

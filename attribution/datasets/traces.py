@@ -197,9 +197,7 @@ def _values(file: File) -> Iterator[Any]:
         try:
             value, at = decoder.raw_decode(text, at)
         except (ValueError, RecursionError) as error:
-            raise UserError(
-                f"{file.name} is damaged or not JSON: copy it again."
-            ) from error
+            raise UserError(f"{file.name} is damaged or not JSON: copy it again.") from error
         yield value
 
 

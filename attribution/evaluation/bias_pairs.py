@@ -161,9 +161,7 @@ def pairs_for(
     if test not in TESTS:
         raise UserError(f"There is no bias test {test[:80]!r}: choose from {', '.join(TESTS)}.")
     if position not in POSITIONS:
-        raise UserError(
-            f"position can't be {position[:80]!r}: choose from {', '.join(POSITIONS)}."
-        )
+        raise UserError(f"position can't be {position[:80]!r}: choose from {', '.join(POSITIONS)}.")
     if reason := lacking(data).get(test, "ColDeR's rows have no document without the evidence"):
         raise UserError(f"{data.name} has no pairs for the test {test}: {reason}.")
     if not _is_colder(data):

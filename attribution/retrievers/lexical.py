@@ -208,9 +208,7 @@ class LexicalRetriever(WordInputs):
         for text in texts:
             spans = word_spans(text)
             if not spans:
-                raise UserError(
-                    f"{self.name} reads no word of the {side}: enter a word."
-                )
+                raise UserError(f"{self.name} reads no word of the {side}: enter a word.")
             tokens = (Token(text[a:b], a, b) for a, b in spans)
             tokenized.append(TokenizedText.of(tokens, len(spans), MAX_CHARACTERS))
             vectors.append(self.terms_of(text))

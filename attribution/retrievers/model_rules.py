@@ -115,9 +115,7 @@ def _require_names(place: str, config: dict[str, Any]) -> None:
                 "point."
             )
         if key in ("transformers_weights", "tokenizer_name_or_path") and value is not None:
-            raise DamagedFolder(
-                f"refers to other files in {place} ({key}): remove that setting."
-            )
+            raise DamagedFolder(f"refers to other files in {place} ({key}): remove that setting.")
         if key.endswith(("attn_implementation", "experts_implementation")) and not (
             isinstance(value, dict)
             or value in (None, "grouped_mm", "batched_mm")

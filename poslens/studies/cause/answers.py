@@ -106,9 +106,7 @@ class EditMeans(TypedDict):
     intervention: Intervention
     n: Annotated[int, "Number of averaged documents."]
     failed: Failed
-    shortened: Annotated[
-        int, "Number of documents that were first shortened to the context limit."
-    ]
+    shortened: Annotated[int, "Number of documents that were first shortened to the context limit."]
     shares: Annotated[
         list[float], "Amounts that were inserted or removed, as shares of the document's length."
     ]

@@ -190,9 +190,7 @@ def named(name: str, by: Replacement = "delete", without: Collection[str] = ()) 
         raise UserError("`by` applies only to ablation: remove it, or choose ablation.")
     offered = {key: method for key, method in methods(by).items() if key not in without}
     if name not in offered:
-        raise UserError(
-            f"There is no intervention {name!r:.40}: choose from {', '.join(offered)}."
-        )
+        raise UserError(f"There is no intervention {name!r:.40}: choose from {', '.join(offered)}.")
     return offered[name]
 
 

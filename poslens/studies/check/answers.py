@@ -33,7 +33,7 @@ class CheckEntry(TypedDict):
         "cannot be decided; null if no documents are resampled.",
     ]
     p_holm: Annotated[
-        float | None, "p of the difference, adjusted by Holm for the checks made; null without."
+        float | None, "p of the difference, Holm-adjusted over all checks; null if there is none."
     ]
     documents_needed: Annotated[
         int | None, "Documents needed for a decision, estimated; null once decided, or if unknown."
@@ -60,7 +60,7 @@ class CheckAnswer(TypedDict):
     dataset: DataSet
     baseline: Annotated[str, "The baseline's model and data set, in one line."]
     baseline_parts: Annotated[
-        list[BaselinePart], "What the baseline's numbers are over that were compared."
+        list[BaselinePart], "The data behind the compared numbers of the baseline."
     ]
     passed: Annotated[
         bool, "Whether every check passed; false also if one could not be made or decided."

@@ -28,14 +28,14 @@ class PlanRow:
     recommended: bool = column("Whether held-out documents show that it is better.")
     setting: str = column(SETTING)
     chunk_size: int | None = column("Size of a window; null for whole documents.")
-    chunk_overlap: int | None = column("What a window shares with the one before; null likewise.")
-    unit: str = column("What both count: tokens, without special ones, or words.")
+    chunk_overlap: int | None = column("Overlap of consecutive windows; null for whole documents.")
+    unit: str = column("Unit of both numbers: tokens (without special tokens) or words.")
     tokenizer: str | None = column(
         "Hugging Face id of the tokenizer that counts; null if it is not known."
     )
     title_prefix: bool = column("Whether each window after the first begins with the title.")
     late_chunking: bool = column("Whether the text is encoded once and its token vectors chunked.")
-    reason: str = column("Why, in a sentence.", shown=False)
+    reason: str = column("Reason, in one sentence.", shown=False)
 
 
 @dataclass(frozen=True)

@@ -129,9 +129,7 @@ def precompute(
             "without a common cache can divide a data set.",
         ),
     ] = "",
-    format: Annotated[
-        LineFormat, typer.Option(help="json, or text (one line).")
-    ] = LineFormat.json,
+    format: Annotated[LineFormat, typer.Option(help="json, or text (one line).")] = LineFormat.json,
 ) -> None:
     """Compute the results of a data set that are not stored yet. Stop with Ctrl-C; run again to
     resume. Several processes with the same pairs share the work."""

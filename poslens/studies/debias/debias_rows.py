@@ -75,15 +75,17 @@ class DebiasRow:
         title="saliency index change",
         form="+.3f",
     )
-    strength: float = column("Strength of the calibration, 0 without to 1.", shown=False)
-    block: int | None = column("Tokens of a block; null without calibration.", shown=False)
-    layers: str | None = column("half, or the last so many; null without calibration.", shown=False)
-    steps: int | None = column("Steps of training; null without any.")
+    strength: float = column("Calibration strength, 0 (no calibration) to 1.", shown=False)
+    block: int | None = column("Number of tokens per block; null without calibration.", shown=False)
+    layers: str | None = column(
+        "half, or the number of last layers; null without calibration.", shown=False
+    )
+    steps: int | None = column("Number of training steps; null without training.")
     on_front: bool = column(
         "Whether no other model has both less position bias and more nDCG@10.",
         title="on Pareto front",
     )
-    recommended: bool = column("Whether it is the recommended one.")
+    recommended: bool = column("Whether this model is recommended.")
 
 
 @dataclass(frozen=True)
@@ -92,9 +94,9 @@ class SelectionRow:
 
     model: str = column("Name of the model.")
     tested: str = column("The version with the highest harmonic mean on the selection half.")
-    recommended: bool = column("Whether it is recommended over the model.")
-    queries_selected_on: int = column("Queries of the selection half.")
-    queries: int = column("Held-out queries.")
+    recommended: bool = column("Whether the tested version is recommended over the model.")
+    queries_selected_on: int = column("Number of queries of the selection half.")
+    queries: int = column("Number of held-out queries.")
     before: float = column("The model's nDCG@10 on the held-out queries.", title="nDCG@10 before")
     after: float = column("The same of the tested version.", title="nDCG@10 after")
     change: Comparison | None = column(
@@ -118,11 +120,11 @@ class ChangedQueryRow:
 
     model: str = column("Name of the changed model.", shown=False)
     query: str = column("The query.")
-    before: float = column("nDCG@10 by the plain model, 0 to 1.")
-    after: float = column("nDCG@10 by the changed model, 0 to 1.")
+    before: float = column("nDCG@10 of the plain model, 0 to 1.")
+    after: float = column("nDCG@10 of the changed model, 0 to 1.")
     change: float = column("After minus before, -1 to 1.", form="+.3f")
     rank_before: int | None = column("Rank of the first relevant document; null if none.")
-    rank_after: int | None = column("The same by the changed model.")
+    rank_after: int | None = column("The same with the changed model.")
     evidence: float | None = column(
         "Midpoint of the evidence, in percent of the document's characters.",
         title="evidence position, %",
@@ -130,7 +132,7 @@ class ChangedQueryRow:
     )
     half: str = column("Half of the data set: selection or held out.")
     id: str = column("Id of the query.")
-    pair: str = column("Id of a pair of it, for explain; empty without one.", shown=False)
+    pair: str = column("Id of a pair with this query, or empty.", shown=False)
 
 
 @dataclass(frozen=True)
@@ -138,8 +140,8 @@ class TrainingCheckRow:
     """A check on validation texts during training."""
 
     model: str = column("Name of the debiased model.")
-    step: int = column("Steps of training so far.")
-    loss: float = column("Mean loss since the check before.", form=".4f")
+    step: int = column("Number of training steps so far.")
+    loss: float = column("Mean loss since the previous check.", form=".4f")
     position_effect: str = column(
         "Cosine of a text with its sentences in the last third minus that with those in the first."
     )

@@ -86,7 +86,7 @@ class HubWordRow:
     model: str = column(MODEL)
     document: str = column(DOCUMENT)
     word: str = column("The word, case folded.")
-    occurrences: int = column("How often the document has it.")
+    occurrences: int = column("Number of occurrences in the document.")
     share: Estimate | None = column(
         "Its share of the score, summed over its occurrences: mean over up to 12 queries that "
         "retrieve the document and that it does not answer. The interval resamples the documents "
@@ -98,7 +98,7 @@ class HubWordRow:
         title="share, other queries",
         form="+.4f",
     )
-    method: str = column("Method that the shares are of.", shown=False)
+    method: str = column("Attribution method of the shares.", shown=False)
 
 
 def _hubness(hub_summary: HubSummary) -> Iterator[HubnessRow]:

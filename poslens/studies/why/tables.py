@@ -46,7 +46,10 @@ class MissRow:
     without_competitors_null: int | None = column(
         "As many random documents are removed. " + NULL, shown=False
     )
-    evidence: str = column("Who marks the evidence: data set, marked or proposed.", shown=False)
+    evidence: str = column(
+        "Source of the evidence: data set, marked (by --evidence) or proposed (by PosLens).",
+        shown=False,
+    )
     position: float = column(
         "Midpoint of the evidence over the document, 0 to 1.",
         title="evidence position",
@@ -103,9 +106,7 @@ class PairedRow:
     misses_against: int = column(
         "Misses of the other model for this cause.", title="misses of the other"
     )
-    wanted: int = column(
-        "Target documents that both models were asked for.", title="target documents"
-    )
+    wanted: int = column("Number of target documents of both models.", title="target documents")
 
 
 def _rank(rank: int | None) -> int | None:

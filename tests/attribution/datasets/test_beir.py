@@ -269,7 +269,9 @@ def test_a_file_that_ends_the_process_ends_a_child(
     """As an Arrow assertion would: the child aborts, the reader gets a sentence."""
     folder = write_hub(tmp_path / "hub")
     monkeypatch.setattr(isolated, "_CHILD", "import os; os.abort()")
-    with pytest.raises(UserError, match=r"data/test-00000-of-00001.parquet is not a readable Parquet file"):
+    with pytest.raises(
+        UserError, match=r"data/test-00000-of-00001.parquet is not a readable Parquet file"
+    ):
         beir.read(folder, "mine").data_set()
 
 

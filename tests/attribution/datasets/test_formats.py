@@ -327,7 +327,9 @@ def test_a_path_with_that_ending_is_a_path(tmp_path: Path) -> None:
 
 def test_the_hub_out_of_reach_is_one_sentence() -> None:
     """HF_HUB_OFFLINE is set for all tests."""
-    with pytest.raises(UserError, match=r"The hub can't be reached to download BeIR/scifact: download it"):
+    with pytest.raises(
+        UserError, match=r"The hub can't be reached to download BeIR/scifact: download it"
+    ):
         datasets.register("x", "hf:BeIR/scifact")
     assert "x" not in datasets.names()
 

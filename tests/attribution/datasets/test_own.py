@@ -145,7 +145,12 @@ NON_ASCII = "Łódź śpi. It lifts at noon."  # 27 characters, 31 bytes; eviden
     [
         (10, 27, None, None),
         (10.0, 27.0, "It lifts at noon.", None),
-        (10, 28, None, "seems to count UTF-8 bytes: count characters, of which the document has 27"),
+        (
+            10,
+            28,
+            None,
+            "seems to count UTF-8 bytes: count characters, of which the document has 27",
+        ),
         (14, 31, "It lifts at noon.", "seems to count UTF-8 bytes"),
         (10, 99, None, "the evidence 10 to 99 is outside the document's 27 characters"),
         (9, 26, "It lifts at noon.", "is not the text in the column evidence"),

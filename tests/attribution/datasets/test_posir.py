@@ -163,7 +163,9 @@ def test_a_missing_file_is_named(write: Write) -> None:
 def test_a_file_that_is_no_parquet_is_named(write: Write, content: bytes) -> None:
     root = write()
     (root / "eng/weather/corpus.parquet").write_bytes(content)
-    with pytest.raises(UserError, match=r"^eng/weather/corpus\.parquet is not a readable Parquet file"):
+    with pytest.raises(
+        UserError, match=r"^eng/weather/corpus\.parquet is not a readable Parquet file"
+    ):
         posir.read(root, "mine").data_set()
 
 

@@ -109,9 +109,7 @@ def test_no_variance_has_no_t() -> None:
     )
     constant = paired_test("position", scored(*[(i + 0.25, i) for i in range(12)]))
     assert constant.t is None and constant.difference == pytest.approx(0.25)
-    assert constant.remarks == (
-        "Every pair differs by +0.25: without variance, t is undefined.",
-    )
+    assert constant.remarks == ("Every pair differs by +0.25: without variance, t is undefined.",)
 
 
 def test_rounding_is_a_tie() -> None:

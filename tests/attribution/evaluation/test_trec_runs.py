@@ -135,7 +135,9 @@ def test_what_is_no_run_is_one_sentence(data: bytes) -> None:
 def test_a_run_of_other_queries_is_refused() -> None:
     run = run_of(line("other", "d1", 1))
     assert not run.fits(collection()) and run_of(line("q1", "d1", 1)).fits(collection())
-    with pytest.raises(UserError, match="has no query of c: its first query id is 'other', that of the data set"):
+    with pytest.raises(
+        UserError, match="has no query of c: its first query id is 'other', that of the data set"
+    ):
         placed(run, collection())
 
 

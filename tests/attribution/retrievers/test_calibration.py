@@ -204,7 +204,10 @@ def test_a_strength_has_one_name_one_number_and_one_key(name: str, called: str) 
         ("MiniLM@calibrated(block=0)", "at least 1 token, not 0"),
         ("MiniLM@calibrated(block=2.5)", "a whole number, not '2.5'"),
         ("MiniLM@calibrated(layers=0)", "At least 1 layer"),
-        ("MiniLM@calibrated(depth=3)", "strength, block and layers, each at most once, not 'depth'"),
+        (
+            "MiniLM@calibrated(depth=3)",
+            "strength, block and layers, each at most once, not 'depth'",
+        ),
         ("MiniLM@calibrated(block=3, basket=4)", "each at most once"),
         ("MiniLM@calibrated@calibrated", "already calibrated"),
         ("BM25@calibrated", "no dense model"),

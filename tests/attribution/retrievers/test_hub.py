@@ -152,7 +152,9 @@ def test_what_is_larger_than_the_hub_said_is_ended(
     (folder / "model.safetensors").write_bytes(bytes(40 << 20))
     with serving(FakeHub(NAME, folder, said=1000)) as there:
         found = python(there, tmp_path, "-c", SIZES.format(limit="10**6"))
-    assert found.stdout.splitlines()[1] == f"{NAME} is larger than the hub stated, so it was not kept."
+    assert (
+        found.stdout.splitlines()[1] == f"{NAME} is larger than the hub stated, so it was not kept."
+    )
     assert sum(path.stat().st_size for path in (tmp_path / "hub").rglob("*")) < 30 << 20
 
 
@@ -173,5 +175,7 @@ def test_a_hub_that_does_not_answer_is_one_sentence() -> None:
     with pytest.raises(UserError) as caught:
         hub.size_of(resolve("tests/attribution"))
     sentence = str(caught.value)
-    assert sentence.startswith("tests/attribution could not be downloaded from the Hugging Face hub (")
+    assert sentence.startswith(
+        "tests/attribution could not be downloaded from the Hugging Face hub ("
+    )
     assert str(Path.home()) not in sentence and "\n" not in sentence

@@ -445,7 +445,9 @@ def test_a_newer_file_is_a_sentence(store: Store, result) -> None:
     with sql(store) as db:
         db.execute(f"PRAGMA user_version = {connections.VERSION + 1}")
     for use in (lambda: store.curves(MODEL, METHOD, []), lambda: put(store, result, ["b"])):
-        with pytest.raises(UserError, match=r"because a newer version of PosLens wrote it: update PosLens"):
+        with pytest.raises(
+            UserError, match=r"because a newer version of PosLens wrote it: update PosLens"
+        ):
             use()
     assert "newer" in listing(store)[0].problem
 
@@ -456,7 +458,9 @@ def test_an_older_file_is_a_sentence(store: Store, result) -> None:
     with sql(store) as db:
         db.execute(f"PRAGMA user_version = {connections.VERSION - 1}")
     for use in (lambda: store.curves(MODEL, METHOD, []), lambda: put(store, result, ["b"])):
-        with pytest.raises(UserError, match=r"older version of PosLens wrote it: .*export.* and .*import"):
+        with pytest.raises(
+            UserError, match=r"older version of PosLens wrote it: .*export.* and .*import"
+        ):
             use()
     assert "older" in listing(store)[0].problem
 

@@ -97,8 +97,7 @@ def test_planted_bias_has_its_sign_and_bm25_none(results) -> None:
     assert t["BM25"] is None and flat.result.difference == 0
     alone = replace(results["BM25"], tests=(flat,))
     assert BIAS_STUDY.remarks([alone]) == [
-        "BM25, position: d1 and d2 score the same in every pair: the model ignores the "
-        "difference."
+        "BM25, position: d1 and d2 score the same in every pair: the model ignores the difference."
     ]
     assert (of(results["BM25"], "literal").result.t or 0) > 5
 

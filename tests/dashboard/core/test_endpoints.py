@@ -471,7 +471,10 @@ def test_a_command_says_what_it_sends_and_why_a_method_does_not_fit(
     assert "PosLens will send E5: 15 texts" in done.stderr
     unfit = CliRunner().invoke(app, [*asked, *text, "--method", "saliency"])
     assert (
-        unfit.exit_code == 2 and "saliency is unavailable for E5: an endpoint returns" in unfit.stderr
+        unfit.exit_code == 2
+        and "saliency is unavailable for E5: an endpoint returns" in unfit.stderr
     )
     bad = CliRunner().invoke(app, ["rank", "--endpoint", "E5=ftp://a"])
-    assert bad.exit_code == 2 and bad.stderr.startswith("E5 has no valid address") and not bad.stdout
+    assert (
+        bad.exit_code == 2 and bad.stderr.startswith("E5 has no valid address") and not bad.stdout
+    )

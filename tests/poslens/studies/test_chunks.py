@@ -147,7 +147,10 @@ def test_settings_that_do_not_fit_are_left_out_in_a_sentence(
         "windows:30:8",
     ]
     assert "Left out windows:500, windows:500:125: Windows of 500 tokens don't fit" in done.stderr
-    assert "Left out late:500, late:30: " in done.stderr and "does not support late chunks" in done.stderr
+    assert (
+        "Left out late:500, late:30: " in done.stderr
+        and "does not support late chunks" in done.stderr
+    )
     assert "No document has a title" in done.stderr
     words = run("--model", "BM25", *asked[2:])
     assert json.loads(words.stdout)["rows"][0]["unit"] == "words"
