@@ -147,8 +147,8 @@ def test_verdicts(one_thread: None) -> None:
     assert gpu_proof.compare("m", method, "float32", "", expected, expected).passed
     # 16 bits may be too few, in a sentence; another error is none.
     for said, precision, passed in (
-        ("too narrow", "float16", None),
-        ("too narrow", "float32", False),
+        ("instead of float16", "float16", None),
+        ("instead of float16", "float32", False),
         ("!RuntimeError: x", "float16", False),
     ):
         found = gpu_proof.compare("m", method, precision, "", said, expected)

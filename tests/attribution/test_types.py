@@ -193,7 +193,7 @@ def test_methods_are_equal_where_their_reprs_are(one: Method, other: Method) -> 
 @pytest.mark.parametrize(
     ("name", "options", "sentence"),
     [
-        ("../x", None, f"There is no method '../x': choose one of {', '.join(METHODS)}."),
+        ("../x", None, f"There is no method '../x': choose from {', '.join(METHODS)}."),
         ("occlusion", {"level": "x"}, "level cannot be 'x': choose one of word, token, sentence."),
         ("saliency", {"resampling": ""}, "resampling cannot be '': choose one of bin_mean, point."),
         (

@@ -47,7 +47,7 @@ def test_what_is_sent_is_told_before_and_the_rest_does_not_fit(
         assert any("grey" in text for text in server.sent)
         shown += page.content()
     page.goto(f"{app.url}/explain?models=gone")
-    expect(page.get_by_text(re.compile("gone cannot be reached")).first).to_be_visible()
+    expect(page.get_by_text(re.compile("gone can't be reached")).first).to_be_visible()
     no_error(page)
     # Other models are as they were.
     page.goto(f"{app.url}/explain?models=BM25")

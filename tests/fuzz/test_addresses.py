@@ -52,7 +52,7 @@ def test_a_data_set_that_is_gone_is_one_sentence(page: str, tmp_path: Path) -> N
     app = opened(page, {**PAGES[page], "dataset": "gone"})
     assert not app.exception
     said = [one.value.replace("\\", "") for one in app.error]
-    assert len(said) == 1 and "The files of gone cannot be read" in said[0]
+    assert len(said) == 1 and "The files of gone can't be read" in said[0]
     assert str(tmp_path) not in said[0]
 
 

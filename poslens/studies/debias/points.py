@@ -38,7 +38,7 @@ MAX_SETTINGS = 64
 """Maximum number of calibration settings of one grid, because each ranks the whole data set."""
 
 NO_POSITIONS = (
-    "This data set does not say where its evidence stands, so no position bias can be measured: "
+    "This data set has no evidence positions, so no position bias can be measured: "
     "choose another data set."
 )
 

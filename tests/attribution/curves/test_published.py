@@ -181,7 +181,7 @@ GOOD = {f"{m}{b}": 0.5 for m in ("nDCG@10", "PSI") for b in ("", *(f"(Q{i})" for
 @pytest.mark.parametrize(
     ("found", "message"),
     [
-        ([], "models have to be"),
+        ([], "models must be"),
         ({}, "contains no results"),
         ({"m": []}, "settings of m"),
         ({"m": {"english": GOOD}}, "not a pair of languages"),
@@ -199,7 +199,7 @@ def test_other_json_is_one_sentence(found: object, message: str) -> None:
 
 def test_no_json_is_one_sentence() -> None:
     for data in (b"", b"{", b"[" * 100_000, b"\xff\xfe"):
-        with pytest.raises(UserError, match=r"is not JSON|have to be"):
+        with pytest.raises(UserError, match=r"is not JSON|must be"):
             read_measures("r.json", data)
 
 

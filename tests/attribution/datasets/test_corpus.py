@@ -324,5 +324,5 @@ def test_a_sample_of_documents_is_drawn_by_their_ids() -> None:
     assert whole.sampled_documents(10, 0).drawn == "10 of 50 documents, drawn with seed 0"
     assert whole.sampled_documents(50, 0) is whole
     assert whole.sampled_documents(10, 0).corpus_digest != whole.corpus_digest
-    with pytest.raises(UserError, match="too small"):
+    with pytest.raises(UserError, match="at least 1 document"):
         whole.sampled_documents(0, 0)

@@ -154,7 +154,7 @@ def test_documents_without_a_suitable_fact_are_rejected(tmp_path: Path) -> None:
     assert reasons[3] == "a fact names an entity or a sentence that the document lacks"
     assert reasons[5] == "the document is not an object"
     assert "lacks sents" in reasons[6] and len(reasons) == 5
-    with pytest.raises(UserError, match=r"correct test_revised\.json row 1 first: no fact has"):
+    with pytest.raises(UserError, match=r"first error is in test_revised\.json row 1: no fact has"):
         read(tmp_path, [unknown])
     with pytest.raises(UserError, match="no relevance judgments"):
         formats.collection(tmp_path, "facts")

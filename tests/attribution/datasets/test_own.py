@@ -229,8 +229,8 @@ def test_missing_fields_of_json_are_said_for_the_row() -> None:
     rows = [{"query": "q", "text": "t"}, {"query": "q", "document": "d"}]
     found = read_upload("x.jsonl", jsonl_bytes(rows))
     assert reasons(found) == {1: "the row lacks document; it has query, text"}
-    reason = "correct x.jsonl row 1 first: the row lacks document; it has query, text"
-    with pytest.raises(UserError, match=f"None of the 1 rows of x.jsonl is a pair; {reason}"):
+    reason = "The first error is in x.jsonl row 1: the row lacks document; it has query, text"
+    with pytest.raises(UserError, match=f"None of the 1 rows of x.jsonl is a valid pair. {reason}"):
         read_upload("x.jsonl", jsonl_bytes(rows[:1]))
 
 
@@ -292,8 +292,8 @@ def test_an_open_quotation_mark_is_said_where_it_opens() -> None:
         ("x.pkl", b"\x80\x04N.", "not in a known format"),
         ("x", b"query,document\n", "not in a known format"),
         ("x.gz", b"", "not in a known format"),
-        ("x.parquet", b"", "not a Parquet file"),
-        ("x.parquet", b"PAR1" * 9, "not a Parquet file"),
+        ("x.parquet", b"", "not a readable Parquet file"),
+        ("x.parquet", b"PAR1" * 9, "not a readable Parquet file"),
         ("x.csv", b"query,query,document\n1,2,3", "has the column query twice"),
         ("x.csv", b"x" * 1_000_001, "Line 1 of x.csv is not a header"),
         ("x.csv.gz", gzip.compress(b"query,document\nq,d\n", mtime=0)[:-9], "damaged or truncated"),

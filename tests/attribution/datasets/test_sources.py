@@ -195,7 +195,7 @@ def test_a_task_in_several_languages_is_a_folder_for_each(tasks: dict[str, Any])
 def test_what_mteb_cannot_give_is_one_sentence(tasks: dict[str, Any], home: Path) -> None:
     for name, said in (
         ("mteb:Nowhere", "has no task Nowhere"),
-        ("mteb:MockClassificationTask", "searches no texts"),
+        ("mteb:MockClassificationTask", "is not a text retrieval task"),
         ("mteb:MockMultilingualRetrievalTask/xyz", "no subset xyz: choose from eng, fra"),
         ("mteb:MockRetrievalDialogTask", "are conversations"),
         ("mteb:SciFact", "can't be downloaded"),

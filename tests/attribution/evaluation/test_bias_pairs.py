@@ -212,7 +212,7 @@ def test_what_a_data_set_lacks_is_named() -> None:
     assert available(bare) == () and "no evidence spans" in lacking(bare)["position"]
     with pytest.raises(UserError, match="mine has no pairs for the test foil: evidence spans"):
         pairs_for(spans, "foil")
-    with pytest.raises(UserError, match="no bias test 'x': choose one of answer_importance"):
+    with pytest.raises(UserError, match="no bias test 'x': choose from answer_importance"):
         pairs_for(spans, "x")
     with pytest.raises(UserError, match="position can't be 'x': choose from end, middle, own"):
         pairs_for(spans, "position", "x")

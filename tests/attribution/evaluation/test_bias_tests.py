@@ -183,7 +183,7 @@ def test_evidence_that_is_not_read_whole_is_no_bias() -> None:
         plain.difference,
         plain.share_first,
     )
-    assert "3 pairs left out" in found.remarks[0] and "+0.4000" in found.remarks[0]
+    assert "3 pairs excluded" in found.remarks[0] and "+0.4000" in found.remarks[0]
     assert plain.n_unread == 0 and plain.lost is None
     only = paired_test("position", cut)
     assert only.n == 0 and only.difference is None and only.lost == pytest.approx(0.4)

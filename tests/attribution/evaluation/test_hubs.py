@@ -173,7 +173,7 @@ def test_sentences_are_queries_that_their_document_answers() -> None:
     assert found.drawn == "3 sentences as queries"
     fewer = sentence_queries(whole, 2)
     assert [one.text for one in fewer.queries] == [one.text for one in found.queries][:2]
-    with pytest.raises(UserError, match="has no sentence of 3 words or more"):
+    with pytest.raises(UserError, match="has no sentences of 3 words or more"):
         sentence_queries(collection("No.", "Nor this."), 10)
 
 

@@ -80,7 +80,7 @@ def test_texts_fit_what_a_model_reads(tiny: Callable[..., Any]) -> None:
         read = tokens_of(retriever, "x", text)
         assert not read.truncated and n == len(read.tokens) <= length
         assert n > length - 8, "filled up to the last word that fits"
-    with pytest.raises(UserError, match="needle alone"):
+    with pytest.raises(UserError, match="A needle has more"):
         haystacks.text(0, 5, 50)
 
 

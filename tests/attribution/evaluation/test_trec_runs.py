@@ -123,7 +123,7 @@ def test_lines_that_are_no_results_are_counted() -> None:
     assert [document for _, document in run.results["q0"]] == ["d1", "d6"]
     assert [one.row for one in run.rejected] == [3, 4, 5, 6, 7, 9] and run.n_rejected == 6
     assert run.rejected[0].reason.startswith("the line has 5 fields, not query, Q0")
-    assert "is no number" in run.rejected[1].reason
+    assert "is not a number" in run.rejected[1].reason
 
 
 @pytest.mark.parametrize("data", [b"", b"\n\n", b"\x00\x01", b"query,document\na,b\n"])

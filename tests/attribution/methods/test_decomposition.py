@@ -213,7 +213,7 @@ def test_spread_biases_have_a_longest_text(
 def test_spreading_needs_a_model_built_like_bert(
     tiny: Callable[..., DenseRetriever], name: str
 ) -> None:
-    with pytest.raises(UserError, match="built like BERT"):
+    with pytest.raises(UserError, match="BERT-like model"):
         attribute(tiny(name), make_method("decomposition", {"biases": "absdot"}), PAIRS[:1])
 
 
@@ -239,7 +239,7 @@ def test_decompx_needs_a_model_built_like_bert(
     tiny: Callable[..., DenseRetriever], name: str
 ) -> None:
     retriever = tiny(name)
-    with pytest.raises(UserError, match="built like BERT"):
+    with pytest.raises(UserError, match="BERT-like model"):
         attribute(retriever, DECOMPX, PAIRS[:1])
 
 
@@ -477,17 +477,17 @@ def plant(
 @pytest.mark.parametrize(
     ("function", "sentence"),
     [
-        (torch.nn.functional.softplus, "cannot be linearised"),
-        (torch.nn.functional.elu, "cannot be linearised"),
-        (torch.square, "cannot be linearised"),
-        (lambda x: x.clamp(-1, 1), "cannot be linearised"),
-        (lambda x: x + 1.0, "cannot be linearised"),
-        (lambda x: (x @ x.transpose(-1, -2)) @ x, "cannot be linearised"),
+        (torch.nn.functional.softplus, "can't be linearized"),
+        (torch.nn.functional.elu, "can't be linearized"),
+        (torch.square, "can't be linearized"),
+        (lambda x: x.clamp(-1, 1), "can't be linearized"),
+        (lambda x: x + 1.0, "can't be linearized"),
+        (lambda x: (x @ x.transpose(-1, -2)) @ x, "can't be linearized"),
         (lambda x: x * x, "can't tell which one is a gate"),
         (lambda x: x * torch.nn.functional.linear(x, torch.eye(32)), "can't tell"),
         # All of it is frozen: nothing comes from the tokens.
-        (torch.sigmoid, "cannot be linearised"),
-        (lambda x: torch.softmax(x, -1), "cannot be linearised"),
+        (torch.sigmoid, "can't be linearized"),
+        (lambda x: torch.softmax(x, -1), "can't be linearized"),
         # Rows and positions in one dimension, with a bias.
         (
             lambda x: torch.nn.functional.linear(
@@ -496,7 +496,7 @@ def plant(
             "mixes the rows",
         ),
         # A constant added in place is one that nobody counted.
-        (lambda x: x.clone().add_(torch.ones(32)), "cannot be linearised"),
+        (lambda x: x.clone().add_(torch.ones(32)), "can't be linearized"),
     ],
 )
 def test_a_missed_nonlinearity_is_refused(
@@ -542,7 +542,7 @@ def test_a_nonlinearity_on_the_query_side_alone_is_refused(
     pair = TextPair("p", "tide", "The Moon pulls the water.")
     plant(retriever, monkeypatch, lambda x: torch.sin(x) if x.shape[1] == 3 else x)
     assert len(ids(retriever, pair.query, "query")) == 3
-    with pytest.raises(UserError, match="cannot be linearised"):
+    with pytest.raises(UserError, match="can't be linearized"):
         attribute(retriever, METHOD, [pair])
 
 

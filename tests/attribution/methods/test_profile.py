@@ -131,8 +131,8 @@ def test_other_methods_say_that_a_query_is_lacking(tiny: Callable[..., DenseRetr
     first, second = attribute_batch(tiny("bert"), make_method("saliency"), pairs, Halving())
     assert first.attribution is None and second.attribution is not None
     assert first.reason == (
-        "Gradient saliency asks for a query, and this document has none: choose Query-free "
-        "profile, or search the documents for their own sentences with Audit."
+        "Gradient saliency needs a query, but this document has none: choose Query-free profile, "
+        "or use Audit, which searches the documents for their own sentences."
     )
 
 

@@ -287,5 +287,5 @@ def test_a_tokenizer_that_adds_nothing_and_drops_everything(
     backend = retriever.model.tokenizer.backend_tokenizer
     backend.post_processor = processors.ByteLevel(trim_offsets=True)
     backend.normalizer = normalizers.BertNormalizer(lowercase=False)
-    with pytest.raises(UserError, match="has no token"):
+    with pytest.raises(UserError, match="reads no word"):
         retriever.encode_texts(["fox", "\u200b"], "document")

@@ -107,7 +107,7 @@ def test_a_folder_of_an_earlier_version_is_read(exported: tuple[DenseRetriever, 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"strength": 2}, "from 0 to 1"),
+        ({"strength": 2}, "must be 0 to 1"),
         ({"block": 0}, "at least 1 token"),
         ({"layers": 9}, "has only 2 attention layers"),
         ({"rows": "all"}, "has no valid settings"),
@@ -139,5 +139,5 @@ def test_what_is_not_calibrated_is_not_exported(
     retriever, folder = exported
     with pytest.raises(UserError, match="is not calibrated"):
         export(tiny("bert"), tmp_path / "plain")
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="already exists"):
         export(retriever, folder)

@@ -198,8 +198,8 @@ def test_a_strength_has_one_name_one_number_and_one_key(name: str, called: str) 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("MiniLM@calibrated(strength=1.5)", "from 0 to 1, not 1.5"),
-        ("MiniLM@calibrated(strength=-0.1)", "from 0 to 1, not -0.1"),
+        ("MiniLM@calibrated(strength=1.5)", "must be 0 to 1, not 1.5"),
+        ("MiniLM@calibrated(strength=-0.1)", "must be 0 to 1, not -0.1"),
         ("MiniLM@calibrated(strength=nan)", "a number like 0.5"),
         ("MiniLM@calibrated(block=0)", "at least 1 token, not 0"),
         ("MiniLM@calibrated(block=2.5)", "a whole number, not '2.5'"),
@@ -210,7 +210,7 @@ def test_a_strength_has_one_name_one_number_and_one_key(name: str, called: str) 
         ),
         ("MiniLM@calibrated(block=3, basket=4)", "each at most once"),
         ("MiniLM@calibrated@calibrated", "already calibrated"),
-        ("BM25@calibrated", "no dense model"),
+        ("BM25@calibrated", "not a dense model"),
     ],
 )
 def test_a_bad_calibration_is_one_sentence(name: str, said: str) -> None:

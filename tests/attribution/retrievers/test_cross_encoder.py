@@ -143,7 +143,7 @@ def test_decomposition_is_refused_where_the_head_cannot_be_frozen(make: Make) ->
     retriever = make("bert")
     # Far from linear at every logit, small ones too.
     retriever.backbone.classifier.register_forward_hook(lambda _m, _a, out: 2 + torch.cos(out))
-    assert "cannot be linearised" in check_retriever(retriever).unfit["decomposition"]
+    assert "can't be linearized" in check_retriever(retriever).unfit["decomposition"]
     with pytest.raises(UserError, match="matrix = no"):
         attribute(make("bert"), "decomposition", PAIRS[:1], matrix="yes")
 

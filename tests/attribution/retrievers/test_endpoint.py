@@ -282,7 +282,7 @@ def test_retry_after(said: str, seconds: float | None) -> None:
 
 
 def test_nobody_at_the_address_is_one_sentence() -> None:
-    with pytest.raises(Unavailable, match="cannot be reached"):
+    with pytest.raises(Unavailable, match="can't be reached"):
         EndpointClient(parse("E5=http://127.0.0.1:9/v1"))
 
 
@@ -330,7 +330,7 @@ def test_a_model_that_changes_is_noticed_at_once(server: EndpointServer) -> None
 def test_a_reranker_that_changes_is_noticed_within_twenty_requests(server: EndpointServer) -> None:
     found = load(resolve.register_endpoint(f"RR={server.url}/rerank"))
     server.embed = lambda texts: hashed([text[::-1][:9] for text in texts])
-    with pytest.raises(Unavailable, match="another model"):
+    with pytest.raises(Unavailable, match="model has changed"):
         for number in range(20):
             score_texts(found, [(f"a{number}", "b")])
 
@@ -401,7 +401,7 @@ def test_only_what_was_named_at_the_start_can_be_asked(server: EndpointServer) -
     with pytest.raises(UserError, match="There is no retriever 'E5'"):
         resolve.resolve("E5")
     monkey = parse("Other=http://127.0.0.1:9/v1").spec
-    with pytest.raises(UserError, match="not named at the start"):
+    with pytest.raises(UserError, match="was not started with"):
         load(monkey)
     assert resolve.register_endpoint(f"E5={server.url}") == spec == resolve.resolve("E5")
 
@@ -424,7 +424,7 @@ def test_keys_come_from_the_environment_or_a_file(
         assert bad not in str(raised.value)
     monkeypatch.delenv("POSLENS_KEY_MY_E5_V2")
     monkeypatch.setenv("POSLENS_KEY_MY_E5_V2_FILE", str(tmp_path / "none"))
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="can't be read"):
         key_of(address)
 
 
@@ -432,7 +432,7 @@ def test_a_key_crosses_the_network_encrypted_or_not_at_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(key_name("E5"), "sk-very-secret")
-    with pytest.raises(UserError, match="readable for all"):
+    with pytest.raises(UserError, match="sent unencrypted"):
         resolve.register_endpoint("E5=http://10.0.0.1/v1")
     for url in ("https://10.0.0.1/v1", "http://127.0.0.1/v1", "http://[::1]/v1"):
         assert key_of(parse(f"E5={url}")) == "sk-very-secret"

@@ -228,7 +228,7 @@ def test_a_text_without_words_is_refused_alone(typed: LexicalRetriever) -> None:
         o.pair.pair_id: o for batch in attribute_batches(typed, TERMS, pairs) for o in batch
     }
     assert outcomes["a"].attribution is not None
-    assert "no token" in outcomes["b"].reason and outcomes["b"].attribution is None
+    assert "reads no word" in outcomes["b"].reason and outcomes["b"].attribution is None
 
 
 STEMS = {"kotami": "kot", "kota": "kot", "psami": "pies"}

@@ -185,7 +185,7 @@ def test_code_is_refused_wherever_it_is_named(
     copy: Path, unopened: None, place: str, key: str
 ) -> None:
     change(copy / place, nested={"auto_map": {key: "evil.Thing"}})
-    assert "is defined by code in its repository" in refused(copy)
+    assert "needs code from its repository" in refused(copy)
 
 
 @pytest.mark.parametrize("base", ["organization/model", "../other", "/etc", ".", None])
@@ -374,9 +374,9 @@ def test_a_tokenizer_of_another_model(copy: Path) -> None:
     (copy / "tokenizer.json").write_text(json.dumps(tokenizer))
     retriever = load.load(spec_of(copy), device="cpu")
     check_retriever(retriever)  # what it reads well it may be used for
-    with pytest.raises(UserError, match=f"mine has no vector for token {vocabulary['fog']}, which"):
+    with pytest.raises(UserError, match=f"mine's tokenizer gives token {vocabulary['fog']}, but"):
         retriever.encode_plain(["fog"], "document")
-    with pytest.raises(UserError, match="mine has no vector for token"):
+    with pytest.raises(UserError, match="mine's tokenizer gives token"):
         retriever.encode_texts(["fog"], "query")
     for token in vocabulary:
         vocabulary[token] += 10_000

@@ -139,8 +139,8 @@ def test_a_preset_defined_by_code_is_refused_with_the_way_to_allow_it(name: str)
     with pytest.raises(UserError) as caught:
         load(presets()[name], device="cpu")
     assert str(caught.value) == (
-        f"{name} is defined by code in its repository, which PosLens runs only if told to: read "
-        f"that code, then start with --allow-code {name} or POSLENS_ALLOW_CODE={name}."
+        f"{name} needs code from its repository, which PosLens runs only if you allow it: read "
+        f"that code, then add --allow-code {name} or set POSLENS_ALLOW_CODE={name}."
     )
 
 
@@ -234,7 +234,7 @@ def test_what_runs_is_a_qwen2_without_a_mask(both_ways: Path) -> None:
 def test_a_model_with_code_is_not_read_as_something_else(both_ways: Path) -> None:
     """transformers would load it with a causal mask and say nothing."""
     spec = RetrieverSpec("b", "b", "dense", f"folder:{both_ways}")
-    with pytest.raises(UserError, match="defined by code in its repository"):
+    with pytest.raises(UserError, match="needs code from its repository"):
         load(spec, device="cpu")
 
 

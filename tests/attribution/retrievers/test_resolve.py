@@ -135,7 +135,7 @@ def test_a_folder_becomes_known_by_name(tiny_folder: Callable[..., Path]) -> Non
     assert resolve("mine") is spec and "mine" in known()
     assert locate(spec).folder == folder.resolve()
     assert spec.origin == "folder bert", "a folder is named, not located"
-    with pytest.raises(UserError, match="MiniLM is the name of another model"):
+    with pytest.raises(UserError, match="MiniLM is already the name of another model"):
         register_folder("MiniLM", folder)
     with pytest.raises(UserError, match="is not a folder"):
         register_folder("other", folder / "absent")

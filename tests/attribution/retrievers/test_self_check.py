@@ -37,7 +37,7 @@ def test_what_cannot_be_linearised_loses_decomposition_alone(
         lambda _m, _a, output: torch.sin(output)
     )
     checked = check_retriever(retriever)
-    assert list(checked.unfit) == ["decomposition"] and "cannot be linearised" in str(checked.unfit)
+    assert list(checked.unfit) == ["decomposition"] and "can't be linearized" in str(checked.unfit)
 
 
 def test_no_gradient_loses_the_gradient_methods(tiny: Callable[..., DenseRetriever]) -> None:

@@ -171,7 +171,7 @@ def test_failures_are_counted_kept_and_tried_again_on_request(
     assert (last.total, last.done, last.computed, last.failed) == (6, 6, 6, 1)
     found = store.curves(MODEL, METHOD, pairs)
     assert found.pair_ids == tuple(p.pair_id for p in PAIRS[:5])
-    assert list(found.failed) == ["bad"] and "The query has no token" in found.failed["bad"]
+    assert list(found.failed) == ["bad"] and "reads no word of the query" in found.failed["bad"]
     for pair, curve in zip(PAIRS, found.curves, strict=False):
         (alone,) = attribute(retriever, METHOD, [pair])
         np.testing.assert_allclose(curve, document_curve(alone, METHOD), atol=1e-4)

@@ -116,7 +116,7 @@ def test_killed_workers_cost_nothing_and_repeat_nothing(
     assert store.given == Counter(pair.pair_id for pair in PAIRS)
     assert [s.done for s in steps] == sorted({s.done for s in steps})
     stored = store.curves(model, METHOD, PAIRS)
-    assert "The query has no token" in stored.failed["bad"]
+    assert "reads no word of the query" in stored.failed["bad"]
     alone_each = attribute(tiny("bert"), METHOD, PAIRS[:-1])
     for pair, alone in zip(PAIRS[:-1], alone_each, strict=True):
         found = store.get(model, METHOD, pair)

@@ -332,7 +332,7 @@ def test_a_failure_is_kept_and_takes_nobody_with_it(
     pairs = [FAILING, PAIRS[0]]
     last = run(retriever, MODEL, METHOD, pairs, store, parameters=FEW)
     assert (last.done, last.failed) == (2, 1)
-    assert "query has no token" in kept(store).select(MODEL, METHOD, pairs).failed["bad"]
+    assert "reads no word of the query" in kept(store).select(MODEL, METHOD, pairs).failed["bad"]
     assert store.missing(MODEL, METHOD, pairs) == []
     computed.clear()
     run(retriever, MODEL, METHOD, pairs, store, parameters=FEW)

@@ -119,4 +119,4 @@ def test_one_name_stands_for_one_folder(
     refused = run("rank", *two, "--data", f"mine={pairs}")
     assert "--model uses the name own for two folders: rename one." in refused.stderr
     taken = run("rank", "--model", f"MiniLM={folder}", "--data", f"mine={pairs}")
-    assert "MiniLM is the name of another model" in taken.stderr
+    assert "MiniLM is already the name of another model" in taken.stderr

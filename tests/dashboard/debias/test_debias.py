@@ -81,11 +81,11 @@ def test_a_grid_names_each_setting_once() -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"strengths": (1.5,)}, "from 0 to 1, not 1.5"),
+        ({"strengths": (1.5,)}, "must be 0 to 1, not 1.5"),
         ({"blocks": (0,)}, "at least 1 token"),
         ({"layers": ("7",)}, "has only 6 attention layers, so 7 can't"),
         ({"layers": ("deep",)}, "half, all or a whole number, not 'deep'"),
-        ({"blocks": tuple(range(1, 70))}, "more than the 64"),
+        ({"blocks": tuple(range(1, 70))}, "exceed the maximum of 64"),
     ],
 )
 def test_a_bad_grid_is_one_sentence(changes: dict[str, tuple[object, ...]], sentence: str) -> None:
@@ -252,7 +252,7 @@ def test_tables_and_figures_show_every_setting(summaries: list[DebiasSummary]) -
 
 def test_a_data_set_without_evidence_positions_is_one_sentence() -> None:
     data = datasets.read_upload("bare.csv", b"query,document\nwhat is ice,Ice is water.\n")
-    with pytest.raises(UserError, match="does not say where its evidence stands"):
+    with pytest.raises(UserError, match="has no evidence positions"):
         DEBIAS.corpus(data, SETTINGS)
 
 

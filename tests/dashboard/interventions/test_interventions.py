@@ -271,7 +271,7 @@ def test_the_command(sample: DataSet, tmp_path: Path, monkeypatch: pytest.Monkey
     assert "8 of 304 pairs with evidence cannot be used: PosLens" in table.stderr
     assert "left out" not in run.stderr, "parts can be taken out of any text"
     wrong = CliRunner().invoke(app, ["cause", "--intervention", "teleport"])
-    assert wrong.exit_code == 2 and "choose one of relocation, ablation" in wrong.stderr
+    assert wrong.exit_code == 2 and "choose from relocation, ablation" in wrong.stderr
 
 
 @pytest.mark.usefixtures("own_service")

@@ -247,7 +247,7 @@ def test_what_does_not_fit_a_model_is_one_sentence(
     shipped: Compute, sample: datasets.DataSet
 ) -> None:
     found = passports.passport(shipped, with_corpus(resolve("BM25"), "sample"), sample)
-    assert "no vector" in part(found, "segments").absent
+    assert "no single vector" in part(found, "segments").absent
     assert "no attention to calibrate" in part(found, "calibration").absent
     assert not part(found, "segments").jobs and part(found, "ranking").numbers
     lean = next(

@@ -143,4 +143,4 @@ def test_a_data_set_without_evidence_is_refused(tmp_path: Path) -> None:
     own = tmp_path / "own.csv"
     own.write_text("query,document\nwhat melts,Ice melts.\n")
     status, _, error = rank("--dataset", str(own), "--table", "evidence")
-    assert status == 2 and "does not say where its evidence is" in error
+    assert status == 2 and "has no evidence positions" in error

@@ -230,5 +230,5 @@ def test_a_reranker_has_no_in_degrees(
     corpus: str, tiny_folder: Callable[..., Path], tmp_path: Path
 ) -> None:
     folder = tiny_families.cross_encoder(tiny_folder("bert").parent / "raw", tmp_path)
-    with pytest.raises(UserError, match="reranks what another model retrieves"):
+    with pytest.raises(UserError, match="only reranks documents"):
         poslens.hubs(str(folder), dataset=corpus)

@@ -276,7 +276,7 @@ def test_a_reranker_has_no_ranking_to_explain(
     corpus: str, tiny_folder: Callable[..., Path], tmp_path: Path
 ) -> None:
     folder = tiny_families.cross_encoder(tiny_folder("bert").parent / "raw", tmp_path)
-    with pytest.raises(UserError, match="reranks what another model retrieves"):
+    with pytest.raises(UserError, match="only reranks documents"):
         poslens.why(str(folder), dataset=corpus)
 
 
