@@ -154,8 +154,8 @@ def require_vectors(name: str, ids: Tensor, table: nn.Module) -> None:
     largest = int(ids.max()) if ids.numel() else 0
     if isinstance(weight, Tensor) and largest >= weight.shape[0]:
         raise UserError(
-            f"{name}'s tokenizer gives token {largest}, but the model has only {weight.shape[0]} "
-            "token embeddings: use the tokenizer that the model was trained with."
+            f"{name} has only {weight.shape[0]} token embeddings, but its tokenizer returns token "
+            f"{largest}: use the tokenizer that the model was trained with."
         )
 
 

@@ -194,8 +194,8 @@ def test_methods_are_equal_where_their_reprs_are(one: Method, other: Method) -> 
     ("name", "options", "sentence"),
     [
         ("../x", None, f"There is no method '../x': choose from {', '.join(METHODS)}."),
-        ("occlusion", {"level": "x"}, "level cannot be 'x': choose one of word, token, sentence."),
-        ("saliency", {"resampling": ""}, "resampling cannot be '': choose one of bin_mean, point."),
+        ("occlusion", {"level": "x"}, "level can't be 'x': choose from word, token, sentence."),
+        ("saliency", {"resampling": ""}, "resampling can't be '': choose from bin_mean, point."),
         (
             "saliency",
             {"steps": "3"},

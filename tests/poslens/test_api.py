@@ -370,8 +370,11 @@ def test_an_object_with_encode_is_a_model(_data: str) -> None:
             "tolerance of relocation must be 0 or more",
         ),  # type: ignore[arg-type]
         (lambda: poslens.check("MiniLM", None), "baseline must be a path, not NoneType"),  # type: ignore[arg-type]
-        (lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, method=5), "of type int: choose"),  # type: ignore[arg-type]
-        (lambda: poslens.curve("MiniLM", method=["saliency"]), "of type list: choose"),  # type: ignore[arg-type]
+        (
+            lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, method=5),
+            "must be a name, not int: choose",
+        ),  # type: ignore[arg-type]
+        (lambda: poslens.curve("MiniLM", method=["saliency"]), "must be a name, not list: choose"),  # type: ignore[arg-type]
         (
             lambda: poslens.explain("MiniLM", QUERY, DOCUMENT, language=5),
             "language must be a string",

@@ -280,11 +280,11 @@ def test_the_documented_recipe_trains(
         (
             "query,document,evidence\na,One b. Two c.,One b.\n",
             {},
-            "Only 1 of the selected documents of .* but intervals need 10",
+            "have evidence that can be moved, but intervals need 10",
         ),
         (None, {"documents": 10}, "documents must be a whole number from 11"),
         (None, {"pairs": 9}, "pairs must be a whole number from 10"),
-        (None, {"seed": -1}, "seed is '-1'"),
+        (None, {"seed": -1}, "seed must be a whole number from 0"),
     ],
 )
 def test_bad_data_is_refused_before_training(

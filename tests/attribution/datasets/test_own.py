@@ -298,7 +298,7 @@ def test_an_open_quotation_mark_is_said_where_it_opens() -> None:
         ("x.csv", b"x" * 1_000_001, "Line 1 of x.csv is not a header"),
         ("x.csv.gz", gzip.compress(b"query,document\nq,d\n", mtime=0)[:-9], "damaged or truncated"),
         ("x.csv.gz", b"\x1f\x8bnothing", "damaged or truncated"),
-        ("x.csv", "query,document\nq,d".encode("utf-16")[:-1], "not UTF-16 throughout"),
+        ("x.csv", "query,document\nq,d".encode("utf-16")[:-1], "not valid UTF-16"),
         ("../../etc/x.pkl", b"", "x.pkl is not in a known format"),
         ("C:\\secret\\x.pkl", b"", "x.pkl is not in a known format"),
     ],

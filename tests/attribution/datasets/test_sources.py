@@ -117,8 +117,8 @@ def test_what_ir_datasets_cannot_give_is_one_sentence(
         ("ir_datasets:weather", "use a part of it, such as weather/test"),
         ("ir_datasets:asked", "has no documents"),
         ("ir_datasets:gone", r"can't be downloaded \(no route to host\)"),
-        ("ir_datasets:../x", "is not ir_datasets:ID"),
-        ("ir_datasets:", "is not ir_datasets:ID"),
+        ("ir_datasets:../x", "is not of the form ir_datasets:ID"),
+        ("ir_datasets:", "is not of the form ir_datasets:ID"),
     ):
         with pytest.raises(UserError, match=said):
             datasets.register("mine", name)

@@ -288,7 +288,12 @@ def test_groups_and_worst_documents() -> None:
 
 @pytest.mark.parametrize(
     ("top", "n", "said"),
-    [(0, 50, "at least 1"), (10, 10, "includes all"), (1, 1, "at least two"), (1, 0, "no doc")],
+    [
+        (0, 50, "at least 1"),
+        (10, 10, "includes all"),
+        (1, 1, "at least two"),
+        (1, 0, "no readable doc"),
+    ],
 )
 def test_a_top_of_every_document_is_refused(top: int, n: int, said: str) -> None:
     with pytest.raises(UserError, match=said):

@@ -287,7 +287,7 @@ def test_code_runs_only_where_it_is_allowed_by_name(
     trap = tmp_path / "trap"
     monkeypatch.setenv("POSLENS_ALLOW_CODE", "MiniLM, another")
     for _ in range(2):
-        with pytest.raises(UserError, match="--allow-code coded or POSLENS_ALLOW_CODE=coded"):
+        with pytest.raises(UserError, match="--allow-code coded or set POSLENS_ALLOW_CODE=coded"):
             load(coded, device="cpu")
         assert not trap.exists()
     assert not resolve.locate(coded).code

@@ -210,7 +210,7 @@ def test_a_model_is_alike_to_itself() -> None:
             ["explain", "--query", "x", "--document", "y", "--option", "a"],
             "--option must be NAME=VALUE",
         ),
-        (["explain", "--query", "x", "--document", "y", "--resampling", "z"], "resampling cannot"),
+        (["explain", "--query", "x", "--document", "y", "--resampling", "z"], "resampling can't"),
         (["precompute", "--dataset", "nope"], "no data set 'nope'"),
         (["precompute", "--workers", "2"], "need --executor ray"),
         (["precompute", "--shard", "2"], "--shard must be I/N"),

@@ -79,7 +79,7 @@ def ended(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
             ["curve", "--figure", f"{LONG}.png", "--model", "BM25", "--method", "terms"],
             "compute the",
         ),
-        (["cache", "import", LONG], "can't be read"),
+        (["cache", "import", LONG], "cannot be read"),
         (["cache", "merge", LONG], ""),
         (["cache", "verify", "--parts", LONG], ""),
     ],

@@ -140,7 +140,7 @@ def test_the_command_ranks_models_and_runs(mine: Path) -> None:
         (["--run", f"bad={mine / 'bad.copy'}"], "Two rankings are named bad"),
         (["--run", "bad"], "--run must be NAME=FILE"),
         (["--run", f"x={mine / 'mine.csv'}"], "is not a run in TREC's format"),
-        (["--run", f"x={mine / 'gone'}"], "cannot be read"),
+        (["--run", f"x={mine / 'gone'}"], "can't be read"),
     ):
         wrong = run.invoke(app, [*asked, *options])
         assert wrong.exit_code == 2 and said in wrong.stderr, options

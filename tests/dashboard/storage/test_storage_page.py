@@ -278,7 +278,7 @@ def test_a_stopped_verify_says_so(store: Store) -> None:
     run = cache_service.start_verify(compute, cache_service.stored(compute))
     run.stop()
     run.wait()
-    assert run.error.startswith("Stopped") or "whole" in run.stage
+    assert run.error.startswith("Stopped") or "intact" in run.stage
     with pytest.raises(UserError, match="Delete it, or select other results"):
         cache_service._require(
             replace(cache_service.stored(compute)[0], problem="Bad."), Run("", 0)
