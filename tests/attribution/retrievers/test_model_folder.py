@@ -376,7 +376,7 @@ def test_a_tokenizer_of_another_model(copy: Path) -> None:
     check_retriever(retriever)  # what it reads well it may be used for
     with pytest.raises(UserError, match=f"its tokenizer returns token {vocabulary['fog']}:"):
         retriever.encode_plain(["fog"], "document")
-    with pytest.raises(UserError, match="mine has only .* token embeddings"):
+    with pytest.raises(UserError, match=r"mine has only .* token embeddings"):
         retriever.encode_texts(["fog"], "query")
     for token in vocabulary:
         vocabulary[token] += 10_000
