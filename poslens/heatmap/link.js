@@ -163,7 +163,7 @@ function nameLinks(state) {
     const active = links.map((link) => link.active).filter(Boolean);
     bar.classList.toggle("hm-active", active.length > 0);
     if (active.length === 0) {
-      const hint = `point at a ${state.view.level}, click to pin`;
+      const hint = `hover over a ${state.view.level}, click to pin`;
       title.replaceChildren(element("b", "", "Query \u00d7 document"),
         element("span", "hm-scale-note", hint));
     } else {

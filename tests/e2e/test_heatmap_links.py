@@ -114,7 +114,7 @@ def test_a_negative_share_is_blue_at_its_own_range(show: Show) -> None:
 def test_leaving_restores_colours_and_legend(show: Show) -> None:
     page = show(planted(1, 2))
     usual = [cells(page, QUERY), cells(page, DOCUMENT), legend(page)]
-    assert "point at a word" in usual[2]
+    assert "hover over a word" in usual[2]
     unit(page, QUERY, 1).hover()
     assert cells(page, DOCUMENT) != usual[1]
     assert cells(page, QUERY) == usual[0]
