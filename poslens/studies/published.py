@@ -7,7 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from poslens.attribution.curves.curve_summary import center_of_mass, primacy_recency_index
+from poslens.attribution.curves.curve_summary import (
+    CurveSummary,
+    center_of_mass,
+    primacy_recency_index,
+)
 from poslens.attribution.curves.positions import LENGTH_BUCKETS, positions
 from poslens.attribution.curves.published import PublishedCurves, PublishedMeasures
 from poslens.attribution.evaluation.ranking_measures import NDCG
@@ -47,11 +51,23 @@ def means(published: Sequence[PublishedCurves], *, band: bool = True) -> dict[st
     return drawn
 
 
-def summary_rows(published: Sequence[PublishedCurves]) -> list[dict[str, object]]:
-    """One row per model with columns of the Curves page: documents, center of mass and
-    primacy-recency index of the mean curve. There are no intervals, because only means were
-    published."""
-    rows = []
+def summary_frame(
+    summaries: Sequence[CurveSummary], published: Sequence[PublishedCurves]
+) -> pd.DataFrame:
+    """One row per model: numbers of pairs and documents, center of mass and primacy-recency index
+    with their intervals. Published curves have no intervals, because only means were published."""
+    rows: list[dict[str, object]] = [
+        {
+            "model": summary.curve.model,
+            "pairs": summary.curve.n,
+            "documents": summary.curve.n_documents,
+            "truncated": summary.curve.n_truncated,
+            "failed": summary.curve.n_failed,
+            "center of mass": str(summary.center_of_mass or "–"),
+            "primacy-recency index": str(summary.primacy_recency_index or "–"),
+        }
+        for summary in summaries
+    ]
     for curves in published:
         magnitudes = np.abs(curves.mean)[None]
         mass = float(np.squeeze(center_of_mass(magnitudes, positions("point"))))
@@ -64,7 +80,7 @@ def summary_rows(published: Sequence[PublishedCurves]) -> list[dict[str, object]
                 "primacy-recency index": f"{index:.3f}",
             }
         )
-    return rows
+    return pd.DataFrame(rows)
 
 
 def measures_frame(rows: Sequence[PublishedMeasures]) -> pd.DataFrame:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from poslens.attribution.curves.bootstrap import MIN_DOCUMENTS
 from poslens.attribution.curves.curve_summary import CurveSummary
+from poslens.attribution.curves.positions import BANDS
 from poslens.attribution.nouns import counted
 from poslens.attribution.text import listed
 from poslens.attribution.types import PositionCurve
@@ -15,6 +16,23 @@ NUMBERS = (
     "attribution near the beginning, positive = near the end."
 )
 """How to read the two numbers of a curve."""
+
+BAND_WORDS = {
+    BANDS[0]: (
+        "Each line is a model's mean curve; the band is a 95% bootstrap interval, resampling "
+        "documents with all their pairs (1,000 resamples, fixed seed). With fewer than 10 "
+        "documents there is no interval."
+    ),
+    BANDS[1]: (
+        "Each line is a model's mean curve; the band is one standard deviation over pairs above "
+        "and below the mean."
+    ),
+    BANDS[2]: (
+        "Each line is a model's mean curve; the band contains the middle half of the pairs (25th "
+        "to 75th percentile)."
+    ),
+}
+"""What a chart of mean curves shows, by the kind of its bands."""
 
 MIN_PAIRS = 10
 """Minimum number of pairs for the mean curve of a data set."""

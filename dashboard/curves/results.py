@@ -1,0 +1,265 @@
+"""Mean curves of the selected models with their numbers, differences and downloads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+import plotly.graph_objects as go
+import streamlit as st
+
+from poslens.attribution.curves.positions import BANDS
+from poslens.attribution.curves.published import PublishedCurves
+from poslens.attribution.curves.text_axis import over_text
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.errors import UserError
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Method
+from poslens.compute.compute import Compute, DataSetCurve
+from poslens.compute.provenance import of_published
+from poslens.compute.runs import Job
+from poslens.compute.selection import Selection
+from poslens.dashboard.curves.behind_bin import pairs_behind_bin
+from poslens.dashboard.server.own_texts import service_for
+from poslens.dashboard.widgets import choices, null_controls, panels
+from poslens.dashboard.widgets.paired import differences_table, show_differences
+from poslens.dashboard.widgets.reading_panel import what_is_read
+from poslens.dashboard.widgets.run_board import failed_items
+from poslens.dashboard.widgets.tables import show_table
+from poslens.export.files import curve_frame
+from poslens.figures.curves import mean_curves
+from poslens.figures.palettes import Style
+from poslens.paired import curve_differences
+from poslens.studies import published as published_service
+from poslens.studies.curves.words import (
+    BAND_WORDS,
+    NUMBERS,
+    over_what,
+    read_unlike,
+    small,
+    too_few,
+    why_no_number,
+)
+
+AXES = ("tokens read", "whole text")
+"""The position axes that a user can choose."""
+
+
+@dataclass(frozen=True)
+class View:
+    """The selections on the Curves page."""
+
+    data: DataSet
+    names: tuple[str, ...]
+    method: Method
+    selection: Selection
+    posir: bool
+
+    @property
+    def compute(self) -> Compute:
+        """Computes and stores the data set's results."""
+        return service_for(self.data.name)
+
+    @property
+    def scope(self) -> str:
+        """The data set and its filters, as run boards name them."""
+        return f"{self.data.name}: {self.selection.words}"
+
+    def specs(self) -> list[RetrieverSpec]:
+        """The selected models that exist."""
+        specs = []
+        for name in self.names:
+            with suppress(UserError):
+                specs.append(self._spec(name))
+        return specs
+
+    def jobs(self) -> list[Job]:
+        """A job for each selected model that exists, which computes its attributions."""
+        return [self._job(spec) for spec in self.specs()]
+
+    def active(self) -> bool:
+        """Whether any of the selected models, or its control, is being run, in this process or
+        another."""
+        if any(job.active or job.active_elsewhere for job in self.jobs()):
+            return True
+        with suppress(UserError):
+            control = null_controls.chosen(self.method)
+            return null_controls.active(
+                self.compute, self.specs(), self.method, self.scope, control
+            )
+        return False
+
+    def curves(self) -> list[DataSetCurve]:
+        """The curves of the models that have enough results; for the others, the page says why
+        there is none."""
+        curves = []
+        for name in self.names:
+            with panels.guarded():
+                if (curve := self._stored(self._spec(name))) is not None:
+                    curves.append(curve)
+        return curves
+
+    def over_text(self, curves: Sequence[DataSetCurve]) -> list[DataSetCurve]:
+        """The same models' curves over the whole text."""
+        return [
+            self.compute.curve(
+                curve.model.spec,
+                over_text(self.method),
+                self.selection.pairs,
+                self.data.name,
+                self.selection.words,
+            )
+            for curve in curves
+        ]
+
+    def _spec(self, name: str) -> RetrieverSpec:
+        return choices.spec(name, self.data.name, posir=self.posir)
+
+    def _job(self, spec: RetrieverSpec) -> Job:
+        return self.compute.attribution_job(spec, self.method, self.selection.pairs, self.scope)
+
+    def _stored(self, spec: RetrieverSpec) -> DataSetCurve | None:
+        """A model's curve, if enough results are stored; failures are listed on the page."""
+        job = self._job(spec)
+        if not job.n_done():
+            return None
+        curve = None
+        try:
+            curve = self.compute.curve(
+                spec, self.method, self.selection.pairs, self.data.name, self.selection.words
+            )
+            failed = curve.failed
+        except UserError:  # every attempted pair failed
+            failed = dict(job.failures())
+        failed_items([(job, failed)])
+        if curve is None:
+            return None
+        if reason := too_few(spec.name, curve.summary.curve.n, curve.total - len(failed)):
+            st.caption(panels.plain(reason))
+            return None
+        return curve
+
+
+def results(
+    view: View, curves: Sequence[DataSetCurve], published: Sequence[PublishedCurves]
+) -> None:
+    """Draw the curves, how to read them, their numbers and differences, the pairs behind a point,
+    provenance and downloads."""
+    figure = st.container()
+    with st.container(horizontal=True, gap="medium"):
+        band = _band_choice()
+        whole = bool(curves) and _axis_choice(curves, posir=view.posir) == AXES[1]
+    shown = view.over_text(curves) if whole else list(curves)
+    # Published curves are over what each model read, not over whole texts.
+    beside = [] if whole else list(published)
+    origin = [*(curve.provenance() for curve in shown), *map(of_published, beside)]
+
+    def draw(style: Style) -> go.Figure:
+        return mean_curves(
+            [curve.summary.curve for curve in shown],
+            style,
+            kind=band,
+            published=published_service.means(beside, band=band == BANDS[1]),
+            provenance=origin,
+        )
+
+    content = (
+        tuple(curve.content for curve in shown),
+        tuple(curves.mean.tobytes() for curves in beside),
+    )
+    with figure:
+        event = panels.show(
+            panels.drawn((content, tuple(origin), band), draw, panels.screen_style()),
+            "curves.figure",
+            "Mean attribution by relative position, one line per model",
+            on_select="rerun",
+            selection_mode="points",
+        )
+    words = [BAND_WORDS[band]]
+    if shown:
+        words.append(over_what([curve.summary.curve for curve in shown], _limits(shown)))
+    if whole and published:
+        words.append("Published curves are over what each model read, not over whole texts.")
+    st.caption(panels.plain(" ".join(words)))
+    if text := small(len(view.selection.pairs)):
+        st.caption(panels.plain(text))
+    null_controls.hint(view.method, null_controls.chosen(view.method))
+    what_is_read(view.specs(), view.selection.pairs, "curves")
+    show_table(published_service.summary_frame([curve.summary for curve in curves], beside))
+    st.caption(NUMBERS)
+    if missing := why_no_number([curve.summary for curve in curves]):
+        st.caption(panels.plain(missing))
+    differences = curve_differences(curves, view.selection.pairs)
+    show_differences(differences, "curves.differences")
+    custom = panels.clicked(event, "curves")
+    bin_index = custom[0] if isinstance(custom, list) else custom
+    if bin_index is not None:
+        st.session_state["curves.bin"] = int(bin_index)
+        st.session_state["curves.pairs"] = True
+    if shown:
+        pairs_behind_bin(shown, view.data, view.method)
+    panels.caption(origin)
+    tables = {}
+    if shown:
+        tables["Numbers"] = partial(curve_frame, [curve.summary.curve for curve in shown])
+    if beside:
+        tables["Published"] = partial(published_service.curves_frame, beside)
+    panels.downloads(
+        "curves",
+        [view.data.name, view.method.name, *view.names],
+        origin,
+        figures={"Curves": draw},
+        tables=tables | differences_table(differences),
+    )
+
+
+def _band_choice() -> str:
+    chosen = st.segmented_control(
+        "Band",
+        BANDS,
+        default=BANDS[0],
+        key="band",
+        bind="query-params",
+        required=True,
+        width="content",
+        wrap=True,
+        help="The uncertainty of the mean, or how much documents differ.",
+    )
+    return chosen or BANDS[0]
+
+
+def _axis_choice(curves: Sequence[DataSetCurve], *, posir: bool) -> str:
+    """The axis that the user selected. The default is the whole text if the models have different
+    context limits. PosIR's protocol fixes the axis."""
+    if posir:
+        return AXES[0]
+    unlike = read_unlike([curve.summary.curve for curve in curves], _limits(curves))
+    usual = AXES[1] if unlike else AXES[0]
+    # New results may change the default; a user's own selection is kept.
+    former = st.session_state.get("curves.usual_axis", usual)
+    if usual != former and st.session_state.get("axis") == former:
+        st.session_state["axis"] = usual
+    st.session_state["curves.usual_axis"] = usual
+    chosen = st.segmented_control(
+        "Position axis",
+        AXES,
+        default=usual,
+        key="axis",
+        bind="query-params",
+        required=True,
+        width="content",
+        wrap=True,
+        help=(
+            "Tokens read: relative to the tokens that each model reads. Whole "
+            "text: as a percentage of the document's characters, so that the same position means "
+            "the same text for every model."
+        ),
+    )
+    return chosen or usual
+
+
+def _limits(curves: Sequence[DataSetCurve]) -> list[int | None]:
+    """The context limit of each curve's model in tokens."""
+    return [curve.model.spec.max_length for curve in curves]
