@@ -9,7 +9,7 @@ import streamlit as st
 
 from poslens.attribution.methods import METHODS
 from poslens.compute.selection import Selection
-from poslens.dashboard.curves.results import View, results
+from poslens.dashboard.curves.results import CurvesView, results
 from poslens.dashboard.widgets import choices, links, null_controls, panels, published_files
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.reading_panel import readable_pairs
@@ -36,7 +36,7 @@ with st.sidebar:
 if chosen_data is None or picked is None or chosen is None:
     st.stop()
 data, method = chosen_data, chosen
-view = View(data, tuple(names), method, picked, posir)
+view = CurvesView(data, tuple(names), method, picked, posir)
 with narrowing, panels.guarded():
     readable, left_out = readable_pairs(view.specs(), picked.pairs)
     words = ", ".join(filter(None, (picked.words, left_out)))

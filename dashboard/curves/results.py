@@ -48,7 +48,7 @@ AXES = ("tokens read", "whole text")
 
 
 @dataclass(frozen=True)
-class View:
+class CurvesView:
     """The selections on the Curves page."""
 
     data: DataSet
@@ -143,7 +143,7 @@ class View:
 
 
 def results(
-    view: View, curves: Sequence[DataSetCurve], published: Sequence[PublishedCurves]
+    view: CurvesView, curves: Sequence[DataSetCurve], published: Sequence[PublishedCurves]
 ) -> None:
     """Draw the curves, how to read them, their numbers and differences, the pairs behind a point,
     provenance and downloads."""

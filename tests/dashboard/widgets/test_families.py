@@ -197,7 +197,7 @@ def test_a_folder_on_the_page_in_the_cache_and_under_test(neural: tuple[Path, st
     assert service().explain(PAIR, spec, chosen).model.spec.family == spec.family != "dense"
     assert service().explain(PAIR, spec, chosen).from_cache
     checked = service().self_check(service().identify(spec))
-    assert checked and "score as in sentence-transformers" in checked.sentence()
+    assert checked and "score equal to sentence-transformers" in checked.sentence()
     assert (
         faithfulness_service.of_pair(service(), PAIR, spec, chosen, ErasureParameters()).score != 0
     )
