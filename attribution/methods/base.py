@@ -6,7 +6,6 @@ the tables of the docs read everything about a method from `METHODS`.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -154,22 +153,10 @@ def make_method(name: str, options: Mapping[str, str] | None = None) -> Method:
     return Method(name, params, shape)
 
 
-class Clock:
-    """Seconds since it was created, divided among the pairs of a batch."""
-
-    def __init__(self) -> None:
-        self._started = time.perf_counter()
-
-    def each(self, n_pairs: int) -> float:
-        """Seconds for each of `n_pairs` pairs."""
-        return (time.perf_counter() - self._started) / n_pairs
-
-
 def build_batch(
     retriever: Retriever,
     method: Method,
     pairs: Sequence[TextPair],
-    clock: Clock,
     *,
     scores: Tensor,
     queries: Encoded,
@@ -187,7 +174,6 @@ def build_batch(
     Raises:
         UserError: a number is not finite.
     """
-    seconds = clock.each(len(pairs))
 
     def number(values: Tensor | None, b: int) -> float | None:
         return None if values is None else float(values[b])
@@ -209,7 +195,6 @@ def build_batch(
                 bias_share=number(bias_shares, b),
                 completeness_error=number(completeness_errors, b),
                 standard_error=number(standard_errors, b),
-                seconds=seconds,
             )
         )
     return results

@@ -14,13 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from poslens.attribution.methods.base import (
-    Clock,
-    MethodEntry,
-    MethodParameter,
-    build_batch,
-    register,
-)
+from poslens.attribution.methods.base import MethodEntry, MethodParameter, build_batch, register
 from poslens.attribution.methods.decomposition import require_complete
 from poslens.attribution.methods.matrix import share_matrices
 from poslens.attribution.retrievers.dense import DenseRetriever
@@ -38,7 +32,7 @@ def attribute(
     Raises:
         UserError: the model cannot be linearised, or its score is no inner product.
     """
-    clock, gamma = Clock(), float(method.params["gamma"])
+    gamma = float(method.params["gamma"])
     with retriever.lock:
         (queries, of_queries), (documents, of_documents), matrices = share_matrices(
             retriever, pairs, "explicit", gamma
@@ -49,7 +43,6 @@ def attribute(
         retriever,
         method,
         pairs,
-        clock,
         scores=of_documents.scores,
         queries=queries,
         documents=documents,

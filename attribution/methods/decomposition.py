@@ -15,13 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.methods.base import (
-    Clock,
-    MethodEntry,
-    MethodParameter,
-    build_batch,
-    register,
-)
+from poslens.attribution.methods.base import MethodEntry, MethodParameter, build_batch, register
 from poslens.attribution.methods.linearised import dependent, linearised
 from poslens.attribution.methods.matrix import many_gradients, share_matrices
 from poslens.attribution.methods.passes import Read, Rounds, encode_once, one_round, texts_of
@@ -61,7 +55,6 @@ def attribute(
             f"{retriever.name} reads query and document together, so it supports only the default "
             "parameters: choose matrix = no, biases = explicit, part = whole."
         )
-    clock = Clock()
     biases = str(method.params.get("biases", BIASES[0]))
     part = str(method.params.get("part", PARTS[0]))
     whole = part == PARTS[0]
@@ -111,7 +104,6 @@ def attribute(
         retriever,
         method,
         pairs,
-        clock,
         scores=of_documents.scores,
         queries=queries,
         documents=documents,

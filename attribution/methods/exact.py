@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from poslens.attribution.batching import checkpoint
-from poslens.attribution.methods.base import Clock, MethodEntry, MethodParameter, register
+from poslens.attribution.methods.base import MethodEntry, MethodParameter, register
 from poslens.attribution.methods.passes import distinct
 from poslens.attribution.retrievers.base import Additive, ExactScore
 from poslens.attribution.retrievers.family import Capability
@@ -24,7 +24,6 @@ def attribute(retriever: Additive, method: Method, pairs: Sequence[TextPair]) ->
     Raises:
         UserError: a text without tokens, or a score that is not finite.
     """
-    clock = Clock()
     queries, asked = distinct([pair.query for pair in pairs])
     documents, read = distinct([pair.document for pair in pairs])
     exact: list[ExactScore] = []
@@ -32,7 +31,6 @@ def attribute(retriever: Additive, method: Method, pairs: Sequence[TextPair]) ->
         for exact_score in retriever.exact(queries, documents, list(zip(asked, read, strict=True))):
             checkpoint()
             exact.append(exact_score)
-    seconds = clock.each(len(pairs))
     results = []
     for pair, exact_score in zip(pairs, exact, strict=True):
         matrix = exact_score.matrix.astype("float64")
@@ -50,7 +48,6 @@ def attribute(retriever: Additive, method: Method, pairs: Sequence[TextPair]) ->
                 matrix=exact_score.matrix if shown is None else shown,
                 bias_share=0.0,
                 completeness_error=exact_score.score - float(matrix.sum()),
-                seconds=seconds,
             )
         )
     return results

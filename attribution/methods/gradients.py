@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from poslens.attribution.methods.base import Clock, build_batch
+from poslens.attribution.methods.base import build_batch
 from poslens.attribution.methods.passes import Read, Rounds, encode_once, one_round, texts_of
 from poslens.attribution.retrievers.base import Embedded, Encoded, compare, reads_jointly, separate
 from poslens.attribution.types import Attribution, Method, TextPair
@@ -29,7 +29,6 @@ def attribute_both_sides(
         UserError: a text without tokens; a score or gradient that is not finite.
         torch.OutOfMemoryError: the batch does not fit.
     """
-    clock = Clock()
     with retriever.lock:
         if reads_jointly(retriever):
             queries, documents = retriever.encode_pairs(pairs)
@@ -50,7 +49,6 @@ def attribute_both_sides(
         retriever,
         method,
         pairs,
-        clock,
         scores=scores,
         queries=queries,
         documents=documents,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from poslens.attribution.batching import checkpoint
-from poslens.attribution.methods.base import Clock, MethodEntry, MethodParameter, register
+from poslens.attribution.methods.base import MethodEntry, MethodParameter, register
 from poslens.attribution.methods.passes import distinct
 from poslens.attribution.methods.perturbation import Varied
 from poslens.attribution.retrievers.base import (
@@ -41,12 +41,11 @@ def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) ->
     doubles the steps up to 512 until the error is at most 0.001 of the score. Pairs that share a
     text share the forward passes along its path.
     """
-    clock, steps = Clock(), str(method.params["steps"])
+    steps = str(method.params["steps"])
     with retriever.lock:
         queries, documents = (_texts(retriever, pairs, side) for side in ("query", "document"))
         of_documents = _along(retriever, documents, queries, "document", steps)
         of_queries = _along(retriever, queries, documents, "query", steps)
-    seconds = clock.each(len(pairs))
     return [
         Attribution(
             model=retriever.name,
@@ -57,7 +56,6 @@ def attribute(retriever: Embedded, method: Method, pairs: Sequence[TextPair]) ->
             document=document.encoded.texts[0],
             query_scores=query.encoded.row(of_query.shares, 0).numpy(),
             document_scores=document.encoded.row(of_document.shares, 0).numpy(),
-            seconds=seconds,
             bias_share=of_document.baseline,
             completeness_error=of_document.error,
         )

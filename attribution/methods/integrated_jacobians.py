@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from poslens.attribution.batching import checkpoint
-from poslens.attribution.methods.base import Clock, MethodEntry, MethodParameter, register
+from poslens.attribution.methods.base import MethodEntry, MethodParameter, register
 from poslens.attribution.methods.passes import distinct
 from poslens.attribution.methods.perturbation import Varied
 from poslens.attribution.retrievers.base import Pooled
@@ -63,7 +63,7 @@ def attribute(retriever: Pooled, method: Method, pairs: Sequence[TextPair]) -> l
     Raises:
         UserError: the model's similarity is no inner product, or a text has no tokens.
     """
-    clock, steps = Clock(), str(method.params["steps"])
+    steps = str(method.params["steps"])
     numbers = STEPS if steps == "auto" else (int(steps),)
     with retriever.lock:
         queries, asked = distinct([pair.query for pair in pairs])
@@ -83,7 +83,6 @@ def attribute(retriever: Pooled, method: Method, pairs: Sequence[TextPair]) -> l
             wholes = [paths[at].difference[None] for at in read]
             of_queries = dict(_shared(retriever, query_paths, asked, wholes, numbers))
             parts = {n: (of_queries[n][0], of_documents[n][0], None) for n in of_queries}
-    seconds = clock.each(len(pairs))
     results = []
     for number, pair in enumerate(pairs):
         query, document = query_paths[asked[number]], paths[read[number]]
@@ -105,7 +104,6 @@ def attribute(retriever: Pooled, method: Method, pairs: Sequence[TextPair]) -> l
                 else matrix[query.encoded.span(0), document.encoded.span(0)].float().cpu().numpy(),
                 bias_share=bias,
                 completeness_error=score - bias - float(of_document.double().sum()),
-                seconds=seconds,
             )
         )
     return results

@@ -10,13 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from poslens.attribution.methods.base import (
-    Clock,
-    MethodEntry,
-    MethodParameter,
-    build_batch,
-    register,
-)
+from poslens.attribution.methods.base import MethodEntry, MethodParameter, build_batch, register
 from poslens.attribution.methods.perturbation import Kept, Perturbed
 from poslens.attribution.retrievers.base import Embedded, reads_jointly
 from poslens.attribution.retrievers.family import Capability
@@ -49,7 +43,6 @@ def _attribute(
 ) -> Attribution:
     """The values of one pair; `state` as for `Perturbed`, of the document."""
     level = str(method.params["level"])
-    clock = Clock()
     with retriever.lock, torch.no_grad():
         document = Perturbed(retriever, pair, "document", state)
         query = Perturbed(retriever, pair, "query")
@@ -59,7 +52,6 @@ def _attribute(
         retriever,
         method,
         [pair],
-        clock,
         scores=score.double(),
         queries=query.encoded,
         documents=document.encoded,

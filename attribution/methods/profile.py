@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.methods.base import Clock, MethodEntry, build_batch, register
+from poslens.attribution.methods.base import MethodEntry, build_batch, register
 from poslens.attribution.methods.passes import distinct
 from poslens.attribution.retrievers.base import Encoded, Pooled
 from poslens.attribution.retrievers.family import Capability
@@ -42,7 +42,6 @@ def attribute(retriever: Pooled, method: Method, pairs: Sequence[TextPair]) -> l
         UserError: a text without tokens; a number that is not finite.
         torch.OutOfMemoryError: the batch does not fit.
     """
-    clock = Clock()
     # A text of several pairs is read once.
     texts, places = distinct([pair.document for pair in pairs])
     with retriever.lock:
@@ -55,7 +54,6 @@ def attribute(retriever: Pooled, method: Method, pairs: Sequence[TextPair]) -> l
         retriever,
         method,
         pairs,
-        clock,
         scores=scores.float().cpu(),
         queries=queries,
         documents=documents,

@@ -4,8 +4,9 @@ others."""
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from poslens.attribution.batching import Halving, batch_tokens, batches, estimated_tokens, stoppable
 from poslens.attribution.errors import Stopped, UserError
@@ -87,8 +88,15 @@ def attribute_batch(
         ]
     if not batch:
         return []
+
+    def timed(part: list[TextPair]) -> list[Attribution]:
+        started = time.perf_counter()
+        results = entry.compute(retriever, method, part)
+        seconds = (time.perf_counter() - started) / len(part)
+        return [replace(result, seconds=seconds) for result in results]
+
     try:
-        results = halving(lambda part: entry.compute(retriever, method, part), list(batch))
+        results = halving(timed, list(batch))
     except Stopped:
         raise
     except UserError as error:
