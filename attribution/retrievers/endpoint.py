@@ -8,9 +8,9 @@ full stop.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import torch
@@ -28,18 +28,11 @@ from poslens.attribution.types import Array, Side, TextPair, Token, TokenizedTex
 NOTHING_LEFT = "."
 
 
-class VectorSource(Protocol):
-    """A client that returns vectors."""
+Vectors = Callable[[Sequence[str]], Array]
+"""Vectors [n, H] of texts, in their order."""
 
-    def vectors(self, texts: Sequence[str]) -> Array:
-        """Vectors [n, H] of texts, in their order."""
-
-
-class Scores(Protocol):
-    """A client that returns scores."""
-
-    def scores(self, query: str, documents: Sequence[str]) -> Array:
-        """Scores [n] of documents for a query, in their order."""
+Scores = Callable[[str, Sequence[str]], Array]
+"""Scores [n] of documents for a query, in their order."""
 
 
 class _Endpoint(WordInputs):
@@ -81,14 +74,14 @@ def _without(text: str, tokens: TokenizedText, stays: Tensor) -> str:
 class EmbeddingEndpoint(_Endpoint):
     """Vectors of texts, compared by cosine or dot product."""
 
-    def __init__(self, spec: RetrieverSpec, answers: VectorSource) -> None:
+    def __init__(self, spec: RetrieverSpec, vectors: Vectors) -> None:
         super().__init__(spec)
-        self._answers = answers
+        self._vectors = vectors
 
     @property
     def width(self) -> int:
         """Number of dimensions of a vector, H; sends no request."""
-        return int(self._answers.vectors([]).shape[1])
+        return int(self._vectors([]).shape[1])
 
     def encode_texts(self, texts: Sequence[str], side: Side) -> Encoded:
         """Split texts into words.
@@ -115,7 +108,7 @@ class EmbeddingEndpoint(_Endpoint):
             texts = texts * len(encoded.texts)
         asked = [prompt + text for text in self._sent(texts, encoded)]
         each = list(dict.fromkeys(asked))
-        values = torch.from_numpy(self._answers.vectors(each).copy())
+        values = torch.from_numpy(self._vectors(each).copy())
         place = {text: row for row, text in enumerate(each)}
         return values[[place[text] for text in asked]]
 
@@ -149,9 +142,9 @@ class EmbeddingEndpoint(_Endpoint):
 class RerankEndpoint(_Endpoint):
     """Scores of documents for a query; the server reads both together."""
 
-    def __init__(self, spec: RetrieverSpec, answers: Scores) -> None:
+    def __init__(self, spec: RetrieverSpec, scores: Scores) -> None:
         super().__init__(spec)
-        self._answers = answers
+        self._scores = scores
 
     def encode_pairs(self, pairs: Sequence[TextPair]) -> tuple[Encoded, Encoded]:
         """Split both texts of each pair into words.
@@ -189,7 +182,7 @@ class RerankEndpoint(_Endpoint):
         values = torch.zeros(len(pairs))
         for query, at in rows.items():
             asked = [(spec.document_prompt or "") + documents[row] for row in at]
-            scores = self._answers.scores((spec.query_prompt or "") + query, asked)
+            scores = self._scores((spec.query_prompt or "") + query, asked)
             values[at] = torch.from_numpy(np.array(scores))
         return values
 
@@ -226,7 +219,7 @@ EMBEDDING = register(
         order=60,
         capabilities=frozenset({Capability.EMBEDDINGS, Capability.VECTOR}),
         search="vectors",
-        load=lambda spec, _files, _place: EmbeddingEndpoint(spec, _client(spec)),
+        load=lambda spec, _files, _place: EmbeddingEndpoint(spec, _client(spec).vectors),
         has_weights=False,
         why_not="an endpoint returns only vectors of texts, so there are no gradients, layers or "
         "term weights",
@@ -241,7 +234,7 @@ RERANK = register(
         order=61,
         capabilities=frozenset({Capability.EMBEDDINGS}),
         search="rerank",
-        load=lambda spec, _files, _place: RerankEndpoint(spec, _client(spec)),
+        load=lambda spec, _files, _place: RerankEndpoint(spec, _client(spec).scores),
         has_weights=False,
         why_not="an endpoint returns only scores of documents, so there are no gradients, layers "
         "or vectors",

@@ -117,5 +117,6 @@ def counting(spec: RetrieverSpec) -> tuple[Retriever, Counter]:
     """
     address = address_of(spec)
     counter = Counter(address, len(client_of(address).probe))
-    kind = RerankEndpoint if address.reranks else EmbeddingEndpoint
-    return kind(spec, counter), counter
+    if address.reranks:
+        return RerankEndpoint(spec, counter.scores), counter
+    return EmbeddingEndpoint(spec, counter.vectors), counter

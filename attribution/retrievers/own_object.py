@@ -12,6 +12,7 @@ import hashlib
 import re
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,26 +39,19 @@ a different one each time."""
 _PROBES = (PROBE, "qué es la sal 塩", " ".join([PROBE] * 40))
 
 
-class ObjectAnswers:
-    """Vectors of the object that currently has this name."""
+def vectors_of(name: str, texts: Sequence[str]) -> Array:
+    """Vectors [n, H] of texts, in order, of the object that currently has this name.
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def vectors(self, texts: Sequence[str]) -> Array:
-        """Vectors [n, H] of texts, in order.
-
-        Raises:
-            Unavailable: the object was freed, or `encode` fails or does not return one vector per
-                text.
-            UserError: a vector is not finite.
-        """
-        model, width = _alive(self._name), _width(self._name)
-        parts = []
-        for start in range(0, len(texts), BATCH):
-            checkpoint()
-            parts.append(_encoded(self._name, model, texts[start : start + BATCH], width))
-        return np.concatenate(parts) if parts else np.zeros((0, width), np.float32)
+    Raises:
+        Unavailable: the object was freed, or `encode` fails or does not return one vector per text.
+        UserError: a vector is not finite.
+    """
+    model, width = _alive(name), int(_known[name][1].shape[1])
+    parts = []
+    for start in range(0, len(texts), BATCH):
+        checkpoint()
+        parts.append(_encoded(name, model, texts[start : start + BATCH], width))
+    return np.concatenate(parts) if parts else np.zeros((0, width), np.float32)
 
 
 _known: dict[str, tuple[Callable[[], Any], Array]] = {}
@@ -127,10 +121,6 @@ def _alive(name: str) -> Any:
     return model
 
 
-def _width(name: str) -> int:
-    return int(_known[name][1].shape[1])
-
-
 def _encoded(name: str, model: Any, texts: Sequence[str], width: int | None = None) -> Array:
     """Vectors [n, H] of texts; H must be `width` if that is known."""
     try:
@@ -188,7 +178,7 @@ def _probe(spec: RetrieverSpec) -> Array:
 
 
 def _load(spec: RetrieverSpec, _files: ModelFiles, _place: Placement) -> EmbeddingEndpoint:
-    return EmbeddingEndpoint(spec, ObjectAnswers(spec.name))
+    return EmbeddingEndpoint(spec, partial(vectors_of, spec.name))
 
 
 FAMILY = register(
