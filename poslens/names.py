@@ -120,10 +120,10 @@ def _name_of(source: str) -> str:
     from poslens.attribution.datasets import formats, sources
 
     path, variant = formats.split_variant(source)
-    named_source = sources.source_of(path)
-    if not named_source and not exists(path):
+    fetched = bool(sources.prefix_of(path))
+    if not fetched and not exists(path):
         return ""
-    name = named_source.short(path) if named_source else Path(path).resolve().name
+    name = sources.short_name(path) if fetched else Path(path).resolve().name
     return f"{name}@{variant}" if variant else name
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poslens.attribution import datasets
-from poslens.attribution.datasets import colder, detect, formats, hub, multiclaim, posir
+from poslens.attribution.datasets import colder, detect, formats, multiclaim, posir, sources
 from poslens.attribution.datasets.languages import iso_639_3
 from poslens.attribution.datasets.streams import File
 from poslens.attribution.errors import UserError
@@ -338,8 +338,8 @@ def test_the_hub_out_of_reach_is_one_sentence() -> None:
     "name", ["hf:", "hf:one", "hf:../..", "hf:a/b/c", "hf:a/b@main", "hf:a/b\n"]
 )
 def test_what_is_no_id_is_not_asked_for(name: str) -> None:
-    with pytest.raises(UserError, match=r"is not hf:ORGANIZATION/NAME|is not a valid hub id"):
-        hub.fetch(name)
+    with pytest.raises(UserError, match=r"is not hf:ORGANISATION/NAME|is no id that the hub"):
+        sources.fetch_from_hub(name)
 
 
 def test_the_hub_gives_only_tables_and_text(tmp_path: Path, monkeypatch: Any) -> None:
