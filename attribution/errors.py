@@ -8,13 +8,11 @@ _LONE = re.compile("[\ud800-\udfff\0]")
 
 
 def printable(text: str) -> str:
-    """`text` with U+FFFD in place of characters that cannot be encoded as UTF-8, so that a message
-    that quotes a damaged file can be displayed."""
-    return (
-        text
-        if text.isascii() and "\0" not in text
-        else _LONE.sub("\N{REPLACEMENT CHARACTER}", text)
-    )
+    """`text` with U+FFFD in place of lone surrogates and NUL, so that it can be encoded as UTF-8
+    and a message that quotes a damaged file can be displayed."""
+    if text.isascii() and "\0" not in text:  # true for most texts, and much faster to check
+        return text
+    return _LONE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 class UserError(Exception):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -11,13 +10,11 @@ import regex
 from numpy.typing import NDArray
 from sentencex import get_sentence_boundaries
 
-from poslens.attribution.errors import UserError
+from poslens.attribution.errors import UserError, printable
 from poslens.attribution.types import EvidenceSpan, TokenizedText
 
 MAX_CHARACTERS = 2_000_000
 """Maximum length of a text: 250 times the context limit of the longest model here."""
-
-_NOT_TEXT = regex.compile(r"[\ud800-\udfff\x00]")
 
 # No rule finds words in scripts written without spaces. There, a unit is one user-perceived
 # character, over which every tokenizer's pieces can be summed.
@@ -46,16 +43,8 @@ _SENTENCEX = dict(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CleanText:
-    """A cleaned text and the number of replaced characters."""
-
-    text: str
-    n_replaced: int
-
-
-def clean(text: str, what: str) -> CleanText:
-    """Replace characters that are not text (lone surrogates, NUL) with U+FFFD and count them.
+def clean(text: str, what: str) -> str:
+    """The text with U+FFFD in place of characters that are not text (lone surrogates, NUL).
 
     All other characters and therefore all offsets stay the same.
 
@@ -68,10 +57,7 @@ def clean(text: str, what: str) -> CleanText:
         raise UserError(
             f"The {what} has {len(text):,} characters; the limit is {MAX_CHARACTERS:,}: shorten it."
         )
-    if text.isascii() and "\0" not in text:  # true for most corpora, and much faster to check
-        return CleanText(text, 0)
-    replaced, count = _NOT_TEXT.subn("\N{REPLACEMENT CHARACTER}", text)
-    return CleanText(replaced, count)
+    return printable(text)
 
 
 def listed(words: Sequence[str], conjunction: str = "and") -> str:

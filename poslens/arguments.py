@@ -36,8 +36,8 @@ def text_of(given: object, what: str) -> str:
         UserError: it is not a string, or is empty or too long; `what` names it in the message.
     """
     if not isinstance(given, str):
-        raise UserError(f"The {what} must be a string, not {type(given).__name__}.")
-    return clean(given, what).text
+        raise UserError(f"The {what} is no text but of type {type(given).__name__}: give a string.")
+    return clean(given, what)
 
 
 def evidence_span(text: str, evidence: str | tuple[int, int] | None) -> EvidenceSpan | None:

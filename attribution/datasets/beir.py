@@ -143,7 +143,7 @@ def queries(folder: Path) -> Iterator[tuple[str, str]]:
     """The id and the text of every query of a folder, judged or not."""
 
     def read(row: Row) -> tuple[str, str]:
-        return row[ID], clean(row[TEXT], "query").text
+        return row[ID], clean(row[TEXT], "query")
 
     for path in table_files(folder, "queries"):
         file = File(path.name, path)
@@ -236,7 +236,7 @@ def _texts(folder: Path, stem: str, shown: str, ids: set[str]) -> RowsById[str]:
     what = "query" if stem == "queries" else "document"
 
     def read(row: Row) -> str:
-        return clean(joined(row[TITLE], row[TEXT]), what).text
+        return clean(joined(row[TITLE], row[TEXT]), what)
 
     table: RowsById[str] = RowsById(what)
     for file in files:

@@ -380,7 +380,7 @@ def documents_of(
             about = f"{document.document_id[:80]}: "
             if hash(document.document_id) in seen:
                 raise UserError("an earlier row has this id")
-            text = clean(document.text, "document").text
+            text = clean(document.text, "document")
         except UserError as error:
             yield Rejection(file.name, row.number, f"{about}{error}")
             continue

@@ -106,8 +106,8 @@ def _judged(
     def pair_of(pair_id: str, post: _Text, claim: _Text, dataset: str, own: Version) -> TextPair:
         return TextPair(
             pair_id,
-            clean(post.of(own), "post").text,
-            clean(claim.of(own), "claim").text,
+            clean(post.of(own), "post"),
+            clean(claim.of(own), "claim"),
             language="eng" if own == "english" else claim.language,
             domain=_domain(post.language, claim.language),
             dataset=dataset,

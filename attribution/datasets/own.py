@@ -88,7 +88,7 @@ def read_upload(name: str, data: bytes) -> DataSet:
             "MB: split the file, or start PosLens with --data NAME=PATH."
         )
     digest = hashlib.sha256(name.encode("utf-8", "replace") + b"\0" + data).hexdigest()[:12]
-    title = clean(name, "file name").text
+    title = clean(name, "file name")
     plain = re.sub(r"[^\w.-]+", "_", title)[:40]
     return read([File(title, data)], f"upload-{plain}-{digest}", title, UPLOAD)
 

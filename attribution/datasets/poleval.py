@@ -78,7 +78,7 @@ def _file(path: Path) -> File:
 
 
 def _text(row: Row) -> str:
-    return clean(joined(row[TITLE], row[TEXT]), "text").text
+    return clean(joined(row[TITLE], row[TEXT]), "text")
 
 
 register(

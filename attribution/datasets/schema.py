@@ -120,7 +120,7 @@ def as_string(value: Any, name: str) -> str:
 
 def as_text(value: Any, name: str) -> str:
     """Text as models read it: see `clean`."""
-    return clean(as_string(value, name), name).text
+    return clean(as_string(value, name), name)
 
 
 def as_id(value: Any, name: str) -> str:

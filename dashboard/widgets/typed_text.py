@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from operator import ne
 from typing import NamedTuple
 
 import streamlit as st
@@ -136,17 +137,17 @@ def _pair(texts: Texts) -> TextPair | None:
     except UserError as error:
         st.warning(plain(error))
         return None
-    replaced = query.n_replaced + document.n_replaced
+    replaced = sum(map(ne, texts.query + texts.document, query + document))
     if replaced:
         st.caption(f"{replaced:,} invalid characters were replaced with �.")
     span, evidence = None, texts.evidence.strip()
     if evidence:
-        start = document.text.find(evidence)
+        start = document.find(evidence)
         if start < 0:
             st.warning(
                 "The evidence doesn't occur in the document. Copy it character for character."
             )
         else:
             span = EvidenceSpan(start, start + len(evidence))
-    digest = hashlib.sha256(f"{query.text}\0{document.text}".encode()).hexdigest()[:12]
-    return TextPair(f"typed-{digest}", query.text, document.text, span)
+    digest = hashlib.sha256(f"{query}\0{document}".encode()).hexdigest()[:12]
+    return TextPair(f"typed-{digest}", query, document, span)

@@ -172,7 +172,7 @@ def _pair_of(
     if (document is None) == (document_file is None):
         raise UserError("Give the document with either --document or --document-file, not both.")
     text = document if document is not None else _read_text(document_file)
-    return TextPair("typed", clean(query, "query").text, clean(text, "document").text)
+    return TextPair("typed", clean(query, "query"), clean(text, "document"))
 
 
 def _read_text(path: Path | None) -> str:
