@@ -39,7 +39,7 @@ def contenders(
     """The functions to time on a group of pairs, and the number of documents that each intervention
     encodes."""
     # Each pair's unchanged document is scored too.
-    moved = [t for p in pairs for t in (p.document, *(v.text for v in relocated(p).variants))]
+    moved = [t for p in pairs for t in (p.document, *(v.text for v in relocated(p)[0]))]
     cut = []
     for pair in pairs:
         read = retriever.encode_texts([pair.document], "document").texts[0]

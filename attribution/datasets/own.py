@@ -46,29 +46,21 @@ COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SizeLimits:
-    """Maximum size of a file: bytes, unpacked bytes, rows. None is no limit."""
-
-    given: int | None = None
-    unpacked: int | None = None
-    rows: int | None = None
-
-
-UPLOAD = SizeLimits(20 * MEGABYTE, 100 * MEGABYTE, 200_000)
-"""Limits of uploads, which stay in the memory of a shared server."""
+UPLOAD_BYTES, UPLOAD_UNPACKED, UPLOAD_ROWS = 20 * MEGABYTE, 100 * MEGABYTE, 200_000
+"""Limits of uploads, which stay in the memory of a shared server: bytes, unpacked bytes, rows."""
 
 
 def read(
-    files: Sequence[File], name: str, title: str = "", limits: SizeLimits | None = None
+    files: Sequence[File], name: str, title: str = "", *, uploaded: bool = False
 ) -> DataSet:
-    """Read one or several files of pairs; every row is a pair or a rejection.
+    """Read one or several files of pairs; every row is a pair or a rejection. Files on disk have no
+    size limits.
 
     Raises:
         UserError: a file is no table, lacks a column, is damaged or too large, or no row is a valid
             pair.
     """
-    return collect(name, title or name, _pairs(files, name, limits or SizeLimits()))
+    return collect(name, title or name, _pairs(files, name, uploaded))
 
 
 def read_upload(name: str, data: bytes) -> DataSet:
@@ -82,15 +74,15 @@ def read_upload(name: str, data: bytes) -> DataSet:
     """
     # Some browsers send a path; only its last part is the file's name.
     name = name.replace("\\", "/").rsplit("/", 1)[-1].strip()[-80:] or "upload"
-    if UPLOAD.given is not None and len(data) > UPLOAD.given:
+    if len(data) > UPLOAD_BYTES:
         raise UserError(
-            f"{name} has {len(data) / MEGABYTE:,.1f} MB; the limit is {UPLOAD.given // MEGABYTE} "
-            "MB: split the file, or start PosLens with --data NAME=PATH."
+            f"{name} has {len(data) / MEGABYTE:,.1f} MB; the limit is {UPLOAD_BYTES // MEGABYTE} "
+            "MB: give it in smaller parts, or start the program with --data."
         )
     digest = hashlib.sha256(name.encode("utf-8", "replace") + b"\0" + data).hexdigest()[:12]
     title = clean(name, "file name")
     plain = re.sub(r"[^\w.-]+", "_", title)[:40]
-    return read([File(title, data)], f"upload-{plain}-{digest}", title, UPLOAD)
+    return read([File(title, data)], f"upload-{plain}-{digest}", title, uploaded=True)
 
 
 @dataclass(slots=True)
@@ -102,18 +94,20 @@ class _Seen:
 
 
 def _pairs(
-    files: Sequence[File], dataset: str, limits: SizeLimits
+    files: Sequence[File], dataset: str, uploaded: bool
 ) -> Iterator[TextPair | Rejection]:
     seen = _Seen()
     total = 0
     for file in files:
         # Rows of two files in a folder can have the same number.
         prefix = f"{file.name}/" if len(files) > 1 else ""
-        rows = tables.rows(file, COLUMNS, limits.unpacked)
+        rows = tables.rows(file, COLUMNS, UPLOAD_UNPACKED if uploaded else None)
         for pair in accepted(file, rows, partial(_pair, dataset=dataset, prefix=prefix, seen=seen)):
             total += 1
-            if limits.rows is not None and total > limits.rows:
-                raise UserError(f"{file.name} has more than {limits.rows:,} rows: split the file.")
+            if uploaded and total > UPLOAD_ROWS:
+                raise UserError(
+                    f"{file.name} has more than {UPLOAD_ROWS:,} rows: give it in smaller parts."
+                )
             yield pair
 
 

@@ -221,7 +221,7 @@ class _Ladder:
         """The document with this passage at each position where the model reads it whole."""
         target = self._target
         pair = TextPair("wanted", target.query, target.text, span, target.language)
-        variants = relocated(pair, N_POSITIONS).variants
+        variants, _ = relocated(pair, N_POSITIONS)
         read = evidence_shares(variants, self._whole, self._searched.tokens)
         return [variant for variant, share in zip(variants, read, strict=True) if share >= 1]
 

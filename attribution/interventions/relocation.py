@@ -129,20 +129,13 @@ class Variant:
         return self.evidence.midpoint(len(self.text))
 
 
-@dataclass(frozen=True, slots=True)
-class Variants:
-    """The variants in order of position, and a remark about what was moved (empty if the evidence
-    is one sentence and moved to as many positions as requested)."""
-
-    variants: tuple[Variant, ...]
-    note: str
-
-
-def relocated(pair: TextPair, positions: int = N_POSITIONS) -> Variants:
+def relocated(pair: TextPair, positions: int = N_POSITIONS) -> tuple[list[Variant], str]:
     """The pair's document with the evidence at `positions` positions from first to last, spread
-    evenly over the sentences; fewer if the document has fewer.
+    evenly over the sentences; fewer if the document has fewer. All sentences that the evidence
+    touches move as one block.
 
-    All sentences that the evidence touches move as one block.
+    Also a remark about what was moved, empty if the evidence is one sentence and moved to as many
+    positions as requested.
 
     Raises:
         UserError: the pair has no evidence, or the document has no other sentence.
@@ -183,7 +176,7 @@ def relocated(pair: TextPair, positions: int = N_POSITIONS) -> Variants:
         notes.append("the evidence is not exactly one sentence; the sentence was moved whole")
     if len(places) < positions:
         notes.append(f"{len(spans)} sentences have {len(places)} places, not {positions}")
-    return Variants(tuple(variants), "; ".join(notes))
+    return variants, "; ".join(notes)
 
 
 def require_shares(*shares: ArrayLike) -> None:
@@ -312,28 +305,28 @@ def relocations(
     moved = [relocated(pair, positions) for pair in pairs]
     texts = [
         (pair.query, text)
-        for pair, variants in zip(pairs, moved, strict=True)
-        for text in (pair.document, *(v.text for v in variants.variants))
+        for pair, (variants, _) in zip(pairs, moved, strict=True)
+        for text in (pair.document, *(variant.text for variant in variants))
     ]
     scores = iter(score_texts(retriever, texts, should_stop=should_stop, cached=cached).tolist())
     results = []
-    for pair, variants in zip(pairs, moved, strict=True):
+    for pair, (variants, note) in zip(pairs, moved, strict=True):
         assert pair.evidence is not None
         whole = tokens_of(retriever, pair.query, pair.document)
         tokens = partial(tokens_of, retriever, pair.query)
-        read = evidence_shares(variants.variants, whole, tokens)
+        read = evidence_shares(variants, whole, tokens)
         original = next(scores)
         results.append(
             Relocation(
                 model=retriever.name,
                 pair_id=pair.pair_id,
-                positions=np.array([v.position for v in variants.variants], dtype=np.float32),
-                scores=np.array([next(scores) for _ in variants.variants], dtype=np.float32),
+                positions=np.array([v.position for v in variants], dtype=np.float32),
+                scores=np.array([next(scores) for _ in variants], dtype=np.float32),
                 read=np.array(read, dtype=np.float32),
                 original=original,
                 evidence=pair.evidence.midpoint(len(pair.document)),
                 read_share=read_share(whole, pair.document),
-                note=variants.note,
+                note=note,
                 seconds=(time.perf_counter() - started) / len(pairs),
             )
         )

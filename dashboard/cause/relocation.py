@@ -36,7 +36,7 @@ def move_evidence(subject: CausePair) -> dict[str, Relocation]:
     """Compute and draw the scores with the evidence at each position, and return them by model."""
     moved: dict[str, Relocation] = {}
     with panels.guarded():
-        positions = relocated(subject.pair, N_POSITIONS)
+        variants, note = relocated(subject.pair, N_POSITIONS)
         failures = set[str]()
         for name in subject.models:
             with (
@@ -45,15 +45,15 @@ def move_evidence(subject: CausePair) -> dict[str, Relocation]:
             ):
                 if subject.may_send(name, "moving the evidence", RELOCATION):
                     moved[name] = subject.intervened(name, RELOCATION)
-        if positions.note:
-            st.caption(panels.plain(f"{positions.note[0].upper()}{positions.note[1:]}."))
+        if note:
+            st.caption(panels.plain(f"{note[0].upper()}{note[1:]}."))
         if moved:
-            _mover(subject, moved, positions.variants)
+            _mover(subject, moved, variants)
     return moved
 
 
 @fragment()
-def _mover(subject: CausePair, moved: dict[str, Relocation], variants: tuple[Variant, ...]) -> None:
+def _mover(subject: CausePair, moved: dict[str, Relocation], variants: Sequence[Variant]) -> None:
     """Controls that move the evidence through the document, with the scores, which are already
     computed."""
     figure = st.container()

@@ -313,7 +313,7 @@ def test_files_that_are_no_table(name: str, data: bytes, message: str) -> None:
 def test_an_upload_has_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"x\.csv has 20\.0 MB; the limit is 20 MB"):
         read_upload("x.csv", b"x" * 20_000_001)
-    monkeypatch.setattr(own, "UPLOAD", own.SizeLimits(10**6, 10**6, 3))
+    monkeypatch.setattr(own, "UPLOAD_ROWS", 3)
     with pytest.raises(UserError, match="more than 3 rows"):
         read_upload("x.csv", b"query,document\n" + b"q,d\n" * 4)
     assert len(read_upload("x.csv", b"query,document\n" + b"q,d\n" * 3).pairs) == 3

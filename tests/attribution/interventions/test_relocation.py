@@ -68,7 +68,7 @@ def test_a_variant_is_the_same_sentences_around_the_same_gaps(
     pair = pair_of(document, number)
     whole = Pieces.of(document, sentences(document))
     assert whole.joined(range(len(whole.sentences))) == document
-    found = relocated(pair, positions).variants
+    found = relocated(pair, positions)[0]
     assert 2 <= len(found) <= min(positions, len(whole.sentences))
     evidence = whole.sentences[number]
     rest = [s for i, s in enumerate(whole.sentences) if i != number]
@@ -82,32 +82,32 @@ def test_a_variant_is_the_same_sentences_around_the_same_gaps(
     assert found[-1].text.rstrip().endswith(evidence)
     at = [variant.position for variant in found]
     assert at == sorted(at) and 0 < at[0] < at[-1] < 1
-    assert document in {v.text for v in relocated(pair, len(whole.sentences)).variants}
+    assert document in {v.text for v in relocated(pair, len(whole.sentences))[0]}
 
 
 def test_places_are_spread_evenly_by_hand() -> None:
     pair = pair_of("One is. Two is. Three is. Four is. Five is.", 3)
-    texts = [v.text for v in relocated(pair, 3).variants]
+    texts = [v.text for v in relocated(pair, 3)[0]]
     assert texts == [
         "Four is. One is. Two is. Three is. Five is.",
         "One is. Two is. Four is. Three is. Five is.",
         "One is. Two is. Three is. Five is. Four is.",
     ]
-    assert relocated(pair, 3).variants[0].position == 4 / 43
-    assert relocated(pair, 5).note == ""
-    assert relocated(pair, 11).note == "5 sentences have 5 places, not 11"
+    assert relocated(pair, 3)[0][0].position == 4 / 43
+    assert relocated(pair, 5)[1] == ""
+    assert relocated(pair, 11)[1] == "5 sentences have 5 places, not 11"
 
 
 def test_evidence_that_is_not_one_sentence_moves_whole_sentences() -> None:
     text = "One is here. Two is here. Three is here. Four is here."
     part = TextPair("p", "q", text, EvidenceSpan(text.index("Two"), text.index("Two") + 3))
-    assert "not exactly one sentence" in relocated(part, 4).note
-    assert relocated(part, 4).variants[0].text.startswith("Two is here. One")
+    assert "not exactly one sentence" in relocated(part, 4)[1]
+    assert relocated(part, 4)[0][0].text.startswith("Two is here. One")
     both = TextPair("p", "q", text, EvidenceSpan(text.index("Two"), text.index("Three") + 5))
-    found = relocated(both, 3)
-    assert "touches 2 sentences" in found.note
-    assert found.variants[0].text.startswith("Two is here. Three is here.")
-    assert found.variants[-1].text.endswith("Two is here. Three is here.")
+    found, note = relocated(both, 3)
+    assert "touches 2 sentences" in note
+    assert found[0].text.startswith("Two is here. Three is here.")
+    assert found[-1].text.endswith("Two is here. Three is here.")
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_scores_are_those_of_the_variants(tiny: Callable[..., Any]) -> None:
     np.testing.assert_allclose(many[1].scores, found.scores, atol=1e-5)
     assert found.original == pytest.approx(float(found.scores[1]), abs=1e-5)
     assert np.ptp(found.scores) > 1e-4, "positions count in this model"
-    for variant, score in zip(relocated(pair, 5).variants, found.scores, strict=True):
+    for variant, score in zip(relocated(pair, 5)[0], found.scores, strict=True):
         query = retriever.embed(retriever.encode_texts([pair.query], "query"))
         document = retriever.embed(retriever.encode_texts([variant.text], "document"))
         assert float(retriever.similarity(query, document)) == pytest.approx(score, abs=1e-5)
