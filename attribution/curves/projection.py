@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from poslens.attribution.errors import UserError
+from poslens.attribution.pairs import numbered
 from poslens.attribution.types import Method
 
 MIN_POINTS = 5
@@ -87,16 +88,10 @@ def project(
         raise UserError(f"A map needs at least {MIN_POINTS} points, not {n}: change the filters.")
     shape = shapes(vectors, layout.metric)
     if not shape.any(1).all():
-        raise UserError("Some vectors are zero or constant and have no neighbors: remove them.")
-    places: dict[bytes, int] = {}
-    first: list[int] = []
-    place = []
+        raise UserError("Some vectors are zero or flat and lie near no other: leave them out.")
     # Adding zero turns -0.0 into 0.0.
-    for row, values in enumerate(shape + np.float32(0.0)):
-        number = places.setdefault(values.tobytes(), len(places))
-        if number == len(first):
-            first.append(row)
-        place.append(number)
+    place = numbered([values.tobytes() for values in shape + np.float32(0.0)])
+    first = np.unique(place, return_index=True)[1]
     return _points(shape[first], layout, report)[place]
 
 

@@ -11,6 +11,7 @@ LongEmbed (arXiv 2404.12096) and arXiv 2412.15241.
 from __future__ import annotations
 
 import random
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -150,14 +151,12 @@ class Haystacks:
     def _cut(self, needle: Needle, listed: list[str], length: int) -> list[str]:
         """The longest prefix of the sentences, in whole words, that fits; found by bisection."""
         words = [(row, word) for row, text in enumerate(listed) for word in text.split()]
-        low, high = 0, len(words)
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self._fits(needle, _placed(_joined(words[:middle]), needle, 100), length) is None:
-                high = middle - 1
-            else:
-                low = middle
-        return _joined(words[:low])
+
+        def too_long(n: int) -> bool:
+            text = _placed(_joined(words[:n]), needle, 100)
+            return self._fits(needle, text, length) is None
+
+        return _joined(words[: bisect_left(range(1, len(words) + 1), True, key=too_long)])
 
     def _fits(self, needle: Needle, text: str, length: int) -> int | None:
         """Number of tokens of a text, including special ones; None if it exceeds `length` or the
