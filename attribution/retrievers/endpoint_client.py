@@ -8,16 +8,18 @@ message, because it could contain the key.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
 import httpx2
 import numpy as np
@@ -27,8 +29,9 @@ from poslens.attribution.errors import Stopped, Unavailable, UserError
 from poslens.attribution.names import Names
 from poslens.attribution.retrievers.endpoint_address import Address, key_name, key_of
 from poslens.attribution.retrievers.endpoint_answer import Bound, of_scores, of_vectors
-from poslens.attribution.retrievers.endpoint_connection import Connection
 from poslens.attribution.types import Array
+
+T = TypeVar("T")
 
 MAX_WAIT_S = 120.0
 """Longest wait that a server may ask for."""
@@ -70,27 +73,30 @@ class EndpointClient:
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        key = key_of(address)
-        # Responses must not be recoded on the way, unlike those for a page. httpx2.Headers omits
-        # the key when printed.
-        self._headers = httpx2.Headers(
-            {
-                "Accept": "application/json",
-                "Content-Type": "application/json",
-                "Accept-Encoding": "identity",
-                **({"Authorization": f"Bearer {key}"} if key else {}),
-            }
+        key, timeout = key_of(address), address.timeout
+        self._http = httpx2.AsyncClient(
+            # Responses must not be recoded on the way, unlike those for a page. httpx2.Headers
+            # omits the key when printed.
+            headers=httpx2.Headers(
+                {
+                    "Accept": "application/json",
+                    "Content-Type": "application/json",
+                    "Accept-Encoding": "identity",
+                    **({"Authorization": f"Bearer {key}"} if key else {}),
+                }
+            ),
+            follow_redirects=False,
+            # Proxies from the environment, but none for this machine.
+            trust_env=not address.loopback,
+            timeout=httpx2.Timeout(timeout, connect=min(_CONNECT_S, timeout)),
         )
-        # One per active request, so that closing it ends that request only.
-        self._idle: list[Connection] = []
         self._lock = threading.Lock()
         self._next = 0.0
         self._since_check = 0
         try:
             self.probe = self._ask_probe()
         except BaseException:
-            while self._idle:
-                self._idle.pop().close()
+            _started(self._http.aclose())
             raise
 
     # -- what is asked -----------------------------------------------------------------------------
@@ -231,66 +237,41 @@ class EndpointClient:
         raise Unavailable(f"{self.address.name} {failed}: check it, then start again to resume.")
 
     def _in_time(self, asked: bytes, bound: Bound) -> object:
-        """`_once` in a separate thread. Read timeouts do not trigger on a server that sends one
-        header byte at a time; after the time limit, or if the response is no longer wanted, the
-        connection is closed, which ends the thread."""
-        http = self._connection()
-        answer: Future[object] = Future()
-
-        def work() -> None:
-            try:
-                answer.set_result(self._once(http, asked, bound))
-            except BaseException as error:
-                answer.set_exception(error)
-
-        threading.Thread(target=work, name=f"asks {self.address.name}", daemon=True).start()
-        allowed_s = self.address.timeout + min(_CONNECT_S, self.address.timeout)
-        deadline = time.monotonic() + allowed_s
+        """The response to a request, which is canceled if it is no longer wanted."""
+        answer = _started(self._once(asked, bound))
         try:
             while not wait([answer], timeout=_POLL_S).done:
                 checkpoint()
-                if time.monotonic() > deadline:
-                    raise httpx2.ReadTimeout("the answer drips")
         except BaseException:
-            http.end()
+            answer.cancel()
             raise
-        self._idle.append(http)
-        return answer.result()
-
-    def _connection(self) -> Connection:
-        """An idle connection if there is one, otherwise a new one."""
-        with suppress(IndexError):
-            return self._idle.pop()
-        timeout = self.address.timeout
-        return Connection(
-            headers=self._headers,
-            follow_redirects=False,
-            # Proxies from the environment, but none for this machine.
-            trust_env=not self.address.loopback,
-            timeout=httpx2.Timeout(timeout, connect=min(_CONNECT_S, timeout)),
-        )
-
-    def _once(self, http: Connection, asked: bytes, bound: Bound) -> object:
-        deadline = time.monotonic() + self.address.timeout
-        with http.stream(
-            "POST", self.address.url, content=asked, extensions=http.extensions
-        ) as response:
-            self._require_well(response)
-            body = bytearray()
-            for part in response.iter_raw():
-                body += part
-                if len(body) > bound.size:
-                    raise self._wrong(
-                        f"returns more than {bound.size:,} bytes, which is more than was requested"
-                    )
-                if time.monotonic() > deadline:
-                    raise httpx2.ReadTimeout("the answer drips")
+        body = answer.result()
         try:
             return bound.parse(body)
         except ValueError:
             raise self._wrong(
                 "returns something that is not JSON, or more than was requested"
             ) from None
+
+    async def _once(self, asked: bytes, bound: Bound) -> bytearray:
+        timeout, body = self.address.timeout, bytearray()
+        try:
+            # Read timeouts do not trigger on a server that sends one byte at a time.
+            async with (
+                asyncio.timeout(timeout + min(_CONNECT_S, timeout)),
+                self._http.stream("POST", self.address.url, content=asked) as response,
+            ):
+                self._require_well(response)
+                async for part in response.aiter_raw():
+                    body += part
+                    if len(body) > bound.size:
+                        raise self._wrong(
+                            f"gives an answer of more than {bound.size:,} bytes, which is more "
+                            "than was asked for"
+                        )
+        except TimeoutError:
+            raise httpx2.ReadTimeout("the answer drips") from None
+        return body
 
     def _require_well(self, response: httpx2.Response) -> None:
         name, status = self.address.name, response.status_code
@@ -337,6 +318,19 @@ class EndpointClient:
         while (left := end - time.monotonic()) > 0:
             checkpoint()
             time.sleep(min(left, _POLL_S))
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """This process's event loop for requests, in a thread of its own: only there can a request be
+    canceled whatever it waits for."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="asks endpoints", daemon=True).start()
+    return loop
+
+
+def _started(request: Coroutine[Any, Any, T]) -> Future[T]:
+    return asyncio.run_coroutine_threadsafe(request, _loop())
 
 
 class _Again(Exception):

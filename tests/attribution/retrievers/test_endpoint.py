@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import threading
@@ -236,18 +237,19 @@ def test_an_answer_that_nobody_wants_any_more_is_not_waited_for(dripped: bytes) 
 
 
 def assert_nobody_reads() -> None:
-    """That no thread stays with an answer that was given up, although it goes on."""
+    """That no task stays with an answer that was given up, although it goes on."""
     end = time.monotonic() + 30
-    while any(thread.name == "asks Drips" for thread in threading.enumerate()):
-        assert time.monotonic() < end, "a thread reads on"
+    while asyncio.all_tasks(endpoint_client._loop()):
+        assert time.monotonic() < end, "a task reads on"
         time.sleep(0.05)
 
 
 def test_requests_go_over_a_connection_that_is_there(server: EndpointServer) -> None:
     client = EndpointClient(parse(f"E5={server.url}"))
-    (http,) = client._idle
+    pool = client._http._transport._pool
+    (connection,) = pool.connections
     client.vectors(["a", "b"])
-    assert client._idle == [http]
+    assert pool.connections == [connection]
 
 
 @pytest.mark.parametrize("name", ["wait-nonsense", "cut-off"])
