@@ -62,10 +62,10 @@ class Query:
     text: str
     part: str
     language: str | None
-    relevant: Mapping[str, int]
-    pairs: Mapping[str, str]
-    evidence: float | None
-    document_tokens: int | None
+    relevant: Mapping[str, int] = field(default_factory=dict)
+    pairs: Mapping[str, str] = field(default_factory=dict)
+    evidence: float | None = None
+    document_tokens: int | None = None
     span: EvidenceSpan | None = None
     evidence_pair: str = ""
     groups: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ class Query:
     @property
     def unjudged(self) -> Query:
         """The same query without judgments and evidence."""
-        return Query(self.query_id, self.text, self.part, self.language, {}, {}, None, None)
+        return Query(self.query_id, self.text, self.part, self.language)
 
     @property
     def evidence_document(self) -> str | None:

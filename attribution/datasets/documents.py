@@ -68,7 +68,7 @@ def _queries(path: Path) -> Iterator[Query]:
         for query_id, text in beir.queries(place):
             if query_id not in seen:
                 seen.add(query_id)
-                yield Query(query_id, text, "", language, {}, {}, None, None)
+                yield Query(query_id, text, "", language)
 
 
 def read(path: Path, name: str, title: str = "") -> DataSet:

@@ -122,16 +122,8 @@ def _sentences(document: Document) -> Iterator[Query]:
     for number, (start, end) in enumerate(sentences(document.text, document.language)):
         text = document.text[start:end]
         if len(word_spans(text)) >= MIN_WORDS:
-            yield Query(
-                f"{document.key} {number}",
-                text,
-                document.part,
-                document.language,
-                {document.key: 1},
-                {},
-                None,
-                None,
-            )
+            name, answer = f"{document.key} {number}", {document.key: 1}
+            yield Query(name, text, document.part, document.language, answer)
 
 
 # -- in-degrees ------------------------------------------------------------------------------------

@@ -242,15 +242,18 @@ class DenseRetriever(EmbeddingHooks):
     def _distance(self, side: Side, text: str) -> float:
         with torch.no_grad():
             ours = self.embed(self.encode_texts([text], side)).float()
-        theirs = self.encoder(side).encode(
+        theirs = self._library(text, side, convert_to_tensor=True).float()
+        return float((ours - theirs).norm() / theirs.norm())
+
+    def _library(self, text: str, side: Side, **settings: Any) -> Any:
+        """What the library's own `encode` gives for a list of one text."""
+        return self.encoder(side).encode(
             [text],
             prompt=self.prompts[side] or None,
             task=side,
-            convert_to_tensor=True,
             show_progress_bar=False,
+            **settings,
         )
-        theirs = theirs.float()
-        return float((ours - theirs).norm() / theirs.norm())
 
     def similarity(self, queries: Tensor, documents: Tensor) -> Tensor:
         """Scores [B] of pooled queries [B, H] with pooled documents [B, H], by the model's own

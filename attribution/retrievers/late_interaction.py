@@ -82,39 +82,26 @@ class LateInteractionRetriever(DenseRetriever):
             UserError: a text has no text tokens.
         """
         encoded = super().encode_texts(texts, side)
-        features = {**encoded.features, "side": side}
-        expansion = features.get("query_expansion_positions")
-        token_lists: tuple[TokenizedText, ...] = encoded.texts
-        if expansion is not None:
-            tokenizer = self.model.tokenizer
-            # Copied from the device at once: single numbers would each wait for it.
-            ids, added = features["input_ids"].tolist(), expansion.tolist()
-            token_lists = tuple(
-                TokenizedText.of(
-                    (
-                        *text.tokens,
-                        *(
-                            Token(str(tokenizer.convert_ids_to_tokens(i)), 0, 0, is_special=True)
-                            for i, is_added in zip(ids[b], added[b], strict=True)
-                            if is_added
-                        ),
-                    ),
-                    text.n_tokens_full,
-                    text.max_length,
-                )
-                for b, text in enumerate(encoded.texts)
+        expansion = encoded.features.get("query_expansion_positions")
+        if expansion is None:
+            return encoded
+        name_of = self.model.tokenizer.convert_ids_to_tokens
+        # Copied from the device at once: single numbers would each wait for it.
+        ids, added = encoded.features["input_ids"].tolist(), expansion.tolist()
+        token_lists = []
+        for b, text in enumerate(encoded.texts):
+            expanded = (
+                Token(str(name_of(i)), 0, 0, is_special=True)
+                for i, is_added in zip(ids[b], added[b], strict=True)
+                if is_added
             )
-        return Encoded(features, token_lists, encoded.offsets, encoded.side)
-
-    def encode_plain(self, texts: Sequence[str], side: Side) -> Encoded:
-        """As for dense models."""
-        encoded = super().encode_plain(texts, side)
-        return replace(encoded, features={**encoded.features, "side": side})
+            tokens = (*text.tokens, *expanded)
+            token_lists.append(TokenizedText.of(tokens, text.n_tokens_full, text.max_length))
+        return replace(encoded, texts=tuple(token_lists))
 
     def embed(self, encoded: Encoded) -> Any:
         """One vector per position, from the model's own modules."""
-        features = dict(encoded.features)
-        output = self.model(features, task=features.pop("side"))
+        output = self.model(dict(encoded.features), task=encoded.side)
         return Vectors(output["token_embeddings"], output["attention_mask"].bool())
 
     def similarity(self, queries: Any, documents: Any) -> Tensor:
@@ -166,21 +153,12 @@ class LateInteractionRetriever(DenseRetriever):
 
     def check(self, pair: TextPair) -> LibraryCheck:
         """Distance from sentence-transformers' own score, relative to it."""
-        theirs = float(
-            self.model.similarity_pairwise(
-                [self._library(pair.query, "query")], [self._library(pair.document, "document")]
-            )
-        )
+        query = self._library(pair.query, "query")
+        document = self._library(pair.document, "document")
+        theirs = float(self.model.similarity_pairwise(query, document))
         (ours,) = self.exact([pair.query], [pair.document], [(0, 0)])
         distance = abs(ours.score - theirs) / max(abs(theirs), 1e-6)
         return LibraryCheck(distance, "score")
-
-    def _library(self, text: str, side: Side) -> Tensor:
-        prompt = self.prompts[side] or None
-        vectors: Tensor = self.model.encode(
-            [text], prompt=prompt, task=side, show_progress_bar=False
-        )[0]
-        return vectors
 
 
 _ARCHITECTURE = "HF_ColBERT"

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.base import Encoded, ExactScore, LibraryCheck, WordInputs
-from poslens.attribution.retrievers.family import Capability, Family, Placement, register
+from poslens.attribution.retrievers.family import Capability, Family, register
 from poslens.attribution.retrievers.specs import STEMMED, STEMMER, ModelFiles, RetrieverSpec
 from poslens.attribution.text import MAX_CHARACTERS, words
 from poslens.attribution.types import Array, Side, TextPair, Token, TokenizedText, as_array
@@ -222,7 +222,7 @@ class LexicalRetriever(WordInputs):
 
     def embed(self, encoded: Encoded) -> Bag:
         """The counts of the text's words."""
-        words = self._words(encoded)
+        words: tuple[str, ...] = encoded.features["words"][0]
         ones = torch.ones(1, len(words), 1, dtype=self.input_type)
         counted = ones if self._read is None else self._read
         terms = tuple(dict.fromkeys(words))
@@ -303,10 +303,6 @@ class LexicalRetriever(WordInputs):
         distance = float(np.abs(np.array(ours) - theirs).max() / max(np.abs(theirs).max(), 1e-9))
         return LibraryCheck(distance, "score", "bm25s")
 
-    def _words(self, encoded: Encoded) -> tuple[str, ...]:
-        words: tuple[str, ...] = encoded.features["words"][0]
-        return words
-
     def _parts(
         self, queries: Bag, documents: Bag, statistics: Statistics | None = None
     ) -> tuple[tuple[str, ...], Tensor]:
@@ -337,10 +333,6 @@ def settings(spec: RetrieverSpec) -> str:
     return f", statistics={statistics}, words={_WORDS_VERSION}{stems}"
 
 
-def _load(spec: RetrieverSpec, files: ModelFiles, _place: Placement) -> LexicalRetriever:
-    return LexicalRetriever(spec, files)
-
-
 FAMILY = register(
     Family(
         name="lexical",
@@ -348,7 +340,7 @@ FAMILY = register(
         order=50,
         capabilities=frozenset({Capability.EMBEDDINGS, Capability.TERMS}),
         search="index",
-        load=_load,
+        load=lambda spec, files, _place: LexicalRetriever(spec, files),
         has_weights=False,
         has_statistics=True,
     )

@@ -23,8 +23,8 @@ from poslens.attribution.errors import Unavailable, UserError
 from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.endpoint import EmbeddingEndpoint
 from poslens.attribution.retrievers.endpoint_client import PROBE
-from poslens.attribution.retrievers.family import Capability, Family, Placement, register
-from poslens.attribution.retrievers.specs import OBJECT, ModelFiles, RetrieverSpec
+from poslens.attribution.retrievers.family import Capability, Family, register
+from poslens.attribution.retrievers.specs import OBJECT, RetrieverSpec
 from poslens.attribution.types import Array
 
 BATCH = 32
@@ -177,10 +177,6 @@ def _probe(spec: RetrieverSpec) -> Array:
     return _known[spec.name][1].reshape(-1)
 
 
-def _load(spec: RetrieverSpec, _files: ModelFiles, _place: Placement) -> EmbeddingEndpoint:
-    return EmbeddingEndpoint(spec, partial(vectors_of, spec.name))
-
-
 FAMILY = register(
     Family(
         name="object",
@@ -188,7 +184,9 @@ FAMILY = register(
         order=62,
         capabilities=frozenset({Capability.EMBEDDINGS, Capability.VECTOR}),
         search="vectors",
-        load=_load,
+        load=lambda spec, _files, _place: EmbeddingEndpoint(
+            spec, partial(vectors_of, spec.name)
+        ),
         has_weights=False,
         why_not="an object with encode returns only vectors of texts, so there are no gradients, "
         "layers or term weights",

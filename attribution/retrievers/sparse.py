@@ -20,7 +20,7 @@ from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.family import Capability, Family, Placement, register
 from poslens.attribution.retrievers.library_model import load_model
 from poslens.attribution.retrievers.specs import ModelFiles, RetrieverSpec
-from poslens.attribution.types import Side, TextPair, as_array
+from poslens.attribution.types import TextPair, as_array
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,17 +118,8 @@ class SparseRetriever(DenseRetriever):
 
     def check(self, pair: TextPair) -> LibraryCheck:
         """Distance from sentence-transformers' own score, relative to it."""
-        texts: tuple[tuple[str, Side], ...] = ((pair.query, "query"), (pair.document, "document"))
-        query, document = (
-            self.model.encode(
-                [text],
-                prompt=self.prompts[side] or None,
-                task=side,
-                show_progress_bar=False,
-                convert_to_sparse_tensor=False,
-            )
-            for text, side in texts
-        )
+        query = self._library(pair.query, "query", convert_to_sparse_tensor=False)
+        document = self._library(pair.document, "document", convert_to_sparse_tensor=False)
         # Encoding switches the model back to evaluation mode.
         self.model[1].train()
         theirs = float((query * document).sum())
