@@ -100,10 +100,5 @@ def _unknown_id(retriever: Retriever) -> int | None:
 
 
 def _coverage(text: TokenizedText, unknown: int, evidence: EvidenceSpan | None) -> Coverage:
-    share = None
-    if evidence is not None:
-        # In a text read whole, only white space follows the last token.
-        until = text.read_until if text.truncated else evidence.end
-        length = evidence.end - evidence.start
-        share = float(np.clip((until - evidence.start) / length, 0.0, 1.0))
+    share = None if evidence is None else text.evidence_read(evidence)
     return Coverage(int(text.content.sum()), unknown, share)

@@ -177,6 +177,16 @@ class TokenizedText:
         """Character offset of the end of what the model read."""
         return int(self.ends[self.content].max(initial=0))
 
+    def share_read(self, n_characters: int) -> float:
+        """Share of the text's `n_characters` that was read, with what follows its last token."""
+        return self.read_until / n_characters if self.truncated else 1.0
+
+    def evidence_read(self, span: EvidenceSpan) -> float:
+        """Share of a span's characters that was read, in [0, 1]."""
+        if not self.truncated:
+            return 1.0
+        return min(max((self.read_until - span.start) / (span.end - span.start), 0.0), 1.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Method:

@@ -148,7 +148,7 @@ def _over_text(document: TokenizedText, scores: Array, method: Method, n_charact
         return np.interp(at, np.linspace(0, 1, n), values)
     # As in `positions.resample`, between the bin's edges among the tokens.
     edges = np.linspace(0, 1, N_BINS + 1)
-    read = _read(document, n_characters)
+    read = document.share_read(n_characters)
     at = token_shares(document, n_characters, np.minimum(edges, read))
     at[0] = 0.0  # also if several tokens start at the beginning of the text
     filled = np.concatenate(([0.0], np.cumsum(values)))
@@ -159,11 +159,6 @@ def _over_text(document: TokenizedText, scores: Array, method: Method, n_charact
     return array
 
 
-def _read(document: TokenizedText, n_characters: int) -> float:
-    """The share of the characters that was read, including what follows a text's last token."""
-    return document.read_until / n_characters if document.truncated else 1.0
-
-
 def _knots(document: TokenizedText, n_characters: int) -> tuple[Floats, Floats]:
     """Starts of the tokens and end of the last one: as shares of what was read [D + 1], and as
     shares of the text's characters [D + 1]. Both are nondecreasing; tokens that share characters
@@ -171,7 +166,7 @@ def _knots(document: TokenizedText, n_characters: int) -> tuple[Floats, Floats]:
     read = document.starts[document.content]
     if not len(read) or n_characters < 1:
         raise ValueError("no token was read of this text")
-    end = _read(document, n_characters)
+    end = document.share_read(n_characters)
     # The first token includes what precedes it.
     starts = np.maximum.accumulate(np.concatenate(([0.0], read[1:]))) / n_characters
     return np.arange(len(read) + 1) / len(read), np.append(np.minimum(starts, end), end)

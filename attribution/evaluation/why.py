@@ -20,12 +20,7 @@ import numpy as np
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.document_index import NOT_FOUND
 from poslens.attribution.evaluation.why_causes import MOST_ABOVE, Above, Source, Step, Why
-from poslens.attribution.interventions.relocation import (
-    Variant,
-    evidence_read,
-    evidence_shares,
-    relocated,
-)
+from poslens.attribution.interventions.relocation import Variant, evidence_shares, relocated
 from poslens.attribution.retrievers.lexical import terms_of
 from poslens.attribution.text import overlapping, sentences
 from poslens.attribution.types import Array, EvidenceSpan, TextPair, TokenizedText
@@ -159,7 +154,7 @@ class _Ladder:
         start, end = self._spans[self._touched[0]][0], self._spans[self._touched[-1]][1]
         self.passage = text[start:end]
         self._whole = searched.tokens(text)
-        self.read_share = evidence_read(self._whole, EvidenceSpan(start, end))
+        self.read_share = self._whole.evidence_read(EvidenceSpan(start, end))
 
     def _proposed(self) -> EvidenceSpan:
         """The sentence with the highest score on its own."""

@@ -23,7 +23,7 @@ import torch
 from poslens.attribution.batching import batches, run_batches
 from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.filler import filler, filler_note
-from poslens.attribution.interventions.relocation import read_share, require_shares, tokens_of
+from poslens.attribution.interventions.relocation import require_shares, tokens_of
 from poslens.attribution.methods.perturbation import Perturbed
 from poslens.attribution.retrievers.base import Representation, Retriever, reads_jointly
 from poslens.attribution.retrievers.scoring import Known, score_texts
@@ -134,7 +134,7 @@ def ablation(
     """
     started = time.perf_counter()
     tokens = tokens_of(retriever, pair.query, pair.document)
-    share = read_share(tokens, pair.document)
+    share = tokens.share_read(len(pair.document))
     until = tokens.read_until if tokens.truncated else len(pair.document)
     spans = parts_of(pair.document, until, bins)
     if len(spans) < 2:

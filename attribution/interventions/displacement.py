@@ -16,7 +16,7 @@ from torch import nn
 
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.interventions.ablation import of_tokens
-from poslens.attribution.interventions.relocation import read_share, require_shares, tokens_of
+from poslens.attribution.interventions.relocation import require_shares, tokens_of
 from poslens.attribution.retrievers.base import Retriever, reads_jointly, separate
 from poslens.attribution.retrievers.scoring import Known, score_texts
 from poslens.attribution.types import Array, Method, TextPair, set_arrays
@@ -72,7 +72,7 @@ def behind_prefix(
     scores = score_texts(retriever, asked, should_stop=should_stop, cached=cached)
     read = []
     for prefix, text in zip(prefixes, texts, strict=True):
-        reached = read_share(tokens_of(retriever, pair.query, text), text) * len(text)
+        reached = tokens_of(retriever, pair.query, text).share_read(len(text)) * len(text)
         read.append(max(0.0, reached - len(prefix)) / len(pair.document))
     cut = sum(share < 1 for share in read)
     note = f"after {cut} of the prefixes, the document is truncated" if cut else ""

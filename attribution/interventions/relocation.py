@@ -325,7 +325,7 @@ def relocations(
                 read=np.array(read, dtype=np.float32),
                 original=original,
                 evidence=pair.evidence.midpoint(len(pair.document)),
-                read_share=read_share(whole, pair.document),
+                read_share=whole.share_read(len(pair.document)),
                 note=note,
                 seconds=(time.perf_counter() - started) / len(pairs),
             )
@@ -339,27 +339,15 @@ def tokens_of(retriever: Retriever, query: str, document: str) -> TokenizedText:
         return encode(retriever, [TextPair("", query, document)])[1].texts[0]
 
 
-def read_share(tokens: TokenizedText, document: str) -> float:
-    """Share of a document's characters that was read, in (0, 1]."""
-    return tokens.read_until / len(document) if tokens.truncated else 1.0
-
-
-def evidence_read(tokens: TokenizedText, span: EvidenceSpan) -> float:
-    """Share of the evidence's characters that was read, in [0, 1]."""
-    if not tokens.truncated:
-        return 1.0
-    return min(max((tokens.read_until - span.start) / (span.end - span.start), 0.0), 1.0)
-
-
 def evidence_shares(
     variants: Sequence[Variant], whole: TokenizedText, tokens: Callable[[str], TokenizedText]
 ) -> list[float]:
-    """`evidence_read` of each variant of a text; `whole` are the tokens of the text itself, and
+    """The share of the evidence that is read of each variant of a text; `whole` are the tokens of the text itself, and
     `tokens` returns those of others."""
     # Reordered sentences of a text that fits also fit, up to a token or two at the seams.
     if not whole.truncated and len(whole) <= 0.75 * whole.max_length:
         return [1.0] * len(variants)
-    return [evidence_read(tokens(variant.text), variant.evidence) for variant in variants]
+    return [tokens(variant.text).evidence_read(variant.evidence) for variant in variants]
 
 
 def rank_among(score: float, others: Sequence[float] | Array) -> int:

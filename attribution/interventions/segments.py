@@ -28,7 +28,7 @@ from poslens.attribution.interventions.ablation import (
     token_edges,
 )
 from poslens.attribution.interventions.filler import filler, filler_note
-from poslens.attribution.interventions.relocation import Pieces, read_share, require_shares
+from poslens.attribution.interventions.relocation import Pieces, require_shares
 from poslens.attribution.retrievers.base import Pooled, Retriever
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.family import Capability
@@ -150,7 +150,7 @@ def segment_curve(
     started = time.perf_counter()
     model = _pooled(retriever)
     text, tokens = read_text(model, pair.document)
-    share = read_share(tokens, pair.document)
+    share = tokens.share_read(len(pair.document))
     n = 3 if cut == "thirds" else segments
     parts = thirds(text) if cut == "thirds" else segments_of(text, n, pair.language)
     if len(parts) < 2:

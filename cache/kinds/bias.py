@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from poslens.attribution.evaluation.bias_tests import DocumentPair, PairScores
-from poslens.attribution.interventions.relocation import evidence_read
 from poslens.attribution.retrievers.base import Retriever, encode
 from poslens.attribution.retrievers.scoring import Known, score_texts
 from poslens.attribution.types import Method
@@ -53,7 +52,7 @@ def score(
     with retriever.lock:
         read = encode(retriever, texts)[1].texts
     shares = [
-        1.0 if pair.evidence is None else evidence_read(tokens, pair.evidence)
+        1.0 if pair.evidence is None else tokens.evidence_read(pair.evidence)
         for pair, tokens in zip(texts, read, strict=True)
     ]
     return [

@@ -32,7 +32,7 @@ from poslens.attribution.evaluation.search import (
     search,
     search_lexical,
 )
-from poslens.attribution.interventions.relocation import evidence_read, require_shares, tokens_of
+from poslens.attribution.interventions.relocation import require_shares, tokens_of
 from poslens.attribution.retrievers.base import Joint, Pooled, Retriever, separate
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.lexical import LexicalRetriever
@@ -188,7 +188,7 @@ class RankingStore:
             if key not in texts or span is None:
                 return EvidenceRead(0.0)  # the corpus lacks the document, so nothing is read
             tokens = tokens_of(retriever, query.text, texts[key])
-            return EvidenceRead(evidence_read(tokens, span))
+            return EvidenceRead(tokens.evidence_read(span))
 
         return compute_missing(
             self._reads,

@@ -185,8 +185,7 @@ def evidence_range(result: Explained) -> tuple[float, float] | None:
 
 def read_share(result: Explained) -> float:
     """Share of the document's characters that the model read."""
-    document = result.attribution.document
-    return document.read_until / len(result.pair.document) if document.truncated else 1.0
+    return result.attribution.document.share_read(len(result.pair.document))
 
 
 def pair_numbers(result: Explained) -> tuple[Estimate | None, Estimate | None]:
