@@ -81,6 +81,11 @@ def words(text: str) -> tuple[tuple[int, int], ...]:
     return tuple(match.span() for match in _WORD.finditer(text))
 
 
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """Character spans of the words that are no punctuation marks, in order."""
+    return [(a, b) for a, b in words(text) if any(map(str.isalnum, text[a:b]))]
+
+
 @lru_cache(maxsize=256)
 def script_without_sentences(text: str) -> str:
     """Thai, Lao, Khmer or Tibetan if most letters are in that script, otherwise an empty string.

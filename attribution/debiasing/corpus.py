@@ -14,7 +14,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from poslens.attribution.errors import UserError
-from poslens.attribution.text import script_without_sentences, sentences, starts_unspaced, words
+from poslens.attribution.text import (
+    script_without_sentences,
+    sentences,
+    starts_unspaced,
+    word_spans,
+    words,
+)
 
 MIN_DOCUMENTS = 8
 """Fewer documents leave too little on one of the sides."""
@@ -130,8 +136,7 @@ def joined(parts: Sequence[str]) -> str:
 def half_query(sentence: str, rng: random.Random) -> str:
     """A random half of a sentence's words in their original order, without the final punctuation
     mark."""
-    spans = [span for span in words(sentence) if any(map(str.isalnum, sentence[slice(*span)]))]
-    spans = spans or list(words(sentence))
+    spans = word_spans(sentence) or list(words(sentence))
     chosen = sorted(rng.sample(range(len(spans)), (len(spans) + 1) // 2))
     query = ""
     for previous, number in zip([None, *chosen], chosen, strict=False):

@@ -34,7 +34,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.chunks import WHOLE, Chunks
 from poslens.attribution.evaluation.document_index import Ints
 from poslens.attribution.interventions.relocation import Pieces
-from poslens.attribution.text import require_sentences, sentences, words
+from poslens.attribution.text import require_sentences, sentences, word_spans
 from poslens.attribution.types import Method
 
 TOP = 10
@@ -86,8 +86,8 @@ def question(sentence: str, frequent: frozenset[str]) -> str:
     """The sentence without frequent words and punctuation; empty where nothing is left."""
     parts: list[str] = []
     end = 0
-    for a, b in words(sentence):
-        if not any(map(str.isalnum, sentence[a:b])) or sentence[a:b].casefold() in frequent:
+    for a, b in word_spans(sentence):
+        if sentence[a:b].casefold() in frequent:
             continue
         # Scripts without spaces keep their characters together.
         parts += [" " if parts and a > end else "", sentence[a:b]]
@@ -96,8 +96,7 @@ def question(sentence: str, frequent: frozenset[str]) -> str:
 
 
 def _plain_words(text: str) -> list[str]:
-    parts = (text[a:b] for a, b in words(text))
-    return [word.casefold() for word in parts if any(map(str.isalnum, word))]
+    return [text[a:b].casefold() for a, b in word_spans(text)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.audit import MIN_WORDS
 from poslens.attribution.evaluation.comparison import Comparison, by_standard_error
 from poslens.attribution.evaluation.search import DEPTH, Ranking
-from poslens.attribution.retrievers.lexical import word_spans
-from poslens.attribution.text import sentences, starts_unspaced
+from poslens.attribution.text import sentences, starts_unspaced, word_spans
 
 Counts = NDArray[np.int64]
 

@@ -30,7 +30,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.base import Encoded, ExactScore, LibraryCheck, WordInputs
 from poslens.attribution.retrievers.family import Capability, Family, register
 from poslens.attribution.retrievers.specs import STEMMED, STEMMER, ModelFiles, RetrieverSpec
-from poslens.attribution.text import MAX_CHARACTERS, words
+from poslens.attribution.text import MAX_CHARACTERS, word_spans
 from poslens.attribution.types import Array, Side, TextPair, Token, TokenizedText, as_array
 
 SOURCE = "builtin:bm25"
@@ -152,12 +152,6 @@ def polish_stem(word: str) -> str:
 def terms_of(text: str) -> tuple[str, ...]:
     """The normalized words of a text, in order."""
     return tuple(folded(text[start:end]) for start, end in word_spans(text))
-
-
-def word_spans(text: str) -> list[tuple[int, int]]:
-    """Words without punctuation marks, split as everywhere in PosLens, also in scripts without
-    spaces between words."""
-    return [(a, b) for a, b in words(text) if any(c.isalnum() for c in text[a:b])]
 
 
 @lru_cache(maxsize=100_000)

@@ -12,8 +12,9 @@ from poslens.attribution.curves.bootstrap import Values, estimate
 from poslens.attribution.curves.positions import unit_scores
 from poslens.attribution.datasets.types import spread_evenly
 from poslens.attribution.methods import METHODS, make_method
-from poslens.attribution.retrievers.lexical import folded, word_spans
+from poslens.attribution.retrievers.lexical import folded
 from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.text import word_spans
 from poslens.attribution.types import Attribution, Method, TextPair
 from poslens.compute.compute import Compute
 from poslens.studies.bias.contrast_view import fitting

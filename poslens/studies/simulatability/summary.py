@@ -22,8 +22,8 @@ from poslens.attribution.evaluation.simulatability import (
     predictions,
 )
 from poslens.attribution.methods import METHODS
-from poslens.attribution.retrievers.lexical import word_spans
 from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.text import word_spans
 from poslens.attribution.types import Attribution, Method, TextPair
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
