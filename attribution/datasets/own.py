@@ -50,9 +50,7 @@ UPLOAD_BYTES, UPLOAD_UNPACKED, UPLOAD_ROWS = 20 * MEGABYTE, 100 * MEGABYTE, 200_
 """Limits of uploads, which stay in the memory of a shared server: bytes, unpacked bytes, rows."""
 
 
-def read(
-    files: Sequence[File], name: str, title: str = "", *, uploaded: bool = False
-) -> DataSet:
+def read(files: Sequence[File], name: str, title: str = "", *, uploaded: bool = False) -> DataSet:
     """Read one or several files of pairs; every row is a pair or a rejection. Files on disk have no
     size limits.
 
@@ -93,9 +91,7 @@ class _Seen:
     texts: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
 
 
-def _pairs(
-    files: Sequence[File], dataset: str, uploaded: bool
-) -> Iterator[TextPair | Rejection]:
+def _pairs(files: Sequence[File], dataset: str, uploaded: bool) -> Iterator[TextPair | Rejection]:
     seen = _Seen()
     total = 0
     for file in files:

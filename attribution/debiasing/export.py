@@ -1,4 +1,5 @@
-"""Writes a debiased model as a plain sentence-transformers folder that works without PosLens."""
+"""Writes a debiased model as a plain sentence-transformers folder that works without PosLens, with
+a card that states its training, its measured results and its limits."""
 
 from __future__ import annotations
 

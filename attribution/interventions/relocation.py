@@ -342,8 +342,8 @@ def tokens_of(retriever: Retriever, query: str, document: str) -> TokenizedText:
 def evidence_shares(
     variants: Sequence[Variant], whole: TokenizedText, tokens: Callable[[str], TokenizedText]
 ) -> list[float]:
-    """The share of the evidence that is read of each variant of a text; `whole` are the tokens of the text itself, and
-    `tokens` returns those of others."""
+    """The share of the evidence that is read in each variant of a text; `whole` are the tokens of
+    the text itself, and `tokens` returns those of others."""
     # Reordered sentences of a text that fits also fit, up to a token or two at the seams.
     if not whole.truncated and len(whole) <= 0.75 * whole.max_length:
         return [1.0] * len(variants)

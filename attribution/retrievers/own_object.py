@@ -184,9 +184,7 @@ FAMILY = register(
         order=62,
         capabilities=frozenset({Capability.EMBEDDINGS, Capability.VECTOR}),
         search="vectors",
-        load=lambda spec, _files, _place: EmbeddingEndpoint(
-            spec, partial(vectors_of, spec.name)
-        ),
+        load=lambda spec, _files, _place: EmbeddingEndpoint(spec, partial(vectors_of, spec.name)),
         has_weights=False,
         why_not="an object with encode returns only vectors of texts, so there are no gradients, "
         "layers or term weights",

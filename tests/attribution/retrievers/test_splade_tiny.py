@@ -13,10 +13,10 @@ from sentence_transformers import SparseEncoder
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from poslens.attribution.retrievers import specs
+from poslens.attribution.retrievers.conversions import convert_splade_tiny
 from poslens.attribution.retrievers.fetch import RECIPES, fetch
 from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.sparse import SparseRetriever
-from poslens.attribution.retrievers.conversions import convert_splade_tiny
 from poslens.attribution.types import TextPair
 from tests.support import tiny_families, tiny_models
 from tests.support.downloaded_wheels import downloaded_wheel
