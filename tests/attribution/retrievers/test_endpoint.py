@@ -143,7 +143,7 @@ def test_a_text_of_which_nothing_is_left_is_sent_as_a_full_stop(server: Endpoint
 def test_requests_hold_no_more_texts_than_they_may(server: EndpointServer) -> None:
     found = load(resolve.register_endpoint(f"E5={server.url}#batch=4"))
     server.requests.clear()
-    vectors = found._answers.vectors([f"w{i}" for i in range(10)])
+    vectors = found._vectors([f"w{i}" for i in range(10)])
     assert [len(one["input"]) for one in server.requests] == [4, 4, 4, 2]  # a probe in each
     assert np.allclose(vectors, hashed([f"w{i}" for i in range(10)]))
     single = EndpointClient(parse(f"E5={server.url}#batch=1"))
