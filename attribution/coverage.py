@@ -80,7 +80,9 @@ def _batch(retriever: Retriever, pairs: Sequence[TextPair]) -> list[Coverage]:
             span = pairs[0].evidence
             return [Coverage(0, 0, None if span is None else 0.0)]
         return [coverage for pair in pairs for coverage in _batch(retriever, [pair])]
-    unknown = _unknown_id(retriever)
+    # A vocabulary that covers everything (bytes, BM25) has no id of unknown tokens.
+    encoder = getattr(retriever, "encoder", None)
+    unknown: int | None = encoder("document").tokenizer.unk_token_id if encoder else None
     ids = encoded.features.get("input_ids") if unknown is not None else None
     coverages = []
     for b, (pair, text) in enumerate(zip(pairs, encoded.texts, strict=True)):
@@ -90,13 +92,6 @@ def _batch(retriever: Retriever, pairs: Sequence[TextPair]) -> list[Coverage]:
             count = int(np.sum((own == unknown) & text.content[: len(own)]))
         coverages.append(_coverage(text, count, pair.evidence))
     return coverages
-
-
-def _unknown_id(retriever: Retriever) -> int | None:
-    """The id of unknown tokens; None if the vocabulary covers everything (bytes, BM25)."""
-    encoder = getattr(retriever, "encoder", None)
-    unknown: int | None = encoder("document").tokenizer.unk_token_id if encoder else None
-    return unknown
 
 
 def _coverage(text: TokenizedText, unknown: int, evidence: EvidenceSpan | None) -> Coverage:

@@ -147,13 +147,6 @@ def _stamp(place: Path) -> Stamp:
         return ()
 
 
-def _settled(stamp: Stamp) -> bool:
-    """Whether another change of the files would change their times, whatever the resolution of the
-    file system's clock."""
-    newest = max((max(mtime, ctime) for _, _, mtime, ctime, _ in stamp), default=0)
-    return bool(stamp) and time.time_ns() - newest > _RESOLUTION_NS
-
-
 def files_read(name: str) -> tuple[str, tuple[Path, ...]] | None:
     """The variant of a data set, and the files that its pairs in memory were read from; None if
     they have changed since, or if the pairs were not read."""
@@ -196,7 +189,10 @@ def _read(name: str) -> DataSet:
         place = indexes.place_of(name, str(_folders[name]), _variants.get(name, ""))
         if data := indexes.opened(place, stamp):
             return data
-        settled = _settled(stamp)
+        # Whether another change of the files would change their times, whatever the resolution of
+        # the file system's clock.
+        newest = max((max(mtime, ctime) for _, _, mtime, ctime, _ in stamp), default=0)
+        settled = bool(stamp) and time.time_ns() - newest > _RESOLUTION_NS
         data = _by(formats.read, name)
         if settled and _stamps[name] == stamp == _stamp(_folders[name]):
             data = indexes.saved(place, stamp, data)

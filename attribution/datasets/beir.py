@@ -247,22 +247,18 @@ def _texts(folder: Path, stem: str, shown: str, ids: set[str]) -> RowsById[str]:
 def _rows(file: File, ids: set[str] | None) -> Iterator[Row]:
     """The rows of texts; for lines of JSON only those in `ids`, unless all are."""
     if suffix(file.name) == ".parquet":
-        yield from _require_beir(file, rows(file, (ID, TEXT, TITLE, _SPAN)))
+        for row in rows(file, (ID, TEXT, TITLE, _SPAN)):
+            if row.number == 1 and _SPAN.names[0] in row.cells:
+                raise UserError(
+                    f"{file.name} is of the PosIR format: give the folder that holds "
+                    "<language>/<domain>/, so that the evidence is read too."
+                )
+            yield row
         return
     for number, line in json_lines(file):
         if ids is not None and line and (plain := _PLAIN_ID.match(line)) and plain[1] not in ids:
             continue
         yield json_row(number, line)
-
-
-def _require_beir(file: File, rows: Iterator[Row]) -> Iterator[Row]:
-    for row in rows:
-        if row.number == 1 and _SPAN.names[0] in row.cells:
-            raise UserError(
-                f"{file.name} is in the PosIR format: use the folder that contains "
-                "<language>/<domain>/, so that the evidence is read too."
-            )
-        yield row
 
 
 def _document(row: Row, part: str, language: str | None) -> Document:

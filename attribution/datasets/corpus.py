@@ -319,7 +319,11 @@ class Collection:
     def digest(self) -> str:
         """Digest of the whole collection, for caches in memory: everything that queries and
         documents state, and the state of the corpus files rather than their contents."""
-        corpus = self._corpus_state if self.files else self._corpus_digests[1]
+        states = []
+        for path in self.files:
+            with suppress(OSError):  # reading the corpus reports it
+                states.append(file_state(path))
+        corpus = repr(states) if self.files else self._corpus_digests[1]
         values = (self.name, self.title, self.groups, self.drawn, self.skips_own_id)
         total = hashlib.sha256(
             f"{values!r}\0{self.monolingual}\0{corpus}\0".encode("utf-8", "replace")
@@ -327,14 +331,6 @@ class Collection:
         for row in (*self.queries, *self.rejected):
             total.update(f"{row!r}\n".encode("utf-8", "replace"))
         return total.hexdigest()[:32]
-
-    @property
-    def _corpus_state(self) -> str:
-        states = []
-        for path in self.files:
-            with suppress(OSError):  # reading the corpus reports it
-                states.append(file_state(path))
-        return repr(states)
 
     @property
     def corpus_digest(self) -> str:

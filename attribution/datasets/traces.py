@@ -235,18 +235,18 @@ def _flat(span: Mapping[str, Any]) -> dict[str, Any]:
         inner: Iterator[tuple[Any, Any]]
         if isinstance(value, Mapping) and depth < _MAX_DEPTH:
             inner = iter(value.items())
-        elif isinstance(value, list) and depth < _MAX_DEPTH and _holds_more(value):
+        elif (
+            isinstance(value, list)
+            and depth < _MAX_DEPTH
+            # Vectors of a thousand numbers are of no use here.
+            and any(isinstance(each, Mapping | list) for each in value)
+        ):
             inner = iter(enumerate(value))
         else:
             fields[name] = value
             continue
         todo.extend((f"{name}.{key}" if name else str(key), each, depth + 1) for key, each in inner)
     return fields
-
-
-def _holds_more(values: list[Any]) -> bool:
-    # Vectors of a thousand numbers are of no use here.
-    return any(isinstance(value, Mapping | list) for value in values)
 
 
 def _otlp(value: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TypeVar
@@ -69,7 +69,8 @@ class BiasPairs:
 
 def lacking(data: DataSet) -> dict[str, str]:
     """What the data set lacks for each test, in the paper's order; empty if it has pairs."""
-    if files := _colder_names(data):
+    domains = data.pairs.labels("domain").values if _is_colder(data) else ()
+    if files := {_FILES[domain] for domain in domains if domain in _FILES}:
         reason = "the data set has no pairs for it"
         return {n: "" if n in files else f"{reason} ({n}.jsonl)" for n in COLDER_TESTS}
     if not data.pairs.n_with_evidence:
@@ -89,8 +90,8 @@ def available(data: DataSet) -> tuple[str, ...]:
 
 def unknown_files(data: DataSet) -> list[str]:
     """Files of a ColDeR data set that belong to none of the seven tests."""
-    domains = set(filter(None, data.pairs.labels("domain").values)) if _is_colder(data) else set()
-    return sorted(d for d in domains if d not in _FILES and not REPETITIONS.fullmatch(d))
+    domains = data.pairs.labels("domain").values if _is_colder(data) else ()
+    return sorted(d for d in domains if d and d not in _FILES and not REPETITIONS.fullmatch(d))
 
 
 def varied(data: DataSet) -> tuple[str, ...]:
@@ -166,7 +167,11 @@ def pairs_for(
         raise UserError(f"{data.name} has no pairs for the test {test}: {reason}.")
     if not _is_colder(data):
         return _built(data.pairs, test, position, limit)
-    rows = [pair for pair in _of_rows(data.pairs) if pair.test == test]
+    rows = [
+        _document_pair(test, first, second)
+        for first, second in _both(data.pairs)
+        if _FILES.get(first.domain or "") == test
+    ]
     chosen, note = _chosen(rows, limit)
     return BiasPairs(test, tuple(chosen), f"pairs of documents as in ColDeR{note}")
 
@@ -193,12 +198,6 @@ def _row(pair: TextPair) -> str:
     return row if side in ("1", "2") and row.startswith(f"{pair.domain}/") else ""
 
 
-def _colder_names(data: DataSet) -> set[str]:
-    if not _is_colder(data):
-        return set()
-    return {_FILES[pair.domain] for pair in data.pairs if pair.domain in _FILES}
-
-
 def _both(pairs: Sequence[TextPair]) -> Iterator[tuple[TextPair, TextPair]]:
     """Both documents of each row: the reader returns one after the other, or neither."""
     return zip(pairs[::2], pairs[1::2], strict=True)
@@ -208,12 +207,6 @@ def _document_pair(test: str, first: TextPair, second: TextPair) -> DocumentPair
     # Rows with the same two documents, in either order, are not independent.
     source = str(hash(frozenset((first.document, second.document))))
     return DocumentPair(test, _row(first), first, second, source)
-
-
-def _of_rows(pairs: Sequence[TextPair]) -> Iterable[DocumentPair]:
-    for first, second in _both(pairs):
-        if first.domain in _FILES:
-            yield _document_pair(_FILES[first.domain], first, second)
 
 
 def _repetitions(data: DataSet) -> dict[tuple[int, int], list[tuple[TextPair, TextPair]]]:

@@ -108,6 +108,7 @@ def profile_over(
     counts = member.sum(0)
     means = divided(scores @ member, counts)
     psi = float(psi_of_bins(means[None])[0]) if (counts > 0).sum() > 1 else np.nan
+    shares = np.asarray([] if read is None else read, dtype=np.float64)
     chance, p = None, None
     if np.isfinite(psi):
         by_chance = _permuted(scores, member, documents)
@@ -120,7 +121,10 @@ def profile_over(
         chance,
         p,
         float(scores.mean()),
-        _by_bin(member, read),
+        tuple(
+            float(shares[column > 0].mean()) if len(shares) and column.any() else None
+            for column in member.T
+        ),
     )
 
 
@@ -164,15 +168,6 @@ def _kept_orders(n: int) -> NDArray[np.uint16]:
     values = np.array([generator.permutation(places) for _ in range(N_SHUFFLES)])
     values.flags.writeable = False
     return values
-
-
-def _by_bin(member: Values, read: Sequence[float] | None) -> tuple[float | None, ...]:
-    """Mean of `read` [n] in each bin."""
-    shares = np.asarray([] if read is None else read, dtype=np.float64)
-    return tuple(
-        float(shares[column > 0].mean()) if len(shares) and column.any() else None
-        for column in member.T
-    )
 
 
 def psi_of_bins(means: Values) -> Values:

@@ -122,8 +122,10 @@ class Haystacks:
         filler, repeated = self._kept[number, length]
         while (n := self._fits(needle, text := _placed(filler, needle, depth), length)) is None:
             if not filler:
-                raise UserError(f"A needle has more than {length} tokens: choose longer texts.")
-            filler = _shorter(filler)
+                raise UserError(f"A needle alone has more than {length} tokens: choose more.")
+            *rest, last = filler
+            shorter = " ".join(last.split()[:-1])
+            filler = [*rest, shorter] if shorter else rest
         return text, n, repeated
 
     def _filler(self, number: int, length: int) -> tuple[list[str], bool]:
@@ -174,13 +176,6 @@ def _joined(words: Sequence[tuple[int, str]]) -> list[str]:
     """Sentences from words that carry their sentence's number."""
     sentences = groupby(words, key=lambda numbered: numbered[0])
     return [" ".join(word for _, word in sentence) for _, sentence in sentences]
-
-
-def _shorter(filler: Sequence[str]) -> list[str]:
-    """The words without the last one."""
-    *rest, last = filler
-    words = last.split()[:-1]
-    return [*rest, " ".join(words)] if words else rest
 
 
 def _placed(filler: Sequence[str], needle: Needle, depth: float) -> str:

@@ -162,7 +162,8 @@ def position_effect(queries: Sequence[QueryPositions]) -> PositionEffect | None:
     k = gains.shape[1]
     thirds = [gains[:, part].mean(1) for part in third_parts(k)]
     centred = gains - gains.mean(1, keepdims=True)
-    rest = np.stack([middle_of(gains), *thirds], axis=1)
+    middles = gains[:, [(k - 1) // 2, k // 2]].mean(1)  # of the two in the middle, if there are two
+    rest = np.stack([middles, *thirds], axis=1)
     columns = np.concatenate([gains, 1.0 / ranks, ranks, centred, rest], axis=1)
     means = estimates(columns, documents)
     effect = compared(first_minus_last(gains)[:, None], documents, MARGIN)
@@ -187,12 +188,6 @@ def position_effect(queries: Sequence[QueryPositions]) -> PositionEffect | None:
 def first_minus_last(gains: Values) -> Values:
     """nDCG@10 [n] with the evidence first minus that with it last, from gains [n, K]."""
     return np.asarray(gains[:, 0] - gains[:, -1])
-
-
-def middle_of(gains: Values) -> Values:
-    """nDCG@10 [n] at the middle position, or the mean of the two in the middle."""
-    k = gains.shape[1]
-    return np.asarray(gains[:, [(k - 1) // 2, k // 2]].mean(1))
 
 
 def third_parts(k: int) -> tuple[slice, slice, slice]:

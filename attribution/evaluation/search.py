@@ -113,7 +113,11 @@ def search(
         if asked:
             try:
                 scores = scorer(asked, [document.text for document in documents])
-                best.add(asked, _without_own(collection, asked, documents, scores), place)
+                for number, document in enumerate(documents):
+                    row = collection.own_query(document)
+                    if row is not None and row in asked:
+                        scores[asked.index(row), number] = float("-inf")
+                best.add(asked, scores, place)
             except Unavailable:
                 raise
             except Stopped:
@@ -141,17 +145,6 @@ def _blocks(
     for part, documents in groupby(left, key=lambda document: document.part if own_corpus else ""):
         while block := tuple(islice(documents, size)):
             yield part, block
-
-
-def _without_own(
-    collection: Collection, rows: Sequence[int], documents: Sequence[Document], scores: Tensor
-) -> Tensor:
-    """Scores [len(rows), len(documents)] without the documents that a query's own id leaves out."""
-    for number, document in enumerate(documents):
-        row = collection.own_query(document)
-        if row is not None and row in rows:
-            scores[rows.index(row), number] = float("-inf")
-    return scores
 
 
 def rankings(collection: Collection, best: TopK) -> list[Ranking]:

@@ -107,7 +107,11 @@ def agreement(
         if own is not None:
             both = np.concatenate([resample(np.asarray(curve), "bin_mean", N_GRID), own])
             rows.append((group, value, both))
-    documents = [group for group, _, _ in rows]
+
+    def correlate(means: Values) -> Values:
+        return rank_correlations(means[:, :N_GRID], means[:, N_GRID:])
+
+    documents, pooled = [group for group, _, _ in rows], np.array([both for *_, both in rows])
     defined = [(group, value) for group, value, _ in rows if value is not None]
     return Agreement(
         model,
@@ -116,16 +120,8 @@ def agreement(
         len(set(documents)),
         len(curves) - len(rows),
         estimate(np.array([[value] for _, value in defined]), [group for group, _ in defined]),
-        _of_means(np.array([both for _, _, both in rows]), documents),
+        # 300 resamples: a rank correlation over 11 positions is no finer.
+        estimate(pooled, documents, correlate, kind="percentile", n_resamples=300)
+        if len(rows) > 1
+        else None,
     )
-
-
-def _of_means(rows: Values, groups: Sequence[Hashable]) -> Estimate | None:
-    if len(rows) < 2:
-        return None
-
-    def correlate(means: Values) -> Values:
-        return rank_correlations(means[:, :N_GRID], means[:, N_GRID:])
-
-    # 300 resamples: a rank correlation over 11 positions is no finer.
-    return estimate(rows, groups, correlate, kind="percentile", n_resamples=300)

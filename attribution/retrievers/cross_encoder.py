@@ -113,7 +113,9 @@ class CrossEncoderRetriever(EmbeddingHooks):
             for side, start, text, tokens in self._sides(pair, names, placed, begin, end):
                 full = sum(not token.is_special for token in tokens)
                 if end - begin >= self.max_length:
-                    full += self._unread(text, max(t.end for t in tokens))
+                    read_until = max(token.end for token in tokens)
+                    offsets = self._placed_tokens(text)["offset_mapping"]
+                    full += sum(start >= read_until for start, _ in offsets)
                 encoded[side].append((TokenizedText.of(tokens, full, self.max_length), start))
         features = each_tensor(batch, lambda values: values.to(self.device))
         query, document = (
@@ -213,10 +215,6 @@ class CrossEncoderRetriever(EmbeddingHooks):
         options.pop("restore_suffix", None)
         rendered: str = reader.processor.apply_chat_template(messages, tokenize=False, **options)[0]
         return rendered
-
-    def _unread(self, text: str, read_until: int) -> int:
-        """Number of tokens of a text that begin at or after `read_until`."""
-        return sum(start >= read_until for start, _ in self._placed_tokens(text)["offset_mapping"])
 
     def _placed_tokens(self, text: str, special: bool = False) -> Any:
         """All tokens of a text with their characters, optionally with special tokens."""

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from sentence_transformers import SentenceTransformer
-from torch import nn
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.dense import DenseRetriever
@@ -61,7 +60,11 @@ def live_retriever(
 def _unchanged(model: SentenceTransformer) -> Iterator[None]:
     modes = [(module, module.training) for module in model.modules()]
     gradients = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    settings = [(t, t.truncation, t.padding) for t in _fast_tokenizers(model)]
+    # Reading a text leaves its limits in the Rust tokenizers of all encoders. One that several
+    # modules share is listed for each, which restores it more than once.
+    owners = (getattr(module, "tokenizer", None) for module in model.modules())
+    fast: list[Any] = [getattr(tokenizer, "backend_tokenizer", None) for tokenizer in owners]
+    settings = [(t, t.truncation, t.padding) for t in fast if t is not None]
     try:
         yield
     finally:
@@ -76,13 +79,3 @@ def _unchanged(model: SentenceTransformer) -> Iterator[None]:
                 tokenizer.enable_truncation(**truncation)
             if padding is not None:
                 tokenizer.enable_padding(**padding)
-
-
-def _fast_tokenizers(model: nn.Module) -> list[Any]:
-    """The Rust tokenizers of all encoders: reading a text leaves its limits in them. One that
-    several modules share is listed for each, which restores it more than once."""
-    tokenizers = [
-        getattr(getattr(module, "tokenizer", None), "backend_tokenizer", None)
-        for module in model.modules()
-    ]
-    return [tokenizer for tokenizer in tokenizers if tokenizer is not None]

@@ -217,11 +217,6 @@ def _load(spec: RetrieverSpec, files: ModelFiles, place: Placement) -> CrossEnco
     return CrossEncoderRetriever(model, spec, place.precision)
 
 
-def _recognizes(files: Contents) -> bool:
-    classifies = any(name.endswith("ForSequenceClassification") for name in files.architectures)
-    return classifies or fits(files)
-
-
 FAMILY = register(
     Family(
         name="cross_encoder",
@@ -231,7 +226,10 @@ FAMILY = register(
         search="rerank",
         load=_load,
         library_class=_CLASS,
-        recognizes=_recognizes,
+        recognizes=lambda files: (
+            fits(files)
+            or any(name.endswith("ForSequenceClassification") for name in files.architectures)
+        ),
     )
 )
 """Both kinds of cross-encoder: those of cross_encoder.py and the rerankers of this module."""
