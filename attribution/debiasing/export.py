@@ -5,16 +5,25 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import mkdtemp
 
-from poslens.attribution.debiasing import card
 from poslens.attribution.debiasing.folder import ADAPTER, Manifest
 from poslens.attribution.debiasing.lora import Adapter
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.dense import DenseRetriever
 
 CARD = "README.md"
+
+LIMITS = (
+    "Training teaches the model to ignore the order of sentences. Where order carries meaning (a "
+    "story, a proof, instructions), two texts that differ only in order have more similar vectors "
+    "than before.",
+    "It was evaluated on half of one corpus. Measure it on your own queries before you use it.",
+    "A corpus that was indexed with the base model must be indexed again.",
+    "As before, the model does not read text past its context limit.",
+)
 
 
 def write_model(
@@ -37,7 +46,7 @@ def write_model(
             model.prompts[side] = prompt
         model.save_pretrained(str(written), create_model_card=False, safe_serialization=True)
         manifest.write(written)
-        (written / CARD).write_text(card.model_card(manifest, folder.name), encoding="utf-8")
+        (written / CARD).write_text(model_card(manifest, folder.name), encoding="utf-8")
         written.chmod(0o755)
         written.replace(folder)
     finally:
@@ -68,3 +77,76 @@ def require_new(folder: Path) -> None:
     """
     if folder.exists():
         raise UserError(f"{folder} already exists: name a new folder.")
+
+
+def model_card(
+    manifest: Manifest,
+    name: str,
+    results: Sequence[tuple[str, str, str, str]] = (),
+    verdict: str = "",
+) -> str:
+    """The card as Markdown. `results` are rows of (measure, before, after, change) on the
+    held-out half; empty before evaluation."""
+    license = f"license: {manifest.license.lower()}\n" if manifest.license else ""
+    checks = "\n".join(
+        f"| {step} | {loss:.4f} | {effect} |" if step else f"| 0 | | {effect} |"
+        for step, loss, effect in manifest.checks
+    )
+    recipe = ", ".join(f"{key} {value:g}" for key, value in manifest.recipe.items())
+    measured = "Not measured yet."
+    if results:
+        rows = "\n".join(f"| {' | '.join(row)} |" for row in results)
+        measured = (
+            f"{verdict}\n\nOn held-out documents; 95% intervals resample documents, and changes "
+            "are paired.\n\n| measure | before | after | change |\n|---|---|---|---|\n"
+            f"{rows}"
+        )
+    limits = "\n".join(f"- {limit}" for limit in LIMITS)
+    return f"""---
+{license}library_name: sentence-transformers
+tags: [sentence-transformers, sentence-similarity, feature-extraction, position-bias]
+---
+
+# {name}
+
+{manifest.base} with less position bias: a low-rank adapter, trained by self-distillation without
+labels and merged into the weights.
+
+```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("path/to/this/folder")
+```
+
+## Training
+
+The model learns to give a whole text the vector that it gave it sentence by sentence, each
+sentence read alone. Texts are sentences in random order, each also in the reversed order.
+
+- Base model: {manifest.base}
+- Data: {manifest.corpus} (fingerprint {manifest.corpus_digest}), {manifest.n_sentences:,} sentences
+  of half of its {manifest.n_documents:,} documents; the other half was held out
+- Steps: {manifest.steps}{_why_early(manifest)}
+- Recipe: {recipe}
+
+Position effect on validation texts (cosine of a text with its sentences in the last third minus
+with those in the first third), by step:
+
+| step | loss | position effect |
+|---|---|---|
+{checks}
+
+## Results
+
+{measured}
+
+## Limits
+
+{limits}
+"""
+
+
+def _why_early(manifest: Manifest) -> str:
+    if not manifest.steps:
+        return " (the position effect was too small to remove: the weights are the base model's)"
+    return " (stopped early: the effect was small enough)" if manifest.early else ""

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from poslens.attribution.debiasing.card import model_card
-from poslens.attribution.debiasing.export import CARD, copy_model
+from poslens.attribution.debiasing.export import CARD, copy_model, model_card
 from poslens.attribution.debiasing.folder import folder_of, read_manifest
 from poslens.attribution.errors import UserError
 from poslens.compute.compute import Compute

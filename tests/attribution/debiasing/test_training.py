@@ -16,12 +16,16 @@ import torch.nn.functional as F
 from torch.optim.lr_scheduler import OneCycleLR
 
 from poslens.attribution.curves.bootstrap import Estimate
-from poslens.attribution.debiasing.checkpoint import read_checkpoint
 from poslens.attribution.debiasing.corpus import training_corpus
 from poslens.attribution.debiasing.lora import linear_layers
 from poslens.attribution.debiasing.recipe import TrainingRecipe, one_cycle
 from poslens.attribution.debiasing.teacher import Teacher
-from poslens.attribution.debiasing.training import Trained, Training, distillation_loss
+from poslens.attribution.debiasing.training import (
+    Trained,
+    Training,
+    distillation_loss,
+    read_checkpoint,
+)
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.load import load
