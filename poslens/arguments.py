@@ -36,7 +36,7 @@ def text_of(given: object, what: str) -> str:
         UserError: it is not a string, or is empty or too long; `what` names it in the message.
     """
     if not isinstance(given, str):
-        raise UserError(f"The {what} is no text but of type {type(given).__name__}: give a string.")
+        raise UserError(f"The {what} must be a string, not {type(given).__name__}.")
     return clean(given, what)
 
 

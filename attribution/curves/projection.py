@@ -88,7 +88,7 @@ def project(
         raise UserError(f"A map needs at least {MIN_POINTS} points, not {n}: change the filters.")
     shape = shapes(vectors, layout.metric)
     if not shape.any(1).all():
-        raise UserError("Some vectors are zero or flat and lie near no other: leave them out.")
+        raise UserError("Some vectors are zero or constant and have no neighbors: remove them.")
     # Adding zero turns -0.0 into 0.0.
     place = numbered([values.tobytes() for values in shape + np.float32(0.0)])
     first = np.unique(place, return_index=True)[1]

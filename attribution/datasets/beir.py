@@ -250,7 +250,7 @@ def _rows(file: File, ids: set[str] | None) -> Iterator[Row]:
         for row in rows(file, (ID, TEXT, TITLE, _SPAN)):
             if row.number == 1 and _SPAN.names[0] in row.cells:
                 raise UserError(
-                    f"{file.name} is of the PosIR format: give the folder that holds "
+                    f"{file.name} is in the PosIR format: use the folder that contains "
                     "<language>/<domain>/, so that the evidence is read too."
                 )
             yield row

@@ -75,7 +75,7 @@ def read_upload(name: str, data: bytes) -> DataSet:
     if len(data) > UPLOAD_BYTES:
         raise UserError(
             f"{name} has {len(data) / MEGABYTE:,.1f} MB; the limit is {UPLOAD_BYTES // MEGABYTE} "
-            "MB: give it in smaller parts, or start the program with --data."
+            "MB: split the file, or start PosLens with --data NAME=PATH."
         )
     digest = hashlib.sha256(name.encode("utf-8", "replace") + b"\0" + data).hexdigest()[:12]
     title = clean(name, "file name")
@@ -101,9 +101,7 @@ def _pairs(files: Sequence[File], dataset: str, uploaded: bool) -> Iterator[Text
         for pair in accepted(file, rows, partial(_pair, dataset=dataset, prefix=prefix, seen=seen)):
             total += 1
             if uploaded and total > UPLOAD_ROWS:
-                raise UserError(
-                    f"{file.name} has more than {UPLOAD_ROWS:,} rows: give it in smaller parts."
-                )
+                raise UserError(f"{file.name} has more than {UPLOAD_ROWS:,} rows: split the file.")
             yield pair
 
 

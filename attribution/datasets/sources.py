@@ -62,7 +62,7 @@ def fetch_from_hub(source: str) -> Path:
     """
     name = source.removeprefix(_HUB)
     if not re.fullmatch(r"[\w.-]{1,96}/[\w.-]{1,96}", name, re.ASCII):
-        raise UserError(f"{source[:80]!r} is not hf:ORGANISATION/NAME: give a data set's id.")
+        raise UserError(f"{source[:80]!r} is not hf:ORGANIZATION/NAME: use the id of a data set.")
     # Imported late: it takes a second that no other format needs.
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
@@ -71,15 +71,15 @@ def fetch_from_hub(source: str) -> Path:
         folder = snapshot_download(name, repo_type="dataset", allow_patterns=_FILES, etag_timeout=5)
     except RepositoryNotFoundError as error:
         raise UserError(
-            f"The hub has no data set {name}, or it is not open: check its id."
+            f"The hub has no data set {name}, or it is not public: check its id."
         ) from error
     except HFValidationError as error:
-        raise UserError(f"{name} is no id that the hub takes: check it.") from error
+        raise UserError(f"{name} is not a valid hub id: check it.") from error
     # What a broken connection raises depends on the hub library's own HTTP client.
     except Exception as error:
         raise UserError(
-            f"The hub cannot be reached for {name}: fetch it where there is a network, and give "
-            "its folder instead."
+            f"The hub can't be reached to download {name}: download it on a machine with network "
+            "access and use its folder instead."
         ) from error
     return Path(folder)
 
@@ -105,8 +105,8 @@ def _fetch_from_ir_datasets(name: str) -> Path:
     if judged and not library_set.has_qrels():
         parts = sorted(part for part in ir_datasets.registry if part.startswith(f"{identity}/"))
         others = [part for part in parts if ir_datasets.load(part).has_qrels()][:5]
-        hint = f"give a part of it, such as {', '.join(others)}" if others else "choose another"
-        raise UserError(f"{identity} of ir_datasets has queries and no judgments: {hint}.")
+        hint = f"use a part of it, such as {', '.join(others)}" if others else "choose another"
+        raise UserError(f"{identity} of ir_datasets has queries but no judgments: {hint}.")
     split = identity.rpartition("/")[2]
     with _reached(name):
         place = _place_of(_IR_DATASETS, identity, iso_639_3(library_set.docs_lang()))
@@ -148,14 +148,14 @@ def _fetch_from_mteb(name: str) -> Path:
         task = mteb.get_task(identity)
     except KeyError as error:
         raise UserError(
-            f"mteb has no task {identity}: its tasks are those that `mteb available-tasks` lists."
+            f"mteb has no task {identity}: `mteb available-tasks` lists its tasks."
         ) from error
     if not isinstance(task, AbsTaskRetrieval) or "text" not in task.metadata.modalities:
-        raise UserError(f"{identity} of mteb searches no texts: choose a retrieval task.")
+        raise UserError(f"{identity} of mteb is not a text retrieval task: choose another.")
     languages = _languages(task)
     if subset and subset not in languages:
         raise UserError(
-            f"{identity} of mteb has no subset {subset}: choose of {', '.join(languages)}."
+            f"{identity} of mteb has no subset {subset}: choose from {', '.join(languages)}."
         )
     chosen = [subset] if subset else list(languages)
     language = languages[chosen[0]] if len(chosen) == 1 else None
@@ -186,7 +186,7 @@ def _subset(
     split = "test" if "test" in splits else next(iter(splits))
     held = splits[split]
     if "text" not in held["corpus"].column_names or "text" not in held["queries"].column_names:
-        raise UserError(f"{task.metadata.name} of mteb searches no texts: choose another task.")
+        raise UserError(f"{task.metadata.name} of mteb has no texts: choose another task.")
     language = languages[subset]
     return _LibraryCorpus(
         (
@@ -260,8 +260,8 @@ def _reached(name: str) -> Iterator[None]:
     except Exception as error:
         text = printable(" ".join(str(error).split()))[:200] or type(error).__name__
         raise UserError(
-            f"{name} cannot be fetched ({text}): fetch it where there is a network, and give its "
-            "folder instead."
+            f"{name} can't be downloaded ({text}): download it on a machine with network access "
+            "and use its folder instead."
         ) from error
 
 

@@ -122,7 +122,7 @@ class Haystacks:
         filler, repeated = self._kept[number, length]
         while (n := self._fits(needle, text := _placed(filler, needle, depth), length)) is None:
             if not filler:
-                raise UserError(f"A needle alone has more than {length} tokens: choose more.")
+                raise UserError(f"A needle has more than {length} tokens: choose longer texts.")
             *rest, last = filler
             shorter = " ".join(last.split()[:-1])
             filler = [*rest, shorter] if shorter else rest

@@ -266,8 +266,8 @@ class EndpointClient:
                     body += part
                     if len(body) > bound.size:
                         raise self._wrong(
-                            f"gives an answer of more than {bound.size:,} bytes, which is more "
-                            "than was asked for"
+                            f"returns more than {bound.size:,} bytes, which is more than was "
+                            "requested"
                         )
         except TimeoutError:
             raise httpx2.ReadTimeout("the answer drips") from None

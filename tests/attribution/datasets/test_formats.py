@@ -338,7 +338,7 @@ def test_the_hub_out_of_reach_is_one_sentence() -> None:
     "name", ["hf:", "hf:one", "hf:../..", "hf:a/b/c", "hf:a/b@main", "hf:a/b\n"]
 )
 def test_what_is_no_id_is_not_asked_for(name: str) -> None:
-    with pytest.raises(UserError, match=r"is not hf:ORGANISATION/NAME|is no id that the hub"):
+    with pytest.raises(UserError, match=r"is not hf:ORGANIZATION/NAME|is not a valid hub id"):
         sources.fetch_from_hub(name)
 
 
