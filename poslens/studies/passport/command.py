@@ -76,8 +76,8 @@ def passport(
         typer.Option(help="json, csv (a row for each measure), or yaml (for a model card)."),
     ] = PassportFormat.json,
 ) -> None:
-    """Show the results of all studies of a model's position bias on one card; stop with Ctrl-C,
-    resume by running again."""
+    """Show the results of all studies of a model's position bias on one card. Stop with Ctrl-C; run
+    again to resume."""
     data, _ = pairs_of(dataset, False)
     quiet()
     from poslens.compute.compute import service
