@@ -115,7 +115,7 @@ class CrossEncoderRetriever(EmbeddingHooks):
                 if end - begin >= self.max_length:
                     read_until = max(token.end for token in tokens)
                     offsets = self._placed_tokens(text)["offset_mapping"]
-                    full += sum(start >= read_until for start, _ in offsets)
+                    full += sum(begins >= read_until for begins, _ in offsets)
                 encoded[side].append((TokenizedText.of(tokens, full, self.max_length), start))
         features = each_tensor(batch, lambda values: values.to(self.device))
         query, document = (

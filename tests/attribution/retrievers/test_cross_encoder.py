@@ -207,7 +207,7 @@ def test_deletion_works(make: Make) -> None:
 
 
 def test_models_that_give_no_relevance_are_refused(make: Make) -> None:
-    with pytest.raises(UserError, match="3 labels"):
+    with pytest.raises(UserError, match="3 output labels"):
         make("bert-three")
 
 
