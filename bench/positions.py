@@ -27,8 +27,7 @@ from poslens.attribution.retrievers.base import Pooled, Retriever
 from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.cache.kinds.embeddings import EmbeddingStore, embed
-from poslens.cache.kinds.interventions import intervene_all
-from poslens.cache.kinds.position_ranks import RankedPair
+from poslens.cache.kinds.interventions import RankedPair, intervene_all
 from poslens.cache.storage.connections import release
 from poslens.cache.storage.store import ModelKey
 from poslens.studies.positions.run import run_positions

@@ -3,23 +3,32 @@
 A model's fingerprint covers the contents of its weight, tokenizer and configuration files and the
 settings it is used with (prompts, lengths, similarity, precision): a model that changes on disk
 under the same name counts as another model.
+
+Digests of large files are cached on disk, so that gigabytes of weights are not read at each start.
+A cached digest is valid for a file in the state (`file_state`) that it had when it was read. The
+cache is one JSON file; a file that is damaged or can't be read or written counts as empty.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from poslens.attribution.errors import UserError
 from poslens.attribution.paths import FileState, file_state, open_regular
 from poslens.attribution.retrievers.specs import ModelFiles, RetrieverSpec, data_folder
 from poslens.attribution.types import Method, TextPair
-from poslens.cache import digests
+from poslens.cache.exchange.atomic_file import replacing
 
 _digests: dict[FileState, str] = {}
 _lock = threading.Lock()
+_MAX_DIGESTS = 10_000
 _WORTH_KEEPING = 1 << 20
 """Minimum size in bytes of a file whose digest is cached on disk; hashing a smaller one is faster
 than a lookup."""
@@ -34,7 +43,7 @@ def file_digest(path: Path) -> str:
             return stored
     large = state[1] >= _WORTH_KEEPING
     place = data_folder() / "cache" / "digests.json"
-    digest = digests.find(place, state) if large else None
+    digest = find_digest(place, state) if large else None
     if digest is None:
         with open_regular(path) as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
@@ -43,10 +52,50 @@ def file_digest(path: Path) -> str:
         if file_state(path.absolute()) != state or time.time_ns() - state[3] <= 2_000_000_000:
             return digest
         if large:
-            digests.put(place, state, digest)
+            keep_digest(place, state, digest)
     with _lock:
         _digests[state] = digest
     return digest
+
+
+def find_digest(place: Path, state: FileState) -> str | None:
+    """The digest cached at `place`, or None if there is none or the file has changed since."""
+    entry = _read_digests(place).get(state[0])
+    return entry[4] if entry and tuple(entry[:4]) == state[1:] else None
+
+
+def keep_digest(place: Path, state: FileState, digest: str) -> None:
+    """Cache a digest at `place`. If two processes write at the same time, one digest is lost and
+    its model file is read again."""
+    with _lock, suppress(OSError, UserError):
+        entries = _read_digests(place)
+        entries.pop(state[0], None)
+        entries[state[0]] = [*state[1:], digest]
+        while len(entries) > _MAX_DIGESTS:
+            del entries[next(iter(entries))]
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(place) as stream:
+            stream.write(json.dumps(entries).encode())
+
+
+def _read_digests(place: Path) -> dict[str, list[Any]]:
+    try:
+        entries = json.loads(place.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(entries, dict):
+        return {}
+    return {path: entry for path, entry in entries.items() if _is_digest(entry)}
+
+
+def _is_digest(entry: object) -> bool:
+    return (
+        isinstance(entry, list)
+        and len(entry) == 5
+        and all(isinstance(number, int) for number in entry[:4])
+        and isinstance(entry[4], str)
+        and len(entry[4]) == 64
+    )
 
 
 def files_fingerprint(files: ModelFiles) -> str:

@@ -35,8 +35,7 @@ from poslens.attribution.interventions.relocation import (
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.retrievers.live import live_retriever
 from poslens.cache.kinds.audit import AuditStore
-from poslens.cache.kinds.interventions import causes
-from poslens.cache.kinds.position_ranks import RankedPair, position_ranks
+from poslens.cache.kinds.interventions import RankedPair, causes, position_ranks
 from poslens.cache.kinds.rankings import fingerprint
 from poslens.cache.storage.connections import release
 from poslens.cache.storage.store import ModelKey

@@ -1,11 +1,17 @@
-"""Stored results of chunk plans: one row per setting and document, so that a run can be resumed."""
+"""Stored results of chunk plans: one row per setting and document, so that a run can be resumed.
+Also stored vectors of late chunks, by text digest."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
 
 from poslens.attribution.datasets.corpus import Collection, Query
 from poslens.attribution.evaluation.chunk_plan import (
@@ -16,7 +22,7 @@ from poslens.attribution.evaluation.chunk_plan import (
 )
 from poslens.cache.kinds.rankings import fingerprint
 from poslens.cache.storage.results import Key, Results, itself
-from poslens.cache.storage.schema import Schema, register
+from poslens.cache.storage.schema import Packed, Schema, register
 from poslens.cache.storage.store import ModelKey
 
 DOCUMENT_CHUNKS = register(
@@ -85,3 +91,22 @@ class ChunkPlanStore:
             elif stored.failed:
                 left_out[str(setting)] = next(iter(stored.failed.values()))
         return results, left_out
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkVectors:
+    """Vectors [W, H] of a text's late chunks; `width` is H."""
+
+    width: int
+    vectors: Annotated[NDArray[np.float32], Packed()]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "vectors", self.vectors.reshape(-1, self.width))
+
+
+CHUNK_VECTORS = register(Schema(ChunkVectors, "late_chunks"))
+
+
+def late_chunks(root: Path) -> Results[str, ChunkVectors]:
+    """The vectors stored below a folder."""
+    return Results(root, CHUNK_VECTORS, key=lambda digest: Key("", digest, ""))

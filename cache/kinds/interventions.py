@@ -1,4 +1,4 @@
-"""Stored results of interventions on pairs."""
+"""Stored results of interventions on pairs, and ranks of documents whose evidence was relocated."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, cast
 import torch
 
 from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.position_effect import PositionRanks
 from poslens.attribution.interventions.ablation import Ablation, ablation
 from poslens.attribution.interventions.displacement import (
     Displacement,
@@ -220,3 +221,29 @@ def score_others(
         query = pooled.embed(pooled.encode_plain([pair.query], "query")).float()
         scores = pooled.similarities(query, vectors.to(query.device))[0]
     return as_array(scores.double().cpu().numpy(), (len(documents),), "a score")
+
+
+# -- ranks of moved documents ---------------------------------------------------------------------
+
+
+POSITION_RANKS = register(
+    Schema(PositionRanks, "position_ranks", given=lambda owner: {"pair_id": owner.item})
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RankedPair:
+    """A pair whose document is ranked among a corpus; `corpus` is the fingerprint of the corpus."""
+
+    pair: TextPair
+    corpus: str
+
+
+def position_ranks(root: Path) -> Results[RankedPair, PositionRanks]:
+    """The ranks stored below a folder."""
+    return Results(root, POSITION_RANKS, key=_ranks_key)
+
+
+def _ranks_key(item: RankedPair) -> Key:
+    key = cause_key(item.pair)
+    return key._replace(fingerprint=f"{key.fingerprint}:{item.corpus}")

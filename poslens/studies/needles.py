@@ -34,7 +34,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.text import script_without_sentences
 from poslens.attribution.types import Method, Provenance
 from poslens.cache.kinds.embeddings import recent_texts
-from poslens.cache.kinds.needles import CellItem, item_id, needle_cells
+from poslens.cache.kinds.study_items import CellItem, cell_id, needle_cells
 from poslens.compute.compute import Compute
 from poslens.compute.item_job import item_job
 from poslens.compute.provenance import ModelIdentity, of_model, resampling
@@ -357,7 +357,7 @@ class Needles(Study[Documents, Grid, NeedleSummary]):
         cells = {
             (cell_item.length, cell_item.depth): results[name]
             for cell_item in items
-            if (name := item_id(cell_item.length, cell_item.depth)) in results
+            if (name := cell_id(cell_item.length, cell_item.depth)) in results
         }
         return NeedleSummary(model, subject, NeedleGrid(subject.lengths, subject.depths, cells))
 

@@ -34,7 +34,7 @@ from poslens.attribution.retrievers.dense import FAMILY, DenseRetriever
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, Provenance, TextPair
-from poslens.cache.kinds.preferences import MeasuredMethod, item_id, preferences
+from poslens.cache.kinds.study_items import MeasuredMethod, method_id, preferences
 from poslens.cache.shipped.preferences import words
 from poslens.compute.compute import Compute
 from poslens.compute.item_job import item_job
@@ -341,7 +341,7 @@ def summary_of(
     stored = preferences(compute.root).select(model.key, METHOD, items).results
     if len(stored) < len(items):
         return None
-    measured = {item.condition: stored[item_id(item.method, item.condition)] for item in items}
+    measured = {item.condition: stored[method_id(item.method, item.condition)] for item in items}
     documents = [pair.document for pair in subject.corpus.pairs]
     return PreferenceSummary(
         preference(method, measured, documents), model, subject.corpus.pairs[0].dataset

@@ -23,10 +23,10 @@ from poslens.attribution.retrievers.load import load, plan
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.retrievers.specs import ModelFiles, RetrieverSpec
 from poslens.attribution.types import EvidenceSpan, TextPair
-from poslens.cache import digests
 from poslens.cache.keys import (
     file_digest,
     files_fingerprint,
+    find_digest,
     model_fingerprint,
     text_fingerprint,
     used_model,
@@ -285,7 +285,7 @@ def test_a_damaged_memory_of_digests_is_none(weights: Path, tmp_path: Path, cont
     place.write_text(content)
     restart()
     assert file_digest(weights) == digest
-    assert digests.find(place, file_state(weights)) == digest, "remembered again"
+    assert find_digest(place, file_state(weights)) == digest, "remembered again"
 
 
 def test_a_memory_that_cannot_be_written_is_none(weights: Path, tmp_path: Path) -> None:

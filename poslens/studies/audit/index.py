@@ -25,8 +25,8 @@ from poslens.attribution.retrievers.scoring import in_batches
 from poslens.attribution.types import Method, Side
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.keys import text_digest
+from poslens.cache.kinds.chunk_plan import ChunkVectors, late_chunks
 from poslens.cache.kinds.embeddings import EmbeddingStore, embedded
-from poslens.cache.kinds.late_chunks import ChunkVectors, late_chunks
 from poslens.cache.storage.store import ModelKey
 
 CPU_BLOCK, BLOCK = 16, 256

@@ -25,8 +25,12 @@ from poslens.attribution.retrievers.scoring import score_texts
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.keys import text_digest
 from poslens.cache.kinds.embeddings import EmbeddingStore, stored_vectors
-from poslens.cache.kinds.interventions import causes, intervene_all
-from poslens.cache.kinds.position_ranks import RankedPair, position_ranks
+from poslens.cache.kinds.interventions import (
+    RankedPair,
+    causes,
+    intervene_all,
+    position_ranks,
+)
 from poslens.cache.storage.store import ModelKey
 
 Scores = NDArray[np.float32]

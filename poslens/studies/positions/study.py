@@ -27,8 +27,7 @@ from poslens.attribution.interventions.relocation import (
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
 from poslens.cache.jobs.loop import Progress
-from poslens.cache.kinds.interventions import cause_key, causes
-from poslens.cache.kinds.position_ranks import position_ranks
+from poslens.cache.kinds.interventions import cause_key, causes, position_ranks
 from poslens.cache.kinds.rankings import fingerprint
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute

@@ -19,7 +19,7 @@ from poslens.attribution.evaluation.position_effect import (
 from poslens.attribution.interventions.relocation import Relocation
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
-from poslens.cache.kinds.position_ranks import RankedPair
+from poslens.cache.kinds.interventions import RankedPair
 from poslens.compute.provenance import ModelIdentity
 
 ALL, WHOLE = "all", "read whole"

@@ -12,7 +12,7 @@ from poslens.attribution.evaluation.why import Searched
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method
 from poslens.cache.jobs.loop import Progress
-from poslens.cache.kinds.why import explanations
+from poslens.cache.kinds.study_items import explanations
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
 from poslens.compute.runs import Job, Report, Run

@@ -17,7 +17,7 @@ from poslens.attribution.types import EvidenceSpan, Provenance
 from poslens.cache.jobs.items import compute_missing
 from poslens.cache.jobs.loop import Progress
 from poslens.cache.kinds.rankings import fingerprint
-from poslens.cache.kinds.why import WhyItem, explanations
+from poslens.cache.kinds.study_items import WhyItem, explanations
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
 from poslens.compute.item_job import stored_job

@@ -14,7 +14,7 @@ from poslens.attribution.evaluation.document_index import NOT_FOUND
 from poslens.attribution.evaluation.why_causes import Cause, Why, why_method
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method
-from poslens.cache.kinds.why import WhyItem
+from poslens.cache.kinds.study_items import WhyItem
 from poslens.compute.provenance import ModelIdentity
 
 CHANGES: Mapping[Cause, str] = {

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import poslens
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.needle import NeedleCell, NeedleGrid
-from poslens.cache.kinds.needles import CellItem, needle_cells
+from poslens.cache.kinds.study_items import CellItem, needle_cells
 from poslens.cache.storage.store import ModelKey
 from poslens.dashboard.__main__ import app
 from poslens.studies import needles as needle_study

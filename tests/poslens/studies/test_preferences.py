@@ -13,7 +13,7 @@ from poslens.attribution.evaluation import preferences as science
 from poslens.attribution.evaluation.preferences import CONDITIONS, METHOD, STRENGTHS
 from poslens.attribution.methods import make_method
 from poslens.attribution.retrievers.resolve import resolve
-from poslens.cache.kinds.preferences import preferences
+from poslens.cache.kinds.study_items import preferences
 from poslens.cache.shipped.preferences import certified, short_verdict, verdict
 from poslens.compute.compute import service
 from poslens.dashboard.__main__ import app

@@ -22,7 +22,7 @@ from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.types import EvidenceSpan, Side
 from poslens.cache.jobs.loop import RunOptions
-from poslens.cache.kinds.why import SCHEMA
+from poslens.cache.kinds.study_items import EXPLANATIONS
 from poslens.cache.storage.codec import pack_fields, unpack_fields
 from poslens.cache.storage.schema import Owner
 from poslens.cache.storage.store import ModelKey
@@ -305,6 +305,6 @@ def test_stored_explanations_are_read_back_as_they_were() -> None:
         2,
         3,
     )
-    packed = unpack_fields(pack_fields(SCHEMA.pack(one)))
+    packed = unpack_fields(pack_fields(EXPLANATIONS.pack(one)))
     assert packed is not None
-    assert SCHEMA.unpack(packed, Owner(ModelKey("m", "0" * 16), why_method(10), "d")) == one
+    assert EXPLANATIONS.unpack(packed, Owner(ModelKey("m", "0" * 16), why_method(10), "d")) == one
