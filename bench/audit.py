@@ -13,16 +13,18 @@ from other programs affects less than wall time.
 
 from __future__ import annotations
 
-import argparse
 import random
 import resource
 import tempfile
 import time
 from itertools import pairwise
 from pathlib import Path
+from typing import Annotated
 
 import torch
 
+from bench.options import run
+from bench.timing import timed
 from poslens.attribution import datasets
 from poslens.attribution.datasets.corpus import Collection, Document
 from poslens.attribution.evaluation.audit import TOP
@@ -65,26 +67,27 @@ def compare(width: int) -> float:
     n = WANTED // PER_DOCUMENT
     index = VectorIndex(torch.randn(n, width), Ranks(range(n), range(n)), lambda q, d: q @ d.T)
     queries = torch.randn(2 * PER_DOCUMENT, width)
-    started = time.perf_counter()
-    for number in range(COMPARED):
-        for _ in range(2):
-            index.ranks(queries, [number] * len(queries))
-    return (time.perf_counter() - started) / COMPARED
+
+    def ranks() -> None:
+        for number in range(COMPARED):
+            for _ in range(2):
+                index.ranks(queries, [number] * len(queries))
+
+    return timed(ranks).wall / COMPARED
 
 
-def main() -> None:
+def main(
+    sentences: int = 5_000,
+    model: str = "MiniLM",
+    threads: int = 2,
+    per_document: int = PER_DOCUMENT,
+    width: Annotated[int, {"help": "Percentage points."}] = 0,
+) -> None:
     """Print the time of each stage, and the estimate for 100,000 sentences."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sentences", type=int, default=5_000)
-    parser.add_argument("--model", default="MiniLM")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--per-document", type=int, default=PER_DOCUMENT)
-    parser.add_argument("--width", type=int, default=0, help="Percentage points.")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    collection = corpus(options.sentences, options.per_document)
-    precision = Precision("sentence", TOP, options.width / 100)
-    retriever = load(resolve(options.model))
+    torch.set_num_threads(threads)
+    collection = corpus(sentences, per_document)
+    precision = Precision("sentence", TOP, width / 100)
+    retriever = load(resolve(model))
     stages: list[tuple[str, float, float]] = []
 
     def mark(stage: str) -> None:
@@ -100,13 +103,13 @@ def main() -> None:
         done = run_audit(store, retriever, key, WHOLE, precision=precision, options=marked)
         mark("end")
         size = sum(path.stat().st_size for path in Path(root).rglob("*") if path.is_file())
-    n = options.sentences
+    n = sentences
     wall = cpu = 0.0
     for (stage, a, b), (_, c, d) in pairwise(stages):
         print(f"{stage}: {c - a:.1f} s, cpu {d - b:.1f} s")
         if stage != "Measuring where it truncates":  # does not depend on the corpus
             wall, cpu = wall + c - a, cpu + d - b
-    if options.width:
+    if width:
         print(f"{done.done:,} of {done.total:,} documents: {wall:.0f} s, cpu {cpu:.0f} s")
         return
     more = compare(384) * WANTED / PER_DOCUMENT
@@ -124,4 +127,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

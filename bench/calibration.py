@@ -9,33 +9,25 @@ of attention changes.
 
 from __future__ import annotations
 
-import argparse
-import statistics
 from collections.abc import Callable
 
 import torch
 
-from bench.saliency import pairs
-from bench.timing import interleaved, ratio
-from poslens.attribution.retrievers.dense import DenseRetriever
-from poslens.attribution.retrievers.load import load
-from poslens.attribution.retrievers.resolve import resolve
+from bench.contenders import pairs
+from bench.encoders import dense, setting
+from bench.options import run
+from bench.timing import interleaved, time_line
 
 MODELS = ("MiniLM", "MiniLM@calibrated", "MiniLM@calibrated(layers=6)", "MiniLM@cls@calibrated")
 TOKENS = 512
 
 
-def main() -> None:
+def main(rounds: int = 5, batch: int = 8) -> None:
     """Print seconds and ratios."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--batch", type=int, default=8)
-    options = parser.parse_args()
-    texts = [pair.document for pair in pairs(options.batch, TOKENS)]
+    texts = [pair.document for pair in pairs(batch, TOKENS)]
 
     def encoding(name: str) -> Callable[[], None]:
-        retriever = load(resolve(name), device="cpu")
-        assert isinstance(retriever, DenseRetriever)
+        retriever = dense(name)
         encoded = retriever.encode_plain(texts, "document")
 
         def encode() -> None:
@@ -44,17 +36,11 @@ def main() -> None:
 
         return encode
 
-    seconds = interleaved({name: encoding(name) for name in MODELS}, options.rounds)
-    print(
-        f"{TOKENS} tokens, batch {options.batch}, {torch.get_num_threads()} threads, "
-        f"median of {options.rounds}"
-    )
+    seconds = interleaved({name: encoding(name) for name in MODELS}, rounds)
+    print(setting(TOKENS, batch, rounds))
     for name, values in seconds.items():
-        print(
-            f"  {name:28} {1000 * statistics.median(values):8.1f} ms  "
-            f"{ratio(values, seconds[MODELS[0]]):5.2f}x plain"
-        )
+        print(time_line(name, values, seconds[MODELS[0]], "plain"))
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -2,22 +2,20 @@
 
     python -m bench.commands [--rounds 3] [--before FOLDER]
 
-With `--before`, runs alternate between that checkout and this one.
+With `--before`, runs alternate between this checkout and that one.
 """
 
 from __future__ import annotations
 
-import argparse
-import os
 import resource
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
 
-HERE = Path(__file__).parents[1]
+from bench.options import run
+from bench.processes import checkouts, output_of
+from bench.timing import timed
+
 TEXTS = ("--query", "when does the tide turn", "--document", "The tide turns every six hours.")
 COMMANDS = {
     "--help": ("--help",),
@@ -34,31 +32,20 @@ COMMANDS = {
 def measure(checkout: Path, command: tuple[str, ...]) -> tuple[float, float]:
     """Wall-clock and CPU seconds of one run."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    started = time.perf_counter()
     with tempfile.TemporaryDirectory() as home:
-        subprocess.run(
-            [sys.executable, "-m", "dashboard", *command],
-            cwd=checkout,
-            env={**os.environ, "POSLENS_HOME": home},
-            check=True,
-            capture_output=True,
-        )
-    wall = time.perf_counter() - started
+        arguments = ("-m", "dashboard", *command)
+        wall = timed(lambda: output_of(*arguments, checkout=checkout, home=Path(home))).wall
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def main() -> None:
+def main(rounds: int = 3, before: Path | None = None) -> None:
     """Print a table of medians."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--before", type=Path)
-    given = parser.parse_args()
-    checkouts = {"before": given.before, "now": HERE} if given.before else {"now": HERE}
+    compared = checkouts(before)
     for name, command in COMMANDS.items():
-        runs: dict[str, list[tuple[float, float]]] = {which: [] for which in checkouts}
-        for _ in range(given.rounds):
-            for which, checkout in checkouts.items():
+        runs: dict[str, list[tuple[float, float]]] = {which: [] for which in compared}
+        for _ in range(rounds):
+            for which, checkout in compared.items():
                 runs[which].append(measure(checkout, command))
         for which, measured in runs.items():
             wall, cpu = (statistics.median(column) for column in zip(*measured, strict=True))
@@ -66,4 +53,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -8,15 +8,15 @@ number of documents with a judgment; `more` is the growth of the resident set af
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
+
+from bench.options import run
+from bench.processes import apart, memory
+from bench.timing import timed
 
 TEXT = "the harbour light turns slowly above grey water while boats return with the tide"
 
@@ -43,42 +43,28 @@ def measure(folder: str) -> dict[str, float]:
     """Seconds and bytes of reading the corpus once in this process."""
     from poslens.attribution import datasets
 
-    def resident(field: str) -> int:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return next(1024 * int(line.split()[1]) for line in lines if line.startswith(field))
+    def read() -> None:
+        (name,) = datasets.register("corpus", folder)
+        assert datasets.read(name).pairs[0].document
 
-    before = resident("VmRSS")
-    started = time.perf_counter()
-    (name,) = datasets.register("corpus", folder)
-    assert datasets.read(name).pairs[0].document
-    return {"seconds": time.perf_counter() - started, "bytes": resident("VmHWM") - before}
+    before = memory("VmRSS")
+    seconds = timed(read).wall
+    return {"seconds": seconds, "bytes": memory("VmHWM") - before}
 
 
-def main() -> None:
+def main(documents: int = 50_000, rounds: int = 5) -> None:
     """Print medians."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--documents", type=int, default=50_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--measure", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.measure:
-        print(json.dumps(measure(options.measure)))
-        return
     with tempfile.TemporaryDirectory() as root:
-        for judged in (1_000, options.documents):
+        for judged in (1_000, documents):
             folder = Path(root) / str(judged)
-            write(folder, options.documents, judged)
-            command = [sys.executable, "-m", "bench.corpus", "--measure", str(folder)]
-            results = [
-                json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
-                for _ in range(options.rounds)
-            ]
+            write(folder, documents, judged)
+            results = [apart(measure, str(folder)) for _ in range(rounds)]
             seconds, peak = (statistics.median(r[k] for r in results) for k in ("seconds", "bytes"))
             print(
-                f"{options.documents:,} documents, {judged:6,} judged: {seconds:.2f} s, "
+                f"{documents:,} documents, {judged:6,} judged: {seconds:.2f} s, "
                 f"{peak / 2**20:.0f} MiB more"
             )
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

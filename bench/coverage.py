@@ -15,7 +15,6 @@ permutes the queries of one document in the same bin together, and in one that p
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bench.options import run
 from poslens.attribution import datasets
 from poslens.attribution.curves.bootstrap import (
     SEED,
@@ -105,14 +105,9 @@ def first_column(means: Values) -> Values:
     return means[:, 0]
 
 
-def index(means: Values) -> Values:
-    """Primacy-recency index of mean magnitudes."""
-    return primacy_recency_index(means)
-
-
 def index_difference(means: Values) -> Values:
     """The index of the first 100 columns minus that of the others."""
-    return index(means[:, :N_BINS]) - index(means[:, N_BINS:])
+    return primacy_recency_index(means[:, :N_BINS]) - primacy_recency_index(means[:, N_BINS:])
 
 
 def psi_change(means: Values) -> Values:
@@ -153,7 +148,7 @@ def populations(compute: Compute) -> Iterator[Population]:
         curves = compute.store.curves(key, method, list(data.pairs))
         of_pairs = numbered([document[pair_id] for pair_id in curves.pair_ids])
         magnitudes[name] = np.asarray(curves.magnitudes, np.float64)
-        yield Population(f"index, {name}", magnitudes[name], of_pairs, index)
+        yield Population(f"index, {name}", magnitudes[name], of_pairs, primacy_recency_index)
     both = np.concatenate([magnitudes["MiniLM"], magnitudes["MiniLM-primacy"]], axis=1)
     yield Population("index, difference of two models", both, of_pairs, index_difference)
     coarse = [
@@ -216,11 +211,8 @@ def false_alarms(make: Callable[[np.random.Generator], Null], rounds: int) -> tu
     return each, blocks
 
 
-def main() -> None:
+def main(rounds: int = 1000) -> None:
     """Print both tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=1000)
-    rounds = parser.parse_args().rounds
     os.environ["POSLENS_SHIPPED"] = "yes"
     print(f"Coverage of 95% intervals, {rounds:,} rounds: percentile / PosLens\n")
     print("| documents | " + " | ".join(map(str, SIZES)) + " |")
@@ -239,4 +231,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

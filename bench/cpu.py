@@ -9,7 +9,6 @@ the largest difference from the default divided by the largest number.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -19,12 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from bench.gpu_speed import contenders
-from bench.random_encoder import SIZES
+from bench.contenders import contenders
+from bench.encoders import SIZES, attention, dense
+from bench.options import run
 from bench.timing import interleaved, ratio
-from poslens.attribution.retrievers.dense import DenseRetriever
-from poslens.attribution.retrievers.load import load
-from poslens.attribution.retrievers.resolve import resolve
 
 SIDE = 2048
 """Number of rows and columns of the matrices whose product is timed."""
@@ -54,7 +51,7 @@ def no_denormals() -> Iterator[None]:
 
 
 @contextmanager
-def threads(n: int) -> Iterator[None]:
+def with_threads(n: int) -> Iterator[None]:
     """Use `n` threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(n)
@@ -64,26 +61,11 @@ def threads(n: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@contextmanager
-def eager(retriever: DenseRetriever) -> Iterator[None]:
-    """Use the attention of transformers instead of PyTorch's."""
-    backbone = retriever.backbone
-    before = backbone.config._attn_implementation
-    backbone.set_attn_implementation("eager")
-    try:
-        yield
-    finally:
-        backbone.set_attn_implementation(before)
-
-
 def settings(tokens: int, n_threads: int) -> dict[str, tuple[Callable[[int], object], Setting]]:
     """The settings by name: a function of the number of documents, and the context it runs in."""
-    float32, bfloat16 = (
-        load(resolve("MiniLM"), "cpu", literal) for literal in ("float32", "bfloat16")
-    )
-    assert isinstance(float32, DenseRetriever) and isinstance(bfloat16, DenseRetriever)
-    own = contenders(float32, SIZES[0], tokens, compiled=True)
-    short = contenders(bfloat16, SIZES[0], tokens, compiled=True)
+    float32 = dense("MiniLM", precision="float32")
+    own = contenders(float32, tokens, compiled=True)
+    short = contenders(dense("MiniLM", precision="bfloat16"), tokens, compiled=True)
     gradient = own["gradient"]
     return {
         DEFAULT: (gradient, nullcontext),
@@ -93,11 +75,11 @@ def settings(tokens: int, n_threads: int) -> dict[str, tuple[Callable[[int], obj
         "bfloat16 weights, torch.compile": (short["compiled"], nullcontext),
         "autocast to bfloat16": (gradient, partial(torch.autocast, "cpu", torch.bfloat16)),
         "products in bfloat16": (gradient, short_products),
-        "eager attention": (gradient, partial(eager, float32)),
+        "eager attention": (gradient, partial(attention, float32, "eager")),
         "attention by its formula": (gradient, partial(sdpa_kernel, SDPBackend.MATH)),
         "no denormals": (gradient, no_denormals),
         **{
-            f"{n} threads": (gradient, partial(threads, n))
+            f"{n} threads": (gradient, partial(with_threads, n))
             for n in range(1, 2 * n_threads + 1)
             if n != n_threads
         },
@@ -118,26 +100,24 @@ def moved(values: Tensor, reference: Tensor) -> float:
     return float((values - reference).abs().max() / reference.abs().max())
 
 
-def main() -> None:
+def main(
+    rounds: int = 7, tokens: int = 512, batch: int = 2, threads: int = torch.get_num_threads()
+) -> None:
     """Print the limits and a table of settings."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--tokens", type=int, default=512)
-    parser.add_argument("--batch", type=int, default=2)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    torch.set_num_threads(threads)
     timed: dict[str, Callable[[], object]] = {}
     for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
         matrix = torch.randn(SIDE, SIDE).to(dtype)
         timed[f"product in {name}"] = partial(torch.matmul, matrix, matrix)
     distance: dict[str, float] = {}
     reference: Tensor | None = None
-    for name, (run, setting) in settings(options.tokens, options.threads).items():
+    for name, (contender, setting) in settings(tokens, threads).items():
 
-        def within(run: Callable[[int], object] = run, setting: Setting = setting) -> object:
+        def within(
+            contender: Callable[[int], object] = contender, setting: Setting = setting
+        ) -> object:
             with setting():
-                return run(options.batch)
+                return contender(batch)
 
         try:
             array = numbers(within())
@@ -147,12 +127,12 @@ def main() -> None:
         reference = array if reference is None else reference
         distance[name] = moved(array, reference)
         timed[name] = within
-    seconds = interleaved(timed, options.rounds)
+    seconds = interleaved(timed, rounds)
     print(
-        f"{options.tokens} tokens, {options.batch} documents, {options.threads} threads, "
-        f"{torch.backends.cpu.get_cpu_capability()}, median of {options.rounds}"
+        f"{tokens} tokens, {batch} documents, {threads} threads, "
+        f"{torch.backends.cpu.get_cpu_capability()}, median of {rounds}"
     )
-    work = SIZES[0].gradient(options.tokens) * options.batch
+    work = SIZES[0].gradient(tokens) * batch
     for name, values in seconds.items():
         median = statistics.median(values)
         if name in distance:
@@ -167,4 +147,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -12,12 +12,8 @@ process of a checkout writes the index of the data set and the mean curve, so ru
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
@@ -27,12 +23,13 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.options import run
+from bench.processes import checkouts, output_of
 from bench.store import METHOD, result
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.types import Attribution, TextPair
 from poslens.compute.compute import Compute
 
-HERE = Path(__file__).parents[1]
 BATCH = 4096
 TEMPLATES = 256
 DIGITS = 7
@@ -130,41 +127,28 @@ def fill(home: Path, n: int) -> Path:
 def measured(home: Path, data: Path, checkout: Path) -> dict[str, tuple[float, float]]:
     """Wall-clock and CPU seconds of each step of a new process, and its peak memory before the data
     set was opened and at the end."""
-    command = [sys.executable, "-c", PROCESS, str(home), str(data)]
-    done = subprocess.run(
-        command,
-        cwd=checkout,
-        env={**os.environ, "POSLENS_HOME": str(home)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    answer = json.loads(done.stdout.splitlines()[-1])
+    printed = output_of("-c", PROCESS, str(home), str(data), checkout=checkout, home=home)
+    answer = json.loads(printed.splitlines()[-1])
     memory = answer["imports"] / 1024, answer["memory"] / 1024
     return {**answer["rows"], "memory before/after, MiB": memory}
 
 
-def main() -> None:
+def main(
+    pairs: int = 42_000, rounds: int = 5, home: Path | None = None, against: Path | None = None
+) -> None:
     """Print the median of each step over the rounds."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=42_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--home", type=Path)
-    parser.add_argument("--against", type=Path)
-    given = parser.parse_args()
-    checkouts = {"here": HERE} | ({"there": given.against} if given.against else {})
+    taken: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as own:
-        home = (given.home or Path(own)).absolute()
-        data = fill(home, given.pairs)
-        rounds: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
-        for _ in range(given.rounds):
-            for name, checkout in checkouts.items():
-                for step, took in measured(home, data, checkout).items():
-                    rounds[step, name].append(took)
-    for (step, name), times in rounds.items():
+        folder = (home or Path(own)).absolute()
+        data = fill(folder, pairs)
+        for _ in range(rounds):
+            for name, checkout in checkouts(against).items():
+                for step, took in measured(folder, data, checkout).items():
+                    taken[step, name].append(took)
+    for (step, name), times in taken.items():
         clock, processor = (statistics.median(column) for column in zip(*times, strict=True))
         print(f"{step:26}{name:6} clock {clock:9.3f}  processor {processor:9.3f}  n={len(times)}")
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -15,18 +15,21 @@ swapped, which reports the opposite in the same words. 0.5 is chance.
 
 from __future__ import annotations
 
-import argparse
 import re
 import resource
-import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from pydoc_data import topics
+from typing import Annotated
 
 import numpy as np
 import torch
 
+from bench.encoders import dense
+from bench.options import run
+from bench.timing import timed
 from poslens import PositionEvaluator
 from poslens.attribution import datasets
 from poslens.attribution.curves.bootstrap import Estimate, estimate
@@ -34,8 +37,6 @@ from poslens.attribution.debiasing.corpus import TrainingCorpus, training_corpus
 from poslens.attribution.debiasing.recipe import TrainingRecipe
 from poslens.attribution.debiasing.training import Training
 from poslens.attribution.retrievers.dense import DenseRetriever
-from poslens.attribution.retrievers.load import load
-from poslens.attribution.retrievers.resolve import resolve
 from tools.planted.text import sentences
 
 SAMPLE, PLANTED, REFERENCE = "sample", "planted", "python"
@@ -89,41 +90,34 @@ def order_share(retriever: DenseRetriever) -> Estimate | None:
     return estimate(np.array(wins))
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(
+    model: tuple[str, ...] = ("MiniLM-primacy", "MiniLM"),
+    corpus: tuple[str, ...] = (SAMPLE, PLANTED),
+    seed: tuple[int, ...] = (7,),
+    steps: tuple[int, ...] = (TrainingRecipe().steps,),
+    whole: Annotated[bool, {"help": "no early end: the dose is the steps"}] = False,
+) -> None:
     """Train each combination and print a Markdown table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--model", nargs="+", default=["MiniLM-primacy", "MiniLM"])
-    parser.add_argument("--corpus", nargs="+", default=["sample", PLANTED])
-    parser.add_argument("--seed", nargs="+", type=int, default=[7])
-    parser.add_argument("--steps", nargs="+", type=int, default=[TrainingRecipe().steps])
-    parser.add_argument("--whole", action="store_true", help="no early end: the dose is the steps")
-    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     evaluator = PositionEvaluator(pairs=30, write_csv=False)
     columns = ("model", "corpus", "seed", "steps", "minutes", "peak MB", *MEASURES, "order")
     print(f"| {' | '.join(columns)} | position effect by step |")
     print("|---" * (len(columns) + 1) + "|")
     plain: dict[str, tuple[dict[str, float], Estimate | None]] = {}
-    for name, corpus, seed, steps in product(
-        options.model, options.corpus, options.seed, options.steps
-    ):
-        retriever = load(resolve(name), "cpu", "float32")
-        assert isinstance(retriever, DenseRetriever)
-        recipe = TrainingRecipe(seed=seed, steps=steps)
-        if options.whole:
-            recipe = TrainingRecipe(seed=seed, steps=steps, tolerance=-1e9, margin=-1.0)
-        training = Training(retriever, corpus_of(corpus), recipe)
-        started = time.perf_counter()
-        trained = training.run()
-        minutes = (time.perf_counter() - started) / 60
+    for name, dataset, number, dose in product(model, corpus, seed, steps):
+        retriever = dense(name, precision="float32")
+        recipe = TrainingRecipe(seed=number, steps=dose)
+        if whole:
+            recipe = replace(recipe, tolerance=-1e9, margin=-1.0)
+        training = Training(retriever, corpus_of(dataset), recipe)
+        trained, seconds, _ = timed(training.run)
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         training.adapter.merge()
         if name not in plain:
-            untrained = load(resolve(name), "cpu", "float32")
-            assert isinstance(untrained, DenseRetriever)
+            untrained = dense(name, precision="float32")
             plain[name] = evaluator(untrained.model), order_share(untrained)
         before, order_before = plain[name]
-        judged = corpus != SAMPLE
+        judged = dataset != SAMPLE
         after = evaluator(retriever.model) if judged else {}
         changes = [
             f"{_of(before, measure)} → {_of(after, measure)}" if judged else ""
@@ -134,10 +128,10 @@ def main(arguments: list[str] | None = None) -> None:
         )
         cells = (
             name,
-            corpus,
-            str(seed),
+            dataset,
+            str(number),
             str(trained.steps),
-            f"{minutes:.1f}",
+            f"{seconds / 60:.1f}",
             f"{memory:.0f}",
             *changes,
             f"{_text(order_before)} → {_text(order_share(retriever))}",
@@ -157,4 +151,4 @@ def _text(share: Estimate | None) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -18,7 +18,7 @@ Each in a separate process, with peak memory:
   shares must agree with ours. It is optimized as far as its T x T x H vectors allow: no gradients,
   feed-forward layers and norms a few rows at a time;
 - `shares`, `matrix` at 2,048 tokens and more, with a query of 16, on a random BERT of MiniLM's size
-  with that many positions.
+  with as many positions as that needs.
 
 Peak memory is the growth of the process's resident set during the computation, after one run on a
 short text has loaded every kernel: VmHWM, reset through /proc/self/clear_refs, minus VmRSS at the
@@ -27,31 +27,26 @@ start. This requires Linux.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
-from bench.saliency import pairs
-from bench.timing import interleaved, ratio
+from bench.contenders import pairs
+from bench.encoders import SIZES, build, dense, setting
+from bench.options import run
+from bench.processes import apart
+from bench.processes import memory as memory_of
+from bench.timing import interleaved, time_line, timed
 from poslens.attribution.methods import decomposition, make_method
 from poslens.attribution.methods.matrix import share_matrices
 from poslens.attribution.methods.propagation import propagate
 from poslens.attribution.retrievers.base import Encoded
 from poslens.attribution.retrievers.dense import DenseRetriever
-from poslens.attribution.retrievers.load import load
-from poslens.attribution.retrievers.resolve import resolve
-from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
 from tests.support.linear_shares import shares
 
@@ -70,29 +65,6 @@ def literal_shares(retriever: DenseRetriever, encoded: Encoded, other: Tensor) -
 
 
 # -- one measurement in a separate process ---------------------------------------------------------
-
-
-def random_bert(positions: int) -> DenseRetriever:
-    """A BERT of MiniLM's size and tokenizer with random weights and more positions."""
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-    from transformers import AutoModel
-
-    minilm = load(resolve("MiniLM"), device="cpu")
-    assert isinstance(minilm, DenseRetriever)
-    config: Any = minilm.backbone.config
-    config.max_position_embeddings = positions
-    torch.manual_seed(7)
-    with tempfile.TemporaryDirectory() as folder:
-        AutoModel.from_config(config).save_pretrained(folder)
-        tokenizer: Any = minilm.model.tokenizer
-        tokenizer.model_max_length = positions
-        tokenizer.save_pretrained(folder)
-        modules = [Transformer(folder), Pooling(config.hidden_size, "mean")]
-        model = SentenceTransformer(modules=modules, device="cpu", similarity_fn_name="cosine")
-    model.max_seq_length = positions
-    spec = RetrieverSpec("random-bert", "Random BERT", "dense", "folder:none")
-    return DenseRetriever(model, spec, "float32")
 
 
 def work(retriever: DenseRetriever, what: str, pair: TextPair) -> Callable[[], Any]:
@@ -118,52 +90,23 @@ def forward(retriever: DenseRetriever, pair: TextPair) -> Tensor:
         return retriever.similarity(retriever.embed(queries), retriever.embed(documents))
 
 
-def measure(what: str, tokens: int) -> dict[str, float]:
+def measure(what: str, tokens: int, threads: int) -> dict[str, float]:
     """Seconds and peak bytes of one run in this process, and for `literal` the largest difference
     from our shares."""
+    torch.set_num_threads(threads)
     long = tokens > MINILM_POSITIONS
-    retriever = random_bert(tokens) if long else load(resolve("MiniLM"), device="cpu")
-    assert isinstance(retriever, DenseRetriever)
+    retriever = build(SIZES[0], "cpu", "float32") if long else dense("MiniLM")
     work(retriever, what, pairs(1, 16)[0])()
     (pair,) = pairs(1, tokens, LONG_QUERY if long else 12)
-    run = work(retriever, what, pair)
+    compute = work(retriever, what, pair)
     Path("/proc/self/clear_refs").write_text("5")
-    before = _status("VmRSS")
-    started = time.perf_counter()
-    result = run()
-    seconds = time.perf_counter() - started
-    peak = _status("VmHWM") - before
+    before = memory_of("VmRSS")
+    result, seconds, _ = timed(compute)
+    peak = memory_of("VmHWM") - before
     error = 0.0
     if what == "literal":
         error = float((result - work(retriever, "shares", pair)()).abs().max())
     return {"seconds": seconds, "peak": peak, "error": error}
-
-
-def _status(field: str) -> int:
-    """The bytes in a line of /proc/self/status."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{field}:"):
-            return 1024 * int(line.split()[1])
-    raise ValueError(field)
-
-
-def apart(what: str, tokens: int) -> dict[str, float]:
-    """`measure` in a separate process."""
-    command = [
-        sys.executable,
-        "-m",
-        "bench.decomposition",
-        "--measure",
-        what,
-        str(tokens),
-        "--threads",
-        str(torch.get_num_threads()),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"{what} at {tokens} tokens: {done.stderr.strip().splitlines()[-1:]}")
-    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return figures
 
 
 # -- the whole -------------------------------------------------------------------------------------
@@ -174,33 +117,30 @@ def timings(retriever: DenseRetriever, tokens: int, rounds: int, batch: int) -> 
     many = pairs(batch, tokens)
     pair = many[0]
     assert len(retriever.encode_texts([pair.document], "document").texts[0].tokens) == tokens
+    together = f"attribute x{batch}"
     seconds = interleaved(
         {
             "forward": partial(forward, retriever, pair),
             "document shares": work(retriever, "shares", pair),
             "attribute": partial(decomposition.attribute, retriever, METHOD, [pair]),
             "matrix": work(retriever, "matrix", pair),
-            "batch": partial(decomposition.attribute, retriever, METHOD, many),
+            together: partial(decomposition.attribute, retriever, METHOD, many),
         },
         rounds,
     )
-    print(f"{tokens} tokens, {torch.get_num_threads()} threads, median of {rounds}")
+    print(setting(tokens, batch, rounds))
     for name, values in seconds.items():
-        n = batch if name == "batch" else 1
-        label = f"attribute x{batch}" if name == "batch" else name
-        median = statistics.median(values)
-        print(
-            f"  {label:18} {1000 * median:9.1f} ms  {n / median:7.2f} pairs/s  "
-            f"{ratio(values, seconds['forward']) / n:6.2f}x forward a pair"
-        )
+        n = batch if name == together else 1
+        line = time_line(name, values, seconds["forward"], "forward a pair", n)
+        print(line, f"{n / statistics.median(values):7.2f} pairs/s")
 
 
-def memory(lengths: list[int], longer: list[int]) -> None:
+def memory(lengths: tuple[int, ...], longer: tuple[int, ...]) -> None:
     """Print seconds and peak memory of each computation, each in a separate process."""
     print("each in its own process: seconds, growth of the resident set")
 
     def line(what: str, tokens: int) -> dict[str, float]:
-        figures = apart(what, tokens)
+        figures = apart(measure, what, tokens, torch.get_num_threads())
         print(
             f"  {tokens:5} tokens  {what:8} {figures['seconds']:9.3f} s "
             f"{figures['peak'] / 2**20:9.1f} MiB",
@@ -222,27 +162,24 @@ def memory(lengths: list[int], longer: list[int]) -> None:
             line(what, tokens)
 
 
-def main() -> None:
+Tokens = Annotated[tuple[int, ...], {"metavar": "TOKENS"}]
+
+
+def main(
+    rounds: Annotated[int, {"help": "0 measures no batches"}] = 7,
+    batch: int = 8,
+    literal: Tokens = (256, 512),
+    long: Tokens = (2048, 8192),
+    threads: int | None = None,
+) -> None:
     """Print seconds, memory and ratios."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=7, help="0 measures no batches")
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--literal", type=int, nargs="*", default=[256, 512], metavar="TOKENS")
-    parser.add_argument("--long", type=int, nargs="*", default=[2048, 8192], metavar="TOKENS")
-    parser.add_argument("--threads", type=int)
-    parser.add_argument("--measure", nargs=2, metavar=("WHAT", "TOKENS"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    if options.measure:
-        print(json.dumps(measure(options.measure[0], int(options.measure[1]))))
-        return
-    retriever = load(resolve("MiniLM"), device="cpu")
-    assert isinstance(retriever, DenseRetriever)
-    for tokens in (256, 512) if options.rounds else ():
-        timings(retriever, tokens, options.rounds, options.batch)
-    memory(options.literal, options.long)
+    if threads:
+        torch.set_num_threads(threads)
+    retriever = dense("MiniLM")
+    for tokens in (256, 512) if rounds else ():
+        timings(retriever, tokens, rounds, batch)
+    memory(literal, long)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

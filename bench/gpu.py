@@ -16,7 +16,6 @@ differs from the CPU's.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -26,11 +25,13 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from transformers.utils import logging
 
+from bench.contenders import pairs
+from bench.encoders import SIZES, build
 from bench.gpu_proof import (
     Case,
     Halved,
@@ -42,8 +43,7 @@ from bench.gpu_proof import (
     spread,
 )
 from bench.gpu_speed import Speed, measure, release
-from bench.random_encoder import SIZES, build
-from bench.saliency import pairs
+from bench.options import run
 from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.types import TextPair
@@ -55,6 +55,7 @@ SPEEDS = {"MiniLM-sized": ("float32", "bfloat16"), "0.6B": ("float32", "bfloat16
 """Precisions in which models of each size are measured; bfloat16 for sizes that are missing."""
 
 PARTS = ("proof", "kernels", "memory", "spread", "speed")
+SIZE_NAMES = tuple(size.name for size in SIZES)
 
 DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -205,16 +206,14 @@ def write(report: Report, path: Path) -> None:
     path.write_text(json.dumps(entries, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def main() -> None:
+def main(
+    parts: Annotated[tuple[str, ...], {"choices": PARTS}] = PARTS,
+    sizes: Annotated[tuple[str, ...], {"choices": SIZE_NAMES}] = SIZE_NAMES,
+    lengths: tuple[int, ...] = LENGTHS,
+    rounds: int = 5,
+    out: Path = Path("gpu.json"),
+) -> None:
     """Run the parts and print their results."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    sizes = [size.name for size in SIZES]
-    parser.add_argument("--sizes", nargs="+", choices=sizes, default=sizes)
-    parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=Path("gpu.json"))
-    options = parser.parse_args()
     if reason := why_not():
         print(reason)
         return
@@ -224,11 +223,11 @@ def main() -> None:
     report = Report(provenance(device))
     print(json.dumps(report.provenance, indent=1))
     with tempfile.TemporaryDirectory() as folder:
-        if "proof" in options.parts:
+        if "proof" in parts:
             report.cases += prove(Path(folder, "proof"), device, PRECISIONS)
-        if "kernels" in options.parts:
+        if "kernels" in parts:
             report.cases += kernels(Path(folder, "kernels"), device, PRECISIONS)
-    if "spread" in options.parts:
+    if "spread" in parts:
         if torch.cuda.device_count() > 1:
             cases, where = spread(resolve("MiniLM"), "auto")
             report.cases += cases
@@ -236,18 +235,18 @@ def main() -> None:
         else:
             report.notes.append("There is one GPU, so that no model was spread.")
     print("\n".join(case_lines(report.cases)))
-    if "memory" in options.parts:
+    if "memory" in parts:
         report.halved = run_memory(device)
         print(report.halved)
     for note in report.notes:
         print(note)
-    write(report, options.out)  # so that these results exist even if the rest fails
-    if "speed" in options.parts:
-        run_speed(report, device, options.sizes, options.lengths, options.rounds, print)
-    write(report, options.out)
-    print(f"{report.failed} of {len(report.cases)} cases are not as on the CPU; see {options.out}.")
+    write(report, out)  # so that these results exist even if the rest fails
+    if "speed" in parts:
+        run_speed(report, device, sizes, lengths, rounds, print)
+    write(report, out)
+    print(f"{report.failed} of {len(report.cases)} cases are not as on the CPU; see {out}.")
     sys.exit(1 if report.failed else 0)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

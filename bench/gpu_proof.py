@@ -20,6 +20,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers.utils.import_utils import is_flash_attn_2_available
 
+from bench.encoders import attention
 from poslens.attribution.batching import Halving
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import METHODS, make_method
@@ -98,7 +99,7 @@ def prove(
 ) -> Iterator[Case]:
     """A case for every method on every architecture, or on those of `names`; models are built in
     the folder `root`."""
-    for spec in named(root, names):
+    for _, spec in models(root, names):
         yield from _cases(spec, precisions, device, partial(load, spec, device))
 
 
@@ -130,11 +131,6 @@ def _wide(spec: RetrieverSpec) -> Any:
     if hasattr(retriever, "model"):
         retriever.model.double()
     return retriever
-
-
-def named(root: Path, names: Collection[str] | None) -> Iterator[RetrieverSpec]:
-    """The architectures with these names, or all, built in the folder `root`."""
-    return (spec for _, spec in models(root, names))
 
 
 def methods_of(spec: RetrieverSpec) -> list[Method]:
@@ -250,18 +246,18 @@ def kernels(
 ) -> Iterator[Case]:
     """Cases for saliency and decomposition with each attention kernel alone, on pairs of equal
     length, which need no mask, and on padded ones."""
-    for spec in named(root, names):
+    for _, spec in models(root, names):
         methods = [make_method("saliency"), make_method("decomposition")]
         batches = {"one length": [PAIRS[0]] * 2, "padded": list(PAIRS)}
         reference = load(spec, "cpu", "float32")
         expected = {how: results(reference, methods, batch) for how, batch in batches.items()}
         for precision in precisions:
-            retriever: Any = load(spec, device, precision)
+            retriever = load(spec, device, precision)
             contexts: dict[str, Context] = {
-                name: _only(backend) for name, backend in KERNELS.items()
+                name: partial(sdpa_kernel, backend) for name, backend in KERNELS.items()
             }
             if is_flash_attn_2_available() and precision != "float32":
-                contexts[FLASH2] = lambda model=retriever: _flash2(model)  # type: ignore[misc]
+                contexts[FLASH2] = partial(attention, retriever, FLASH2)
             for name, context in contexts.items():
                 for how, batch in batches.items():
                     with context():
@@ -279,21 +275,6 @@ def _is_missing(kernel: str, method: Method, text: str) -> bool:
     # packages with a sentence.
     foreign = kernel == FLASH2 and method.name == "decomposition" and not text.startswith("!")
     return foreign or "No available kernel" in text or "No viable backend" in text
-
-
-def _only(backend: SDPBackend) -> Context:
-    return lambda: sdpa_kernel(backend)
-
-
-@contextmanager
-def _flash2(retriever: Any) -> Iterator[None]:
-    backbone = retriever.backbone
-    before = backbone.config._attn_implementation
-    backbone.set_attn_implementation(FLASH2)
-    try:
-        yield
-    finally:
-        backbone.set_attn_implementation(before)
 
 
 # -- batches that do not fit --------------------------------------------------------------------

@@ -7,19 +7,14 @@ import gc
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import torch
-from torch import Tensor
 
-from bench.random_encoder import Size, build
-from bench.saliency import pairs, pooled, published_loop
+from bench.contenders import LOOP, SALIENCY, contenders
+from bench.encoders import Size, build
 from bench.timing import interleaved, ratio
 from poslens.attribution.batching import batch_tokens, out_of_memory
-from poslens.attribution.methods import METHODS, make_method
-from poslens.attribution.methods.gradients import explain_side, read_once
-from poslens.attribution.methods.passes import Read, one_round
-from poslens.attribution.methods.saliency import gradient_norms
 from poslens.attribution.retrievers.dense import DenseRetriever
 
 LOOP_PAIRS = 4
@@ -27,7 +22,7 @@ LOOP_PAIRS = 4
 
 QUERY_TOKENS = 12
 
-PRODUCT, SALIENCY, LOOP = "matrix product", "saliency", "published loop"
+PRODUCT = "matrix product"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +91,7 @@ def _at_length(
     compiled: bool,
 ) -> Iterator[Speed]:
     precision = retriever.precision
-    runs = contenders(retriever, size, tokens, compiled)
+    runs = contenders(retriever, tokens, size.pooling, compiled=compiled)
     fitted: dict[str, int] = {}
     for name, run in runs.items():
         try:
@@ -112,7 +107,7 @@ def _at_length(
         for _ in range(2)
     )
     timed: dict[str, Callable[[], object]] = {PRODUCT: lambda: a @ b}
-    timed |= {name: _of(runs[name], n) for name, n in fitted.items() if n}
+    timed |= {name: partial(runs[name], n) for name, n in fitted.items() if n}
     seconds = interleaved(
         {name: _finished(run, retriever.device) for name, run in timed.items()}, rounds
     )
@@ -139,75 +134,6 @@ def _at_length(
         )
 
 
-def contenders(
-    retriever: DenseRetriever, size: Size, tokens: int, compiled: bool
-) -> dict[str, Callable[[int], object]]:
-    """The contenders by name, as functions of the number of pairs.
-
-    `saliency` is what a run computes, from texts to results on both sides. `gradient` is the
-    gradient of the documents only, which are already tokenized. `plain`, `compiled` and `graphs`
-    are that gradient without hooks and Captum: as is, with torch.compile and with CUDA graphs.
-    """
-    backbone: Any = retriever.backbone
-    method = make_method("saliency")
-
-    def saliency(n: int) -> object:
-        return METHODS[method.name].compute(retriever, method, pairs(n, tokens))
-
-    def forward(n: int) -> Tensor:
-        with torch.no_grad():
-            documents = retriever.encode_plain([p.document for p in pairs(n, tokens)], "document")
-            return retriever.embed(documents)
-
-    def constant() -> Tensor:
-        with torch.no_grad():
-            return retriever.embed(retriever.encode_plain([pairs(1, tokens)[0].query], "query"))
-
-    encoded = retriever.encode_texts([pairs(1, tokens)[0].document], "document")
-    assert len(encoded.texts[0].tokens) == tokens
-    other = constant()
-
-    def gradient(n: int) -> object:
-        rounds = one_round(n)
-        documents = read_once(retriever, encoded.repeated(n), rounds)
-        query = Read(encoded, rounds, (), other.expand(n, -1))
-        return explain_side(retriever, documents, query, gradient_norms)
-
-    def core(run: Any) -> Callable[[int], Tensor]:
-        def run_core(n: int) -> Tensor:
-            many = encoded.repeated(n)
-            inputs = retriever.input_embeddings(many).requires_grad_()
-            vectors = pooled(run, inputs, many.features["attention_mask"], size.pooling)
-            (values,) = torch.autograd.grad((vectors * other).sum(), inputs)
-            norms: Tensor = values.float().norm(dim=-1).cpu()
-            return norms
-
-        return run_core
-
-    def loop(n: int) -> None:
-        backbone.requires_grad_(True)
-        try:
-            published_loop(
-                backbone, retriever.model.tokenizer, pairs(n, tokens), tokens, size.pooling
-            )
-        finally:
-            backbone.zero_grad(set_to_none=True)
-            backbone.requires_grad_(False)
-
-    runs: dict[str, Callable[[int], object]] = {
-        "forward": forward,
-        SALIENCY: saliency,
-        "gradient": gradient,
-        "plain": core(backbone),
-        LOOP: loop,
-    }
-    if compiled:
-        runs["compiled"] = core(torch.compile(backbone))
-        if retriever.device.type == "cuda":
-            runs["graphs"] = core(torch.compile(backbone, mode="reduce-overhead"))
-    return runs
-
-
 def fitting(run: Callable[[int], object], n: int) -> int:
     """The largest of n, n/2, n/4, ... pairs that fits into memory; 0 if one pair does not."""
     while n:
@@ -227,10 +153,6 @@ def release() -> None:
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-
-
-def _of(run: Callable[[int], object], n: int) -> Callable[[], object]:
-    return lambda: run(n)
 
 
 def _finished(run: Callable[[], object], device: torch.device) -> Callable[[], None]:

@@ -10,8 +10,6 @@ affects all of them equally. Without a GPU, Chromium renders in software, which 
 
 from __future__ import annotations
 
-import argparse
-import shutil
 import statistics
 import tempfile
 import time
@@ -21,6 +19,8 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from bench.browser import chromium, new_page, open_page
+from bench.options import run
 from bench.timing import ratio
 from poslens.figures.palettes import Style
 from poslens.studies.map.figures import SYMBOLS, point_map
@@ -56,9 +56,7 @@ def figures(points: int) -> dict[str, go.Figure]:
 
 def pan(browser: Any, file: Path, seconds: float) -> float:
     """Seconds per frame while the mouse drags the map."""
-    page = browser.new_page(viewport={"width": 1440, "height": 900})
-    page.goto(file.as_uri())
-    page.locator(".nsewdrag").first.wait_for()
+    page = open_page(new_page(browser), file.as_uri(), ".nsewdrag")
     time.sleep(1)
     page.evaluate(_COUNT)
     page.mouse.move(500, 300)
@@ -75,34 +73,23 @@ def pan(browser: Any, file: Path, seconds: float) -> float:
     return per_frame
 
 
-def main() -> None:
+def main(points: int = 10_000, seconds: float = 3.0, rounds: int = 5) -> None:
     """Print frames per second, and the time of a frame relative to that of the page's figure."""
-    from playwright.sync_api import sync_playwright
-
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--points", type=int, default=10_000)
-    parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
-    drawn = figures(options.points)
+    drawn = figures(points)
     spent: dict[str, list[float]] = {name: [] for name in drawn}
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+    with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         for name, figure in drawn.items():
             figure.write_html(Path(folder) / f"{name}.html", include_plotlyjs="directory")
-        browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
-        )
-        for _ in range(options.rounds):
+        for _ in range(rounds):
             for name in drawn:
-                spent[name].append(pan(browser, Path(folder) / f"{name}.html", options.seconds))
-        browser.close()
-    for name, seconds in spent.items():
-        rate, longer = 1 / statistics.median(seconds), ratio(seconds, spent["drawn"])
+                spent[name].append(pan(browser, Path(folder) / f"{name}.html", seconds))
+    for name, taken in spent.items():
+        rate, longer = 1 / statistics.median(taken), ratio(taken, spent["drawn"])
         print(
-            f"{options.points:,} points, {name:14} {rate:3.0f} frames per second, "
+            f"{points:,} points, {name:14} {rate:3.0f} frames per second, "
             f"{longer:.1f} times as long a frame"
         )
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -29,9 +29,7 @@ With --traffic it only counts what the server sends for a click. Both measure th
 
 from __future__ import annotations
 
-import argparse
 import os
-import shutil
 import socket
 import statistics
 import subprocess
@@ -44,6 +42,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from bench.browser import chromium, new_page, open_page
+from bench.options import run
+from bench.processes import HERE, checkouts
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -72,13 +74,13 @@ CLICK = """
 
 HEATMAP = ".hm-pane[data-side=document]"
 CHART = ".js-plotly-plot .main-svg"
+PLOT = "[data-testid=stPlotlyChart]"
 SHOWN = f"{HEATMAP}, .js-plotly-plot, [data-testid=stDataFrame]"
 # Whether the page with this name shows an element that was not there before.
 NEW = """
 ([name, all]) => location.pathname.endsWith(name) && [...document.querySelectorAll(all)].some(
   (element) => !element.old && element.checkVisibility() && element.clientHeight)
 """
-HERE = Path(__file__).parents[1]
 POSLENS = (sys.executable, "-m", "dashboard", "run", "--port")
 BARE = """
 import streamlit as st
@@ -104,15 +106,10 @@ def dashboard(
 ) -> Iterator[tuple[str, Browser, float]]:
     """Run a dashboard with an empty cache, or that of `home`: its URL, a Chromium, and the time of
     its start by `time.perf_counter`."""
-    from playwright.sync_api import sync_playwright
-
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with tempfile.TemporaryDirectory() as own, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
-        )
+    with tempfile.TemporaryDirectory() as own, chromium() as browser:
         started = time.perf_counter()
         server = subprocess.Popen(
             [*command, str(port), *options],
@@ -149,31 +146,29 @@ def steps(page: Page, n: int) -> list[float]:
     return times
 
 
+def since(began: float) -> float:
+    """Milliseconds since a time by `time.perf_counter`."""
+    return 1000 * (time.perf_counter() - began)
+
+
 def of_start(checkout: Path) -> dict[str, float]:
     """Milliseconds from the start until the port answers and until the first heatmap."""
     with dashboard(shipped=True, checkout=checkout) as (url, browser, started):
-        port = time.perf_counter() - started
-        page = browser.new_page(viewport={"width": 1440, "height": 1000})
-        page.goto(url)
-        page.locator(HEATMAP).first.wait_for(timeout=120_000)
-        return {
-            "port answers": 1000 * port,
-            "first heatmap": 1000 * (time.perf_counter() - started),
-        }
+        port = since(started)
+        open_page(new_page(browser), url, HEATMAP)
+        return {"port answers": port, "first heatmap": since(started)}
 
 
 def of_clicks(n: int, checkout: Path) -> dict[str, list[float]]:
     """Milliseconds of `n` clicks to pairs that are computed, and to the same pairs when cached."""
     times = {}
     with dashboard(checkout=checkout) as (url, browser, _):
-        page = browser.new_page(viewport={"width": 1440, "height": 1000})
-        page.goto(f"{url}/?bucket=Q1&language=eng&evidence=0&evidence=35")
-        page.get_by_test_id("stPlotlyChart").wait_for(timeout=120_000)
+        address = f"{url}/?bucket=Q1&language=eng&evidence=0&evidence=35"
+        page = open_page(new_page(browser), address, PLOT)
         time.sleep(5)
         start = page.url
         for label in ("computed", "cached"):
-            page.goto(start)
-            page.get_by_test_id("stPlotlyChart").wait_for(timeout=60_000)
+            open_page(page, start, PLOT)
             time.sleep(3)
             times[label] = steps(page, n)
     return times
@@ -183,13 +178,12 @@ def of_traffic(clicks: int, checkout: Path) -> None:
     """Kilobytes that clicks on Next bring, of pairs that are stored."""
     received: list[int] = []
     with dashboard(shipped=True, checkout=checkout) as (url, browser, _):
-        page = browser.new_page(viewport={"width": 1440, "height": 1000})
+        page = new_page(browser)
         page.on(
             "websocket",
             lambda socket: socket.on("framereceived", lambda frame: received.append(len(frame))),
         )
-        page.goto(url)
-        page.get_by_test_id("stPlotlyChart").wait_for(timeout=120_000)
+        open_page(page, url, PLOT)
         time.sleep(5)
         received.clear()
         steps(page, clicks)
@@ -202,22 +196,19 @@ def of_visits(checkout: Path) -> dict[str, float]:
     are drawn."""
     times = {}
     with dashboard(shipped=True, checkout=checkout) as (url, browser, _):
-        page = browser.new_page(viewport={"width": 1440, "height": 1000})
-        page.goto(url)
-        page.locator(HEATMAP).first.wait_for(timeout=120_000)
+        page = open_page(new_page(browser), url, HEATMAP)
         links = page.get_by_role("navigation", name="App pages").get_by_role("link")
         addresses = [link.get_attribute("href") for link in links.all()]
         time.sleep(10)  # for background work of the first page
         for address in addresses:
-            page = browser.new_page(viewport={"width": 1440, "height": 1000})
+            page = new_page(browser)
             began = time.perf_counter()
-            page.goto(f"{url}/{(address or '').split('/')[-1]}")
-            page.locator(SHOWN).filter(visible=True).first.wait_for(timeout=120_000)
+            open_page(page, f"{url}/{(address or '').split('/')[-1]}", SHOWN)
             name = page.url.split("?")[0].split("/")[-1] or "explain"
-            times[f"visit {name}"] = 1000 * (time.perf_counter() - began)
+            times[f"visit {name}"] = since(began)
             if name != "storage":
                 page.locator(CHART).first.wait_for(timeout=120_000)
-                times[f"chart {name}"] = 1000 * (time.perf_counter() - began)
+                times[f"chart {name}"] = since(began)
             page.close()
     return times
 
@@ -227,9 +218,7 @@ def of_pages(checkout: Path) -> dict[str, float]:
     the first visit, after Explain was open."""
     times = {}
     with dashboard(shipped=True, checkout=checkout) as (url, browser, _):
-        page = browser.new_page(viewport={"width": 1440, "height": 1000})
-        page.goto(url)
-        page.locator(HEATMAP).first.wait_for(timeout=120_000)
+        page = open_page(new_page(browser), url, HEATMAP)
         links = page.get_by_role("navigation", name="App pages").get_by_role("link")
         time.sleep(10)
         for link in links.all()[1:]:
@@ -240,7 +229,7 @@ def of_pages(checkout: Path) -> dict[str, float]:
             began = time.perf_counter()
             link.click()
             page.wait_for_function(NEW, arg=[name, SHOWN], timeout=120_000)
-            times[f"page {name}"] = 1000 * (time.perf_counter() - began)
+            times[f"page {name}"] = since(began)
             time.sleep(3)
     return times
 
@@ -253,14 +242,11 @@ def of_bare(n: int) -> tuple[float, list[float]]:
         options = ("--server.headless", "true", "--browser.gatherUsageStats", "false")
         command = (sys.executable, "-m", "streamlit", "run", str(script), *options, "--server.port")
         with dashboard(command=command) as (url, browser, _):
-            page = browser.new_page(viewport={"width": 1440, "height": 1000})
-            page.goto(url)
-            page.locator(HEATMAP).wait_for(timeout=60_000)
-            page = browser.new_page(viewport={"width": 1440, "height": 1000})
+            open_page(new_page(browser), url, HEATMAP)
+            page = new_page(browser)
             began = time.perf_counter()
-            page.goto(url)
-            page.locator(HEATMAP).wait_for(timeout=60_000)
-            visit = 1000 * (time.perf_counter() - began)
+            open_page(page, url, HEATMAP)
+            visit = since(began)
             time.sleep(3)
             return visit, steps(page, n)
 
@@ -275,57 +261,49 @@ def of_many(n: int, clicks: int, home: Path, checkout: Path) -> None:
     data = fill(home.absolute(), n)
     options = f"--data=bench={data}"
     with dashboard(options, home=home, checkout=checkout) as (url, browser, started):
-        print(f"port answers: {time.perf_counter() - started:.1f} s")
+        print(f"port answers: {since(started) / 1000:.1f} s")
         (server,) = (p for p in psutil.Process().children() if options in p.cmdline())
-        page = browser.new_page(viewport={"width": 1440, "height": 1000})
-        page.goto(url)
-        page.get_by_test_id("stPlotlyChart").wait_for(timeout=120_000)
+        page = open_page(new_page(browser), url, PLOT)
         time.sleep(5)
-        started = time.perf_counter()
-        page.goto(f"{url}/?dataset=bench&models=MiniLM")
-        page.locator(HEATMAP).first.wait_for(timeout=600_000)
-        print(f"first pair of {n:,} stored ones: {time.perf_counter() - started:.1f} s")
+        began = time.perf_counter()
+        open_page(page, f"{url}/?dataset=bench&models=MiniLM", HEATMAP, minutes=10)
+        print(f"first pair of {n:,} stored ones: {since(began) / 1000:.1f} s")
         time.sleep(5)
         print(f"next: p50 {statistics.median(steps(page, clicks)):.0f} ms, n={clicks}")
         used, memory = server.cpu_times(), server.memory_info().rss
         print(f"server: {used.user + used.system:.1f} s of CPU time, {memory / 2**20:,.0f} MiB")
 
 
-def main() -> None:
+def main(
+    clicks: int = 15,
+    starts: int = 5,
+    rounds: int = 1,
+    against: Path | None = None,
+    stored: int = 0,
+    home: Path | None = None,
+    traffic: bool = False,
+) -> None:
     """Print medians."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--clicks", type=int, default=15)
-    parser.add_argument("--starts", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--against", type=Path)
-    parser.add_argument("--stored", type=int, default=0)
-    parser.add_argument("--home", type=Path)
-    parser.add_argument("--traffic", action="store_true")
-    given = parser.parse_args()
-    if given.traffic:
-        of_traffic(given.clicks, given.against or HERE)
+    if traffic:
+        of_traffic(clicks, against or HERE)
         return
-    if given.stored:
+    if stored:
         with tempfile.TemporaryDirectory() as own:
-            of_many(given.stored, given.clicks, given.home or Path(own), given.against or HERE)
+            of_many(stored, clicks, home or Path(own), against or HERE)
         return
-    checkouts = {"here": HERE} | ({"there": given.against} if given.against else {})
+    compared = checkouts(against)
     times: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for _ in range(given.rounds):
-        for _ in range(given.starts):
-            for name, checkout in checkouts.items():
-                for label, milliseconds in of_start(checkout).items():
-                    times[label, name].append(milliseconds)
-        for name, checkout in checkouts.items():
-            for label, several in of_clicks(given.clicks, checkout).items():
-                times[label, name] += several
-        for measure in (of_visits, of_pages):
-            for name, checkout in checkouts.items():
+    for _ in range(rounds):
+        for measure, repeats in ((of_start, starts), (of_visits, 1), (of_pages, 1)):
+            for name, checkout in [*compared.items()] * repeats:
                 for label, milliseconds in measure(checkout).items():
                     times[label, name].append(milliseconds)
-        visit, clicks = of_bare(given.clicks)
-        times["visit", "limit"].append(visit)
-        times["click", "limit"] += clicks
+        for name, checkout in compared.items():
+            for label, several in of_clicks(clicks, checkout).items():
+                times[label, name] += several
+        bare_visit, bare_clicks = of_bare(clicks)
+        times["visit", "limit"].append(bare_visit)
+        times["click", "limit"] += bare_clicks
     for (label, name), every in times.items():
         print(
             f"{label:18}{name:6} p50 {statistics.median(every):7,.0f} ms   "
@@ -334,4 +312,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

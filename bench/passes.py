@@ -15,19 +15,21 @@ time of all threads, which other load affects less than wall time.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from bench.options import run
+from bench.planted import finish as finish_job
 from poslens.attribution import datasets
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.datasets.types import spread_evenly
@@ -104,23 +106,22 @@ def counting(encodings: Encodings) -> Iterator[None]:
         DenseRetriever.embed = embed  # type: ignore[method-assign]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(
+    model: str = "MiniLM",
+    dataset: str = "sample",
+    pairs: int | None = None,
+    moved: int = 30,
+    threads: int = 1,
+    part: tuple[str, ...] = (),
+    baseline: bool = False,
+    show: Annotated[int, {"help": "Repeated texts to print."}] = 0,
+) -> None:
     """Print the table, and the texts that were encoded more than once."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--model", default="MiniLM")
-    parser.add_argument("--dataset", default="sample")
-    parser.add_argument("--pairs", type=int)
-    parser.add_argument("--moved", type=int, default=30)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--part", action="append")
-    parser.add_argument("--baseline", action="store_true")
-    parser.add_argument("--show", type=int, default=0, help="Repeated texts to print.")
-    options = parser.parse_args(arguments)
-    torch.set_num_threads(options.threads)
-    data, limit, only = datasets.read(options.dataset), options.pairs or 500, options.part
-    if options.baseline:
-        pairs = spread_evenly(data.pairs, options.pairs or 40)
-        data = DataSet(f"{data.name}-baseline", data.title, Pairs(pairs))
+    torch.set_num_threads(threads)
+    data, limit, only = datasets.read(dataset), pairs or 500, list(part) or None
+    if baseline:
+        chosen = spread_evenly(data.pairs, pairs or 40)
+        data = DataSet(f"{data.name}-baseline", data.title, Pairs(chosen))
         only = sorted({measure.part for measure in MEASURES.values()})
     encodings = Encodings()
     print(f"{'part':22}{'cpu s':>7}{'passes':>8}{'texts':>7}{'tokens':>9}{'attributed':>12}  again")
@@ -134,26 +135,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         encodings.part, began = following, time.process_time()
 
     with tempfile.TemporaryDirectory() as folder, counting(encodings):
-        compute, spec = Compute(Path(folder)), resolve(options.model)
+        compute, spec = Compute(Path(folder)), resolve(model)
         set_fallback(compute.root, None)
         compute.retriever(compute.identify(spec))
-        card = passport(compute, spec, data, limit, only, options.moved)
+        card = passport(compute, spec, data, limit, only, moved)
         finish("", card.parts[0].key)
-        for part, following in pairwise((*card.parts, None)):
-            assert part is not None
-            for job in part.jobs:
-                if job.n_done() < job.total:
-                    run = job.start()
-                    run.wait()
-                    if run.error:
-                        raise SystemExit(run.error)
-            finish(part.key, following.key if following else "reading")
-        passport(compute, spec, data, limit, only, options.moved)
+        for computed, following in pairwise((*card.parts, None)):
+            assert computed is not None
+            for job in computed.jobs:
+                finish_job(job)
+            finish(computed.key, following.key if following else "reading")
+        passport(compute, spec, data, limit, only, moved)
         finish("reading", "")
     _print("all", time.process_time() - started, encodings, None, f"{encodings.again.total():,}")
-    for part_key, first, text in encodings.repeated[: options.show]:
+    for part_key, first, text in encodings.repeated[:show]:
         print(f"{part_key} <- {first}: {text[:100]}")
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -8,11 +8,11 @@ named pages, or of all, in Chromium: the contents of a large window, in light an
 
 from __future__ import annotations
 
-import argparse
 import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench.options import run
 from bench.page import dashboard
 
 if TYPE_CHECKING:
@@ -66,21 +66,17 @@ def picture(browser: Browser, url: str, theme: str) -> bytes:
         return page.screenshot()
 
 
-def main() -> None:
-    """Take the screenshots and write them as WebP."""
+def main(*pages: str, out: Path = OUT) -> None:
+    """Take the screenshots of these pages, or of all, and write them as WebP."""
     from PIL import Image
 
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("pages", nargs="*", metavar="PAGE", help=", ".join(ADDRESSES))
-    parser.add_argument("--out", type=Path, default=OUT)
-    asked = parser.parse_args()
-    if unknown := sorted(set(asked.pages) - set(ADDRESSES)):
-        parser.error(f"no page {', '.join(unknown)}; there are {', '.join(ADDRESSES)}")
-    asked.out.mkdir(parents=True, exist_ok=True)
+    if unknown := sorted(set(pages) - set(ADDRESSES)):
+        raise SystemExit(f"no page {', '.join(unknown)}; there are {', '.join(ADDRESSES)}")
+    out.mkdir(parents=True, exist_ok=True)
     with dashboard(shipped=True) as (url, browser, _):
-        for name in asked.pages or ADDRESSES:
+        for name in pages or ADDRESSES:
             for theme in THEMES:
-                path = asked.out / f"{name}-{theme}.webp"
+                path = out / f"{name}-{theme}.webp"
                 taken = Image.open(io.BytesIO(picture(browser, f"{url}/{ADDRESSES[name]}", theme)))
                 few = taken.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE)
                 few.convert("RGB").save(path, lossless=True, method=6)
@@ -88,4 +84,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

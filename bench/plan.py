@@ -9,41 +9,26 @@ Computed by a formula, which a simulation of the executor checks. Every input is
 
 from __future__ import annotations
 
-import argparse
 import heapq
 import math
 import random
 import statistics
 import tempfile
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated
 
+from bench.options import run
 from poslens.attribution.batching import GPU_BATCH_TOKENS
+from poslens.attribution.retrievers.specs import presets
+from poslens.attribution.types import TextPair
 
-if TYPE_CHECKING:
-    from poslens.attribution.types import TextPair
-
-# Millions of parameters of the ten models of the PosIR paper, as in their presets.
-MODELS: Mapping[str, int] = {
-    "gte-multilingual-base": 305,
-    "bge-m3": 568,
-    "Qwen3-Embedding-0.6B": 596,
-    "inf-retriever-v1-1.5b": 1543,
-    "Qwen3-Embedding-4B": 4022,
-    "inf-retriever-v1": 7069,
-    "llama-embed-nemotron-8b": 7505,
-    "Qwen3-Embedding-8B": 7568,
-    "NV-Embed-v2": 7850,
-    "KaLM-Embedding-Gemma3-12B-2511": 11766,
-}
-
-# Millions of parameters of their embedding tables (vocabulary times width), which need no
-# operations.
+# The ten models of the PosIR paper, with the millions of parameters of their embedding tables
+# (vocabulary times width), which need no operations.
 TABLES: Mapping[str, float] = {
     "gte-multilingual-base": 250_048 * 768 / 1e6,
     "bge-m3": 250_002 * 1024 / 1e6,
@@ -56,6 +41,8 @@ TABLES: Mapping[str, float] = {
     "NV-Embed-v2": 32_000 * 4096 / 1e6,
     "KaLM-Embedding-Gemma3-12B-2511": 262_208 * 3840 / 1e6,
 }
+MODELS: Mapping[str, int] = {name: presets()[name].parameters or 0 for name in TABLES}
+"""Millions of parameters of the models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +145,8 @@ def simulate(inputs: Inputs, model: str, gpus: int, seed: int = 7) -> Simulated:
         (min(2048.0, chance.lognormvariate(0.0, 0.5)) for _ in range(inputs.pairs)), reverse=True
     )
     scale = len(lengths) / sum(lengths)
-    work = [
-        sum(lengths[start : start + inputs.batch]) * scale * per_pair
-        for start in range(0, len(lengths), inputs.batch)
-    ]
-    sizes = [len(lengths[s : s + inputs.batch]) for s in range(0, len(lengths), inputs.batch)]
+    batches = [lengths[s : s + inputs.batch] for s in range(0, len(lengths), inputs.batch)]
+    work = [sum(batch) * scale * per_pair for batch in batches]
     slow = round(gpus * inputs.slow_share)
     speeds = [0.5 if worker < slow else 1.0 for worker in range(gpus)]
     todo = list(range(len(work)))[::-1]
@@ -185,7 +169,7 @@ def simulate(inputs: Inputs, model: str, gpus: int, seed: int = 7) -> Simulated:
             continue
         if done >= 0:
             stored[done] += 1
-            writer = max(writer, now) + sizes[done] / inputs.writes_per_second
+            writer = max(writer, now) + len(batches[done]) / inputs.writes_per_second
         if not todo:
             if any(other for _, _, other in events if other >= 0) and doomed:
                 heapq.heappush(events, (now + 1.0, worker, -1))  # a lost batch may come back
@@ -266,19 +250,20 @@ def check(inputs: Inputs, gpus: Sequence[int]) -> str:
     return "\n".join(lines)
 
 
-def measure() -> dict[str, float]:
+def measured() -> dict[str, float]:
     """Bytes per result and rates of encoding and writing, measured with random results. One thread
     encodes. The writer is a whole run (claims, checks, commits) that receives the encoded results
     of 64 GPUs."""
     import numpy as np
 
-    from poslens.attribution.methods import make_method
-    from poslens.attribution.types import Attribution, TextPair, TokenizedText
+    from bench.store import METHOD, MODEL
+    from bench.timing import timed
+    from poslens.attribution.types import Attribution, TokenizedText
     from poslens.cache.jobs.attributions import precompute
     from poslens.cache.storage.encoded import Computed, encoded, joined
-    from poslens.cache.storage.store import ModelKey, Store
+    from poslens.cache.storage.store import Store
 
-    method, chance, model = make_method("saliency"), np.random.default_rng(7), ModelKey("m", "0")
+    chance = np.random.default_rng(7)
     words = ["harbour", "light", "turns", "slowly", "above", "grey", "water", "tide", "##s", "boat"]
 
     def text(n: int) -> TokenizedText:
@@ -287,14 +272,11 @@ def measure() -> dict[str, float]:
         ends = starts + [len(w) for w in chosen]
         return TokenizedText(tuple(map(str, chosen)), starts, ends, np.zeros(n, np.bool_), n, 2048)
 
-    def results(count: int, n_tokens: int) -> list[tuple[TextPair, Attribution]]:
-        batch = []
-        for number in range(count):
-            query, document = text(30), text(n_tokens)
-            q, d = (chance.gamma(2, 0.01, n).astype(np.float32) for n in (30, n_tokens))
-            result = Attribution("m", method, f"p{number}", 0.5, query, document, q, d)
-            batch.append((TextPair(f"p{number}", "q", f"d{number}", dataset="set"), result))
-        return batch
+    def result(number: int, n_tokens: int) -> tuple[TextPair, Attribution]:
+        query, document = text(30), text(n_tokens)
+        q, d = (chance.gamma(2, 0.01, n).astype(np.float32) for n in (30, n_tokens))
+        attribution = Attribution("m", METHOD, f"p{number}", 0.5, query, document, q, d)
+        return TextPair(f"p{number}", "q", f"d{number}", dataset="set"), attribution
 
     usual = Inputs()
     lengths = (300, int(usual.document_tokens))
@@ -303,15 +285,13 @@ def measure() -> dict[str, float]:
         with tempfile.TemporaryDirectory() as folder:
             store = Store(Path(folder))
             for turn in range(10):
-                random_results = results(usual.batch, n_tokens)
+                first = turn * usual.batch
+                random_results = [result(first + k, n_tokens) for k in range(usual.batch)]
                 n = len(random_results)
-                begun = time.process_time()
-                batch = encoded(random_results, method)
-                encoding.append(n / (time.process_time() - begun))
-                pairs = [
-                    replace(pair, pair_id=f"{turn} {pair.pair_id}") for pair, _ in random_results
-                ]
-                store.put_encoded(model, method, Computed(pairs, batch, []))
+                batch, _, seconds = timed(partial(encoded, random_results, METHOD))
+                encoding.append(n / seconds)
+                pairs = [pair for pair, _ in random_results]
+                store.put_encoded(MODEL, METHOD, Computed(pairs, batch, []))
             store.release()  # moves SQLite's log into the file
             size = sum(p.stat().st_size for p in Path(folder).rglob("*") if p.is_file())
             sizes.append(size / (10 * n))
@@ -337,7 +317,7 @@ def measure() -> dict[str, float]:
         pairs = [TextPair(f"p{k}", f"q{k}", document, dataset="set") for k in range(200 * n)]
         with tempfile.TemporaryDirectory() as folder:
             store = Store(Path(folder))
-            done = precompute(InFlight(), model, method, pairs, store)
+            done = precompute(InFlight(), MODEL, METHOD, pairs, store)
             store.release()
         writing.append(done.computed / done.seconds)
     per_token = (sizes[1] - sizes[0]) / (lengths[1] - lengths[0])
@@ -349,35 +329,39 @@ def measure() -> dict[str, float]:
     }
 
 
-def main() -> None:
+USUAL = Inputs()
+
+
+def main(
+    gpus: tuple[int, ...] = (1, 8, 64),
+    rate: Annotated[tuple[str, ...], {"metavar": "NAME=PAIRS_PER_SECOND"}] = (),
+    measure: Annotated[bool, {"help": "measure the store on this machine"}] = False,
+    pairs: int = USUAL.pairs,
+    document_tokens: float = USUAL.document_tokens,
+    query_tokens: float = USUAL.query_tokens,
+    peak_flops: float = USUAL.peak_flops,
+    utilisation: float = USUAL.utilisation,
+    encodes_per_second: float = USUAL.encodes_per_second,
+    writes_per_second: float = USUAL.writes_per_second,
+) -> None:
     """Print the plan."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--gpus", type=int, nargs="+", default=[1, 8, 64])
-    parser.add_argument("--rate", action="append", default=[], metavar="NAME=PAIRS_PER_SECOND")
-    parser.add_argument("--measure", action="store_true", help="measure the store on this machine")
-    parser.add_argument("--pairs", type=int)
-    numbers = (
-        "document_tokens",
-        "query_tokens",
-        "peak_flops",
-        "utilisation",
-        "encodes_per_second",
-        "writes_per_second",
+    rates = {name: float(value) for name, value in (each.rsplit("=", 1) for each in rate)}
+    inputs = Inputs(
+        pairs,
+        document_tokens,
+        query_tokens,
+        peak_flops,
+        utilisation,
+        encodes_per_second=encodes_per_second,
+        writes_per_second=writes_per_second,
+        rates=rates,
     )
-    for name in numbers:
-        parser.add_argument(f"--{name.replace('_', '-')}", type=float)
-    given = parser.parse_args()
-    changes = {
-        name: value for name in ("pairs", *numbers) if (value := getattr(given, name)) is not None
-    }
-    rates = dict(rate.rsplit("=", 1) for rate in given.rate)
-    if given.measure:
-        measured = measure()
-        print("Measured on this machine:", measured, end="\n\n")
-        changes |= measured
-    inputs = Inputs(**changes, rates={name: float(rate) for name, rate in rates.items()})
-    print(table(inputs, given.gpus), storage(inputs), check(inputs, given.gpus), sep="\n\n")
+    if measure:
+        own = measured()
+        print("Measured on this machine:", own, end="\n\n")
+        inputs = replace(inputs, **own)  # type: ignore[arg-type]
+    print(table(inputs, gpus), storage(inputs), check(inputs, gpus), sep="\n\n")
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

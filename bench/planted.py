@@ -10,10 +10,11 @@ Results are stored in the data folder, so an interrupted run resumes.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
+from bench.options import run, write_table
 from poslens.attribution import datasets
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.datasets.types import spread_evenly
@@ -41,8 +42,6 @@ METHODS = {
 }
 """The methods whose curves are correlated with relocation, and parameters that make them faster."""
 
-BEGIN, END = "<!-- planted: begin -->", "<!-- planted: end -->"
-
 
 def chosen(n: int) -> list[TextPair]:
     """At most `n` English pairs with documents that MiniLM reads in full, spread evenly."""
@@ -55,11 +54,12 @@ def chosen(n: int) -> list[TextPair]:
 
 
 def finish(job: Job) -> None:
-    """Run a job; an error ends the program."""
-    run = job.start()
-    run.wait()
-    if run.error:
-        raise SystemExit(run.error)
+    """Compute what a job lacks; an error ends the program."""
+    if job.n_done() < job.total:
+        started = job.start()
+        started.wait()
+        if started.error:
+            raise SystemExit(started.error)
 
 
 def shown(value: Estimate | None, form: str = "+.2f") -> str:
@@ -116,26 +116,19 @@ class Bench:
             yield f"| {name} | {' | '.join(cells)} |"
 
 
-def main() -> None:
+def main(
+    pairs: int = 24,
+    write: Annotated[Path | None, {"help": "Markdown file to write the tables into."}] = None,
+) -> None:
     """Print both tables, and with --write replace them in a file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=24)
-    parser.add_argument("--write", type=Path, help="Markdown file to write the tables into.")
-    options = parser.parse_args()
-    bench, lines = Bench(options.pairs), []
+    bench, lines = Bench(pairs), list[str]()
     for table in (bench.strengths(), bench.correlations()):
         for line in (*table, ""):
             lines.append(line)
             print(line, flush=True)
-    if options.write:
-        text = options.write.read_text(encoding="utf-8")
-        head, _, rest = text.partition(BEGIN)
-        _, end, tail = rest.partition(END)
-        if not end:
-            raise SystemExit(f"{options.write} has no lines {BEGIN} and {END}.")
-        both = "\n".join(lines)
-        options.write.write_text(f"{head}{BEGIN}\n{both}{END}{tail}", encoding="utf-8")
+    if write:
+        write_table(write, "planted", lines[:-1])
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -10,10 +10,8 @@ stored.
 
 from __future__ import annotations
 
-import argparse
 import statistics
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,6 +19,8 @@ from typing import cast
 
 import torch
 
+from bench.options import run
+from bench.timing import timed
 from poslens.arguments import data_set
 from poslens.attribution.interventions.relocation import N_POSITIONS, relocation_method
 from poslens.attribution.retrievers.base import Pooled, Retriever
@@ -35,26 +35,21 @@ from poslens.studies.positions.study import POSITIONS
 from poslens.studies.positions.summary import Moved
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(model: str = "MiniLM", pairs: int = 30, rounds: int = 1) -> None:
     """Time each part once per round and print a Markdown table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--model", default="MiniLM")
-    parser.add_argument("--pairs", type=int, default=30)
-    parser.add_argument("--rounds", type=int, default=1)
-    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    retriever = load(resolve(options.model), "cpu", "float32")
-    settings = POSITIONS.parameters.settings({"pairs": options.pairs})
+    retriever = load(resolve(model), "cpu", "float32")
+    settings = POSITIONS.parameters.settings({"pairs": pairs})
     moved = POSITIONS.corpus(data_set("sample"), settings)
-    rounds = [_round(retriever, moved) for _ in range(options.rounds)]
+    taken = [_round(retriever, moved) for _ in range(rounds)]
     print("| | processor time | relative to cause |\n|---|---|---|")
     for name, own in {
-        "cause": [cause for cause, *_ in rounds],
-        "positions, after cause and rank": [ranks for _, _, ranks, _ in rounds],
-        "positions, after rank": [cause + ranks for cause, _, ranks, _ in rounds],
-        "positions, nothing stored": [alone for *_, alone in rounds],
+        "cause": [cause for cause, *_ in taken],
+        "positions, after cause and rank": [ranks for _, _, ranks, _ in taken],
+        "positions, after rank": [cause + ranks for cause, _, ranks, _ in taken],
+        "positions, nothing stored": [alone for *_, alone in taken],
     }.items():
-        ratios = [value / parts[0] for value, parts in zip(own, rounds, strict=True)]
+        ratios = [value / parts[0] for value, parts in zip(own, taken, strict=True)]
         print(f"| {name} | {statistics.median(own):.1f} s | {statistics.median(ratios):.2f} |")
 
 
@@ -73,12 +68,12 @@ def _round(retriever: Retriever, moved: Moved) -> tuple[float, float, float, flo
     with _new_store() as root:
         method, store = relocation_method(), EmbeddingStore(root)
         parts = (
-            _seconds(lambda: intervene_all(retriever, model, method, pairs, root)),
-            _seconds(lambda: embed(dense, model, "document", texts, store)),
-            _seconds(lambda: positions(root)),
+            timed(lambda: intervene_all(retriever, model, method, pairs, root)).cpu,
+            timed(lambda: embed(dense, model, "document", texts, store)).cpu,
+            timed(lambda: positions(root)).cpu,
         )
     with _new_store() as root:
-        return *parts, _seconds(lambda: positions(root))
+        return *parts, timed(lambda: positions(root)).cpu
 
 
 @contextmanager
@@ -88,11 +83,5 @@ def _new_store() -> Iterator[Path]:
         release(Path(folder))
 
 
-def _seconds(run: Callable[[], object]) -> float:
-    started = time.process_time()
-    run()
-    return time.process_time() - started
-
-
 if __name__ == "__main__":
-    main()
+    run(main)

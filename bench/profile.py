@@ -10,18 +10,16 @@ counts multiplications: see `gradient_limit`.
 
 from __future__ import annotations
 
-import argparse
-import statistics
 from collections.abc import Callable
 
 import torch
 
-from bench.saliency import pairs
-from bench.timing import interleaved, ratio
+from bench.contenders import pairs
+from bench.encoders import dense, setting
+from bench.options import run
+from bench.timing import interleaved, time_line
 from poslens.attribution.methods.profile import profile
 from poslens.attribution.retrievers.dense import DenseRetriever
-from poslens.attribution.retrievers.load import load
-from poslens.attribution.retrievers.resolve import resolve
 
 MODEL = "MiniLM"
 COTANGENTS = (1, 4, 8, 16)
@@ -39,17 +37,11 @@ def gradient_limit(hidden: int, intermediate: int, tokens: int) -> float:
     return (linear + 2 * attention) / (linear + attention)
 
 
-def main() -> None:
+def main(rounds: int = 5, batch: int = 4, tokens: tuple[int, ...] = (128, 256, 512)) -> None:
     """Print seconds, ratios and limits."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--tokens", type=int, nargs="+", default=[128, 256, 512])
-    options = parser.parse_args()
-    retriever = load(resolve(MODEL), device="cpu")
-    assert isinstance(retriever, DenseRetriever)
-    for tokens in options.tokens:
-        measure(retriever, tokens, options.batch, options.rounds)
+    retriever = dense(MODEL)
+    for n_tokens in tokens:
+        measure(retriever, n_tokens, batch, rounds)
 
 
 def measure(retriever: DenseRetriever, tokens: int, batch: int, rounds: int) -> None:
@@ -73,14 +65,12 @@ def measure(retriever: DenseRetriever, tokens: int, batch: int, rounds: int) -> 
 
     work = {"forward": forward, **{f"profile, K = {k}": profiling(k) for k in COTANGENTS}}
     seconds = interleaved(work, rounds)
-    print(f"{tokens} tokens, batch {batch}, {torch.get_num_threads()} threads, median of {rounds}")
+    print(setting(tokens, batch, rounds))
     limits = dict(zip(work, (1, *(1 + k * backward for k in COTANGENTS)), strict=True))
     for name, values in seconds.items():
-        print(
-            f"  {name:16} {1000 * statistics.median(values):8.1f} ms  "
-            f"{ratio(values, seconds['forward']):5.2f}x forward, limit {limits[name]:5.2f}x"
-        )
+        line = time_line(name, values, seconds["forward"], "forward")
+        print(f"{line}, limit {limits[name]:5.2f}x")
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

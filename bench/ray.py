@@ -8,23 +8,18 @@ The limit is 2; the difference is the cost of Ray, of moving results and of the 
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
+from bench.options import run
 from bench.timing import interleaved, ratio
 
 
-def main() -> None:
+def main(pairs: int = 96, rounds: int = 5) -> None:
     """Print the ratio."""
-    parser = argparse.ArgumentParser(description="Ray with two workers against one thread.")
-    parser.add_argument("--pairs", type=int, default=96)
-    parser.add_argument("--rounds", type=int, default=5)
-    given = parser.parse_args()
-
     import torch
 
     from poslens.attribution.datasets import read
@@ -38,26 +33,26 @@ def main() -> None:
 
     torch.set_num_threads(1)
     spec, method = resolve("MiniLM"), make_method("saliency")
-    pairs = read("sample").pairs[: given.pairs]
+    computed = read("sample").pairs[:pairs]
     key = ModelKey("MiniLM", used_model(spec, "cpu", "float32").fingerprint)
 
-    def run(executor: Executor) -> None:
+    def compute(executor: Executor) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            done = precompute(executor, key, method, pairs, Store(Path(folder)))
-            assert done.computed == len(pairs)
+            done = precompute(executor, key, method, computed, Store(Path(folder)))
+            assert done.computed == len(computed)
 
     alone = OneDevice(load(spec, "cpu", "float32"), method)
     with RayExecutor(
         spec, method, key.fingerprint, device="cpu", precision="float32", workers=2
     ) as two:
         seconds = interleaved(
-            {"one thread": lambda: run(alone), "two actors": lambda: run(two)}, given.rounds
+            {"one thread": lambda: compute(alone), "two actors": lambda: compute(two)}, rounds
         )
     for name, times in seconds.items():
-        print(f"{name}: {len(pairs) / sorted(times)[len(times) // 2]:.2f} pairs/s")
+        print(f"{name}: {len(computed) / sorted(times)[len(times) // 2]:.2f} pairs/s")
     gain = ratio(seconds["one thread"], seconds["two actors"])
     print(f"two actors / one thread: {gain:.2f} ({gain / 2:.2f} of twice)")
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

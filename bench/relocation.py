@@ -10,12 +10,13 @@ group at once with the library's own sorting and batches. Every round uses the n
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from collections.abc import Callable, Sequence
 
 import torch
 
+from bench.encoders import dense
+from bench.options import run
 from bench.timing import interleaved, ratio
 from poslens.attribution import datasets
 from poslens.attribution.datasets.types import spread_evenly
@@ -23,8 +24,6 @@ from poslens.attribution.interventions.ablation import ablation, parts_of, witho
 from poslens.attribution.interventions.relocation import relocated, relocation
 from poslens.attribution.retrievers.base import Representation
 from poslens.attribution.retrievers.dense import DenseRetriever
-from poslens.attribution.retrievers.load import load
-from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.retrievers.scoring import size
 from poslens.attribution.types import TextPair
 from poslens.cache.kinds.embeddings import RECENT_BYTES
@@ -65,27 +64,20 @@ def contenders(
     }, {"relocation": len(moved), "ablation": len(cut)}
 
 
-def main() -> None:
+def main(pairs: int = 200, groups: int = 10, device: str = "auto") -> None:
     """Print seconds and ratios."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pairs", type=int, default=200)
-    parser.add_argument("--groups", type=int, default=10)
-    parser.add_argument("--device", default="auto")
-    options = parser.parse_args()
-    retriever = load(resolve("MiniLM"), options.device)
-    assert isinstance(retriever, DenseRetriever)
-    every = datasets.read("sample").pairs
-    pairs = list(spread_evenly(every, options.pairs))
-    interleaved(contenders(retriever, pairs[:1])[0], 1)  # warm-up
+    retriever = dense("MiniLM", device)
+    moved = list(spread_evenly(datasets.read("sample").pairs, pairs))
+    interleaved(contenders(retriever, moved[:1])[0], 1)  # warm-up
     seconds: dict[str, list[float]] = {}
     documents: Counter[str] = Counter()
-    for group in range(options.groups):
-        timed, counts = contenders(retriever, pairs[group :: options.groups])
+    for group in range(groups):
+        timed, counts = contenders(retriever, moved[group::groups])
         documents.update(counts)
         for name, took in interleaved(timed, 1, warm_up=False).items():
             seconds.setdefault(name, []).extend(took)
     print(
-        f"{len(pairs)} pairs in {options.groups} groups, {torch.get_num_threads()} threads, "
+        f"{len(moved)} pairs in {groups} groups, {torch.get_num_threads()} threads, "
         f"{retriever.device}"
     )
     for name, count in documents.items():
@@ -97,4 +89,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

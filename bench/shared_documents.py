@@ -16,7 +16,6 @@ fourth document (`--every`), cut to `--tokens`, in the batches of a run, interle
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 from collections.abc import Callable
@@ -26,6 +25,7 @@ from pathlib import Path
 
 import torch
 
+from bench.options import run
 from bench.timing import interleaved, ratio
 from poslens.attribution.datasets import read
 from poslens.attribution.methods import METHODS, make_method, pair_batches
@@ -45,7 +45,7 @@ def passes(retriever: DenseRetriever, batch: list[TextPair]) -> Callable[[], obj
     pass for each pair."""
     sides = [encode_once(retriever, texts, side) for side, texts in texts_of(batch)]
 
-    def run() -> None:
+    def forward_and_backward() -> None:
         for encoded, rounds in sides:
             read = read_once(retriever, encoded, rounds)
             vectors = read.vectors
@@ -54,7 +54,7 @@ def passes(retriever: DenseRetriever, batch: list[TextPair]) -> Callable[[], obj
                 rows = [rounds.rows[pair] for pair in of_round]
                 torch.autograd.grad(vectors[rows].sum(), read.leaves, retain_graph=True)
 
-    return run
+    return forward_and_backward
 
 
 def measure(tokens: int, method: Method, every: int, n_rounds: int) -> None:
@@ -82,7 +82,7 @@ def measure(tokens: int, method: Method, every: int, n_rounds: int) -> None:
         for batch in batches:
             compute(retriever, method, batch)
 
-    def run() -> None:
+    def whole_run() -> None:
         with tempfile.TemporaryDirectory() as folder:
             device = OneDevice(retriever, method)
             done = precompute(device, key, method, pairs, Store(Path(folder)))
@@ -98,7 +98,7 @@ def measure(tokens: int, method: Method, every: int, n_rounds: int) -> None:
         **{f"forward {n}": partial(forward, batch) for n, batch in enumerate(batches)},
         "limit": limit,
         "method": together,
-        "run": run,
+        "run": whole_run,
         "one by one": alone,
     }
     seconds = interleaved(contenders, n_rounds)
@@ -120,17 +120,13 @@ def measure(tokens: int, method: Method, every: int, n_rounds: int) -> None:
         )
 
 
-def main() -> None:
+def main(
+    rounds: int = 5, every: int = 4, method: str = "saliency", tokens: tuple[int, ...] = (512,)
+) -> None:
     """Measure one length after the other."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--every", type=int, default=4)
-    parser.add_argument("--method", default="saliency")
-    parser.add_argument("--tokens", type=int, nargs="+", default=[512])
-    options = parser.parse_args()
-    for tokens in options.tokens:
-        measure(tokens, make_method(options.method), options.every, options.rounds)
+    for n_tokens in tokens:
+        measure(n_tokens, make_method(method), every, rounds)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

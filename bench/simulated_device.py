@@ -9,19 +9,22 @@ half of each dense model's layers on a second device. The exit code is 1 if a ca
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from transformers.utils import logging
 
+from bench import gpu_proof
 from bench.gpu import case_lines
-from bench.gpu_proof import Case, named, prove, spread
+from bench.gpu_proof import Case, prove
+from bench.options import run
+from tests.attribution.support_matrix import models
 from tests.support import simulated_device
 from tests.support.spread_layers import layers_on_both
 from tests.support.tiny_models import TINY
@@ -29,12 +32,10 @@ from tests.support.tiny_models import TINY
 DEVICE = f"{simulated_device.NAME}:1"
 
 
-def main() -> None:
-    """Print a table with a row for each method and architecture."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help="Architectures; all by default.")
-    parser.add_argument("--spread", action="store_true", help="Dense models over two devices.")
-    options = parser.parse_args()
+def main(
+    *names: str, spread: Annotated[bool, {"help": "Dense models over two devices."}] = False
+) -> None:
+    """Print a table with a row for each method and architecture, or for those of `names`."""
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     torch.set_num_threads(1)
@@ -43,8 +44,8 @@ def main() -> None:
     print(head, rule, sep="\n")
     counts: Counter[bool | None] = Counter()
     with tempfile.TemporaryDirectory() as folder:
-        run = spread_cases if options.spread else partial(prove, precisions=["float32"])
-        for case in run(Path(folder), DEVICE, names=options.names or None):
+        cases = spread_cases if spread else partial(prove, precisions=["float32"])
+        for case in cases(Path(folder), DEVICE, names=names or None):
             print(case_lines([case])[2], flush=True)
             counts[case.passed] += 1
     print(
@@ -56,10 +57,10 @@ def main() -> None:
 
 def spread_cases(root: Path, device: str, names: Sequence[str] | None) -> Iterator[Case]:
     """The cases of dense models with layers on both devices."""
-    for spec in named(root, [name for name in names or TINY if name in TINY]):
+    for _, spec in models(root, [name for name in names or TINY if name in TINY]):
         with layers_on_both():
-            yield from spread(spec, device)[0]
+            yield from gpu_proof.spread(spec, device)[0]
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -23,7 +23,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import statistics
@@ -33,13 +32,15 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bench.timing import interleaved, ratio
+from bench.options import run
+from bench.timing import interleaved, ratio, timed
 from poslens.attribution.curves.curve_summary import summarize
 from poslens.attribution.methods import make_method
 from poslens.attribution.pairs import Pairs
@@ -54,18 +55,7 @@ from poslens.cache.storage.store import ModelKey, Store
 
 METHOD = make_method("saliency")
 MODEL = ModelKey("bench", "0123456789abcdef")
-WORDS = (
-    "harbour",
-    "light",
-    "turns",
-    "slowly",
-    "above",
-    "grey",
-    "water",
-    "while",
-    "boats",
-    "return",
-)
+WORDS = "harbour light turns slowly above grey water while boats return".split()
 BATCH = 64
 
 
@@ -89,17 +79,9 @@ def result(n: int, tokens: int | None = None) -> tuple[TextPair, Attribution]:
     )
 
 
-def fill(store: Store, n: int, start: int = 0, model: ModelKey = MODEL) -> None:
-    """Store results `start` to `n` in batches."""
-    for first in range(start, n, BATCH):
-        store.put(model, METHOD, [result(k) for k in range(first, min(first + BATCH, n))])
-
-
-def seconds(run: Callable[[], object]) -> float:
+def seconds(call: Callable[[], object]) -> float:
     """Seconds of one call."""
-    started = time.perf_counter()
-    run()
-    return time.perf_counter() - started
+    return timed(call).wall
 
 
 def point_reads(store: Store, n: int) -> None:
@@ -130,10 +112,10 @@ def curves(store: Store, n: int, folder: Path, rounds: int, cold: bool) -> list[
         store.release()
         both: dict[str, list[float]] = {"store": [], "numpy": []}
         for _ in range(rounds):
-            for name, run in (("store", read), ("numpy", lambda: np.load(folder / "curves.npy"))):
+            for name, call in (("store", read), ("numpy", lambda: np.load(folder / "curves.npy"))):
                 os.sync()
                 Path("/proc/sys/vm/drop_caches").write_text("3")
-                both[name].append(seconds(run))
+                both[name].append(seconds(call))
         print(
             f"{n:,} curves, cold: {1000 * statistics.median(both['store']):.1f} ms, "
             f"{ratio(both['store'], both['numpy']):.1f}x numpy.load"
@@ -151,7 +133,7 @@ def curves(store: Store, n: int, folder: Path, rounds: int, cold: bool) -> list[
     return took["store"]
 
 
-def appends(folder: Path, n: int) -> None:
+def single_appends(folder: Path, n: int) -> None:
     """Print the time of single puts, and of the last ones relative to the first."""
     store, results = Store(folder), [result(k) for k in range(n)]
     store.put(MODEL, METHOD, [result(n)])
@@ -201,7 +183,25 @@ def writes(folder: Path) -> None:
     store.release()
 
 
-def throughput(folder: Path, rounds: int) -> None:
+def encode_and_commit(batches: list[list[tuple[TextPair, Attribution]]], store: Store) -> None:
+    """Store batches of results."""
+    for batch in batches:
+        store.put(MODEL, METHOD, batch)
+
+
+def commit(batches: list[Computed], store: Store) -> None:
+    """Store batches of encoded results."""
+    for batch in batches:
+        store.put_encoded(MODEL, METHOD, batch)
+
+
+def drop(store: Store) -> None:
+    """Remove all files of a store."""
+    for file in listing(store):
+        drop_file(file)
+
+
+def print_throughput(folder: Path, rounds: int) -> None:
     """Print the results per second that are encoded and committed, as medians over rounds."""
     for tokens in (250, 1100):
         results = [result(k, tokens) for k in range(960)]
@@ -209,30 +209,26 @@ def throughput(folder: Path, rounds: int) -> None:
         done = [
             Computed([pair for pair, _ in batch], encoded(batch, METHOD), []) for batch in batches
         ]
-        clock: dict[str, list[float]] = {"encoded and committed": [], "committed": []}
-        processor: dict[str, list[float]] = {name: [] for name in clock}
+        contenders = {
+            "encoded and committed": partial(encode_and_commit, batches),
+            "committed": partial(commit, done),
+        }
+        rates: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
         for number in range(rounds + 1):
-            for name in clock:
+            for name, contender in contenders.items():
                 store = Store(folder / f"{tokens}-{number}-{name}")
                 store.put(MODEL, METHOD, results[:1])
-                started, used = time.perf_counter(), time.process_time()
-                if name == "committed":
-                    for portion in done:
-                        store.put_encoded(MODEL, METHOD, portion)
-                else:
-                    for batch in batches:
-                        store.put(MODEL, METHOD, batch)
+                _, wall, cpu = timed(partial(contender, store))
                 if number:  # the first round is a warm-up
-                    clock[name].append(len(results) / (time.perf_counter() - started))
-                    processor[name].append(len(results) / (time.process_time() - used))
+                    rates[name].append((len(results) / wall, len(results) / cpu))
                 store.release()
-        for name, rates in clock.items():
-            by_clock, by_processor = statistics.median(rates), statistics.median(processor[name])
+        for name, both in rates.items():
+            by_clock, by_processor = (statistics.median(each) for each in zip(*both, strict=True))
             print(f"{tokens:,} tokens, {name}, results a second: {by_clock:,.0f}", end=" ")
             print(f"by the clock, {by_processor:,.0f} by processor time")
 
 
-def memory(folder: Path, n: int) -> None:
+def print_memory(folder: Path, n: int) -> None:
     """Print the maximum memory of each step of a run over `n` results."""
     process, most = psutil.Process(), [0]
     started = process.memory_info().rss
@@ -248,9 +244,9 @@ def memory(folder: Path, n: int) -> None:
     pairs: list[TextPair] = []
     sentences: list[str] = []
 
-    def step(name: str, run: Callable[[], object]) -> None:
+    def step(name: str, call: Callable[[], object]) -> None:
         most[0] = 0
-        took = seconds(run)
+        took = seconds(call)
         sentences.append(f"{name} {most[0] / 2**20:,.0f} MiB, {took:.0f} s")
 
     def put() -> None:
@@ -301,48 +297,45 @@ def memory(folder: Path, n: int) -> None:
     store.release()
 
 
-def drop(store: Store) -> None:
-    """Remove all files of a store."""
-    for file in listing(store):
-        drop_file(file)
+def read_all(store: Store, n: int, folder: Path, rounds: int, cold: bool) -> list[float]:
+    """Store `n` results and print the time of reading them; returns the seconds of reading all
+    curves in each round."""
+    numbers = range(n)
+    for first in range(0, n, BATCH):
+        store.put(MODEL, METHOD, list(map(result, numbers[first : first + BATCH])))
+    point_reads(store, n)
+    return curves(store, n, folder, rounds, cold)
 
 
-def main() -> None:
+def main(
+    results: int = 4000,
+    appends: int = 1000,
+    rounds: int = 7,
+    cold: Annotated[bool, {"help": "drop the page cache (root)"}] = False,
+    model: Annotated[bool, {"help": "also compute with MiniLM"}] = False,
+    throughput: Annotated[bool, {"help": "only the rate of writing"}] = False,
+    memory: Annotated[int, {"help": "only the memory of so many results"}] = 0,
+) -> None:
     """Print each figure."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--results", type=int, default=4000)
-    parser.add_argument("--appends", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--cold", action="store_true", help="drop the page cache (root)")
-    parser.add_argument("--model", action="store_true", help="also compute with MiniLM")
-    parser.add_argument("--throughput", action="store_true", help="only the rate of writing")
-    parser.add_argument("--memory", type=int, help="only the memory of so many results")
-    options = parser.parse_args()
-    if options.throughput:
-        with tempfile.TemporaryDirectory() as name:
-            throughput(Path(name), options.rounds)
-        return
-    if options.memory:
-        with tempfile.TemporaryDirectory() as name:
-            memory(Path(name), options.memory)
-        return
     with tempfile.TemporaryDirectory() as name:
-        folder, n = Path(name), options.results
+        folder = Path(name)
+        if throughput:
+            print_throughput(folder, rounds)
+            return
+        if memory:
+            print_memory(folder, memory)
+            return
         small, large = Store(folder / "small"), Store(folder / "large")
-        fill(small, n)
-        point_reads(small, n)
-        of_small = curves(small, n, folder, options.rounds, options.cold)
+        of_small = read_all(small, results, folder, rounds, cold)
         disk(small, folder)
-        print(f"dropping {n:,} results: {1000 * seconds(lambda: drop(small)):.0f} ms")
-        fill(large, 10 * n)
-        point_reads(large, 10 * n)
-        of_large = curves(large, 10 * n, folder, options.rounds, options.cold)
-        print(f"{10 * n:,} curves: {ratio(of_large, of_small):.1f}x the time of {n:,}")
-        print(f"dropping {10 * n:,} results: {1000 * seconds(lambda: drop(large)):.0f} ms")
-        appends(folder / "appends", options.appends)
-        if options.model:
+        of_large = read_all(large, 10 * results, folder, rounds, cold)
+        print(f"{10 * results:,} curves: {ratio(of_large, of_small):.1f}x the time of {results:,}")
+        for store, n in ((small, results), (large, 10 * results)):
+            print(f"dropping {n:,} results: {1000 * seconds(partial(drop, store)):.0f} ms")
+        single_appends(folder / "appends", appends)
+        if model:
             writes(folder / "writes")
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

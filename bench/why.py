@@ -22,16 +22,17 @@ others.
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
+from bench.options import run, write_table
 from poslens.attribution import datasets
 from poslens.attribution.datasets.corpus import Collection, Document
 from poslens.attribution.evaluation.why import Searched, Wanted, why
@@ -61,7 +62,6 @@ CHANCES = (0.5, 0.75, 1.0)
 Attempts = list[tuple[tuple["Case", ...], "Case"]]
 """Texts that must be retrieved, and the changed text that must be missed, in the order in which
 they are tried."""
-BEGIN, END = "<!-- why: begin -->", "<!-- why: end -->"
 
 
 @dataclass(frozen=True)
@@ -295,7 +295,7 @@ def table(named: dict[Cause, Counter[Cause]]) -> list[str]:
     return rows
 
 
-def shares(results: Sequence[tuple[Case, Why]]) -> list[str]:
+def best_shares(results: Sequence[tuple[Case, Why]]) -> list[str]:
     """The lines of a table with the number of cases whose cause is named correctly on each half of
     the documents, with the shares that are best on the first half and with those in use. The
     strictest of equally good ones is the best."""
@@ -323,36 +323,29 @@ def shares(results: Sequence[tuple[Case, Why]]) -> list[str]:
     return rows
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(
+    cases: int = 50,
+    causes: tuple[Cause, ...] = CAUSES,
+    proposed: Annotated[bool, {"help": "Do not give the evidence."}] = False,
+    shares: Annotated[bool, {"help": "Choose and judge the two shares."}] = False,
+    write: Annotated[Path | None, {"help": "Markdown file to write the matrix into."}] = None,
+) -> None:
     """Print the matrix, and with --write replace it in a file."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--cases", type=int, default=50)
-    parser.add_argument("--causes", nargs="*", default=list(CAUSES))
-    parser.add_argument("--proposed", action="store_true", help="Do not give the evidence.")
-    parser.add_argument("--shares", action="store_true", help="Choose and judge the two shares.")
-    parser.add_argument("--write", type=Path, help="Markdown file to write the matrix into.")
-    options = parser.parse_args(arguments)
-    bench = Bench(options.cases)
+    bench = Bench(cases)
     named: dict[Cause, Counter[Cause]] = {}
     results: list[tuple[Case, Why]] = []
-    for cause in options.causes:
-        explained = [(case, bench.explained(case, options.proposed)) for case in bench.cases(cause)]
+    for cause in causes:
+        explained = [(case, bench.explained(case, proposed)) for case in bench.cases(cause)]
         results += explained
         named[cause] = Counter(explanation.cause for _, explanation in explained)
         print(cause, dict(named[cause]), flush=True)
     lines = table(named)
     print("\n".join(lines))
-    if options.shares:
-        print("\n".join(shares(results)))
-    if options.write:
-        text = options.write.read_text(encoding="utf-8")
-        head, _, rest = text.partition(BEGIN)
-        _, marked, tail = rest.partition(END)
-        if not marked:
-            raise SystemExit(f"{options.write} has no lines {BEGIN} and {END}.")
-        body = "\n".join(lines)
-        options.write.write_text(f"{head}{BEGIN}\n{body}\n{END}{tail}", encoding="utf-8")
+    if shares:
+        print("\n".join(best_shares(results)))
+    if write:
+        write_table(write, "why", lines)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -11,18 +11,20 @@ time; with OMP_NUM_THREADS=1 it is an upper limit of the wall time on an idle ma
 
 from __future__ import annotations
 
-import argparse
 import random
-import time
-from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
+from bench.options import run
+from bench.timing import timed
 from poslens.attribution import datasets
 from poslens.attribution.datasets.corpus import Collection, Document
 from poslens.attribution.evaluation.why import Wanted, why
+from poslens.attribution.evaluation.why_causes import Why
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.text import sentences
+from poslens.attribution.types import TextPair
 from poslens.cache.jobs.loop import RunOptions
 from poslens.compute.compute import Compute
 from poslens.studies.why.search import Searcher, opened
@@ -37,44 +39,37 @@ def corpus(n: int) -> list[Document]:
     return [Document(f"d{i}", text) for i, text in enumerate([*texts, *sorted(pairs)][:n])]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(documents: int = 10_000, queries: int = 20, model: str = "MiniLM") -> None:
     """Print the seconds of opening the corpus and of each explanation."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--documents", type=int, default=10_000)
-    parser.add_argument("--queries", type=int, default=20)
-    parser.add_argument("--model", default="MiniLM")
-    options = parser.parse_args(arguments)
-    documents = corpus(options.documents)
-    number = {document.text: i for i, document in enumerate(documents)}
-    collection = Collection("speed", "speed", (), lambda: iter(documents))
+    listed = corpus(documents)
+    number = {document.text: i for i, document in enumerate(listed)}
+    collection = Collection("speed", "speed", (), lambda: iter(listed))
     compute = Compute()
-    model = compute.identify(resolve(options.model))
-    retriever = compute.retriever(model)
-    started, began = time.perf_counter(), time.process_time()
-    searched = opened(compute, model.key, retriever, collection)
-    wall, used = time.perf_counter() - started, time.process_time() - began
-    print(f"corpus opened: {wall:.1f} s, cpu {used:.1f} s (with encoding, unless stored)")
+    used = compute.identify(resolve(model))
+    retriever = compute.retriever(used)
+    searched, wall, cpu = timed(lambda: opened(compute, used.key, retriever, collection))
+    print(f"corpus opened: {wall:.1f} s, cpu {cpu:.1f} s (with encoding, unless stored)")
     searcher = Searcher(searched, retriever, RunOptions())
-    pairs = [pair for pair in datasets.read("sample").pairs if pair.document in number]
-    taken, cpu, misses = list[float](), list[float](), 0
-    # A top of 1 makes most documents a miss: in the top k, nothing is changed.
-    for pair in pairs[:: max(1, len(pairs) // options.queries)]:
-        started, began = time.perf_counter(), time.process_time()
+
+    def explain(pair: TextPair) -> Why:
         scores = searcher.search(pair.query)
         at = number[pair.document]
         wanted = Wanted(pair.query, f"d{at}", at, pair.document, pair.evidence)
-        result = why(wanted, scores, 1, frozenset())
-        if result.cause != "found":
-            misses += 1
-            taken.append(time.perf_counter() - started)
-            cpu.append(time.process_time() - began)
-    if not taken:
+        # A top of 1 makes most documents a miss: in the top k, nothing is changed.
+        return why(wanted, scores, 1, frozenset())
+
+    pairs = [pair for pair in datasets.read("sample").pairs if pair.document in number]
+    chosen = pairs[:: max(1, len(pairs) // queries)]
+    explained = [timed(partial(explain, pair)) for pair in chosen]
+    misses = [each for each in explained if each.result.cause != "found"]
+    if not misses:
         raise SystemExit("Every document is found: nothing was explained.")
-    for name, seconds in (("wall", taken), ("cpu", cpu)):
+    for name in ("wall", "cpu"):
+        seconds = [getattr(each, name) for each in misses]
         median, most, worst = np.percentile(seconds, [50, 90, 100])
         times = f"{median:.2f} s (median), {most:.2f} s (90%), {worst:.2f} s (slowest)"
-        print(f"{misses} misses, {name}: {times}")
+        print(f"{len(misses)} misses, {name}: {times}")
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

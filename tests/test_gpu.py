@@ -17,13 +17,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from bench import gpu, gpu_proof, gpu_speed
+from bench.contenders import LOOP, SALIENCY, contenders, pairs
+from bench.encoders import SIZES, Size, build
 from bench.gpu_proof import halves, kernels, prove, spread
-from bench.gpu_speed import LOOP, PRODUCT, SALIENCY, fitting, measure
-from bench.random_encoder import SIZES, Size, build
-from bench.saliency import pairs
+from bench.gpu_speed import PRODUCT, fitting, measure
 from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.retrievers.dense import DenseRetriever
 from poslens.attribution.types import TextPair
+from tests.attribution.support_matrix import models
 
 TINY = {
     "bert": Size(
@@ -59,7 +60,6 @@ no_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine 
 def test_without_a_gpu_it_says_why_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["gpu"])
     gpu.main()
     said = capsys.readouterr().out
     assert said.startswith("bench.gpu needs a CUDA GPU") and said.count("\n") == 1
@@ -159,7 +159,7 @@ def test_a_difference_that_rounding_explains_is_none(one_thread: None, tmp_path:
     """Scores of this model are near 1 and effects below 1e-3: float32 keeps three of their digits,
     and any other order of sums gives other ones."""
     method = make_method("occlusion")
-    (spec,) = gpu_proof.named(tmp_path, ["gte"])
+    ((_, spec),) = models(tmp_path, ["gte"])
     expected = gpu_proof.results(gpu_proof.load(spec, "cpu", "float32"), [method])[method]
     exact = gpu_proof.results(gpu_proof._wide(spec), [method])[method]
     own = gpu_proof.rounding(expected, exact)
@@ -303,7 +303,7 @@ def test_the_published_loop_computes_saliency(
 ) -> None:
     """What stands beside PosLens' numbers has to be the same numbers."""
     retriever = build(TINY[name], "cpu", "float32")
-    runs = gpu_speed.contenders(retriever, TINY[name], 32, compiled=False)
+    runs = contenders(retriever, 32, TINY[name].pooling)
     seen: list[torch.Tensor] = []
     real = torch.Tensor.norm
 
@@ -334,7 +334,7 @@ def test_what_does_not_fit_is_said(one_thread: None, monkeypatch: pytest.MonkeyP
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
     assert fitting(never, 64) == 0
-    monkeypatch.setattr(gpu_speed, "published_loop", never_at_all)
+    monkeypatch.setattr("bench.contenders.published_loop", never_at_all)
     found = list(
         measure(TINY["bert"], "cpu", "float32", [32], rounds=1, batch=2, matrix=64, compiled=False)
     )

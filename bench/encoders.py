@@ -1,14 +1,15 @@
-"""Dense retrievers of a given size with random weights, which need no download. The time of a pass
-does not depend on the values of the weights.
+"""Dense retrievers of benchmarks: presets, and models of a given size with random weights, which
+need no download. The time of a pass does not depend on the values of the weights.
 
-The weights are created on the device in their precision. The tokenizer is MiniLM's, so that texts
-are processed as for a real model.
+Random weights are created on the device in their precision. The tokenizer is MiniLM's, so that
+texts are processed as for a real model.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +19,35 @@ from sentence_transformers.sentence_transformer.modules import Normalize, Poolin
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from poslens.attribution.retrievers.dense import DenseRetriever
+from poslens.attribution.retrievers.load import load
 from poslens.attribution.retrievers.resolve import locate, resolve
 from poslens.attribution.retrievers.specs import RetrieverSpec
+
+
+def dense(name: str, device: str = "cpu", precision: str = "auto") -> DenseRetriever:
+    """The dense model of this name."""
+    retriever = load(resolve(name), device, precision)
+    assert isinstance(retriever, DenseRetriever)
+    return retriever
+
+
+@contextmanager
+def attention(retriever: Any, implementation: str) -> Iterator[None]:
+    """Use another of transformers' implementations of attention."""
+    backbone = retriever.backbone
+    before = backbone.config._attn_implementation
+    backbone.set_attn_implementation(implementation)
+    try:
+        yield
+    finally:
+        backbone.set_attn_implementation(before)
+
+
+def setting(tokens: int, batch: int, rounds: int) -> str:
+    """The heading of a table of times."""
+    threads = torch.get_num_threads()
+    return f"{tokens} tokens, batch {batch}, {threads} threads, median of {rounds}"
+
 
 POSITIONS = 8194
 """Number of positions of every model: 8,192 tokens, and two that RoBERTa-like models reserve."""
