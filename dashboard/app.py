@@ -8,7 +8,7 @@ import streamlit as st
 
 from poslens.compute.compute import service
 from poslens.compute.runs import Run
-from poslens.dashboard.server import access, own_texts, people, rights, serve
+from poslens.dashboard.server import access, own_texts, people, serve
 from poslens.dashboard.widgets import links, login
 from poslens.dashboard.widgets.guard import guarded
 from poslens.dashboard.widgets.run_board import run_strip
@@ -78,7 +78,7 @@ links.arrive()
 
 def runs_at_work() -> list[Run]:
     """The active runs that this user may see and stop."""
-    runs = service().runs.active(own_texts.owners(), upkeep=rights.may_change())
+    runs = service().runs.active(own_texts.owners(), upkeep=people.may_change())
     return [run for run in runs if people.may_stop(run)]
 
 

@@ -1,4 +1,5 @@
-"""Identities of users. With a login, data belongs to a person; without one, to a browser tab."""
+"""Identities of users, and what they may do. With a login, data belongs to a person; without one,
+to a browser tab."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import streamlit as st
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from poslens.compute.runs import Run
-from poslens.compute.settings import PEOPLE
+from poslens.compute.settings import PEOPLE, UPKEEP
 from poslens.dashboard.server import access, access_middleware
 
 NAME = "name"
@@ -19,6 +20,14 @@ _ADDRESS = re.compile(
 )
 """An email address in lower case, with an unquoted local part (RFC 5322, section 3.4.1,
 dot-atom)."""
+
+_PASSED_ON = ("Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip", "Via")
+"""Headers added by proxies, behind which every user seems to be on this machine."""
+
+REFUSED = (
+    "Only the administrator can do this: on the server's own machine, or on any page if PosLens "
+    f"was started with {UPKEEP.name}=yes."
+)
 
 
 def person() -> str:
@@ -82,6 +91,24 @@ def may_stop(run: Run) -> bool:
     """Whether this user may stop a run: anyone without a login, else only the person who started
     it."""
     return not access.current().knows_people or run.reader == reader()
+
+
+def may_change() -> bool:
+    """Whether this user may delete from, import into and compact the cache, and download models: as
+    `POSLENS_UPKEEP` specifies, else only if the browser runs on this machine.
+
+    Raises:
+        UserError: the setting has an invalid value.
+    """
+    text = UPKEEP.get()
+    return text == "yes" or (text == "auto" and _on_this_machine())
+
+
+def _on_this_machine() -> bool:
+    if access.current().beyond_this_machine:
+        return False  # behind a local proxy every user seems to be local
+    headers = st.context.headers
+    return st.context.ip_address is None and not any(name in headers for name in _PASSED_ON)
 
 
 def _of_proxy() -> str:

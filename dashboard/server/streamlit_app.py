@@ -14,9 +14,7 @@ from starlette.middleware import Middleware
 from poslens.dashboard.server import fragment_queue, people
 from poslens.dashboard.server.access import LOOPBACK, Access
 from poslens.dashboard.server.access_middleware import AccessMiddleware
-from poslens.dashboard.server.headers import Headers
-from poslens.dashboard.server.page_head import PageHead
-from poslens.dashboard.server.renamed_pages import RenamedPages
+from poslens.dashboard.server.responses import Headers, PageHead, RenamedPages
 from poslens.dashboard.server.static_files import StaticFiles
 
 SCRIPT = Path(__file__).parents[1] / "app.py"

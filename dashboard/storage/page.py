@@ -16,8 +16,8 @@ from poslens.compute.compute import service
 from poslens.compute.runs import Run
 from poslens.compute.settings import KEEP_OWN_TEXTS
 from poslens.dashboard.cause.data_set import MEASURES
-from poslens.dashboard.server import own_texts, rights
-from poslens.dashboard.widgets import links, panels
+from poslens.dashboard.server import own_texts, people
+from poslens.dashboard.widgets import links, panels, say
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.run_board import run_bar
 from poslens.dashboard.widgets.tables import no_result, show_table
@@ -44,7 +44,7 @@ with panels.guarded():
     files = cache_service.stored(service())
 allowed = False
 with panels.guarded():
-    allowed = rights.may_change()
+    allowed = people.may_change()
 shared_run = cache_service.current(service())
 busy = shared_run is not None and shared_run.active
 # Exports belong to the session: no other user sees or downloads them.
@@ -57,8 +57,8 @@ def act(start: Callable[..., object], *arguments: object) -> None:
     """Start an action; if it can't start, the next rerun of the page shows the reason."""
     st.session_state.pop("cache.confirming", None)
     try:
-        if start is not cache_service.start_export and not rights.may_change():
-            raise UserError(rights.REFUSED)
+        if start is not cache_service.start_export and not people.may_change():
+            raise UserError(people.REFUSED)
         start(service(), *arguments)
     except UserError as error:
         st.session_state["cache.error"] = str(error)
@@ -96,7 +96,7 @@ def overview() -> None:
     )
     for file in files:
         if file.problem:
-            st.warning(panels.plain(f"{file.model.name}, {file.method.name}: {file.problem}"))
+            say.warning(f"{file.model.name}, {file.method.name}: {file.problem}")
 
 
 def shipped() -> None:
@@ -107,11 +107,9 @@ def shipped() -> None:
     total = cache_service.size(sum(shipped.file.bytes for shipped in included))
     rows = sum(shipped.file.rows for shipped in included)
     st.markdown("**Included results**")
-    st.caption(
-        panels.plain(
-            f"{rows:,} results of the bundled data sets, {total}. Pages use them unless you "
-            "have stored results of your own. They are read-only."
-        )
+    say.caption(
+        f"{rows:,} results of the bundled data sets, {total}. Pages use them unless you "
+        "have stored results of your own. They are read-only."
     )
     frame = pd.DataFrame(
         {
@@ -157,7 +155,7 @@ def chosen() -> list[StoredFile]:
 
 def actions(meant: list[StoredFile]) -> None:
     """Buttons for the selected files."""
-    st.caption(panels.plain(cache_service.summary(meant)))
+    say.caption(cache_service.summary(meant))
     readable = not any(file.problem for file in meant)
     total = sum(file.bytes for file in meant)
     small = total <= cache_service.DOWNLOAD_MB * 1e6
@@ -262,7 +260,7 @@ def failed(meant: list[StoredFile]) -> None:
     with no_result(frame, unit="item", key="cache.failures"):
         for (title, page, tab, measure), dataset in first.items():
             of = f" (documents, {measure})" if measure else ""
-            st.caption(panels.plain(f"To retry, open {title}{of} and press Retry."))
+            say.caption(f"To retry, open {title}{of} and press Retry.")
             asked: dict[str, str | Sequence[str]]
             asked = {"dataset": dataset, "models": [file.model.name]}
             if tab:
@@ -309,7 +307,7 @@ def imports() -> None:
 def state() -> None:
     """The current or last action."""
     if error := st.session_state.pop("cache.error", ""):
-        st.error(panels.plain(error))
+        say.error(error)
     now = cache_service.current_export(service(), exports)
     show(now, exporting, "cache.export.stop")
     if allowed:  # the run names files of the user who started it
@@ -325,9 +323,9 @@ def show(now: Run | None, was_active: bool, key: str) -> None:
     if now.active != was_active:
         st.rerun()
     if not now.active and now.error:
-        st.error(panels.plain(now.error))
+        say.error(now.error)
     elif not now.active:
-        st.success(panels.plain(now.stage), icon=":material/check:")
+        say.success(now.stage, icon=":material/check:")
 
 
 def downloads() -> None:
@@ -351,7 +349,7 @@ st.markdown(
     "Pages read these results instead of computing them again."
 )
 if older := older_layouts(service().store):
-    st.warning(panels.plain(older))
+    say.warning(older)
 if files:
     used = sum(file.bytes for file in files)
     n_models = len({file.model.fingerprint for file in files})
@@ -384,4 +382,4 @@ with panels.guarded():
 if allowed:
     imports()
 else:
-    st.caption(panels.plain(f"Deleting, importing, verifying and compacting: {rights.REFUSED}"))
+    say.caption(f"Deleting, importing, verifying and compacting: {people.REFUSED}")

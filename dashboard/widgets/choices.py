@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, Literal, TypeVar
 
 import streamlit as st
 from streamlit.runtime.uploaded_file_manager import UploadedFile
@@ -22,16 +22,16 @@ from poslens.compute.compute import service
 from poslens.compute.protocols import posir_ranking_spec, posir_spec
 from poslens.compute.selection import ANY, ANYWHERE, Filters, Selection, facets
 from poslens.dashboard.server import opening, own_texts
-from poslens.dashboard.widgets import url_state
-from poslens.dashboard.widgets.fetch_panel import fetch_panel
+from poslens.dashboard.widgets import say, url_state
 from poslens.dashboard.widgets.method_choice import method as method
 from poslens.dashboard.widgets.method_choice import methods as methods
-from poslens.dashboard.widgets.model_limits import model_limits
+from poslens.dashboard.widgets.model_notes import model_notes
 from poslens.dashboard.widgets.tables import rejected_rows
 from poslens.figures.plain import plain
 from poslens.heatmap.data import MAX_COLUMNS
 
 T = TypeVar("T")
+Option = TypeVar("Option", bound=str)
 
 _UPLOADED, _UPLOAD_ERROR = "just uploaded", "upload error"
 _MAX_UPLOADS = 3
@@ -55,7 +55,7 @@ def data_set(default: str = datasets.SAMPLE, *, with_uploader: bool = True) -> D
             f"There is no data set {asked[:80]!r}, so {default} is shown. Available data sets: "
             f"{', '.join(names)}.{hint if asked.startswith('upload-') else ''}"
         )
-        st.warning(plain(text))
+        say.warning(text)
     # Names, not titles: the address contains what the list shows, and two files may share a title.
     name = st.selectbox(
         "Data set", names, index=names.index(default), key="dataset", bind="query-params"
@@ -120,7 +120,7 @@ def uploader() -> None:
         # The list of data sets is outside this fragment.
         st.rerun(scope="app")
     if message := st.session_state.get(_UPLOAD_ERROR):
-        st.error(plain(message), icon=":material/error:")
+        say.error(message, icon=":material/error:")
 
 
 _LENGTHS = (
@@ -175,6 +175,32 @@ def filters(data: DataSet) -> Selection:
             help="Midpoint of the evidence, as a percentage of the document's characters.",
         )
     return counted.select(Filters(tuple(wanted), evidence, search or ""))
+
+
+def one_of(
+    label: str,
+    options: Sequence[Option],
+    key: str,
+    default: Option | None = None,
+    *,
+    bind: Literal["query-params"] | None = "query-params",
+    **details: Any,
+) -> Option:
+    """One of `options` from a row of buttons: at first `default`, or else the first. The selection
+    is in the address unless `bind` is None. `details` are those of `st.segmented_control`."""
+    default = default or options[0]
+    chosen = st.segmented_control(
+        plain(label),
+        options,
+        default=default,
+        key=key,
+        bind=bind,
+        required=True,
+        format_func=plain,
+        wrap=True,
+        **details,
+    )
+    return chosen or default
 
 
 def spread(
@@ -238,11 +264,10 @@ def models(default: Sequence[str]) -> list[str]:
         "also sets its strength, the number of tokens per block, and how many of the last layers "
         "it changes.",
     )
-    fetch_panel(names)
-    model_limits(names, lambda chosen: st.session_state.update(models=chosen), "models")
+    model_notes(names, lambda chosen: st.session_state.update(models=chosen), "models")
     models = distinct(names)
     if again := [name for name in names if name not in models]:
-        st.caption(plain(f"Selected under two names, shown once: {', '.join(again)}."))
+        say.caption(f"Selected under two names, shown once: {', '.join(again)}.")
     return models
 
 
@@ -271,9 +296,9 @@ def model(label: str, key: str, default: str, at: int | None = 0) -> str:
         accept_new_options=True,
         format_func=shown,
     )
-    fetch_panel([name or default])
-    model_limits([name or default], lambda chosen: st.session_state.update({key: chosen[0]}), key)
-    return name or default
+    name = name or default
+    model_notes([name], lambda chosen: st.session_state.update({key: chosen[0]}), key)
+    return name
 
 
 def posir_protocol() -> bool:

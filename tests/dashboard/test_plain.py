@@ -1,5 +1,5 @@
 """No text of a user, an address, a file or a model is read as markup: all of it goes through
-`plain` before Streamlit renders it."""
+`plain` before Streamlit renders it, by itself or in the functions of `widgets/say.py`."""
 
 from __future__ import annotations
 
@@ -98,7 +98,8 @@ class Checker(ast.NodeVisitor):
             return
         name, receiver = node.func.attr, ast.unparse(node.func.value)
         column = name.endswith("Column") and receiver == "st.column_config"
-        if (name not in POSITIONS and not column) or receiver.startswith(("logging", "panels")):
+        elsewhere = receiver.startswith(("logging", "panels", "say"))
+        if (name not in POSITIONS and not column) or elsewhere:
             return
         shown = [node.args[at] for at in POSITIONS.get(name, (0,)) if at < len(node.args)]
         if name in DRAWN and any(keyword.arg == "format_func" for keyword in node.keywords):
@@ -227,6 +228,7 @@ def test_what_is_rendered_was_made_plain(path: Path) -> None:
     [
         ("st.error(str(error))", 1),
         ("st.error(plain(str(error)))", 0),
+        ("say.error(error)", 0),
         ("st.info('x')", 0),
         ("st.warning(f'no {name}')", 1),
         ("st.warning(f'no {panels.plain(name)}')", 0),

@@ -12,7 +12,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from poslens.dashboard.server.page_head import SCRIPT, STYLE, PageHead
+from poslens.dashboard.server.responses import SCRIPT, STYLE, PageHead
 
 PAGE = "<html><head><title>é</title></head><body></body></html>"
 BROWSER = {"accept": "text/html,*/*;q=0.8"}

@@ -14,7 +14,7 @@ from poslens.compute.compute import Compute
 from poslens.compute.queue import DeviceQueue, require_wanted
 from poslens.compute.runs import Job, Report, Run, Runs
 from poslens.compute.settings import PEOPLE, UPKEEP
-from poslens.dashboard.server import access, own_texts, people, rights
+from poslens.dashboard.server import access, own_texts, people
 from poslens.dashboard.server.access import access_of
 
 KEY = ("m", "f", "c", "s", "cpu")
@@ -332,11 +332,11 @@ def test_nobody_seems_to_be_on_this_machine_where_others_come(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     nowhere = SimpleNamespace(ip_address=None, headers={})
-    monkeypatch.setattr(rights.st, "context", nowhere)
+    monkeypatch.setattr(people.st, "context", nowhere)
     access.use(access_of())
-    assert rights.may_change()
+    assert people.may_change()
     beyond = access_of(allowed_hosts=["poslens.example.org"], trusted_proxies=["127.0.0.1"])
     access.use(beyond)
-    assert not rights.may_change()
+    assert not people.may_change()
     monkeypatch.setenv(UPKEEP.name, "yes")
-    assert rights.may_change()
+    assert people.may_change()

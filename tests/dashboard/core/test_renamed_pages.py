@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from poslens.dashboard.server import access
 from poslens.dashboard.server.access import Access
-from poslens.dashboard.server.renamed_pages import RENAMED, RenamedPages
+from poslens.dashboard.server.responses import RENAMED, RenamedPages
 from tests.support.pages import page_file
 
 

@@ -29,7 +29,7 @@ from poslens.cache.storage.store import ModelKey, Store
 from poslens.compute.compute import Compute, service
 from poslens.compute.runs import Run
 from poslens.dashboard.__main__ import app as commands
-from poslens.dashboard.server import rights
+from poslens.dashboard.server import people
 from poslens.dashboard.server.own_texts import Session
 from poslens.storage import service as cache_service
 from poslens.storage.service import Exports
@@ -255,7 +255,7 @@ def test_who_does_not_run_the_program_only_exports(
     store: Store, monkeypatch: pytest.MonkeyPatch, said: str
 ) -> None:
     monkeypatch.setenv("POSLENS_UPKEEP", said)
-    monkeypatch.setattr(rights, "_on_this_machine", lambda: False)
+    monkeypatch.setattr(people, "_on_this_machine", lambda: False)
     app = opened()
     assert {button.key for button in app.button} == {"cache.export"}
     assert not app.get("file_uploader")
