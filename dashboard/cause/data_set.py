@@ -14,11 +14,10 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.interventions.segments import EDITS
 from poslens.attribution.types import Method
 from poslens.dashboard.cause.items import CauseItems, choose_documents, choose_movable
-from poslens.dashboard.widgets import panels
-from poslens.dashboard.widgets.guard import fragment
+from poslens.dashboard.widgets import choices, panels, say
 from poslens.dashboard.widgets.paired import differences_table, show_differences
 from poslens.dashboard.widgets.reading_panel import what_is_read
-from poslens.dashboard.widgets.run_board import any_active, failed_items, run_board
+from poslens.dashboard.widgets.run_board import any_active, failed_items, run_board, watched
 from poslens.dashboard.widgets.tables import show_table
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause import tables as intervention_tables
@@ -49,15 +48,10 @@ MEASURES = {
 
 def section(data: DataSet, models: Sequence[str], ablation: Method) -> None:
     """The choice of an intervention, and its results over the data set."""
-    what = st.segmented_control(
+    what = choices.one_of(
         "Intervention",
         [EVIDENCE, *MEASURES],
-        format_func=panels.plain,
-        default=EVIDENCE,
-        key="corpus",
-        bind="query-params",
-        required=True,
-        wrap=True,
+        "corpus",
         help="evidence: move it to other positions, and remove each part of the document. The "
         "others compare document embeddings: they need a dense model, but no queries or evidence.",
     )
@@ -65,22 +59,17 @@ def section(data: DataSet, models: Sequence[str], ablation: Method) -> None:
         choice = choose_movable(data, models, ablation, "cause.pairs")
     else:
         methods = interventions.methods()
-        names = ("segments", "shuffled") if what == "segments" else (str(what),)
+        names = ("segments", "shuffled") if what == "segments" else (what,)
         choice = choose_documents(data, models, {name: methods[name] for name in names})
     if choice is not None:
-        _board(choice, str(what))
+        _board(choice, what)
 
 
 def _board(choice: CauseItems, what: str) -> None:
-    ticking = any_active(choice.jobs())
-
-    @fragment(run_every=2.0 if ticking else None)
     def board() -> None:
-        """Progress and results, refreshed while a run is active."""
+        """Progress and results."""
         results = st.container()
         done = run_board(choice.jobs(), choice.prefix, unit="results")
-        if any_active(choice.jobs()) != ticking:
-            st.rerun()
         if what in MEASURES:
             st.caption(MEASURES[what])
         with results if done or what in MEASURES else st.container(), panels.guarded():
@@ -95,7 +84,7 @@ def _board(choice: CauseItems, what: str) -> None:
         if done and what not in MEASURES:
             what_is_read(choice.specs, choice.items, "cause")
 
-    board()
+    watched(lambda: any_active(choice.jobs()), board)
 
 
 def _evidence(choice: CauseItems) -> None:
@@ -109,7 +98,7 @@ def _evidence(choice: CauseItems) -> None:
             continue
         figures[label] = partial(causal_curves, own)
         with column:
-            st.markdown(f"**{panels.plain(label.capitalize())}**")
+            say.heading(label.capitalize())
             style = panels.screen_style(width_px=panels.BESIDE_PX, height_px=340)
             title = QUANTITIES[method.name]
             panels.show(figures[label](style), f"cause.set.{method.name}", title)
@@ -117,7 +106,7 @@ def _evidence(choice: CauseItems) -> None:
     if results:
         st.caption(CHARTS)
         show_table(intervention_tables.cause_frame(results))
-        st.caption(panels.plain(intervention_tables.READ_WHOLE))
+        say.caption(intervention_tables.READ_WHOLE)
         notes = list(dict.fromkeys(note for result in results for note in result.notes))
         _numbers(choice, results, figures, "cause.set", "cause", IN_DEVIATIONS, notes)
 
@@ -128,7 +117,7 @@ def _segments(choice: CauseItems, measure: str) -> None:
         draw = partial(causal_curves, results)
         panels.show(draw(panels.screen_style(height_px=340)), f"corpus.{measure}", COSINE)
         show_table(intervention_tables.segments_frame(results))
-        st.caption(panels.plain(intervention_tables.READ_ONLY))
+        say.caption(intervention_tables.READ_ONLY)
         figures = {measure.capitalize(): draw}
         _numbers(choice, results, figures, f"corpus.{measure}", measure)
 
@@ -143,7 +132,7 @@ def _results(choice: CauseItems, methods: Iterable[Method]) -> list[DataSetCause
             continue
         n_possible = len(choice.items) - len(stored.failed)
         if reason := too_few(spec.name, len(stored.results), n_possible):
-            st.caption(panels.plain(reason))
+            say.caption(reason)
         else:
             results.append(
                 interventions.data_set_cause(
@@ -168,7 +157,7 @@ def _numbers(
     show_differences(differences, f"{key}.differences", remark)
     if notes:
         more = f"; and {len(notes) - 3} more" if len(notes) > 3 else ""
-        st.caption(panels.plain(f"Notes on some pairs: {'; '.join(notes[:3])}{more}."))
+        say.caption(f"Notes on some pairs: {'; '.join(notes[:3])}{more}.")
     provenance = [result.provenance() for result in results]
     panels.caption(provenance)
     panels.downloads(
@@ -198,7 +187,7 @@ def _edits(choice: CauseItems) -> None:
                 )
             )
         except UserError as reason:
-            st.caption(panels.plain(str(reason)))
+            say.caption(reason)
     if not results:
         return
     draw = partial(edit_means, results)
@@ -207,7 +196,7 @@ def _edits(choice: CauseItems) -> None:
         more = [f"{edits.n_shortened} shortened to the context limit"] if edits.n_shortened else []
         more += [f"{edits.n_failed} failed"] if edits.n_failed else []
         facts = [f"{edits.model.spec.name}: {edits.n} documents", *more, *edits.notes]
-        st.caption(panels.plain(f"{'; '.join(facts)}."))
+        say.caption(f"{'; '.join(facts)}.")
     provenance = [result.provenance() for result in results]
     panels.caption(provenance)
     panels.downloads(

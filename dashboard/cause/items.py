@@ -23,7 +23,7 @@ from poslens.compute.provenance import of_intervention
 from poslens.compute.runs import Job
 from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.server.waiting import wait
-from poslens.dashboard.widgets import choices, panels, sending
+from poslens.dashboard.widgets import choices, say, sending
 from poslens.dashboard.widgets.reading_panel import readable_pairs
 from poslens.studies.cause import service as interventions
 
@@ -70,7 +70,7 @@ def choose_movable(
     """
     usable, left_out = movable(data.pairs)
     if left_out:
-        st.caption(panels.plain(left_out))
+        say.caption(left_out)
     if len(usable) < 2:
         st.info(
             "Fewer than two pairs of this data set have an evidence span that can be moved. "
@@ -107,7 +107,7 @@ def choose_documents(
             require_vector(spec)
             specs.append(spec)
         except UserError as reason:
-            st.caption(panels.plain(str(reason)))
+            say.caption(reason)
     if not specs:
         return None
     words = "" if len(chosen) == len(documents) else spread_words(len(chosen), "documents")

@@ -1,15 +1,101 @@
 """The Cause page, with tabs for interventions on one pair, interventions on a data set, and bias
-tests."""
+tests with the document pairs that they compare."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import streamlit as st
 
+from poslens.attribution.evaluation.bias_tests import TESTS, DocumentPair
 from poslens.attribution.interventions.ablation import REPLACEMENTS, ablation_method
-from poslens.dashboard.cause import bias_tests, data_set, pair
-from poslens.dashboard.widgets import choices, panels
+from poslens.dashboard.cause import data_set, pair
+from poslens.dashboard.widgets import choices, links, panels, url_state
+from poslens.dashboard.widgets.contrast import contrast_view
+from poslens.dashboard.widgets.guard import fragment
+from poslens.dashboard.widgets.study_page import Opened, study_page
+from poslens.dashboard.widgets.tables import chosen_row, column_settings
+from poslens.studies.bias.study import BIAS_STUDY, provenance_of
+from poslens.studies.bias.tables import BiasSummary, ScoredTest
 
 TABS = ("One pair", "Data set", "Bias tests")
+
+
+def choose(point: Any) -> None:
+    """Show the pairs that the clicked bar summarizes."""
+    st.session_state["under"], st.session_state["test"] = point
+
+
+def bias_tests() -> None:
+    """The study's page without its heading, followed by the pairs of one test."""
+    opened = study_page(BIAS_STUDY, on_click=choose, heading=False)
+    if opened is not None and opened.summaries:
+        pairs_of_test(opened)
+
+
+@fragment()
+def pairs_of_test(page: Opened) -> None:
+    """The pairs of one test and model, and both documents of the selected pair."""
+    st.markdown("**Pairs of one test**")
+    left, right = st.columns(2)
+    summaries: tuple[BiasSummary, ...] = page.summaries
+    test = left.selectbox(
+        "Test (or click a bar)",
+        list(dict.fromkeys(test.name for summary in summaries for test in summary.tests)),
+        key="test",
+        bind="query-params",
+    )
+    under = right.selectbox(
+        "Under",
+        list(dict.fromkeys(summary.model.spec.name for summary in summaries)),
+        key="under",
+        bind="query-params",
+    )
+    summary = next((summary for summary in summaries if summary.model.spec.name == under), None)
+    tested = summary.of(test or "") if summary else None
+    if summary is None or tested is None:
+        st.info("This model's scores for this test are not computed yet.")
+        return
+    st.caption(f"d1: {TESTS[tested.result.test].d1}. d2: {TESTS[tested.result.test].d2}.")
+    table = BIAS_STUDY.tables["pairs"]
+    rows = table.text_frame([summary])
+    of_test = (rows["test"] == tested.pairs.test) & (rows["variant"] == tested.pairs.variant)
+    rows = rows[of_test].drop(columns=["model", "test", "variant"]).reset_index(drop=True)
+    row = chosen_row(
+        rows,
+        f"bias.pairs.{under}.{test}",
+        "pair",
+        height=260,
+        column_config=column_settings(table.meanings(), table.formats()),
+    )
+    panels.downloads(
+        "bias.pairs",
+        [page.data.name, str(test), str(under)],
+        [provenance_of(summary.model, [tested])],
+        tables={"Numbers": lambda: rows},
+    )
+    if row is not None:
+        url_state.put("item", str(rows["pair"].iloc[row]))
+    item = url_state.get("item")
+    both = next((p for p in tested.pairs.pairs if p.item_id == item), None)
+    if both is None or both.item_id not in tested.scores:
+        st.caption("Select a row to see both documents.")
+        return
+    contrast(page, summary, tested, both)
+
+
+def contrast(page: Opened, summary: BiasSummary, tested: ScoredTest, both: DocumentPair) -> None:
+    """Both documents side by side: the contribution of each token to s(d1) - s(d2)."""
+    spec, scored = summary.model.spec, tested.scores[both.item_id]
+    scores = (scored.first, scored.second)
+    method = contrast_view(
+        "bias", page.compute, spec, both.first, both.second, both.item_id, scores
+    )
+    texts = (both.source, both.first.query)
+    source = next((p for p in page.data.pairs if (p.document, p.query) == texts), None)
+    if source is not None and method is not None:
+        links.other_views("cause", page.data.name, source.pair_id, [spec.name], method)
+
 
 # Version 0.1 linked to interventions without a query in this way.
 if st.query_params.get("documents") == "true" and "tab" not in st.query_params:
@@ -20,7 +106,7 @@ st.markdown("# Cause: does moving the evidence change the score?")
 pair_tab, data_tab, bias_tab = st.tabs(TABS, key="tab", bind="query-params")
 if bias_tab.open:
     with bias_tab:
-        bias_tests.section()
+        bias_tests()
     st.stop()
 
 data = method = None
@@ -32,17 +118,14 @@ with st.sidebar:
         with panels.guarded():
             method = choices.method(models, sentences_for_endpoints=True)
     with st.expander("Ablation settings"):
-        by = st.segmented_control(
+        by = choices.one_of(
             "Ablation",
             REPLACEMENTS,
-            default="delete",
-            key="by",
-            bind="query-params",
-            required=True,
+            "by",
             help="How a part is removed. delete: the text after it moves up. mask: its tokens "
             "become padding. filler: neutral text of as many tokens replaces it.",
         )
-ablation = ablation_method(by or "delete")
+ablation = ablation_method(by)
 if pair_tab.open:
     with pair_tab:
         st.caption(

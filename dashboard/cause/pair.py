@@ -23,7 +23,7 @@ from poslens.compute.compute import Explained
 from poslens.dashboard.cause.items import CausePair
 from poslens.dashboard.cause.relocation import RELOCATION, move_evidence
 from poslens.dashboard.server.waiting import wait
-from poslens.dashboard.widgets import choices, links, panels
+from poslens.dashboard.widgets import choices, links, panels, say
 from poslens.dashboard.widgets.pair_picker import choose_pair
 from poslens.figures.palettes import Style
 from poslens.studies.cause import tables as intervention_tables
@@ -108,7 +108,7 @@ def _against_the_method(subject: CausePair, moved: dict[str, Relocation]) -> Non
                 f"{title}, Spearman correlation: {words}" * bool(words),
                 removed[name].note,
             ]
-            st.markdown(panels.plain(" · ".join(filter(None, facts))))
+            say.sentence(" · ".join(filter(None, facts)))
             panels.show(
                 draw(name, panels.screen_style(width_px=panels.BESIDE_PX, height_px=320)),
                 f"cause.against.{number}",
@@ -150,7 +150,7 @@ def _displaced(subject: CausePair) -> None:
                     shifted[label] = subject.intervened(name, displacement)
                 provenance.append(subject.provenance(name, displacement, shifted[label]))
             except UserError as reason:
-                st.caption(panels.plain(str(reason)))
+                say.caption(reason)
     if not shifted:
         return
     panels.show(
@@ -161,7 +161,7 @@ def _displaced(subject: CausePair) -> None:
     for note in dict.fromkeys(
         displacement.note for displacement in shifted.values() if displacement.note
     ):
-        st.caption(panels.plain(f"{note[0].upper()}{note[1:]}."))
+        say.caption(f"{note[0].upper()}{note[1:]}.")
     panels.caption(provenance)
     panels.downloads(
         "cause.displacement",

@@ -20,7 +20,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Array
 from poslens.dashboard.cause.items import CausePair
 from poslens.dashboard.server.waiting import wait
-from poslens.dashboard.widgets import panels, sending
+from poslens.dashboard.widgets import panels, say, sending
 from poslens.dashboard.widgets.guard import fragment
 from poslens.figures.palettes import Style
 from poslens.studies.audit.summary import measured_limit
@@ -46,7 +46,7 @@ def move_evidence(subject: CausePair) -> dict[str, Relocation]:
                 if subject.may_send(name, "moving the evidence", RELOCATION):
                     moved[name] = subject.intervened(name, RELOCATION)
         if note:
-            st.caption(panels.plain(f"{note[0].upper()}{note[1:]}."))
+            say.caption(f"{note[0].upper()}{note[1:]}.")
         if moved:
             _mover(subject, moved, variants)
     return moved
@@ -79,24 +79,19 @@ def _mover(subject: CausePair, moved: dict[str, Relocation], variants: Sequence[
         measured = subject.data and measured_limit(
             subject.compute, subject.spec(name), subject.data
         )
-        st.caption(
-            panels.plain(
-                f"The context limit of {name} is unknown (rings with a dot), so every position "
-                "counts."
-                + (f" The audit of this data set measured it: {measured}" if measured else "")
-            )
+        say.caption(
+            f"The context limit of {name} is unknown (rings with a dot), so every position "
+            "counts." + (f" The audit of this data set measured it: {measured}" if measured else "")
         )
     for name, effect in moved.items():
         if effect.lost is not None:
             n = int((~effect.whole).sum())
             slope = effect.last_minus_first
-            st.caption(
-                panels.plain(
-                    f"{name} truncates the evidence at {n} of {len(effect.scores)} positions "
-                    f"(hollow points), where the score changes by {-effect.lost:+z.4f}. The "
-                    "last-minus-first difference uses the other positions"
-                    + ("." if slope is None else f": {slope:+z.4f}.")
-                )
+            say.caption(
+                f"{name} truncates the evidence at {n} of {len(effect.scores)} positions "
+                f"(hollow points), where the score changes by {-effect.lost:+z.4f}. The "
+                "last-minus-first difference uses the other positions"
+                + ("." if slope is None else f": {slope:+z.4f}.")
             )
     panels.caption(provenance)
     panels.downloads(

@@ -10,7 +10,7 @@ from poslens.attribution.curves.published import PublishedCurves
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.types import Method
 from poslens.dashboard.explain.view import explained, pair_view
-from poslens.dashboard.widgets import choices, panels, published_files
+from poslens.dashboard.widgets import choices, panels, published_files, say
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.pair_picker import choose_pair
 from poslens.dashboard.widgets.study_page import study_section
@@ -49,7 +49,7 @@ elif data is not None and method is not None:
             one_pair(data, (first, second), method, published)
     else:
         with data_tab, panels.guarded():
-            st.markdown(f"**{panels.plain(DIFFERENCES.question)}**")
-            st.markdown(panels.plain(DIFFERENCES.reads))
+            say.heading(DIFFERENCES.question)
+            say.sentence(DIFFERENCES.reads)
             settings = DIFFERENCES.parameters.settings()
             study_section(DIFFERENCES, data, (first, second), settings)

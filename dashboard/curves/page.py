@@ -10,10 +10,10 @@ import streamlit as st
 from poslens.attribution.methods import METHODS
 from poslens.compute.selection import Selection
 from poslens.dashboard.curves.results import CurvesView, results
-from poslens.dashboard.widgets import choices, links, null_controls, panels, published_files
+from poslens.dashboard.widgets import choices, links, null_controls, panels, published_files, say
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.reading_panel import readable_pairs
-from poslens.dashboard.widgets.run_board import results_unit, run_board
+from poslens.dashboard.widgets.run_board import results_unit, run_board, watched
 from poslens.dashboard.widgets.tables import rejected_rows
 
 WATCH_S = 3.0
@@ -58,12 +58,10 @@ if not names:
     st.stop()
 if METHODS[method.name].needs_query and not selection.pairs.has_queries:
     free = [name for name, entry in METHODS.items() if not entry.needs_query]
-    st.info(
-        panels.plain(
-            f"These documents have no queries, and {METHODS[method.name].title} needs one. "
-            f"Select {' or '.join(METHODS[name].title for name in free)} as the method, or use "
-            "the Audit page, which searches the documents for their own sentences."
-        )
+    say.info(
+        f"These documents have no queries, and {METHODS[method.name].title} needs one. "
+        f"Select {' or '.join(METHODS[name].title for name in free)} as the method, or use "
+        "the Audit page, which searches the documents for their own sentences."
     )
     asked: dict[str, str | Sequence[str]] = {"dataset": data.name, "models": names}
     with st.container(horizontal=True):
@@ -77,22 +75,15 @@ with st.sidebar:
         control = null_controls.switch(method)
     published = published_files.curves()
 
-# The refresh interval is fixed when the whole page runs; the board reruns the page if a run has
-# started or ended since.
-ticking = view.active()
 
-
-@fragment(run_every=1.0 if ticking else None)
 def board() -> None:
-    """Progress and curves, refreshed automatically while a run is active."""
+    """Progress and curves."""
     progress = st.container()
     curves = view.curves()
     if computing := view.jobs():
         with progress:
             unit = results_unit("pair", len(computing))
             run_board(computing, unit=unit, rate_unit="pairs", others=True)
-    if view.active() != ticking:
-        st.rerun()
     if not curves and not view.active():
         st.info("No curve has been computed for these pairs. Press Compute.")
     if curves and control is not None:
@@ -111,14 +102,12 @@ def board() -> None:
             results(view, curves, published)
 
 
-board()
-
-
-@fragment(run_every=None if ticking else WATCH_S)
+@fragment(run_every=WATCH_S)
 def watch() -> None:
     """Rerun the page when another process starts to compute what is shown here."""
-    if not ticking and view.active():
+    if view.active():
         st.rerun()
 
 
-watch()
+if not watched(view.active, board, seconds=1.0):
+    watch()

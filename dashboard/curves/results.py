@@ -23,7 +23,7 @@ from poslens.compute.runs import Job
 from poslens.compute.selection import Selection
 from poslens.dashboard.curves.behind_bin import pairs_behind_bin
 from poslens.dashboard.server.own_texts import service_for
-from poslens.dashboard.widgets import choices, null_controls, panels
+from poslens.dashboard.widgets import choices, null_controls, panels, say
 from poslens.dashboard.widgets.paired import differences_table, show_differences
 from poslens.dashboard.widgets.reading_panel import what_is_read
 from poslens.dashboard.widgets.run_board import failed_items
@@ -137,7 +137,7 @@ class CurvesView:
         if curve is None:
             return None
         if reason := too_few(spec.name, curve.summary.curve.n, curve.total - len(failed)):
-            st.caption(panels.plain(reason))
+            say.caption(reason)
             return None
         return curve
 
@@ -182,15 +182,15 @@ def results(
         words.append(over_what([curve.summary.curve for curve in shown], _limits(shown)))
     if whole and published:
         words.append("Published curves are over what each model read, not over whole texts.")
-    st.caption(panels.plain(" ".join(words)))
+    say.caption(" ".join(words))
     if text := small(len(view.selection.pairs)):
-        st.caption(panels.plain(text))
+        say.caption(text)
     null_controls.hint(view.method, null_controls.chosen(view.method))
     what_is_read(view.specs(), view.selection.pairs, "curves")
     show_table(published_service.summary_frame([curve.summary for curve in curves], beside))
     st.caption(NUMBERS)
     if missing := why_no_number([curve.summary for curve in curves]):
-        st.caption(panels.plain(missing))
+        say.caption(missing)
     differences = curve_differences(curves, view.selection.pairs)
     show_differences(differences, "curves.differences")
     custom = panels.clicked(event, "curves")
@@ -216,18 +216,8 @@ def results(
 
 
 def _band_choice() -> str:
-    chosen = st.segmented_control(
-        "Band",
-        BANDS,
-        default=BANDS[0],
-        key="band",
-        bind="query-params",
-        required=True,
-        width="content",
-        wrap=True,
-        help="The uncertainty of the mean, or how much documents differ.",
-    )
-    return chosen or BANDS[0]
+    about = "The uncertainty of the mean, or how much documents differ."
+    return choices.one_of("Band", BANDS, "band", width="content", help=about)
 
 
 def _axis_choice(curves: Sequence[DataSetCurve], *, posir: bool) -> str:
@@ -242,22 +232,16 @@ def _axis_choice(curves: Sequence[DataSetCurve], *, posir: bool) -> str:
     if usual != former and st.session_state.get("axis") == former:
         st.session_state["axis"] = usual
     st.session_state["curves.usual_axis"] = usual
-    chosen = st.segmented_control(
+    return choices.one_of(
         "Position axis",
         AXES,
-        default=usual,
-        key="axis",
-        bind="query-params",
-        required=True,
+        "axis",
+        usual,
         width="content",
-        wrap=True,
-        help=(
-            "Tokens read: relative to the tokens that each model reads. Whole "
-            "text: as a percentage of the document's characters, so that the same position means "
-            "the same text for every model."
-        ),
+        help="Tokens read: relative to the tokens that each model reads. Whole text: as a "
+        "percentage of the document's characters, so that the same position means the same text "
+        "for every model.",
     )
-    return chosen or usual
 
 
 def _limits(curves: Sequence[DataSetCurve]) -> list[int | None]:

@@ -18,7 +18,7 @@ from poslens.attribution.methods import METHODS
 from poslens.attribution.nouns import counted
 from poslens.attribution.text import words
 from poslens.dashboard.explain.subject import BOTH, DATA_SET, PAIR, ExplainedSubject
-from poslens.dashboard.widgets import panels
+from poslens.dashboard.widgets import panels, say
 from poslens.dashboard.widgets.pair_picker import open_pair
 from poslens.dashboard.widgets.tables import rows_key
 from poslens.figures.curves import difference
@@ -94,7 +94,7 @@ def differences(subject: ExplainedSubject, which: str, key: str) -> dict[str, pa
                 f"{key}.difference",
                 "Attribution of this pair by A minus by B, over the whole text",
             )
-            st.caption(panels.plain(f"Curve of {names[0]} minus {names[1]}, this pair."))
+            say.caption(f"Curve of {names[0]} minus {names[1]}, this pair.")
         figures["Difference"] = of_pair
     if gap is not None and which != PAIR:
         whole, at = gap, positions(subject.method.curve_params["resampling"])
@@ -117,7 +117,7 @@ def differences(subject: ExplainedSubject, which: str, key: str) -> dict[str, pa
                 f"{key}.mean_difference",
                 "Mean curve of A minus mean curve of B, with its interval",
             )
-            st.caption(panels.plain(f"Mean curve{_note(gap, names).removeprefix('mean')}."))
+            say.caption(f"Mean curve{_note(gap, names).removeprefix('mean')}.")
         figures["Mean difference"] = of_set
     if subject.kind is not None:
         st.caption("Controls aren't subtracted from differences between models.")

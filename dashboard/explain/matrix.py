@@ -12,7 +12,7 @@ from poslens.attribution.retrievers.detect import family_of
 from poslens.compute.compute import Explained
 from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.server.waiting import wait
-from poslens.dashboard.widgets import panels
+from poslens.dashboard.widgets import choices, panels
 from poslens.figures.matrix import interaction_matrix, tall, unit_rails
 from poslens.figures.palettes import Style
 from poslens.figures.plain import plain
@@ -84,18 +84,12 @@ def matrix_view(result: Explained, key: str, label: str = "") -> None:
 def _chosen(result: Explained, key: str) -> Interactions:
     """The matrix aggregated to the levels that the user selects."""
     left, right = st.columns([2, 3])
-    rows = left.segmented_control(
-        "Rows", ["word", "token"], default="word", key=f"{key}.rows", required=True
-    )
-    columns = right.segmented_control(
-        "Columns",
-        ["bin", "sentence", "word", "token"],
-        default="bin",
-        key=f"{key}.columns",
-        required=True,
-        wrap=True,
-    )
-    return interactions(result.attribution, result.pair, rows or "word", columns or "bin")  # type: ignore[arg-type]
+    with left:
+        rows = choices.one_of("Rows", ["word", "token"], f"{key}.rows", bind=None)
+    with right:
+        levels = ["bin", "sentence", "word", "token"]
+        columns = choices.one_of("Columns", levels, f"{key}.columns", bind=None)
+    return interactions(result.attribution, result.pair, rows, columns)  # type: ignore[arg-type]
 
 
 def _sums(result: Explained, sums: Interactions) -> None:

@@ -22,9 +22,8 @@ from poslens.dashboard.explain.matrix import matrix_view, terms_view
 from poslens.dashboard.explain.subject import BOTH, DATA_SET, PAIR, ExplainedSubject
 from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.server.waiting import stopped, wait
-from poslens.dashboard.widgets import choices, links, null_controls, panels
-from poslens.dashboard.widgets.guard import fragment
-from poslens.dashboard.widgets.run_board import any_active, run_board
+from poslens.dashboard.widgets import choices, links, null_controls, panels, say
+from poslens.dashboard.widgets.run_board import any_active, run_board, watched
 from poslens.dashboard.widgets.sending import agreed
 from poslens.dashboard.widgets.tables import NOTHING, show_table
 from poslens.export.files import curve_frame
@@ -39,7 +38,6 @@ from poslens.studies.explain.heads import head
 from poslens.studies.explain.service import Difference
 from poslens.studies.published import means as published_means
 
-WATCH_S = 2.0
 PAUSE_S, FIRST_PAUSE_S = 0.15, 2.0
 """Seconds before charts are sent to the browser: usually, and the first time in a browser tab. A
 chart that arrives with the heatmap delays the heatmap by 250 ms; the first one, which loads
@@ -92,32 +90,18 @@ def pair_view(
     rest of the page.
     """
     subject = ExplainedSubject(results, method, null_controls.chosen(method), published)
-    ticking = any_active(subject.jobs())
-
-    @fragment(run_every=WATCH_S if ticking else None)
-    def whole() -> None:
-        before = any_active(subject.jobs())
-        _draw(subject, key, comparing and len(results) == 2)
-        # A run may start or end while the view is drawn.
-        if not ticking == before == any_active(subject.jobs()):
-            st.rerun()
-
-    whole()
+    watched(
+        lambda: any_active(subject.jobs()),
+        lambda: _draw(subject, key, comparing and len(results) == 2),
+    )
 
 
 def _draw(subject: ExplainedSubject, key: str, comparing: bool) -> None:
     results = subject.results
     painted = SIDE_BY_SIDE
     if comparing:
-        painted = st.segmented_control(
-            "Show",
-            [SIDE_BY_SIDE, MINUS],
-            default=SIDE_BY_SIDE,
-            key="paint",
-            bind="query-params",
-            required=True,
-            label_visibility="collapsed",
-        )
+        both = [SIDE_BY_SIDE, MINUS]
+        painted = choices.one_of("Show", both, "paint", label_visibility="collapsed")
     picture, progress = st.container(), st.container()
     with st.container(horizontal=True, vertical_alignment="bottom", gap="medium"):
         which = _tools(subject)
@@ -177,20 +161,15 @@ def _tools(subject: ExplainedSubject) -> str:
     if not subject.of_data_set:
         subject.kind = None
         return PAIR
-    which = st.segmented_control(
+    which = choices.one_of(
         "Curves",
         [BOTH, PAIR, DATA_SET],
-        default=BOTH,
-        key="curves_of",
-        bind="query-params",
-        required=True,
-        help=(
-            "Show this pair's curve, the data set's mean curve, or both, on the same axis and "
-            "in the same unit."
-        ),
+        "curves_of",
+        help="Show this pair's curve, the data set's mean curve, or both, on the same axis and in "
+        "the same unit.",
     )
     subject.kind = null_controls.switch(subject.method)
-    return which or BOTH
+    return which
 
 
 def _panes(subject: ExplainedSubject, gap: Difference | None, minus: bool) -> Sequence[Pane]:
@@ -291,7 +270,7 @@ def _curves(subject: ExplainedSubject, which: str, key: str) -> panels.Draw:
     for column in subject.columns:
         if column.average is not None and column.average.controlled is not None:
             sentence = column.average.controlled.sentence
-            st.caption(panels.plain(f"{column.label}, data set: {sentence}"))
+            say.caption(f"{column.label}, data set: {sentence}")
     return draw
 
 

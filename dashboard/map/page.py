@@ -20,9 +20,8 @@ from poslens.compute.provenance import of_map
 from poslens.compute.runs import Job
 from poslens.compute.selection import evidence_position
 from poslens.dashboard.server.own_texts import service_for
-from poslens.dashboard.widgets import choices, links, panels
-from poslens.dashboard.widgets.guard import fragment
-from poslens.dashboard.widgets.run_board import run_board
+from poslens.dashboard.widgets import choices, links, panels, say
+from poslens.dashboard.widgets.run_board import run_board, watched
 from poslens.figures.palettes import Style
 from poslens.studies.map import service as map_service
 from poslens.studies.map.figures import MANY, point_map
@@ -161,18 +160,12 @@ def is_active() -> bool:
         return False
 
 
-ticking = is_active()
-
-
-@fragment(run_every=1.0 if ticking else None)
 def board() -> None:
-    """Progress, map and pairs, refreshed automatically while the map is being computed."""
+    """Progress, map and pairs."""
     stored_map = map_service.stored_map(
         service_for(data.name), choices.spec(name, data.name), source, layout
     )
     status(stored_map)
-    if is_active() != ticking:
-        st.rerun()
     if stored_map.points is None:
         return
     items, points = stored_map.items, stored_map.points
@@ -206,7 +199,7 @@ def board() -> None:
     )
     sentences = f"{verdict(the_method)} {METHODS[the_method.name].caveat}".strip()
     if colour == "primacy-recency index" and sentences:
-        st.caption(panels.plain(sentences))
+        say.caption(sentences)
     if isinstance(colours, np.ndarray) and (unknown := int(np.isnan(colours).sum())):
         st.caption(
             f"{unknown:,} points are gray: their {panels.plain(colour)} is unknown."
@@ -238,4 +231,4 @@ def board() -> None:
     )
 
 
-board()
+watched(is_active, board, seconds=1.0)

@@ -15,8 +15,7 @@ from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job
 from poslens.dashboard.cause.items import CauseItems, choose_movable
 from poslens.dashboard.widgets import panels
-from poslens.dashboard.widgets.guard import fragment
-from poslens.dashboard.widgets.run_board import any_active, run_board
+from poslens.dashboard.widgets.run_board import any_active, run_board, watched
 from poslens.dashboard.widgets.tables import show_table
 from poslens.figures.captions import method_title
 from poslens.studies.cause import service as interventions
@@ -43,22 +42,17 @@ def section(data: DataSet, models: Sequence[str], methods: Mapping[str, Method])
             ),
         ]
 
-    ticking = any_active(jobs())
-
-    @fragment(run_every=2.0 if ticking else None)
     def board() -> None:
-        """Progress and the table, refreshed while a run is active."""
+        """Progress and the table."""
         results = st.container()
         done = run_board(jobs(), "agreement.", unit="results")
-        if any_active(jobs()) != ticking:
-            st.rerun()
         with results, panels.guarded():
             if not done:
                 st.info("No results have been computed. Press Compute.")
             else:
                 _table(choice, methods)
 
-    board()
+    watched(lambda: any_active(jobs()), board)
 
 
 def _table(choice: CauseItems, methods: Mapping[str, Method]) -> None:

@@ -20,10 +20,9 @@ from poslens.compute.provenance import of_model, removed_units
 from poslens.compute.runs import Job
 from poslens.dashboard.methods.pair import MEASURES, PARAMETERS, RUN_TIME
 from poslens.dashboard.server.own_texts import service_for
-from poslens.dashboard.widgets import choices, panels
-from poslens.dashboard.widgets.guard import fragment
+from poslens.dashboard.widgets import choices, panels, say
 from poslens.dashboard.widgets.reading_panel import readable_pairs, what_is_read
-from poslens.dashboard.widgets.run_board import any_active, failed_items, run_board
+from poslens.dashboard.widgets.run_board import any_active, failed_items, run_board, watched
 from poslens.dashboard.widgets.tables import show_table
 from poslens.figures.palettes import Style
 from poslens.studies.faithfulness import service as faithfulness_service
@@ -55,19 +54,14 @@ def section(data: DataSet, models: Sequence[str], methods: Mapping[str, Method])
                     jobs.append(_job(data, spec, method, pairs, scope))
         return jobs
 
-    ticking = any_active(jobs())
-
-    @fragment(run_every=2.0 if ticking else None)
     def board() -> None:
-        """Progress and results, refreshed while a run is active."""
+        """Progress and results."""
         results = st.container()
         run_board(jobs(), "faithfulness.", unit="tests", verb="Test")
-        if any_active(jobs()) != ticking:
-            st.rerun()
         with results, panels.guarded():
             _results(data, specs, methods, pairs, scope)
 
-    board()
+    watched(lambda: any_active(jobs()), board)
 
 
 def _job(
@@ -99,7 +93,7 @@ def _results(
                 documents = [by_id[pair_id].document for pair_id in stored.results]
                 summary = summarize(list(stored.results.values()), documents)
             except UserError as reason:
-                st.caption(panels.plain(f"{spec.name}, {title}: {reason}"))
+                say.caption(f"{spec.name}, {title}: {reason}")
                 continue
             summaries.append((title, summary))
             provenance.append(
@@ -131,13 +125,11 @@ def _results(
     )
     show_table(frame, column_config=RUN_TIME)
     st.caption(MEASURES)
-    st.caption(
-        panels.plain(
-            f"Means over pairs ({scope}), with 95% bootstrap intervals over documents. Gain: "
-            "improvement over random orders, positive is better; the chart shows deletion gains. "
-            "Run times are for the attribution alone. Pairs whose score doesn't change or rises "
-            "when all words are removed are left out."
-        )
+    say.caption(
+        f"Means over pairs ({scope}), with 95% bootstrap intervals over documents. Gain: "
+        "improvement over random orders, positive is better; the chart shows deletion gains. "
+        "Run times are for the attribution alone. Pairs whose score doesn't change or rises "
+        "when all words are removed are left out."
     )
     what_is_read(specs, pairs, "faithfulness")
     panels.caption(provenance)

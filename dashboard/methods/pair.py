@@ -15,7 +15,7 @@ from poslens.attribution.types import Method, Provenance, TextPair
 from poslens.compute.provenance import of_faithfulness
 from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.server.waiting import wait
-from poslens.dashboard.widgets import choices, links, panels
+from poslens.dashboard.widgets import choices, links, panels, say
 from poslens.dashboard.widgets.pair_picker import choose_pair
 from poslens.dashboard.widgets.tables import show_table
 from poslens.studies.faithfulness import service as faithfulness_service
@@ -118,11 +118,9 @@ def _curves(
 ) -> None:
     drawn = scalable(results)
     if without := [label for label in results if label not in drawn]:
-        st.info(
-            panels.plain(
-                f"{', '.join(without)}: this document's score doesn't change when all words are "
-                "removed, so there is nothing to test. It may share no word with the query."
-            )
+        say.info(
+            f"{', '.join(without)}: this document's score doesn't change when all words are "
+            "removed, so there is nothing to test. It may share no word with the query."
         )
     if not drawn:
         return

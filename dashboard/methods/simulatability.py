@@ -10,7 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from poslens.attribution.evaluation.comparison import change_in_words
-from poslens.dashboard.widgets import panels
+from poslens.dashboard.widgets import panels, say
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.study_page import Opened, study_page
 from poslens.studies.simulatability.answers import (
@@ -74,7 +74,7 @@ def _predict(opened: Opened) -> None:
         st.markdown(f"Query: {panels.plain(question.choice.query)}")
         for column, text, first in zip(st.columns(2), question.texts, (True, False), strict=True):
             with column, st.container(border=True):
-                st.markdown(panels.plain(text))
+                say.sentence(text)
                 name = "first" if first else "second"
                 st.button(
                     f"The {name} document ranks higher",
@@ -104,7 +104,7 @@ def _tally(answers: list[Answer], summary: SimulatabilitySummary) -> None:
             f" With the method's words the share {change_in_words(counted.gain.difference)}. "
             f"{counted.gain.sentence}"
         )
-    st.markdown(panels.plain(sentence))
+    say.sentence(sentence)
     panels.downloads(
         "simulatability.answers",
         [summary.asked.collection.name, "answers"],

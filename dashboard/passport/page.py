@@ -1,5 +1,5 @@
 """The Passport page: the stored results on a model's position bias on one card, several models side
-by side."""
+by side, and all models in a chart and a table."""
 
 from __future__ import annotations
 
@@ -10,17 +10,65 @@ import streamlit as st
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.dashboard.passport import cohort
+from poslens.compute.compute import Compute
 from poslens.dashboard.server.own_texts import service_for
-from poslens.dashboard.widgets import choices, panels
-from poslens.dashboard.widgets.guard import fragment
-from poslens.dashboard.widgets.run_board import any_active, run_board
+from poslens.dashboard.widgets import choices, panels, say
+from poslens.dashboard.widgets.run_board import any_active, run_board, watched
+from poslens.dashboard.widgets.tables import NOTHING, column_settings, with_values
+from poslens.studies.passport import cohort
 from poslens.studies.passport import service as passports
 from poslens.studies.passport.document import FORMATS, document_bytes
 from poslens.studies.passport.service import ModelPassport
 from poslens.study_part import Part
 
 WIDTH = 480
+
+
+def all_models(compute: Compute, data: DataSet) -> None:
+    """Chart and table of every model that is installed or has stored results.
+
+    Raises:
+        UserError: none of them has a number on this data set.
+    """
+    names = cohort.names(compute)
+    specs = [choices.spec(name, data.name) for name in names]
+    cards = [passports.passport(compute, spec, data) for spec in specs]
+    cards = [card for card in cards if any(part.numbers for part in card.parts)]
+    if not cards:
+        st.info("No model has a passport for this data set yet: compute one on the tab Cards.")
+        return
+    left, right = st.columns(2)
+    words = left.text_input("Filter by model or family", key="passport.filter").lower().split()
+    effect = right.selectbox(
+        "Position effect",
+        cohort.EFFECTS,
+        format_func=cohort.TITLES.__getitem__,
+        key="passport.effect",
+    )
+    labels = {card.name: f"{card.name} {card.model.spec.family}".lower() for card in cards}
+    cards = [card for card in cards if all(word in labels[card.name] for word in words)]
+    if not cards:
+        st.info("No model matches the filter.")
+        return
+    style, origin = panels.screen_style(), cohort.provenance(cards)
+    panels.show(
+        cohort.chart(cards, style, effect), "passport.cohort", "Position effect against quality"
+    )
+    frame = with_values(cohort.page_frame(cards))
+    formats = dict.fromkeys(cohort.TITLES.values(), ".3f")
+    settings = column_settings(cohort.TABLE.meanings(), formats)
+    st.dataframe(frame, hide_index=True, placeholder=NOTHING, column_config=settings)
+    st.caption("Click a heading to sort.")
+    panels.caption(origin)
+    panels.downloads(
+        "passport.cohort",
+        [data.name, "passports"],
+        origin,
+        documents={"All passports": (("html", "json", "yaml"), lambda f: document_bytes(cards, f))},
+        figures={"Chart": lambda look: cohort.chart(cards, look, effect)},
+        tables={"Table": lambda: cohort.TABLE.frame(cards)},
+    )
+
 
 names: list[str] = []
 chosen: DataSet | None = None
@@ -37,7 +85,7 @@ data = chosen
 cards_tab, all_tab = st.tabs(("Cards", "All models"), key="tab", bind="query-params")
 if all_tab.open:
     with all_tab, panels.guarded():
-        cohort.section(service_for(data.name), data)
+        all_models(service_for(data.name), data)
     st.stop()
 compute = service_for(data.name)
 specs: list[RetrieverSpec] = []
@@ -52,14 +100,14 @@ def read(spec: RetrieverSpec) -> ModelPassport | None:
     try:
         return passports.passport(compute, spec, data)
     except UserError as reason:
-        st.error(panels.plain(str(reason)))
+        say.error(reason)
         return None
 
 
 def card(passport: ModelPassport, *, alone: bool) -> None:
     """A model's card: one column, or as many as fit the window if it is the only card (`alone`)."""
     st.markdown(f"## {panels.plain(passport.name)}")
-    st.caption(panels.plain(passport.heading))
+    say.caption(passport.heading)
     parts = st.container(horizontal=alone, gap="large")
     for part in passport.parts:
         with parts.container(width=WIDTH), panels.guarded():
@@ -68,29 +116,31 @@ def card(passport: ModelPassport, *, alone: bool) -> None:
 
 def part_section(passport: ModelPassport, part: Part) -> None:
     """One question with its answer, its numbers and their limitations."""
-    st.markdown(f"**{panels.plain(part.title)}**")
+    say.heading(part.title)
     if part.absent:
-        st.info(panels.plain(part.absent))
+        say.info(part.absent)
         return
-    st.markdown(panels.plain(part.finding))
+    say.sentence(part.finding)
     if part.draw is not None:
         style = panels.screen_style(width_px=WIDTH, height_px=280, font_size=12, line_width=1.6)
         panels.show(part.draw(style), f"passport.{passport.name}.{part.key}", part.title)
     # A list instead of a table, because its lines wrap.
     st.markdown("\n".join(f"- {panels.plain(f'{n.name}: {n.text}')}" for n in part.numbers))
-    st.caption(panels.plain(f"Limitation: {part.limits}"))
+    say.caption(f"Limitation: {part.limits}")
     panels.caption(part.provenance)
 
 
-ticking = False
-for spec in specs:
-    with suppress(UserError):  # reported above the cards
-        ticking |= passports.active(compute, spec, data.name)
+def is_active() -> bool:
+    """Whether any of the passports is being computed."""
+    active = False
+    for spec in specs:
+        with suppress(UserError):  # reported above the cards
+            active |= passports.active(compute, spec, data.name)
+    return active
 
 
-@fragment(run_every=2.0 if ticking else None)
 def board() -> None:
-    """Progress and cards, refreshed automatically while a run is active."""
+    """Progress and cards."""
     above = st.container()
     row = st.container(horizontal=True, gap="large")
     cards: list[ModelPassport] = []
@@ -104,12 +154,9 @@ def board() -> None:
             with row.container(width="stretch" if alone else WIDTH):
                 card(model_card, alone=alone)
     jobs = [passports.job(compute, passport) for passport in cards]
-    active = any_active(jobs)
     with above:
-        if any(passport.missing for passport in cards) or active:
+        if any(passport.missing for passport in cards) or any_active(jobs):
             run_board(jobs, "passport.", unit="computations")
-        if active != ticking:
-            st.rerun()
         if not cards:
             return
         origin = [provenance for each in cards for provenance in each.provenance]
@@ -121,8 +168,8 @@ def board() -> None:
             # Without any number, a table would have no provenance.
             tables={"Numbers": lambda: passports.table(cards)} if origin else {},
         )
-    st.caption(panels.plain(passports.LIMITS))
+    say.caption(passports.LIMITS)
 
 
 with cards_tab:
-    board()
+    watched(is_active, board)

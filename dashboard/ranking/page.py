@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+import pandas as pd
 import streamlit as st
 
 from poslens.attribution.datasets import DataSet
@@ -12,18 +13,19 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.methods import POSIR_CURVE, make_method
 from poslens.compute.compute import DataSetCurve
 from poslens.dashboard.ranking import hubs as ranking_hubs
-from poslens.dashboard.ranking import published as published_results
 from poslens.dashboard.ranking import queries as ranking_queries
-from poslens.dashboard.widgets import choices, links, panels
+from poslens.dashboard.widgets import choices, links, panels, published_files, say
 from poslens.dashboard.widgets.reading_panel import what_is_read
 from poslens.dashboard.widgets.study_page import Opened, study_section, study_settings
-from poslens.dashboard.widgets.tables import rejected_rows
+from poslens.dashboard.widgets.tables import rejected_rows, show_table
 from poslens.figures.curves import mean_curves
 from poslens.parameters import Settings
 from poslens.studies.curves.words import too_few
 from poslens.studies.positions.study import POSITIONS
+from poslens.studies.published import measures_frame
 from poslens.studies.ranking import service as ranking_service
-from poslens.studies.ranking.service import Ranked
+from poslens.studies.ranking import tables as ranking_tables
+from poslens.studies.ranking.service import Measured, Ranked
 from poslens.studies.ranking.study import RANKING
 
 MOVED, UNMODIFIED, HUBS = "Position effect", "Rankings", "Hubs"
@@ -32,7 +34,7 @@ MOVED, UNMODIFIED, HUBS = "Position effect", "Rankings", "Hubs"
 def rankings_section(data: DataSet, names: Sequence[str], settings: Settings) -> None:
     """Measures of the rankings of the unmodified corpus, the same pairs' saliency, single queries
     and published results."""
-    st.markdown(panels.plain(RANKING.reads))
+    say.sentence(RANKING.reads)
     opened = study_section(RANKING, data, names, settings)
     if opened is None:
         return
@@ -48,7 +50,34 @@ def rankings_section(data: DataSet, names: Sequence[str], settings: Settings) ->
         note = "Explain uses each model's own prompt and context limit." if settings.posir else ""
         ranking_queries.section(opened.summaries, data.name, names, note)
     with panels.guarded():
-        published_results.section(opened.summaries, data.name)
+        published_section(opened.summaries, data.name)
+
+
+def published_section(rankings: Sequence[Measured], dataset: str) -> None:
+    """Published measures next to those computed here."""
+    with st.expander("Published results", key="published.beside"):
+        rows = published_files.measures()
+        if not rows:
+            return
+        settings = sorted({row.setting for row in rows})
+        default = settings.index("eng-eng") if "eng-eng" in settings else 0
+        setting = st.selectbox(
+            "Setting",
+            settings,
+            index=default,
+            key="published.setting",
+            help="Languages of queries and documents.",
+        )
+        theirs = measures_frame([row for row in rows if row.setting == setting])
+        ours = ranking_tables.TABLES["psi"].frame(rankings).assign(setting=dataset)
+        both = pd.concat([ours[theirs.columns], theirs], ignore_index=True)
+        lengths = list(dict.fromkeys(both["length"]))
+        length = choices.one_of("Length", lengths, "published.length", bind=None)
+        show_table(both[both["length"] == length])
+        st.caption(
+            "Published figures are for PosIR's own corpora. For length buckets, PosIR publishes "
+            "the mean over evidence bins, not over queries."
+        )
 
 
 def _saliency(opened: Opened) -> None:
@@ -84,7 +113,7 @@ def _saliency(opened: Opened) -> None:
         alt = "Mean saliency of the data set's pairs by position"
         panels.show(figure, "ranking.saliency", alt)
     if without:
-        st.caption(panels.plain(f"Too few pairs with saliency: {', '.join(without)}."))
+        say.caption(f"Too few pairs with saliency: {', '.join(without)}.")
         links.page_link(
             "curves/page.py",
             "Compute it on the Curves page",
@@ -116,7 +145,7 @@ if not judged:  # without judgments only searching is possible
         try:
             ranking_service.collection_of(data)
         except UserError as error:
-            st.info(panels.plain(error))
+            say.info(error)
         ranking_hubs.section(data, names, hubs_settings, choices.spec)
     st.stop()
 with st.sidebar, panels.guarded():
@@ -134,7 +163,7 @@ for title, tab in zip(shown, st.tabs(shown, key="tab", bind="query-params"), str
         continue
     with tab, panels.guarded():
         if title == MOVED:
-            st.markdown(panels.plain(POSITIONS.reads))
+            say.sentence(POSITIONS.reads)
             study_section(POSITIONS, data, names, moved, spec_of=spec_of)
         elif title == UNMODIFIED:
             rankings_section(data, names, ranking_settings)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import streamlit as st
 
 from poslens.attribution.evaluation.ranking_measures import NDCG, TOP
-from poslens.dashboard.widgets import links, panels
+from poslens.dashboard.widgets import links, panels, say
 from poslens.dashboard.widgets.tables import chosen_row
 from poslens.studies.ranking import tables
 from poslens.studies.ranking.service import Measured
@@ -76,7 +76,7 @@ def section(
     top = tables.top_frame(ranked, query)
     rank = tables.first_rank(ranked, query)
     where = f"first at rank {rank:,}" if rank else "not in the ranking"
-    st.markdown(f"**{panels.plain(query.text)}**")
+    say.heading(query.text)
     st.caption(f"{len(query.relevant):,} relevant, {where}.")
     opened_row = chosen_row(
         top.drop(columns="pair"),
@@ -91,7 +91,7 @@ def section(
     # Models that every method supports, if there are any.
     opened = [name for name in models if name != "BM25"] or list(models)
     if note:
-        st.caption(panels.plain(note))
+        say.caption(note)
     offered = dict(list(query.pairs.items())[:3])
     if opened_row is not None:
         row = top.iloc[opened_row]

@@ -17,8 +17,7 @@ from poslens.compute.compute import Compute
 from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.widgets import choices, links, panels, url_state
 from poslens.dashboard.widgets.contrast import contrast_view
-from poslens.dashboard.widgets.guard import fragment
-from poslens.dashboard.widgets.run_board import any_active, run_board, start_once
+from poslens.dashboard.widgets.run_board import any_active, run_board, start_once, watched
 from poslens.dashboard.widgets.study_page import Chosen, Opened, study_section
 from poslens.dashboard.widgets.tables import chosen_row, show_table
 from poslens.studies.hubs.summary import known_in_degrees
@@ -51,17 +50,7 @@ def section(chosen: Chosen) -> None:
     with left:
         name = chosen.models[0]
         if len(chosen.models) > 1:
-            name = (
-                st.segmented_control(
-                    "Ranking of",
-                    chosen.models,
-                    format_func=panels.plain,
-                    default=name,
-                    key="why.ranking_of",
-                    required=True,
-                )
-                or name
-            )
+            name = choices.one_of("Ranking of", chosen.models, "why.ranking_of", bind=None)
         wanted = tuple(query.pairs) if query else ()
         ranked = _ranked(choices.spec(name, data.name), chosen, collection, text, query)
         if ranked is None:
@@ -140,14 +129,12 @@ def _ranked(
     if searched is not None:
         return searched
 
-    @fragment(run_every=1.0 if any_active([job]) else None)
     def board() -> None:
-        with panels.guarded():
-            run_board([job], "why.search.", unit="documents", verb="Search")
-            if job.n_done() >= job.total:
-                st.rerun()
+        run_board([job], "why.search.", unit="documents", verb="Search")
+        if job.n_done() >= job.total:
+            st.rerun()
 
-    board()
+    watched(lambda: any_active([job]), board, seconds=1.0)
     return None
 
 

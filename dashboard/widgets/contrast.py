@@ -10,7 +10,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, TextPair
 from poslens.compute.compute import Compute
 from poslens.dashboard.server.waiting import wait
-from poslens.dashboard.widgets import panels
+from poslens.dashboard.widgets import panels, say
 from poslens.dashboard.widgets.sending import agreed
 from poslens.studies.bias.contrast_view import contrast_note, contrasted, fitting
 from poslens.studies.compare.tables import explained_frame
@@ -46,20 +46,20 @@ def contrast_view(
         explained, other = (wait(compute.ask(pair, spec, method)) for _, pair in sides)
     contrast = contrasted(explained, other)
     shown = contrast.shown()
-    st.markdown(f"**{panels.plain(first.query)}**")
+    say.heading(first.query)
     s1, s2 = scores or (explained.attribution.score, other.attribution.score)
     with st.container(horizontal=True, gap="medium"):
         st.metric("s(d1)", f"{s1:.4f}", width="content")
         st.metric("s(d2)", f"{s2:.4f}", width="content")
         st.metric("s(d1) − s(d2)", f"{s1 - s2:+z.4f}", width="content")
     if contrast.contrast is None:
-        st.info(panels.plain(f"{contrast.reason} Each document is shown with its own values."))
+        say.info(f"{contrast.reason} Each document is shown with its own values.")
     else:
-        st.caption(panels.plain(contrast_note(contrast.contrast)))
+        say.caption(contrast_note(contrast.contrast))
     drawn = panels.panes(shown)
     view = panels.token_heatmap(drawn, shown[0].attribution.method, key=f"{page}.heatmap")
     for label, side in (("d1", contrast.first), ("d2", contrast.second)):
-        st.caption(panels.plain(f"{label}: {panels.reading_note(side)}"))
+        say.caption(f"{label}: {panels.reading_note(side)}")
     provenance = contrast.provenance()
     panels.caption(provenance)
     panels.downloads(

@@ -11,7 +11,7 @@ from typing import ParamSpec
 import streamlit as st
 
 from poslens.attribution.errors import UserError
-from poslens.figures.plain import plain
+from poslens.dashboard.widgets import say
 
 P = ParamSpec("P")
 
@@ -26,7 +26,7 @@ def guarded(shown: set[str] | None = None) -> Iterator[None]:
     except UserError as error:
         if str(error) not in shown:
             shown.add(str(error))
-            st.error(plain(error), icon=":material/error:")
+            say.error(error, icon=":material/error:")
     except BaseException as error:
         # Streamlit controls reruns and page changes by exceptions, which must pass. An exception
         # that a library raises to end the program, such as SystemExit, ends only this section.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from poslens.dashboard.server import access, people
+from poslens.dashboard.widgets import say
 from poslens.dashboard.widgets.guard import guarded
 from poslens.figures.plain import plain
 
@@ -49,8 +50,8 @@ def _name_and_way_out() -> None:
 def _turn_away() -> None:
     st.title("PosLens")
     name = people.shown_name()
-    st.error(
-        plain(f"{name} doesn't have access to this PosLens. Ask its administrator."),
+    say.error(
+        f"{name} doesn't have access to this PosLens. Ask its administrator.",
         icon=":material/error:",
     )
     if access.current().login:

@@ -16,7 +16,7 @@ from poslens.attribution.retrievers import resolve
 from poslens.attribution.text import listed
 from poslens.attribution.types import Method
 from poslens.compute.compute import service
-from poslens.dashboard.widgets import url_state
+from poslens.dashboard.widgets import say, url_state
 from poslens.figures.plain import plain
 
 
@@ -118,7 +118,7 @@ def _say_unfit(unfit: Mapping[str, str]) -> None:
         return
     with st.expander(f"{counted(len(unfit), 'method')} unavailable for the selected models"):
         for name, reason in unfit.items():
-            st.caption(plain(f"{title(name)} cannot be computed for {reason}."))
+            say.caption(f"{title(name)} cannot be computed for {reason}.")
 
 
 def _any_remote(models: Sequence[str]) -> bool:

@@ -27,7 +27,7 @@ from poslens.cache.shipped.preferences import verdict
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import of_controlled
 from poslens.compute.runs import Job
-from poslens.dashboard.widgets import panels
+from poslens.dashboard.widgets import choices, panels, say
 from poslens.dashboard.widgets.run_board import run_board
 from poslens.dashboard.widgets.tables import show_table
 from poslens.figures.palettes import Style
@@ -39,15 +39,10 @@ from poslens.studies.curves.null_controls import controlled, controls, query_con
 def switch(method: Method) -> Control | None:
     """Choose whether to subtract a null control from the method's curves, and which."""
     labels = ["off", *(CONTROLS[kind] for kind in controls_for(method))]
-    chosen = st.segmented_control(
+    chosen = choices.one_of(
         "Subtract control",
         labels,
-        format_func=panels.plain,
-        default="off",
-        key="null",
-        bind="query-params",
-        required=True,
-        wrap=True,
+        "null",
         help="Subtracts from each pair's curve its curve under a control: an unrelated query, the "
         "document's sentences in random order, or neutral text instead of the document. What "
         "remains is due to what the control changes. For saliency, the query-free profile (the "
@@ -79,14 +74,14 @@ def hint(method: Method, kind: Control | None, *, offered: bool = True) -> None:
     button that subtracts the control. `offered` is False for texts outside any data set, which have
     no control."""
     if sentence := verdict(method):
-        st.caption(panels.plain(sentence))
+        say.caption(sentence)
     entry = METHODS[method.name]
     text = entry.caveat or (NOT_MEASURED if entry.needs_query else "")
     if not text or kind is not None:
         return
     answer: Control = "shuffled" if entry.caveat else "unrelated"
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.caption(panels.plain(text), width="content")
+        say.caption(text, width="content")
         if offered:
             st.button(
                 f"Subtract control: {CONTROLS[answer]}",
@@ -168,17 +163,15 @@ def section(
         f"Curves minus their control ({CONTROLS[kind]})",
     )
     for name, controlled_curve in shown:
-        st.markdown(panels.plain(f"{name}: {controlled_curve.sentence}"))
+        say.sentence(f"{name}: {controlled_curve.sentence}")
     for spec in specs if kind in QUERY_CONTROLS else ():
         with panels.guarded():
             agreed = query_controls_agree(compute, spec, method, pairs, among)
             if agreed is not None:
                 first, other = (CONTROLS[each] for each in QUERY_CONTROLS)
-                st.caption(
-                    panels.plain(
-                        f"{spec.name}: the mean curves of {first} and {other} correlate with "
-                        f"{agreed.text('.2f')} over {agreed.n:,} pairs."
-                    )
+                say.caption(
+                    f"{spec.name}: the mean curves of {first} and {other} correlate with "
+                    f"{agreed.text('.2f')} over {agreed.n:,} pairs."
                 )
     frame = controlled_frame(shown)
     summary = pd.DataFrame(
@@ -195,16 +188,14 @@ def section(
         columns=["model", "n", "documents", "index minus control's", "distance from control"],
     )
     show_table(summary)
-    st.caption(
-        panels.plain(
-            f"Control: {CONTROLS[kind]}. Each pair's curve is compared with its own control; bands "
-            "and intervals are 95% bootstrap intervals over documents. Distance: mean over "
-            "positions of the absolute difference of the two mean curves, divided by the mean of "
-            "the curve's absolute values; 0 is no difference. Its interval is one-sided, from 0. "
-            "Verdict on the difference of the indices: higher or lower if p < 0.05; equivalent if "
-            f"its 90% interval (two one-sided tests at 5%) is within {INDEX_MARGIN} of 0; "
-            f"otherwise, or with fewer than {MIN_DOCUMENTS} documents, too few documents."
-        )
+    say.caption(
+        f"Control: {CONTROLS[kind]}. Each pair's curve is compared with its own control; bands "
+        "and intervals are 95% bootstrap intervals over documents. Distance: mean over "
+        "positions of the absolute difference of the two mean curves, divided by the mean of "
+        "the curve's absolute values; 0 is no difference. Its interval is one-sided, from 0. "
+        "Verdict on the difference of the indices: higher or lower if p < 0.05; equivalent if "
+        f"its 90% interval (two one-sided tests at 5%) is within {INDEX_MARGIN} of 0; "
+        f"otherwise, or with fewer than {MIN_DOCUMENTS} documents, too few documents."
     )
     panels.caption(provenance)
     panels.downloads(

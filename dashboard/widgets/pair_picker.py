@@ -29,7 +29,7 @@ from poslens.compute.selection import (
     facets,
 )
 from poslens.dashboard.server.own_texts import service_for
-from poslens.dashboard.widgets import url_state
+from poslens.dashboard.widgets import say, url_state
 from poslens.dashboard.widgets.choices import filters, spec, statistics
 from poslens.dashboard.widgets.reading_panel import readable_pairs
 from poslens.dashboard.widgets.tables import NOTHING, rows_key, with_values
@@ -146,7 +146,7 @@ def _asked(selection: Selection, order: str) -> TextPair | None:
         try:
             return selection.data.pair(asked)
         except UserError as error:
-            st.warning(plain(error))
+            say.warning(error)
     if not selection.pairs:
         return None
     # Prefer a document that most models read completely, for a better first impression.
@@ -219,7 +219,7 @@ def _bar(
         )
     with about:
         shown = typed if own else chosen
-        st.caption(plain(_facts(shown, at, len(pairs), len(selection.data.pairs), own)))
+        say.caption(_facts(shown, at, len(pairs), len(selection.data.pairs), own))
     with after, st.container(horizontal=True, gap="xsmall", wrap=False):
         st.button(
             "Next",

@@ -9,7 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from poslens.attribution.evaluation.comparison import TEST
-from poslens.dashboard.widgets import panels
+from poslens.dashboard.widgets import say
 from poslens.dashboard.widgets.tables import column_settings, show_table
 from poslens.paired import (
     TITLE,
@@ -30,7 +30,7 @@ def show_differences(differences: Sequence[PairedDifference], key: str, remark: 
         return
     st.markdown(f"**{TITLE}**")
     for sentence in difference_sentences(differences):
-        st.markdown(panels.plain(sentence))
+        say.sentence(sentence)
     show_table(
         TABLE.text_frame(differences),
         key=key,
@@ -38,7 +38,7 @@ def show_differences(differences: Sequence[PairedDifference], key: str, remark: 
     )
     margins = dict.fromkeys(f"{each.title} {each.comparison.margin:g}" for each in differences)
     test = f"{TEST}. Margins of equivalence: {', '.join(margins)}."
-    st.caption(panels.plain(f"{remark} {test}".lstrip()))
+    say.caption(f"{remark} {test}".lstrip())
 
 
 def differences_table(

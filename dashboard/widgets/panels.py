@@ -18,7 +18,7 @@ from poslens.attribution.types import Method, Provenance, TextPair
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute import coverage
 from poslens.compute.compute import Explained, service
-from poslens.dashboard.widgets import url_state
+from poslens.dashboard.widgets import choices, say, url_state
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.guard import guarded as guarded
 from poslens.dashboard.widgets.heatmap import heatmap
@@ -151,7 +151,7 @@ def caption(provenance: Provenances) -> None:
     if entries := provenance_entries(provenance):
         with st.expander(plain(f"Provenance: {caption_line(entries)}")):
             shared, *rest = caption_parts(entries)
-            st.caption(plain(shared))
+            say.caption(shared)
             if rest:
                 st.caption("\n".join(f"- {plain(part)}" for part in rest))
 
@@ -256,16 +256,9 @@ def downloads(
             formats = TABLE_FORMATS
         elif chosen == "Heatmap":
             formats = HEATMAP_FORMATS
-        fmt = st.segmented_control(
-            "Format",
-            formats,
-            default=formats[0],
-            key=f"{key}.format.{chosen}",
-            required=True,
-            format_func=plain,
-        )
+        fmt = choices.one_of("Format", formats, f"{key}.format.{chosen}", bind=None)
         fixed = chosen in tables or document
-        target = file_name(*name, chosen.lower(), fmt=str(fmt))
+        target = file_name(*name, chosen.lower(), fmt=fmt)
         style = Style() if fixed else publication_style(key)
 
         def make() -> bytes:
@@ -276,7 +269,7 @@ def downloads(
                 files = table_files(tables[chosen](), target, fmt, origin)  # type: ignore[arg-type]
                 return zipped(files) if len(files) > 1 else files[target]
             if chosen == "Heatmap" and view is not None:
-                return heatmap_bytes(heatmap, origin, view, str(fmt), style)
+                return heatmap_bytes(heatmap, origin, view, fmt, style)
             return figure_bytes(figures[chosen](style), fmt, style)  # type: ignore[arg-type]
 
         # Stored separately from the button, because a page that reruns before it gets here (when a
@@ -302,10 +295,10 @@ def downloads(
         # A table, and a file with its provenance.
         packed = chosen in tables and fmt == "csv"
         st.download_button(
-            plain(f"Download {str(fmt).upper()}{' (ZIP)' if packed else ''}"),
+            plain(f"Download {fmt.upper()}{' (ZIP)' if packed else ''}"),
             prepared.data,
             f"{Path(target).stem}.zip" if packed else target,
-            MEDIA_TYPES["zip" if packed else str(fmt)],
+            MEDIA_TYPES["zip" if packed else fmt],
             key=f"{key}.download",
             on_click="ignore",
             type="primary",

@@ -19,6 +19,7 @@ from poslens.attribution.curves.published import (
 )
 from poslens.attribution.errors import UserError
 from poslens.compute.provenance import of_published
+from poslens.dashboard.widgets import say
 from poslens.figures.plain import plain
 
 T = TypeVar("T")
@@ -53,7 +54,7 @@ def curves() -> list[PublishedCurves]:
         selected += _uploaded("curves", CURVE_SUFFIXES, read, "Saliency curves, .npz or .pkl")
         for curve_set in selected:
             dataset = of_published(curve_set).dataset
-            st.caption(plain(f"{curve_set.model}: {curve_set.n:,} documents; {dataset}"))
+            say.caption(f"{curve_set.model}: {curve_set.n:,} documents; {dataset}")
     return selected
 
 
@@ -113,7 +114,7 @@ def _read(name: str, data: bytes, read: Callable[[str, bytes], T]) -> list[T]:
         try:
             cached[digest] = read(name, data)
         except UserError as error:
-            st.error(plain(error), icon=":material/error:")
+            say.error(error, icon=":material/error:")
             return []
         while len(cached) > _MAX_KEPT:
             del cached[next(iter(cached))]

@@ -15,6 +15,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
 from poslens.compute import coverage
 from poslens.compute.compute import service
+from poslens.dashboard.widgets import say
 from poslens.figures.plain import plain
 
 _TOLD_S = 0.25
@@ -58,7 +59,7 @@ def readable_pairs(specs: Sequence[RetrieverSpec], pairs: Sequence[TextPair]) ->
         with told("Tokenizing the documents") as report:
             chosen_pairs = coverage.readable(service(), specs, pairs, report)
     except UserError as error:
-        st.warning(plain(f"No pair is excluded: {error}"))
+        say.warning(f"No pair is excluded: {error}")
         return pairs, ""
     return chosen_pairs, coverage.LEFT_OUT
 
@@ -72,7 +73,7 @@ def what_is_read(specs: Sequence[RetrieverSpec], pairs: Sequence[TextPair], key:
         if len(coverages) < len(pairs):
             unknown.append(spec)
         elif text := coverage.sentence(coverages):
-            st.caption(plain(f"{spec.name} misses text: {text}."))
+            say.caption(f"{spec.name} misses text: {text}.")
     if unknown and st.button(
         "Count pairs with truncated evidence",
         key=f"{key}.reading",
@@ -84,5 +85,5 @@ def what_is_read(specs: Sequence[RetrieverSpec], pairs: Sequence[TextPair], key:
                 with told(f"Tokenizing the documents with {spec.name}") as report:
                     coverage.count(service(), spec, pairs, report)
             except UserError as error:
-                st.warning(plain(f"{spec.name}: {error}"))
+                say.warning(f"{spec.name}: {error}")
         st.rerun(scope="app")

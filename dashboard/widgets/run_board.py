@@ -13,6 +13,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.nouns import plural
 from poslens.compute.runs import Job, Run, duration
 from poslens.dashboard.server import people
+from poslens.dashboard.widgets import say
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.tables import no_result
 from poslens.figures.plain import plain
@@ -25,6 +26,23 @@ STRIP_S = 4.0
 def any_active(jobs: Sequence[Job]) -> bool:
     """Whether any of the jobs is running in this process."""
     return any(job.active for job in jobs)
+
+
+def watched(active: Callable[[], bool], draw: Callable[[], None], seconds: float = 2.0) -> bool:
+    """Draw a section that is refreshed every `seconds` while something is `active`, and return
+    whether it is. When that begins or ends, the whole page is rerun, because Streamlit fixes the
+    interval until then."""
+    ticking = active()
+
+    @fragment(run_every=seconds if ticking else None)
+    def section() -> None:
+        if active() == ticking:
+            draw()
+        if active() != ticking:
+            st.rerun()
+
+    section()
+    return ticking
 
 
 def run_board(
@@ -86,7 +104,7 @@ def run_board(
     if not runs and done < total:
         _costs(jobs)
     if error := st.session_state.pop(error_key, ""):
-        st.error(plain(error))
+        say.error(error)
     _errors(jobs)
     return done
 
@@ -237,7 +255,7 @@ def _costs(jobs: Sequence[Job]) -> None:
     """The amount of text that would be sent to endpoints."""
     for job in jobs:
         if quote := job.quote():
-            st.caption(plain(quote))
+            say.caption(quote)
 
 
 def _errors(jobs: Sequence[Job]) -> None:
@@ -247,7 +265,7 @@ def _errors(jobs: Sequence[Job]) -> None:
         if job.error:
             labels.setdefault(job.error, []).append(job.label)
     for message, about in labels.items():
-        st.error(plain(message if len(jobs) == 1 else f"{'; '.join(about)}: {message}"))
+        say.error(message if len(jobs) == 1 else f"{'; '.join(about)}: {message}")
 
 
 def _start(jobs: Sequence[Job], error_key: str, retry_failed: bool = False) -> None:

@@ -13,6 +13,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, TextPair
 from poslens.compute.compute import Compute
 from poslens.compute.runs import Job
+from poslens.dashboard.widgets import say
 from poslens.figures.plain import plain
 
 LEVEL = "level"
@@ -58,12 +59,10 @@ def propose_sentences(
     by_sentence = replace(method, params={**method.params, LEVEL: "sentence"})
     less = compute.attribution_job(spec, by_sentence, pairs, scope).cost()
     title = METHODS[method.name].title
-    st.caption(
-        plain(
-            f"{title} at the level of {level}s sends {spec.name} {now.words}; at the level of "
-            f"sentences, {'nothing more' if less is None else less.words}. To change it, set the "
-            "level to sentence under Method settings."
-        )
+    say.caption(
+        f"{title} at the level of {level}s sends {spec.name} {now.words}; at the level of "
+        f"sentences, {'nothing more' if less is None else less.words}. To change it, set the "
+        "level to sentence under Method settings."
     )
 
 
@@ -86,7 +85,7 @@ def confirmed(spec: RetrieverSpec, of: Hashable, what: str, sentence: Callable[[
         return True
     with st.container(horizontal=True, vertical_alignment="center"):
         told = f"{spec.name} is an endpoint. For {what}, PosLens would send it {sentence()}."
-        st.caption(plain(told), width="content")
+        say.caption(told, width="content")
         st.button(
             plain(f"Send to {spec.name}"),
             key=f"{key}.button",

@@ -17,7 +17,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.compute.compute import Compute
 from poslens.dashboard.server.own_texts import service_for
-from poslens.dashboard.widgets import choices, panels, url_state
+from poslens.dashboard.widgets import choices, panels, say, url_state
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.reading_panel import told
 from poslens.dashboard.widgets.run_board import (
@@ -94,8 +94,8 @@ def study_choices(
         question = study.question[0].lower() + study.question[1:]
         st.markdown(f"# {panels.plain(study.title)}: {panels.plain(question)}")
     else:
-        st.markdown(f"**{panels.plain(study.question)}**")
-    st.markdown(panels.plain(study.reads))
+        say.heading(study.question)
+    say.sentence(study.reads)
     return chosen
 
 
@@ -142,7 +142,7 @@ def study_section(
     with told("Reading the documents") as report:
         corpus = study.narrowed(compute, specs, corpus, settings, report)
     for sentence in study.notes(data, corpus):
-        st.caption(panels.plain(sentence))
+        say.caption(sentence)
     others = study.without_models(corpus)
 
     def planned() -> Plan[Any]:
@@ -150,7 +150,7 @@ def study_section(
 
     first = planned()
     for reason in first.refused:
-        st.caption(panels.plain(reason))
+        say.caption(reason)
     if not first.subjects and not others:
         return None
     prefix = f"{study.name}."
@@ -197,11 +197,12 @@ def _estimates(study: Study[Any, Any, Any], compute: Compute, planned: Plan[Any]
     for subject, job in zip(planned.subjects, planned.jobs, strict=True):
         with panels.guarded():
             if job.n_done() < job.total and (words := study.estimate(compute, subject)):
-                st.caption(panels.plain(f"{job.label}: {words}"))
+                say.caption(f"{job.label}: {words}")
 
 
 def _widget(name: str, parameter: Parameter[Any]) -> Any:
-    title = panels.plain(parameter.title or name.replace("_", " ").capitalize())
+    label = parameter.title or name.replace("_", " ").capitalize()
+    title = panels.plain(label)
     if isinstance(parameter, Integer):
         return url_state.whole_number(
             title,
@@ -230,14 +231,8 @@ def _widget(name: str, parameter: Parameter[Any]) -> Any:
     if isinstance(parameter, Text):
         return st.text_input(title, parameter.default, **bound)
     if isinstance(parameter, Choice):
-        return st.segmented_control(
-            title,
-            parameter.options,
-            default=parameter.default,
-            format_func=panels.plain,
-            required=True,
-            wrap=True,
-            **bound,
+        return choices.one_of(
+            label, parameter.options, name, parameter.default, help=parameter.help
         )
     raise TypeError(f"{type(parameter).__name__} has no widget")
 
@@ -267,7 +262,7 @@ def _results(
         if declared.half:
             row = row or list(panels.side_by_side(key))
             with row.pop(0):
-                st.markdown(f"**{panels.plain(title)}**")
+                say.heading(title)
                 panels.show(figure, key, title)
         elif number or on_click is None:
             panels.show(figure, key, title)
@@ -278,20 +273,20 @@ def _results(
                 st.rerun(scope="app")
     verdicts = [study.verdict(summary) for summary in summaries]
     for sentence in (*verdicts, *difference_sentences(study.differences(summaries))):
-        st.markdown(panels.plain(sentence))
+        say.sentence(sentence)
     for sentence in study.remarks(summaries):
-        st.warning(panels.plain(sentence), icon=":material/info:")
+        say.warning(sentence, icon=":material/info:")
     tables = study.tables_of(summaries)
     for name, table in tables.items():
         if table.on_page and len(frame := table.text_frame(summaries)):
             if table.title:
-                st.markdown(f"**{panels.plain(table.title)}**")
+                say.heading(table.title)
             show_table(
                 frame,
                 key=f"{study.name}.{name}",
                 column_config=column_settings(table.meanings(), table.formats()),
             )
-    st.caption(panels.plain(study.limits))
+    say.caption(study.limits)
     panels.caption(provenance)
     panels.downloads(
         f"{study.name}.results",

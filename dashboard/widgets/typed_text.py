@@ -12,9 +12,8 @@ from streamlit.delta_generator import DeltaGenerator
 from poslens.attribution.errors import UserError
 from poslens.attribution.text import clean
 from poslens.attribution.types import EvidenceSpan, TextPair
-from poslens.dashboard.widgets import url_state
+from poslens.dashboard.widgets import say, url_state
 from poslens.dashboard.widgets.choices import uploader
-from poslens.figures.plain import plain
 
 OWN = "Own text"
 """The name of typed texts in the address."""
@@ -135,7 +134,7 @@ def _pair(texts: Texts) -> TextPair | None:
     try:
         query, document = clean(texts.query, "query"), clean(texts.document, "document")
     except UserError as error:
-        st.warning(plain(error))
+        say.warning(error)
         return None
     replaced = sum(map(ne, texts.query + texts.document, query + document))
     if replaced:
