@@ -21,6 +21,7 @@ from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import version
 from io import StringIO
+from itertools import islice
 
 import numpy as np
 import torch
@@ -186,6 +187,8 @@ class LexicalRetriever(WordInputs):
         corpus = corpus_of(spec)
         self._stemmed = _source_parts(spec)[0] == STEMMED
         self.statistics = _statistics(_documents(corpus), self._stemmed) if corpus else None
+        if self.statistics is not None and not self.statistics.frequencies:
+            raise UserError(f"No document of {corpus} has a word, so {spec.name} can't rank them.")
 
     @property
     def weight_bytes(self) -> int:
@@ -222,7 +225,10 @@ class LexicalRetriever(WordInputs):
         terms = tuple(dict.fromkeys(words))
         number = {term: n for n, term in enumerate(terms)}
         belongs = torch.zeros(len(words), len(terms), dtype=torch.float64)
-        belongs[torch.arange(len(words)), torch.tensor([number[term] for term in words])] = 1
+        belongs[
+            torch.arange(len(words)),
+            torch.tensor([number[term] for term in words], dtype=torch.long),
+        ] = 1
         return Bag(terms, counted[..., 0].double() @ belongs, words)
 
     def similarity(self, queries: Bag, documents: Bag) -> Tensor:
@@ -233,15 +239,16 @@ class LexicalRetriever(WordInputs):
     def scores(self, query: str, documents: Sequence[str], statistics: Statistics) -> Array:
         """BM25 [n] of documents under the statistics of a corpus that need not contain them; minus
         infinity for those without a word of the query."""
-        asked = self._bag(query)
+        asked = self._bag(self.terms_of(query))
         scores = [
-            float(self._parts(asked, self._bag(text), statistics)[1].sum()) or -np.inf
+            float(self._parts(asked, self._bag(self.terms_of(text)), statistics)[1].sum())
+            or -np.inf
             for text in documents
         ]
         return np.array(scores, dtype=np.float32)
 
-    def _bag(self, text: str) -> Bag:
-        return self.embed(Encoded({"words": (self.terms_of(text),)}, (), (0,)))
+    def _bag(self, terms: Sequence[str]) -> Bag:
+        return self.embed(Encoded({"words": (tuple(terms),)}, (), (0,)))
 
     def exact(
         self, queries: Sequence[str], documents: Sequence[str], pairs: Sequence[tuple[int, int]]
@@ -282,17 +289,18 @@ class LexicalRetriever(WordInputs):
         import bm25s
 
         if self.statistics is None:
-            texts = [pair.query, pair.document]
+            texts: Sequence[str] = [pair.query, pair.document]
         else:
-            texts = list(_documents(corpus_of(self.spec))[:CHECKED])
-        corpus = [list(self.terms_of(text)) for text in texts]
+            texts = _documents(corpus_of(self.spec))
+        # bm25s can't index documents without words, which a data set can have.
+        corpus = [list(terms) for terms in islice(filter(None, map(self.terms_of, texts)), CHECKED)]
         query = [*self.terms_of(pair.query), *corpus[-1][:8]]
         index = bm25s.BM25(method="lucene", k1=self.k1, b=self.b, dtype="float64")
         index.index(corpus, show_progress=False)
         theirs = index.get_scores(query)
-        asked = self.embed(Encoded({"words": (tuple(query),)}, (), (0,)))
+        asked = self._bag(query)
         statistics = statistics_of(corpus)
-        bags = [self.embed(self.encode_texts([text], "document")) for text in texts]
+        bags = [self._bag(terms) for terms in corpus]
         ours = [float(self._parts(asked, bag, statistics)[1].sum()) for bag in bags]
         distance = float(np.abs(np.array(ours) - theirs).max() / max(np.abs(theirs).max(), 1e-9))
         return LibraryCheck(distance, "score", "bm25s")

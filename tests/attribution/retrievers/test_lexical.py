@@ -9,6 +9,7 @@ import sys
 import types
 import unicodedata
 from collections.abc import Iterator
+from pathlib import Path
 
 import bm25s
 import numpy as np
@@ -204,7 +205,7 @@ def test_check_compares_with_bm25s(
         return terms, values.sqrt()
 
     monkeypatch.setattr(LexicalRetriever, "_parts", wrong)
-    with pytest.raises(UserError, match="than bm25s does"):
+    with pytest.raises(UserError, match="differently in PosLens than in bm25s"):
         check_retriever(bound)
 
 
@@ -229,6 +230,21 @@ def test_a_text_without_words_is_refused_alone(typed: LexicalRetriever) -> None:
     }
     assert outcomes["a"].attribution is not None
     assert "reads no word" in outcomes["b"].reason and outcomes["b"].attribution is None
+
+
+def test_one_document_without_words_does_not_rule_out_the_others(tmp_path: Path) -> None:
+    rows = ["tide,The tide turns twice.", "sea,Rivers run to the sea.", "what,??? !"]
+    (tmp_path / "some.csv").write_text("\n".join(["query,document", *rows]))
+    (tmp_path / "none.csv").write_text("query,document\n!!!,??? !\n")
+    for name in ("some", "none"):
+        datasets.register(name, tmp_path / f"{name}.csv")
+    retriever = load(with_corpus(resolve.resolve("BM25"), "some"))
+    assert check_retriever(retriever).library.distance < 1e-9
+    documents = [row.split(",")[1] for row in rows]
+    scores = retriever.scores("the tide", documents, retriever.statistics)
+    assert scores[0] > scores[1] > 0 and scores[2] == -np.inf
+    with pytest.raises(UserError, match="No document of none has a word"):
+        load(with_corpus(resolve.resolve("BM25"), "none"))
 
 
 STEMS = {"kotami": "kot", "kota": "kot", "psami": "pies"}
