@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from poslens.attribution.errors import UserError
+from poslens.attribution.names import Names
 from poslens.attribution.paths import exists, expanded, is_folder
 
 if TYPE_CHECKING:
@@ -101,6 +102,28 @@ def distinct(specs: Iterable[RetrieverSpec]) -> list[RetrieverSpec]:
     return list(by_name.values())
 
 
+_given: Names[str] = Names()
+"""The data sets of --data by name. Their names precede paths, because the working directory may
+have a folder of the same name."""
+
+
+def register_data(named_sources: Mapping[str, str]) -> list[str]:
+    """Register the data sets of --data, given by name, and return all their names.
+
+    Raises:
+        UserError: a data set cannot be registered.
+    """
+    from poslens.attribution import datasets
+
+    registered = {
+        registered_name: source
+        for name, source in named_sources.items()
+        for registered_name in datasets.register(name, source)
+    }
+    _given.update(registered)
+    return list(registered)
+
+
 def data_name(dataset: str | Path) -> str:
     """The name of a data set given by name or path; a path is registered under its name. Files that
     changed since they were read are read again."""
@@ -108,7 +131,8 @@ def data_name(dataset: str | Path) -> str:
 
     dataset = str(dataset)
     # Paths are registered again, because the name may have been registered for another folder.
-    name = "" if datasets.embedded(dataset) else _name_of(dataset)
+    known = datasets.embedded(dataset) or dataset in _given
+    name = "" if known else _name_of(dataset)
     if name:
         datasets.register(name, dataset)
     datasets.reload_if_changed(name or dataset)

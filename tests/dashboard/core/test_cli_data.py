@@ -29,6 +29,21 @@ def test_datasets_counts_what_is_given(tmp_path: Path) -> None:
     assert listed["c"][1:5] == ["2", "pairs", "0", "rejected"] and listed["c"][-1] == "(ColDeR)"
 
 
+def test_a_name_given_with_data_precedes_a_folder_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "docs").mkdir()
+    own = tmp_path / "pairs.csv"
+    own.write_text("query,document\nwhat melts,Ice melts.\n")
+    monkeypatch.chdir(tmp_path)
+    for dataset in ([], ["--dataset", "docs"]):
+        done = run("rank", "--model", "BM25", "--data", "docs=pairs.csv", *dataset)
+        assert done.exit_code == 0, done.stderr
+        assert json.loads(done.stdout)["provenance"][0]["dataset"] == "docs"
+    refused = run("rank", "--model", "BM25", "--dataset", "./docs")
+    assert refused.exit_code == 2 and "docs is not in a known format" in refused.stderr
+
+
 def test_a_file_is_a_data_set_by_its_path(tmp_path: Path) -> None:
     own = tmp_path / "pairs.csv"
     own.write_text("query,document\nwhat melts,Ice melts.\n,x\n")
