@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from poslens.attribution.errors import UserError
+from poslens.attribution.nouns import counted
 from poslens.attribution.text import (
     script_without_sentences,
     sentences,
@@ -85,8 +86,8 @@ def training_corpus(name: str, documents: Iterable[tuple[str, str | None]]) -> T
     n_validated = max(1, len(half) // VALIDATED)
     if len(order) < MIN_DOCUMENTS:
         raise UserError(
-            f"{name} has {len(order)} documents, but debiasing needs at least {MIN_DOCUMENTS}, "
-            "half of them for evaluation: use a larger corpus."
+            f"{name} has {counted(len(order), 'document')}, but debiasing needs at least "
+            f"{MIN_DOCUMENTS}, half of them for evaluation: use a larger corpus."
         )
     seen: set[str] = set()
     validate = _sentences([texts[key] for key in half[:n_validated]], seen)

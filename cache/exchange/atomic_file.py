@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,3 +40,25 @@ def replacing(target: Path) -> Iterator[BinaryIO]:
             part.unlink(missing_ok=True)
     except OSError as error:
         raise UserError(f"{target} cannot be written ({error.strerror}).") from error
+
+
+def require_writable(target: Path) -> None:
+    """Check that `replacing` can write `target`, for a command whose computation takes long.
+
+    Raises:
+        UserError: `target` is a folder, or its folder does not exist or is not writable.
+    """
+    target = target.resolve()
+    folder = target.parent
+    if target.is_dir():
+        reason = errno.EISDIR
+    elif not folder.exists():
+        reason = errno.ENOENT
+    elif not folder.is_dir():
+        reason = errno.ENOTDIR
+    # Pipes and devices are written directly, other files are replaced by a new one in their folder.
+    elif not os.access(target if target.exists() and not target.is_file() else folder, os.W_OK):
+        reason = errno.EACCES
+    else:
+        return
+    raise UserError(f"{target} cannot be written ({os.strerror(reason)}).")

@@ -13,7 +13,7 @@ import typer
 from poslens.attribution.errors import UserError
 from poslens.commands.completion import dataset_names, method_names, model_names
 from poslens.commands.error_stream import print_error
-from poslens.names import data_name, sources
+from poslens.names import data_name, register_data, sources
 
 if TYPE_CHECKING:
     from poslens.attribution.datasets import DataSet
@@ -76,11 +76,8 @@ def _data(context: typer.Context, values: list[str] | None) -> list[str] | None:
     """Register data sets while options are parsed, so that every command can use their names."""
     if context.resilient_parsing:  # a shell asks for completions
         return values
-    from poslens.attribution import datasets
-
     try:
-        for name, source in sources(values).items():
-            datasets.register(name, source)
+        register_data(sources(values))
     except UserError as error:
         raise _refuse(error) from None
     return values
@@ -202,10 +199,11 @@ def method_of(
 
 def with_rejections(data: DataSet) -> DataSet:
     """The same data set, after printing on stderr how many of its rows could not be read."""
-    if data.rejected:
+    if n := len(data.rejected):
+        first = data.rejected[0]
+        rows = "row was" if n == 1 else "rows were"
         print(
-            f"{len(data.rejected)} rows were rejected, the first in {data.rejected[0].file} row "
-            f"{data.rejected[0].row}: {data.rejected[0].reason}",
+            f"{n:,} {rows} rejected, the first in {first.file} row {first.row}: {first.reason}",
             file=sys.stderr,
         )
     return data

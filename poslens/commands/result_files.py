@@ -74,6 +74,7 @@ def with_out(command: Callable[P, R]) -> Callable[P, R]:
                 "formats: remove --format."
             )
         kwargs["format"] = chosen
+        _require_writable(file.path)
         with _written_to(file):
             return command(*args, **kwargs)
 
@@ -217,7 +218,9 @@ def _figure_file(option: FigureOption, path: Any, size: Any, palette: Any) -> Fi
         return None
     style = PRESETS[size or SIZE]
     style = style if palette is None else replace(style, palette=str(palette))
-    return FigureFile(path, suffix_of(path, option.formats), style)
+    file = FigureFile(path, suffix_of(path, option.formats), style)
+    _require_writable(path)
+    return file
 
 
 # -- files -----------------------------------------------------------------------------------------
@@ -257,6 +260,13 @@ def write_beside(output: Path, data: bytes) -> None:
     """
     _replace(output, data)
     print(output, file=sys.stderr)
+
+
+def _require_writable(output: Path) -> None:
+    """Check before the computation, which may take hours, that its result can be written."""
+    from poslens.cache.exchange.atomic_file import require_writable
+
+    require_writable(output)
 
 
 def _replace(output: Path, data: bytes) -> None:

@@ -93,13 +93,15 @@ def check(
     Exit code 0: every check passed. 1: one failed. 2: invalid input. 3: none failed, but one could
     not be made because a number is missing. 4: none failed, but one has too few documents to
     decide. Stop with Ctrl-C; run again to resume."""
-    from poslens.cache.exchange.atomic_file import replacing
+    from poslens.cache.exchange.atomic_file import replacing, require_writable
     from poslens.studies.check import service as checking
     from poslens.studies.check.baseline import read_baseline
     from poslens.studies.check.junit import junit_bytes
     from poslens.studies.passport import service as passports
 
     quiet()
+    if junit is not None:
+        require_writable(junit)
     tolerances = checking.Tolerances(
         relocation, position_effect, ranking, audit, misses, truncation, drift
     )

@@ -176,10 +176,20 @@ def _pair_of(
 
 
 def _read_text(path: Path | None) -> str:
+    from poslens.attribution.text import MAX_CHARACTERS
+
+    most = 4 * MAX_CHARACTERS  # bytes of the longest text in UTF-8
     try:
-        raw = sys.stdin.buffer.read() if str(path) == "-" else Path(str(path)).read_bytes()
+        # At most this, because a device such as /dev/zero never ends.
+        if str(path) == "-":
+            raw = sys.stdin.buffer.read(most + 1)
+        else:
+            with Path(str(path)).open("rb") as file:
+                raw = file.read(most + 1)
     except OSError as error:
         raise UserError(f"{path} can't be read ({error.strerror}): use a text file.") from error
+    if len(raw) > most:
+        raise UserError(f"{path} has more than {MAX_CHARACTERS:,} characters: shorten it.")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:

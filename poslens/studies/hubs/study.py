@@ -16,6 +16,7 @@ from poslens.attribution.evaluation.hubs import (
     control,
     sentence_queries,
 )
+from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance, TextPair
 from poslens.cache.jobs.loop import Progress
@@ -108,8 +109,8 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
         others = n - min(len(query.relevant) for query in corpus.collection.queries)
         if others <= settings.top:
             raise UserError(
-                f"{collection.title} has only {n:,} documents, so every document would be in the "
-                f"top {settings.top:,}: choose a smaller top or add documents."
+                f"{collection.title} has only {counted(n, 'document')}, so every document would be "
+                f"in the top {settings.top:,}: choose a smaller top or add documents."
             )
         return corpus
 
@@ -190,8 +191,9 @@ class Hubs(Study[HubCorpus, HubIndex, HubSummary]):
         """Skewness with and without word order, whether they differ, and the top hub."""
         top, degrees = summary.asked.top, summary.original
         skewness, shuffled = degrees.skewness, summary.control.skewness
-        n_queries, n_documents = degrees.n_queries, len(summary.ids)
-        head = f"{summary.name}: over {n_queries:,} queries and {n_documents:,} documents, "
+        queries, documents = degrees.n_queries, len(summary.ids)
+        scope = f"{counted(queries, 'query')} and {counted(documents, 'document')}"
+        head = f"{summary.name}: over {scope}, "
         if skewness is None or shuffled is None or summary.comparison is None:
             return f"{head}every document is in the top {top:,} of equally many queries."
         random = degrees.random_skewness

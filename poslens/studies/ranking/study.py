@@ -11,6 +11,7 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation import trec_runs
 from poslens.attribution.evaluation.ranking_measures import NDCG
 from poslens.attribution.evaluation.trec_runs import TrecRun
+from poslens.attribution.nouns import counted
 from poslens.attribution.retrievers import resolve
 from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.specs import RetrieverSpec
@@ -241,9 +242,10 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
         """How much is searched and measured, and what is excluded."""
         setup = corpus.setups[0]
         n, measured = len(setup.collection.queries), len(setup.queries)
-        size = f"{n:,} queries and {setup.collection.survey.n:,} documents of {data.title}"
+        documents = counted(setup.collection.survey.n, "document")
+        size = f"{counted(n, 'query')} and {documents} of {data.title}"
         if measured < n:
-            size += f", measured over {measured:,} queries: {setup.selection}"
+            size += f", measured over {counted(measured, 'query')}: {setup.selection}"
         sentences = [f"{size}.", *filter(None, [corpus.excluded])]
         if (groups := setup.collection.groups) is not None:
             sentences.append(f"{groups.title}: groups of queries by {groups.by}.")
@@ -329,7 +331,8 @@ class RankingStudy(Study[RankingTask, RankingSubject, Any]):
             return f"{n:,} queries of {summary.collection.title} have evidence positions."
         evaluation, groups = summary.evaluation, summary.by_group
         profile = evaluation.profile if groups is None else groups.profile
-        ndcg = f"{summary.name}: nDCG@10 {evaluation.estimates[NDCG]}, {evaluation.n:,} queries"
+        queries = counted(evaluation.n, "query")
+        ndcg = f"{summary.name}: nDCG@10 {evaluation.estimates[NDCG]}, {queries}"
         if profile is None:
             return f"{ndcg}."
         psi, permuted, p = profile.psi, profile.psi_under_permutation, profile.p

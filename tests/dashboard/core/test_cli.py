@@ -202,6 +202,7 @@ def test_a_model_is_alike_to_itself() -> None:
         (["explain", "--query", " ", "--document", "x"], "The query is empty"),
         (["explain", "--query", "x", "--document", " \n"], "The document is empty"),
         (["explain", "--query", "x"], "either --document or --document-file"),
+        (["explain", "--query", "x", "--document-file", "/dev/zero"], "has more than 2,000,000"),
         (["explain", "--query", "x", "--document-file", "/nonexistent"], "can't be read"),
         (["explain", "--query", "x", "--document", "y", "--model", "nope"], "no retriever"),
         (["explain", "--query", "x", "--document", "y", "--method", "nope"], "no method 'nope'"),
@@ -220,6 +221,9 @@ def test_a_model_is_alike_to_itself() -> None:
         (["curve", "--figure", "x.bmp"], "use .png"),
         (["curve", "--out", "x.svg"], "use .json, .csv, .parquet or .tex"),
         (["explain", "--out", "x.json", "--format", "csv"], "remove --format"),
+        (["audit", "--out", "/nonexistent/x.json"], "/nonexistent/x.json cannot be written"),
+        (["rank", "--figure", "/nonexistent/x.html"], "/nonexistent/x.html cannot be written"),
+        (["audit", "--out", f"{__file__}/x.json"], "cannot be written (Not a directory)"),
         (["curve", "--palette", "grey"], "add --figure"),
         (["datasets", "--out", "x.csv"], "use .txt or .json"),
         (["passport", "--model", "BM25", "--model", "nope"], "nope"),
@@ -239,6 +243,15 @@ def test_bad_input_is_one_sentence_and_exit_2(arguments: list[str], words: str) 
     assert result.exit_code == 2 and result.stdout == ""
     assert words in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1 and "Traceback" not in result.stderr
+
+
+def test_a_folder_in_place_of_the_result_is_refused_before_the_computation(tmp_path: Path) -> None:
+    folder = tmp_path / "x.csv"
+    folder.mkdir()
+    result = run("audit", "--model", "BM25", "--out", str(folder))
+    assert result.exit_code == 2 and result.stdout == ""
+    assert result.stderr == f"{folder} cannot be written (Is a directory).\n"
+    assert list(tmp_path.iterdir()) == [folder]  # nor is there a file with the provenance
 
 
 def test_a_data_set_from_a_folder_to_curve_and_figure(tmp_path: Path) -> None:
@@ -262,7 +275,7 @@ def test_a_data_set_from_a_folder_to_curve_and_figure(tmp_path: Path) -> None:
     root = str(tmp_path / "corpus")
     done = run("precompute", "--dataset", root)
     assert json.loads(done.stdout)["computed"] == 1
-    assert "1 rows were rejected" in done.stderr
+    assert "1 row was rejected" in done.stderr
     assert json.loads(run("precompute", "--dataset", root).stdout)["computed"] == 0
     curve = run("curve", "--dataset", root, "--resampling", "point")
     frame = pd.read_csv(io.StringIO(curve.stdout))

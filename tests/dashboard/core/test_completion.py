@@ -88,7 +88,7 @@ def test_quiet_leaves_the_result_and_errors_alone(tmp_path: Path) -> None:
     rows = [{"query": "what melts", "document": "Ice melts."}, {"query": "", "document": "x"}]
     data.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
     loud = CliRunner().invoke(app, ["precompute", "--dataset", str(data)])
-    assert "1 rows were rejected" in loud.stderr and "MiniLM" in loud.stderr
+    assert "1 row was rejected" in loud.stderr and "MiniLM" in loud.stderr
     still = CliRunner().invoke(app, ["precompute", "--dataset", str(data), "--quiet"])
     assert still.exit_code == 0 and still.stderr == "" and json.loads(still.stdout)["done"] == 1
     wrong = CliRunner().invoke(app, ["precompute", "--dataset", "nope", "--quiet"])
