@@ -131,8 +131,8 @@ def data_name(dataset: str | Path) -> str:
 
     dataset = str(dataset)
     # Paths are registered again, because the name may have been registered for another folder.
-    known = datasets.embedded(dataset) or dataset in _given
-    name = "" if known else _name_of(dataset)
+    is_name = datasets.embedded(dataset) or dataset in _given
+    name = "" if is_name else _name_of(dataset)
     if name:
         datasets.register(name, dataset)
     datasets.reload_if_changed(name or dataset)
