@@ -26,8 +26,7 @@ from poslens.studies.audit.study import AUDIT
 from poslens.studies.audit.summary import sample
 from poslens.studies.chunks.figures import shares_by_size
 from poslens.studies.chunks.run import run_plan
-from poslens.studies.chunks.summary import ChunkPlan, ChunkSummary, store_of
-from poslens.studies.chunks.tables import TABLES
+from poslens.studies.chunks.summary import TABLES, ChunkPlan, ChunkSummary, store_of
 from poslens.studies.ranking.service import searched
 from poslens.study import Figure, Study, register
 

@@ -1,10 +1,12 @@
-"""The result of a chunk plan for one model."""
+"""The result of a chunk plan for one model, and its tables, of which the first has the arguments of
+text splitters."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.datasets import Collection
@@ -16,13 +18,18 @@ from poslens.attribution.evaluation.chunk_plan import (
     Tried,
 )
 from poslens.attribution.evaluation.comparison import Comparison
-from poslens.attribution.evaluation.recommendation import Recommendation, setting_recommendation
+from poslens.attribution.evaluation.recommendation import (
+    Recommendation,
+    Wanted,
+    setting_recommendation,
+)
 from poslens.attribution.retrievers.detect import family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.cache.kinds.chunk_plan import ChunkPlanStore
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import ModelIdentity
+from poslens.rows import Table, column
 
 Changes = Mapping[Name, Comparison | None]
 
@@ -106,3 +113,134 @@ def store_of(compute: Compute, collection: Collection) -> ChunkPlanStore:
     corpus."""
     key = (str(compute.root), collection.digest)
     return _stores.get(key, lambda: ChunkPlanStore(compute.root, collection))
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+MODEL = "Name of the model."
+SETTING = (
+    "whole, windows:SIZE:OVERLAP or late:SIZE; +title if each window after the first begins with "
+    "the document's title."
+)
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """The setting to use, as arguments of text splitters."""
+
+    model: str = column(MODEL)
+    recommended: bool = column("Whether held-out documents show that it is better.")
+    setting: str = column(SETTING)
+    chunk_size: int | None = column("Size of a window; null for whole documents.")
+    chunk_overlap: int | None = column("Overlap of consecutive windows; null for whole documents.")
+    unit: str = column("Unit of both numbers: tokens (without special tokens) or words.")
+    tokenizer: str | None = column(
+        "Hugging Face id of the tokenizer that counts; null if it is not known."
+    )
+    title_prefix: bool = column("Whether each window after the first begins with the title.")
+    late_chunking: bool = column("Whether the text is encoded once and its token vectors chunked.")
+    reason: str = column("Reason, in one sentence.", shown=False)
+
+
+@dataclass(frozen=True)
+class SettingRow:
+    """One setting that was tried, evaluated on held-out documents."""
+
+    model: str = column(MODEL)
+    setting: str = column(SETTING)
+    role: str = column(
+        "chosen, reference (what it is compared with), or empty.", title="compared as"
+    )
+    unretrieved: Estimate | None = column(
+        "Share of sentences that don't retrieve their own document in the top k, 0 to 1."
+    )
+    cut: Estimate | None = column(
+        "Share of evidence that no chunk contains in full within the part that the model reads, 0 "
+        "to 1; null without evidence.",
+        title="cut evidence",
+    )
+    reciprocal_rank: Estimate | None = column(
+        "Mean reciprocal rank of the document with the evidence (or of the first relevant one), 0 "
+        "to 1; null without queries.",
+        title="mean reciprocal rank",
+    )
+    vectors: int = column("Vectors of the whole corpus.")
+    vectors_per_document: Estimate | None = column("Their mean per document.", form=".1f")
+    seconds_per_document: Estimate | None = column(
+        "Mean time to encode a document, timed on at most 16; null for endpoints and BM25."
+    )
+    documents: int = column("Held-out documents.")
+
+
+@dataclass(frozen=True)
+class ChangeRow:
+    """The change in one measure from the reference to the chosen setting, on held-out documents."""
+
+    model: str = column(MODEL)
+    measure: str = column(
+        f"{', '.join(measure.heading for measure in MEASURES.values())}: as in the table of "
+        "settings."
+    )
+    wanted: Wanted = column("The better direction: higher or lower.")
+    chosen: str = column("The setting that was chosen on the other half.")
+    reference: str = column("The setting that it is compared with.")
+    change: Comparison | None = column("Chosen minus reference, paired by document.", form="+.3f")
+
+
+def _plan(chunk_summary: ChunkSummary) -> Iterator[PlanRow]:
+    setting, chunks = chunk_summary.plan.setting, chunk_summary.plan.setting.chunks
+    whole = chunks.kind == "whole"
+    unit = chunk_summary.asked.unit
+    yield PlanRow(
+        chunk_summary.name,
+        chunk_summary.recommendation.recommended,
+        str(setting),
+        None if whole else chunks.size,
+        None if whole else chunks.overlap,
+        unit,
+        chunk_summary.model.spec.hub_id or None if unit == "tokens" else None,
+        setting.titled,
+        chunks.kind == "late",
+        chunk_summary.recommendation.reason,
+    )
+
+
+def _settings(chunk_summary: ChunkSummary) -> Iterator[SettingRow]:
+    for tried in chunk_summary.tried:
+        role = ""
+        if chunk_summary.choice is not None and tried is chunk_summary.choice.chosen:
+            role = "chosen"
+        elif chunk_summary.choice is not None and tried is chunk_summary.choice.reference:
+            role = "reference"
+        yield SettingRow(
+            chunk_summary.name,
+            str(tried.setting),
+            role,
+            chunk_summary.share(tried, "unretrieved"),
+            chunk_summary.share(tried, "cut"),
+            chunk_summary.share(tried, "reciprocal_rank"),
+            tried.n_vectors,
+            tried.vectors,
+            tried.seconds,
+            len(chunk_summary.held_out),
+        )
+
+
+def _changes(chunk_summary: ChunkSummary) -> Iterator[ChangeRow]:
+    for name, change in chunk_summary.changes.items():
+        if chunk_summary.choice is not None and change is not None:
+            yield ChangeRow(
+                chunk_summary.name,
+                MEASURES[name].heading,
+                MEASURES[name].wanted,
+                str(chunk_summary.choice.chosen.setting),
+                str(chunk_summary.choice.reference.setting),
+                change,
+            )
+
+
+TABLES: Mapping[str, Table[Any]] = {
+    "plan": Table(PlanRow, _plan, "Setting for text splitters"),
+    "settings": Table(SettingRow, _settings, "Settings on held-out documents"),
+    "changes": Table(ChangeRow, _changes, "Chosen setting minus its reference"),
+}

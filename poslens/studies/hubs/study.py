@@ -26,8 +26,14 @@ from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job, Report, Run
 from poslens.parameters import Integer, Parameters, Settings
 from poslens.studies.hubs.figures import sorted_in_degrees
-from poslens.studies.hubs.summary import HubCorpus, HubIndex, HubSummary, degrees, document_ids
-from poslens.studies.hubs.tables import TABLES
+from poslens.studies.hubs.summary import (
+    TABLES,
+    HubCorpus,
+    HubIndex,
+    HubSummary,
+    degrees,
+    document_ids,
+)
 from poslens.studies.hubs.words import explained_hubs, hub_words, words_method
 from poslens.studies.ranking import service as ranking
 from poslens.studies.ranking.service import RankingSetup, read_searched, searched

@@ -41,6 +41,7 @@ from poslens.studies.positions.figures import ndcg_by_position
 from poslens.studies.positions.run import run_positions
 from poslens.studies.positions.summary import (
     FIRST_MINUS_LAST,
+    TABLES,
     Moved,
     PositionSubject,
     PositionSummary,
@@ -48,7 +49,6 @@ from poslens.studies.positions.summary import (
     no_effect,
     ranked_queries,
 )
-from poslens.studies.positions.tables import TABLES
 from poslens.studies.ranking.service import collection_of
 from poslens.studies.why.search import require_ranking
 from poslens.study import Figure, Study, register

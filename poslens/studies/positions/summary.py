@@ -1,11 +1,12 @@
-"""The subject and the result of the study `positions`."""
+"""The subject and the result of the study `positions`, and its tables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from poslens.attribution.curves.bootstrap import Estimate
 from poslens.attribution.curves.positions import LENGTH_BUCKETS, length_bucket
 from poslens.attribution.datasets import Collection
 from poslens.attribution.errors import UserError
@@ -21,6 +22,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
 from poslens.cache.kinds.interventions import RankedPair
 from poslens.compute.provenance import ModelIdentity
+from poslens.rows import Table, column
 
 ALL, WHOLE = "all", "read whole"
 FIRST_MINUS_LAST = "drop in nDCG@10 (first minus last)"
@@ -137,3 +139,184 @@ def no_effect(name: str, failed: Mapping[str, str], n: int) -> UserError:
         f"None of the {n:,} pairs has two positions where {name} reads the evidence whole: choose "
         "shorter documents, or a model with a longer context limit."
     )
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+MODEL = "Name of the model."
+QUERIES, DOCUMENTS = "Number of queries.", "Number of distinct documents of these queries."
+AT = "nDCG@10 with the evidence {}, 0 to 1."
+EFFECT = (
+    "nDCG@10 with the evidence first minus last, paired within the query, -1 to 1; positive is "
+    "primacy."
+)
+THIRD = "Mean nDCG@10 over the positions of the {} third, 0 to 1."
+PSI = "1 - min / max of nDCG@10 over the positions, 0 to 1; interval one-sided, from 0."
+VERDICT = "higher, lower, equivalent (within the margin) or too few documents."
+HOLM = "p of the difference, adjusted by Holm for all rows; null below 10 documents."
+MARGIN = "Difference of nDCG@10 up to which two values are equivalent."
+NEEDED = "Documents needed for a decision, estimated; null once decided, or if unknown."
+
+
+@dataclass(frozen=True)
+class PositionEffectRow:
+    """One model over all of its queries."""
+
+    model: str = column(MODEL)
+    queries: int = column(QUERIES)
+    documents: int = column(DOCUMENTS)
+    first: Estimate | None = column(AT.format("first"))
+    middle: Estimate | None = column(AT.format("in the middle"))
+    last: Estimate | None = column(AT.format("last"))
+    first_minus_last: Estimate | None = column(EFFECT, form="+.3f")
+    verdict: str = column(VERDICT)
+    p_holm: float | None = column(HOLM, title="p (Holm)", form=".2g")
+    margin: float = column(MARGIN, form="g", shown=False)
+    documents_needed: int | None = column(NEEDED)
+    first_third: Estimate | None = column(THIRD.format("first"), shown=False)
+    middle_third: Estimate | None = column(THIRD.format("middle"), shown=False)
+    last_third: Estimate | None = column(THIRD.format("last"), shown=False)
+    first_minus_last_third: Estimate | None = column(
+        "First third minus last third, -1 to 1.", form="+.3f", shown=False
+    )
+    controlled_psi: Estimate | None = column(PSI, title="controlled PSI")
+    null_first_minus_last: Estimate | None = column(
+        "First minus last if another sentence of similar length is moved instead; null without the "
+        "control.",
+        title="first minus last, control",
+        form="+.3f",
+    )
+    left_out: int = column(
+        "Pairs whose evidence is read whole at fewer than two positions.", title="pairs left out"
+    )
+    failed: int = column("Pairs that could not be ranked.", shown=False)
+
+
+@dataclass(frozen=True)
+class PositionRow:
+    """One position."""
+
+    model: str = column(MODEL)
+    moved: str = column("evidence, or null: another sentence of similar length.")
+    position: float = column("Relative position, 0 (first) to 1 (last) of what the model reads.")
+    queries: int = column(QUERIES)
+    documents: int = column(DOCUMENTS)
+    ndcg_at_10: Estimate | None = column("nDCG@10, 0 to 1.", title="nDCG@10")
+    mrr: Estimate | None = column("Mean of 1 / rank, 0 to 1.", title="MRR")
+    rank: Estimate | None = column("Mean rank, from 1.", form=".2f")
+
+
+@dataclass(frozen=True)
+class PositionGroupRow:
+    """The queries of one length or language, or of documents that the model reads whole."""
+
+    model: str = column(MODEL)
+    by: str = column("all, read whole (the documents), length or language.", title="grouped by")
+    group: str = column("The length bucket or the language; else empty.")
+    queries: int = column(QUERIES)
+    documents: int = column(DOCUMENTS)
+    first: Estimate | None = column(AT.format("first"))
+    middle: Estimate | None = column(AT.format("in the middle"))
+    last: Estimate | None = column(AT.format("last"))
+    first_minus_last: Estimate | None = column(EFFECT, form="+.3f")
+    controlled_psi: Estimate | None = column(PSI, title="controlled PSI")
+
+
+@dataclass(frozen=True)
+class PositionQueryRow:
+    """One query."""
+
+    model: str = column(MODEL)
+    query: str = column("The query.")
+    rank_first: int = column("Rank with the evidence first, from 1.", title="rank, first")
+    rank_middle: int = column("Rank with it in the middle.", title="rank, middle")
+    rank_last: int = column("Rank with it last.", title="rank, last")
+    first_minus_last: float = column(EFFECT, form="+.3f")
+    best: int = column("Its best rank at any position.", shown=False)
+    worst: int = column("Its worst rank at any position.", shown=False)
+    read_whole: bool = column("Whether the model reads the whole document.", shown=False)
+    length: str | None = column("Bucket of the document's length in tokens; null if unknown.")
+    language: str | None = column("Language of the pair; null if unknown.")
+    id: str = column("Id of the pair.")
+
+
+def _effects(summary: PositionSummary) -> Iterator[PositionEffectRow]:
+    effect = summary.effect
+    yield PositionEffectRow(
+        model=summary.name,
+        queries=effect.n,
+        documents=effect.n_documents,
+        first=effect.first,
+        middle=effect.middle,
+        last=effect.last,
+        first_minus_last=effect.effect.difference,
+        verdict=effect.effect.verdict,
+        p_holm=effect.effect.p_holm,
+        margin=effect.effect.margin,
+        documents_needed=effect.effect.needed,
+        first_third=effect.thirds[0],
+        middle_third=effect.thirds[1],
+        last_third=effect.thirds[2],
+        first_minus_last_third=effect.third_effect.difference,
+        controlled_psi=effect.psi,
+        null_first_minus_last=None if summary.null is None else summary.null.effect.difference,
+        left_out=summary.left_out,
+        failed=len(summary.failed),
+    )
+
+
+def _positions(summary: PositionSummary) -> Iterator[PositionRow]:
+    for moved, effect in (("evidence", summary.effect), ("null", summary.null)):
+        if effect is None:
+            continue
+        rows = zip(effect.positions, effect.ndcg, effect.mrr, effect.rank, strict=True)
+        for position, *means in rows:
+            yield PositionRow(summary.name, moved, position, effect.n, effect.n_documents, *means)
+
+
+def _groups(summary: PositionSummary) -> Iterator[PositionGroupRow]:
+    for (by, group), effect in summary.ranked.groups.items():
+        yield PositionGroupRow(
+            summary.name,
+            by,
+            group,
+            effect.n,
+            effect.n_documents,
+            effect.first,
+            effect.middle,
+            effect.last,
+            effect.effect.difference,
+            effect.psi,
+        )
+
+
+def _queries(summary: PositionSummary) -> Iterator[PositionQueryRow]:
+    """Rows of queries, the largest effect of position first."""
+    middle = (summary.asked.positions - 1) // 2
+    effects = [float(query.gains[0] - query.gains[-1]) for query in summary.queries]
+    order = sorted(range(len(effects)), key=lambda i: -abs(effects[i]))
+    for i in order:
+        query = summary.queries[i]
+        tokens = query.pair.document_tokens
+        yield PositionQueryRow(
+            summary.name,
+            query.pair.query,
+            int(query.ranks[0]),
+            int(query.ranks[middle]),
+            int(query.ranks[-1]),
+            effects[i],
+            int(query.ranks.min()),
+            int(query.ranks.max()),
+            query.whole,
+            length_bucket(tokens) if tokens else None,
+            query.pair.language,
+            query.pair.pair_id,
+        )
+
+
+TABLES = {
+    "effect": Table(PositionEffectRow, _effects, "By model"),
+    "positions": Table(PositionRow, _positions, "By position", on_page=False),
+    "groups": Table(PositionGroupRow, _groups, "By length and language"),
+    "queries": Table(PositionQueryRow, _queries, "By query", on_page=False),
+}

@@ -28,13 +28,13 @@ from poslens.studies.faithfulness.figures import gains
 from poslens.studies.ranking import service as ranking
 from poslens.studies.ranking.service import RankingSetup, read_searched, searched
 from poslens.studies.simulatability.summary import (
+    TABLES,
     SimulatabilitySummary,
     Simulated,
     candidates_of,
     pairs_of,
     summary_of,
 )
-from poslens.studies.simulatability.tables import TABLES
 from poslens.studies.why.search import require_ranking
 from poslens.study import Figure, Study, register
 

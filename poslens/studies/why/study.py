@@ -27,8 +27,7 @@ from poslens.parameters import Integer, Parameters, Settings, Text
 from poslens.studies.ranking.service import read_searched, searched
 from poslens.studies.why.figures import chart
 from poslens.studies.why.search import Searcher, opened, require_ranking
-from poslens.studies.why.summary import Misses, WhyCorpus, WhySummary, sentence
-from poslens.studies.why.tables import TABLES
+from poslens.studies.why.summary import TABLES, Misses, WhyCorpus, WhySummary, sentence
 from poslens.study import Figure, Study, register
 from poslens.study_part import MAX_PAIRS, Item, Measure, StudyPart
 

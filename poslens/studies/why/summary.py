@@ -1,21 +1,23 @@
-"""The subject and the result of the study `why`, and its sentences."""
+"""The subject and the result of the study `why`, its sentences and its tables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from poslens.attribution.curves.bootstrap import Estimate, estimate
 from poslens.attribution.datasets import Collection
 from poslens.attribution.evaluation.document_index import NOT_FOUND
-from poslens.attribution.evaluation.why_causes import Cause, Why, why_method
+from poslens.attribution.evaluation.why_causes import CAUSES, Cause, Step, Why, why_method
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method
 from poslens.cache.kinds.study_items import WhyItem
 from poslens.compute.provenance import ModelIdentity
+from poslens.rows import Table, column
 
 CHANGES: Mapping[Cause, str] = {
     "not read": "whole document read",
@@ -160,3 +162,190 @@ def sentence(why: Why) -> str:
     else:
         tried = "The document is one sentence, so nothing in it can be moved or left out"
     return f"{head}. {tried}; its evidence shares {shared}. Cause: no match."
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+MODEL = "Name of the model."
+RANK = "Rank after the change; null if the change is impossible or the document is not found."
+NULL = "Rank after the change's control."
+
+
+@dataclass(frozen=True)
+class MissRow:
+    """A target document that is not in the top k, with the rank after each change."""
+
+    model: str = column(MODEL)
+    query: str = column("Id of the query, or its text if the data set lacks it.")
+    document: str = column("Id of the target document.")
+    rank: int | None = column("Its rank; null if it has no term of the query.")
+    cause: str = column("not read, position, dilution, no match or competitor.")
+    all_read: int | None = column(
+        "The model reads all of the document. " + RANK, title="rank, whole document read"
+    )
+    all_read_null: int | None = column("Windows without the evidence. " + NULL, shown=False)
+    moved: int | None = column(
+        "The evidence is at the position that scores highest. " + RANK,
+        title="rank, evidence moved",
+    )
+    moved_null: int | None = column("Another sentence moves. " + NULL, shown=False)
+    alone: int | None = column("The evidence alone. " + RANK, title="rank, evidence alone")
+    alone_null: int | None = column("Other sentences alone. " + NULL, shown=False)
+    without_competitors: int | None = column(
+        "Near-duplicates and other relevant documents are removed. " + RANK,
+        title="rank, competitors removed",
+    )
+    without_competitors_null: int | None = column(
+        "As many random documents are removed. " + NULL, shown=False
+    )
+    evidence: str = column(
+        "Source of the evidence: data set, marked (by --evidence) or proposed (by PosLens).",
+        shown=False,
+    )
+    position: float = column(
+        "Midpoint of the evidence over the document, 0 to 1.",
+        title="evidence position",
+        form=".2f",
+    )
+    best_position: float | None = column("The position that scores highest.", form=".2f")
+    evidence_read: float = column("Share of the evidence that the model reads.", form=".2f")
+    shared_words: int = column("Words of the query that the evidence has.", shown=False)
+    query_words: int = column("Distinct words of the query.", shown=False)
+    relevant_above: int = column("Other relevant documents above it.", shown=False)
+    duplicates_above: int = column("Near-duplicates above it.", shown=False)
+    shorter_above: int = column("Shorter documents above it, of the first 200.", shown=False)
+
+
+@dataclass(frozen=True)
+class CauseRow:
+    """The misses with one cause."""
+
+    model: str = column(MODEL)
+    cause: str = column("not read, position, dilution, no match or competitor.")
+    misses: int = column("Target documents that are not in the top k for this cause.")
+    share: Estimate | None = column("Share of the model's misses, 0 to 1.")
+    all_misses: int = column("All misses of the model.", shown=False)
+    wanted: int = column("Target documents, missed or not.", shown=False)
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """One change to a document or to the index."""
+
+    model: str = column(MODEL)
+    query: str = column("Id of the query, or its text if the data set lacks it.", shown=False)
+    document: str = column("Id of the target document.", shown=False)
+    change: str = column("What is changed; unchanged for the document as it is.")
+    rank: int | None = column("Rank after the change; null if the document is not found.")
+    null: int | None = column("Rank after the control.", title="rank after control")
+    null_change: str = column("What the control changes.", title="control")
+
+
+@dataclass(frozen=True)
+class PairedRow:
+    """Misses of two models over the same queries and documents."""
+
+    model: str = column(MODEL)
+    against: str = column(
+        "The model that it is compared with, the first one.", title="compared with"
+    )
+    cause: str = column("A cause, or any.")
+    difference: Estimate | None = column(
+        "Share of target documents missed for this cause minus that of the other model.",
+        form="+.3f",
+    )
+    misses: int = column("Misses of this model for this cause.")
+    misses_against: int = column(
+        "Misses of the other model for this cause.", title="misses of the other"
+    )
+    wanted: int = column("Number of target documents of both models.", title="target documents")
+
+
+def _rank(rank: int | None) -> int | None:
+    return None if rank in (None, NOT_FOUND) else rank
+
+
+def _ends(step: Step | None) -> tuple[int | None, int | None]:
+    return (None, None) if step is None else (_rank(step.rank), _rank(step.null))
+
+
+def _misses(summary: WhySummary) -> Iterator[MissRow]:
+    for item, explanation in summary.misses:
+        yield MissRow(
+            summary.name,
+            item.query_id or item.query,
+            item.document_id,
+            _rank(explanation.rank),
+            explanation.cause,
+            *_ends(explanation.read),
+            *_ends(explanation.moved),
+            *_ends(explanation.alone),
+            *_ends(explanation.without),
+            explanation.source,
+            explanation.position,
+            explanation.best_position,
+            explanation.evidence_read,
+            len(explanation.shared_words),
+            explanation.n_query_words,
+            explanation.relevant_above,
+            explanation.duplicates_above,
+            explanation.shorter_above,
+        )
+
+
+def _causes(summary: WhySummary) -> Iterator[CauseRow]:
+    if summary.asked.corpus.typed:
+        return
+    all_misses, wanted = len(summary.misses), len(summary.explained)
+    for cause in CAUSES:
+        n, share = summary.count(cause), summary.share(cause)
+        yield CauseRow(summary.name, cause, n, share, all_misses, wanted)
+
+
+def _steps(summary: WhySummary) -> Iterator[StepRow]:
+    """The ranks of each document, unchanged and after each change."""
+    for name, item in summary.items.items():
+        explanation = summary.explained[name]
+        named = (summary.name, item.query_id or item.query, explanation.document_id)
+        yield StepRow(*named, "unchanged", _rank(explanation.rank), None, "")
+        for cause, step in explanation.steps.items():
+            rank, null = _ends(step)
+            words = NULLS[cause] if step.null is not None else ""
+            yield StepRow(*named, CHANGES[cause], rank, null, words)
+
+
+def _missed(explanation: Why, cause: Cause | None) -> bool:
+    """Whether a document is missed for this cause (None means any)."""
+    return explanation.cause == cause if cause else explanation.cause != "found"
+
+
+def _paired(summaries: Sequence[WhySummary]) -> Iterator[PairedRow]:
+    """Each model compared with the first one, over the queries and documents of both."""
+    for summary in summaries[1:]:
+        base = summaries[0]
+        both = [name for name in summary.items if name in base.explained]
+        if not both or summary.asked.corpus.typed:
+            continue
+        documents = [summary.items[name].document_id for name in both]
+        for cause in (None, *CAUSES):
+            ours, theirs = (
+                np.array([_missed(each.explained[name], cause) for name in both], np.float64)
+                for each in (summary, base)
+            )
+            yield PairedRow(
+                summary.name,
+                base.name,
+                cause or "any",
+                estimate((ours - theirs)[:, None], documents),
+                int(ours.sum()),
+                int(theirs.sum()),
+                len(both),
+            )
+
+
+TABLES: Mapping[str, Table[Any]] = {
+    "misses": Table(MissRow, _misses, "Misses", on_page=False),
+    "causes": Table(CauseRow, _causes, "Causes"),
+    "steps": Table(StepRow, _steps, "Ranks after each change", on_page=False),
+    "paired": Table(PairedRow, _paired, "Models compared on the same queries", joint=True),
+}
