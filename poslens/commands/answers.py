@@ -1,5 +1,4 @@
-"""JSON output of commands: shapes that several commands share, the declaration of a command's
-shape, and printing.
+"""JSON output of commands: shapes that several commands share, and printing.
 
 A table's shape is derived from its rows (`poslens/rows.py`). Every other shape is a TypedDict in
 `answers.py` in the command's folder, whose fields are annotated with their meaning and unit.
@@ -9,7 +8,7 @@ A table's shape is derived from its rows (`poslens/rows.py`). Every other shape 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -29,11 +28,9 @@ from poslens.rows import answer_of
 if TYPE_CHECKING:
     import pandas as pd
 
-    from poslens.attribution.curves.bootstrap import Estimate
     from poslens.attribution.types import Provenance
     from poslens.figures.captions import Provenances
 
-Command = TypeVar("Command", bound=Callable[..., object])
 Row = TypeVar("Row")
 Answer = TypeVar("Answer")
 
@@ -86,21 +83,6 @@ def table_answer(row: type) -> Any:
     return TableAnswer[answer_of(row)]  # type: ignore[misc]
 
 
-class Interval(TypedDict):
-    """A number with its interval."""
-
-    value: Annotated[float, "The number."]
-    low: Annotated[float | None, "Lower end of its 95% interval; null with too few documents."]
-    high: Annotated[float | None, "Upper end of its 95% interval; null with too few documents."]
-
-
-def interval(estimate: Estimate | None) -> Interval | None:
-    """An estimate as in JSON; None without one."""
-    if estimate is None:
-        return None
-    return {"value": estimate.value, "low": estimate.low, "high": estimate.high}
-
-
 class Lines(Generic[Row]):
     """One object per line of stdout (JSON Lines), each printed when it is computed."""
 
@@ -111,17 +93,6 @@ DataSet = Annotated[str, "Name of the data set."]
 Low = Annotated[float | None, "Lower end of the 95% interval; null if there is none."]
 High = Annotated[float | None, "Upper end of the 95% interval; null if there is none."]
 Documents = Annotated[int, "Number of distinct documents."]
-
-
-def answers(shape: Any) -> Callable[[Command], Command]:
-    """Declare what a command prints as JSON: one shape, or several by the options that select
-    them."""
-
-    def declare(command: Command) -> Command:
-        command.__dict__["answers"] = shape if isinstance(shape, Mapping) else {"": shape}
-        return command
-
-    return declare
 
 
 def answer_from(shape: type[Answer], source: object = None, /, **values: Any) -> Answer:

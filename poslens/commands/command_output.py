@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from enum import StrEnum
 from functools import wraps
@@ -47,29 +47,35 @@ class LineFormat(StrEnum):
     json = "json"
 
 
-def cli_command(command: Callable[P, R]) -> Callable[P, R]:
-    """Add to a command: errors as one sentence on stderr with exit code 2, the shared options
+def cli_command(shape: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Declare what a command prints as JSON: one shape, or several by the options that select them.
+    Add to it: errors as one sentence on stderr with exit code 2, the shared options
     (`with_shared_options`), --out, --figure if it draws a chart (`result_files`), and --quiet,
     which suppresses everything else on stderr."""
-    inner = one_sentence(with_out(with_figure(with_shared_options(command))))
 
-    @wraps(command)
-    def with_quiet(*args: P.args, **kwargs: P.kwargs) -> R:
-        if not kwargs.pop("quiet", False):
-            return inner(*args, **kwargs)
-        # Progress bars and notes look stderr up when they write.
-        with (
-            Path(os.devnull).open("w", encoding="utf-8") as nowhere,
-            errors_to(sys.stderr),
-            redirect_stderr(nowhere),
-        ):
-            return inner(*args, **kwargs)
+    def extended(command: Callable[P, R]) -> Callable[P, R]:
+        inner = one_sentence(with_out(with_figure(with_shared_options(command))))
 
-    own = inspect.signature(inner, eval_str=True)
-    added = inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False)
-    parameters = [*own.parameters.values(), added.replace(annotation=Quiet)]
-    with_quiet.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return with_quiet
+        @wraps(command)
+        def with_quiet(*args: P.args, **kwargs: P.kwargs) -> R:
+            if not kwargs.pop("quiet", False):
+                return inner(*args, **kwargs)
+            # Progress bars and notes look stderr up when they write.
+            with (
+                Path(os.devnull).open("w", encoding="utf-8") as nowhere,
+                errors_to(sys.stderr),
+                redirect_stderr(nowhere),
+            ):
+                return inner(*args, **kwargs)
+
+        own = inspect.signature(inner, eval_str=True)
+        added = inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False)
+        parameters = [*own.parameters.values(), added.replace(annotation=Quiet)]
+        with_quiet.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        with_quiet.__dict__["answers"] = shape if isinstance(shape, Mapping) else {"": shape}
+        return with_quiet
+
+    return extended
 
 
 def one_sentence(command: Callable[P, R]) -> Callable[P, R]:

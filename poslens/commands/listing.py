@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from poslens.commands.answers import answer_from, answers, print_json
+from poslens.commands.answers import answer_from, print_json
 from poslens.commands.command_options import Data, several_models
 from poslens.commands.command_output import LineFormat, cli_command
 from poslens.commands.listing_answers import DataSetEntry, FetchedModel, ListedMethod, ModelEntry
@@ -25,8 +25,7 @@ Format = Annotated[
 
 
 @models_app.callback()
-@cli_command
-@answers(list[ModelEntry])
+@cli_command(list[ModelEntry])
 def models(
     context: typer.Context,
     model: Annotated[
@@ -65,8 +64,7 @@ def models(
 
 
 @models_app.command("fetch")
-@cli_command
-@answers(FetchedModel)
+@cli_command(FetchedModel)
 def fetch_model(
     name: Annotated[str, typer.Argument(help="A preset (see `models`) or a Hugging Face id.")],
     format: Annotated[
@@ -100,8 +98,7 @@ def fetch_model(
 
 
 @app.command()
-@cli_command
-@answers(list[DataSetEntry])
+@cli_command(list[DataSetEntry])
 def datasets(
     data: Data = None,  # registered as it is read
     format: Format = LineFormat.text,
@@ -128,8 +125,7 @@ def datasets(
 
 
 @app.command()
-@cli_command
-@answers(list[ListedMethod])
+@cli_command(list[ListedMethod])
 def methods(format: Format = LineFormat.text) -> None:
     """List the attribution methods and their parameters."""
     from poslens.attribution.methods import CURVE_PARAMETERS, METHODS

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from poslens.attribution.errors import UserError
-from poslens.commands.answers import answers, print_table, table_answer
+from poslens.commands.answers import print_table, table_answer
 from poslens.commands.command_options import Dataset, several_models, with_rejections
 from poslens.commands.command_output import TextFormat, cli_command, quiet, watched
 from poslens.commands.result_files import FigureFile, FigureOption
@@ -42,7 +42,7 @@ def study_app(study: Study[Any, Any, Any]) -> typer.Typer:
     command.__doc__ = f"{study.question} {study.reads} Stop with Ctrl-C; run again to resume."
     command.__signature__ = _signature(study, tables)  # type: ignore[attr-defined]
     app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
-    app.command(study.name)(cli_command(answers(shapes)(command)))
+    app.command(study.name)(cli_command(shapes)(command))
     return app
 
 

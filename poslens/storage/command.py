@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from poslens.attribution.errors import UserError
-from poslens.commands.answers import Lines, answer_from, answers, print_answer
+from poslens.commands.answers import Lines, answer_from, print_answer
 from poslens.commands.command_output import LineFormat, cli_command
 from poslens.commands.error_stream import is_quiet, print_error
 from poslens.commands.result_files import suffix_of
@@ -106,8 +106,7 @@ def _progress(what: str, unit: str = "row") -> Iterator[Report]:
 
 
 @cache.command("list")
-@cli_command
-@answers(Lines[StoredAnswer])
+@cli_command(Lines[StoredAnswer])
 def list_files(format: Format = LineFormat.json) -> None:
     """List the stored results, one line for each model and method."""
     from poslens.cache.storage.maintenance import listing
@@ -127,8 +126,7 @@ def list_files(format: Format = LineFormat.json) -> None:
 
 
 @cache.command()
-@cli_command
-@answers(ExportAnswer)
+@cli_command(ExportAnswer)
 def export(
     output: Annotated[Path, typer.Argument(help="Parquet file to write.")],
     model: Of = None,
@@ -162,8 +160,7 @@ def export(
 
 
 @cache.command("import")
-@cli_command
-@answers(Lines[Imported])
+@cli_command(Lines[Imported])
 def import_(
     files: Annotated[list[Path], typer.Argument(help="Exported Parquet files.")],
     format: Format = LineFormat.json,
@@ -179,8 +176,7 @@ def import_(
 
 
 @cache.command()
-@cli_command
-@answers(Merged)
+@cli_command(Merged)
 def merge(
     folder: Annotated[Path, typer.Argument(help="The folder `cache` of another POSLENS_HOME.")],
     format: Format = LineFormat.json,
@@ -199,8 +195,7 @@ def merge(
 
 
 @cache.command()
-@cli_command
-@answers(IngestAnswer)
+@cli_command(IngestAnswer)
 def ingest(
     folder: Annotated[str, typer.Argument(help="Folder of parts, or its s3:// or gs:// address.")],
     format: Format = LineFormat.json,
@@ -229,8 +224,7 @@ def ingest(
 
 
 @cache.command()
-@cli_command
-@answers({"": Lines[VerifiedFile], "--parts": VerifiedParts})
+@cli_command({"": Lines[VerifiedFile], "--parts": VerifiedParts})
 def verify(
     model: Of = None,
     method: Under = "",
@@ -272,8 +266,7 @@ def verify(
 
 
 @cache.command()
-@cli_command
-@answers(Lines[Compacted])
+@cli_command(Lines[Compacted])
 def compact(model: Of = None, method: Under = "", format: Format = LineFormat.json) -> None:
     """Free the disk space of replaced and removed results."""
     from poslens.cache.storage.maintenance import compact
@@ -289,8 +282,7 @@ def compact(model: Of = None, method: Under = "", format: Format = LineFormat.js
 
 
 @cache.command()
-@cli_command
-@answers(Deleted)
+@cli_command(Deleted)
 def delete(
     model: Of = None,
     method: Under = "",

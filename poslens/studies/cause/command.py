@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from poslens.attribution.errors import UserError
-from poslens.commands.answers import Answer, answer_from, answers, print_json, print_table, source
+from poslens.commands.answers import Answer, answer_from, print_json, print_table, source
 from poslens.commands.command_options import (
     Dataset,
     Model,
@@ -38,8 +38,7 @@ app = typer.Typer()
 
 
 @app.command()
-@cli_command
-@answers(
+@cli_command(
     {
         "--intervention relocation or ablation": Cause,
         "--intervention segments, shuffled or thirds": SegmentCurveAnswer,

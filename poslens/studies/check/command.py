@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from poslens.commands.answers import answers, print_json
+from poslens.commands.answers import print_json
 from poslens.commands.command_options import Dataset, Model, pairs_of
 from poslens.commands.command_output import LineFormat, cli_command, quiet, watched
 from poslens.names import for_data, resolve
@@ -31,8 +31,7 @@ class Name(StrEnum):
 
 
 @app.command()
-@cli_command
-@answers(CheckAnswer)
+@cli_command(CheckAnswer)
 def check(
     baseline: Annotated[
         Path, typer.Option("--baseline", help="JSON file that `passport --out` wrote.")

@@ -14,7 +14,6 @@ from poslens.attribution.errors import UserError
 from poslens.commands.answers import (
     TableAnswer,
     answer_from,
-    answers,
     print_answer,
     print_json,
     print_table,
@@ -86,8 +85,7 @@ def _shard_of(pairs: Sequence[TextPair], text: str) -> list[TextPair]:
 
 
 @app.command()
-@cli_command
-@answers(Precomputed)
+@cli_command(Precomputed)
 def precompute(
     model: Model = "MiniLM",
     method: MethodName = "saliency",
@@ -184,8 +182,7 @@ def precompute(
 
 
 @app.command()
-@cli_command
-@answers(Failures)
+@cli_command(Failures)
 def failures(
     model: Model = "MiniLM",
     method: MethodName = "saliency",
@@ -267,8 +264,7 @@ def _curves(
 
 
 @app.command()
-@cli_command
-@answers(
+@cli_command(
     {
         "--table curves": TableAnswer[CurveRow],
         "--table differences": table_answer(DifferenceRow),

@@ -13,7 +13,6 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.types import TextPair, TokenizedText
 from poslens.commands.answers import (
     answer_from,
-    answers,
     print_json,
     print_table,
     source,
@@ -72,8 +71,7 @@ Heatmap = Annotated[
 
 
 @app.command()
-@cli_command
-@answers(ExplanationAnswer)
+@cli_command(ExplanationAnswer)
 def explain(
     model: Model = "MiniLM",
     method: MethodName = "saliency",
@@ -104,8 +102,7 @@ def explain(
 
 
 @app.command()
-@cli_command
-@answers(table_answer(ComparisonRow))
+@cli_command(table_answer(ComparisonRow))
 def compare(
     model: Annotated[
         list[str] | None,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from poslens.attribution.errors import UserError
-from poslens.commands.answers import answers, print_json, print_table
+from poslens.commands.answers import print_json, print_table
 from poslens.commands.command_options import Dataset, Models, pairs_of
 from poslens.commands.command_output import cli_command, quiet, watched
 from poslens.commands.result_files import FigureFile, FigureOption
@@ -29,8 +29,7 @@ class PassportFormat(StrEnum):
 
 
 @app.command()
-@cli_command
-@answers(list[PassportEntry])
+@cli_command(list[PassportEntry])
 def passport(
     model: Models = None,
     all_models: Annotated[
