@@ -34,7 +34,7 @@ from poslens.listings import methods as methods
 from poslens.listings import models as models
 from poslens.names import data_name
 from poslens.quietly import quietly
-from poslens.results import Explanation, Passport
+from poslens.results import Explanation, Passport, StudyResult
 from poslens.studies import declared
 from poslens.studies.cause.service import DEFAULT_PAIRS
 from poslens.studies.check import service as checking
@@ -43,7 +43,6 @@ from poslens.studies.check.measures import NAMES, Check
 from poslens.studies.explain import service as explaining
 from poslens.studies.passport import service as passports
 from poslens.study import plan, stored
-from poslens.study_result import StudyResult
 
 
 @quietly()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import plotly.graph_objects as go
@@ -16,20 +16,22 @@ from poslens.attribution.errors import UserError
 from poslens.attribution.methods import METHODS
 from poslens.attribution.types import Array, PositionCurve, Provenance
 from poslens.compute.compute import Explained
-from poslens.export.files import curve_frame
+from poslens.export.files import TABLE_FORMATS, curve_frame
 from poslens.figures.curves import mean_curves, pair_curves
 from poslens.figures.figure_base import quantity
 from poslens.figures.palettes import Style
 from poslens.heatmap.data import MAX_COLUMNS, Pane, Rail, View, payload
 from poslens.heatmap.results import heatmap_bytes, panes
-from poslens.result_base import Result, framed, suffix, written
-from poslens.studies.compare.tables import explained_frame
+from poslens.paired import difference_sentences
+from poslens.result_base import PICTURES, Result, framed, suffix, table_written, written
 from poslens.studies.explain import service as explaining
 from poslens.studies.explain.heads import head
+from poslens.studies.explain.tables import explained_frame
 from poslens.studies.passport import service as passports
 from poslens.studies.passport.document import FORMATS as PASSPORT_FORMATS
 from poslens.studies.passport.document import document_bytes
 from poslens.studies.passport.service import ModelPassport as Card
+from poslens.study import Study
 
 if TYPE_CHECKING:
     from poslens.widget import Heatmap
@@ -232,3 +234,61 @@ class Passport:
             part.finding for card in self.cards for part in card.parts if part.finding
         )
         return f"<Passport of {names}: {findings or 'nothing is computed yet'}>"
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class StudyResult(Result):
+    """The result of a study for one or more models. `summaries` are the study's own objects."""
+
+    study: Study[Any, Any, Any]
+    summaries: Sequence[Any]
+
+    @property
+    def verdicts(self) -> list[str]:
+        """One sentence for each model, then one for each pair of models that the study compares."""
+        own = [self.study.verdict(summary) for summary in self.summaries]
+        return [*own, *difference_sentences(self.study.differences(self.summaries))]
+
+    @property
+    def provenance(self) -> list[Provenance]:
+        """Everything needed to reproduce the result, one entry for each summary."""
+        return self.study.provenances(self.summaries)
+
+    def to_frame(self, table: str | None = None) -> pd.DataFrame:
+        """The table of this name, by default the study's first one. An estimate has three columns.
+
+        Raises:
+            UserError: the study has no such table.
+        """
+        name = table or next(iter(self.study.all_tables))
+        if name not in self.study.all_tables:
+            raise UserError(
+                f"{self.study.title} has no table {name[:40]!r}: choose from "
+                f"{', '.join(self.study.all_tables)}."
+            )
+        return self.study.all_tables[name].frame(self.summaries)
+
+    def figure(self, style: Style | None = None) -> go.Figure:
+        """The study's first figure.
+
+        Raises:
+            UserError: the study has no figure.
+        """
+        if not self.study.figures:
+            raise UserError(f"{self.study.title} has no figure.")
+        return self.study.figures[0].draw(self.summaries, style or Style(), self.provenance)
+
+    def save(self, path: str | Path, table: str | None = None) -> Path:
+        """As `Result.save`, with the table of this name."""
+        fmt = suffix(path, (*PICTURES, *TABLE_FORMATS))
+        if fmt in PICTURES:
+            return super().save(path)
+        provenance = self.study.provenances(self.summaries, table or "")
+        return table_written(path, self.to_frame(table), fmt, provenance)
+
+    def _repr_html_(self) -> str:
+        table = next(iter(self.study.all_tables.values()))
+        return str(table.text_frame(self.summaries).to_html(escape=True, index=False))
+
+    def __repr__(self) -> str:
+        return f"<{self.study.title}: {' '.join(self.verdicts)}>"

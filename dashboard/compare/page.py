@@ -14,7 +14,7 @@ from poslens.dashboard.widgets import choices, panels, published_files, say
 from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.pair_picker import choose_pair
 from poslens.dashboard.widgets.study_page import study_section
-from poslens.studies.compare.differences import DIFFERENCES
+from poslens.studies.differences import DIFFERENCES
 
 
 @fragment()

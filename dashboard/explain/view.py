@@ -31,11 +31,11 @@ from poslens.figures.curves import pair_curves
 from poslens.figures.figure_base import quantity
 from poslens.figures.palettes import Style
 from poslens.heatmap.data import Pane, View
-from poslens.studies.compare.tables import explained_frame
 from poslens.studies.curves.words import MIN_PAIRS, NUMBERS, why_no_number
 from poslens.studies.explain import service
 from poslens.studies.explain.heads import head
 from poslens.studies.explain.service import Difference
+from poslens.studies.explain.tables import explained_frame
 from poslens.studies.published import means as published_means
 
 PAUSE_S, FIRST_PAUSE_S = 0.15, 2.0

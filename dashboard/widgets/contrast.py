@@ -13,7 +13,7 @@ from poslens.dashboard.server.waiting import wait
 from poslens.dashboard.widgets import panels, say
 from poslens.dashboard.widgets.sending import agreed
 from poslens.studies.bias.contrast_view import contrast_note, contrasted, fitting
-from poslens.studies.compare.tables import explained_frame
+from poslens.studies.explain.tables import explained_frame
 
 
 def contrast_view(

@@ -95,7 +95,6 @@ def check(
     from poslens.cache.exchange.atomic_file import replacing, require_writable
     from poslens.studies.check import service as checking
     from poslens.studies.check.baseline import read_baseline
-    from poslens.studies.check.junit import junit_bytes
     from poslens.studies.passport import service as passports
 
     quiet()
@@ -121,7 +120,7 @@ def check(
         print(line, file=sys.stderr)
     if junit is not None:
         with replacing(junit) as file:
-            file.write(junit_bytes(checks, f"PosLens: {spec.name} on {data.name}"))
+            file.write(checking.junit_bytes(checks, f"PosLens: {spec.name} on {data.name}"))
     if format is LineFormat.json:
         print_json(checking.entry(passport, saved, checks))
     else:

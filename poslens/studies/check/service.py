@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
@@ -12,6 +13,7 @@ from poslens.attribution.evaluation.comparison import Comparison, adjusted
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.commands.answers import answer_from
 from poslens.compute.compute import Compute
+from poslens.figures.palettes import printable
 from poslens.studies.cause.service import DEFAULT_PAIRS
 from poslens.studies.check.answers import BaselinePart, CheckAnswer, CheckEntry, Outcome
 from poslens.studies.check.baseline import Baseline
@@ -197,3 +199,32 @@ def exit_code(checks: Sequence[Check]) -> int:
     outcomes = {check.outcome for check in checks}
     codes: dict[Outcome, int] = {"fail": 1, "not checked": 3, "too few documents": 4}
     return next((code for outcome, code in codes.items() if outcome in outcomes), 0)
+
+
+def junit_bytes(checks: Sequence[Check], title: str) -> bytes:
+    """The checks as a JUnit file, which build servers show test by test: passed, failed, or skipped if
+    one could not be made or decided."""
+    outcomes = [check.outcome for check in checks]
+    counts = {
+        "tests": str(len(checks)),
+        "failures": str(outcomes.count("fail")),
+        "errors": "0",
+        "skipped": str(len(checks) - outcomes.count("pass") - outcomes.count("fail")),
+    }
+    root = ElementTree.Element("testsuites", counts)
+    suite = ElementTree.SubElement(root, "testsuite", {"name": printable(title), **counts})
+    for checked in checks:
+        case = ElementTree.SubElement(
+            suite, "testcase", {"classname": "poslens.check", "name": checked.name}
+        )
+        line = printable(checked.line)
+        if checked.outcome == "fail":
+            ElementTree.SubElement(case, "failure", {"message": line}).text = line
+        elif checked.outcome == "pass":
+            ElementTree.SubElement(case, "system-out").text = line
+        else:
+            message = f"{checked.outcome}: {line}"
+            ElementTree.SubElement(case, "skipped", {"message": message})
+    ElementTree.indent(root)
+    written: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return written + b"\n"

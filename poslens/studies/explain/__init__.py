@@ -1,1 +1,1 @@
-"""Attribution of one query-document pair: the command `explain` and its page's service."""
+"""Attribution of one query-document pair: the commands `explain` and `compare`, and the pages' service."""

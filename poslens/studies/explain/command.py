@@ -11,13 +11,7 @@ import typer
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.types import TextPair, TokenizedText
-from poslens.commands.answers import (
-    answer_from,
-    print_json,
-    print_table,
-    source,
-    table_answer,
-)
+from poslens.commands.answers import answer_from, print_json, print_table, source, table_answer
 from poslens.commands.command_options import (
     MethodName,
     Model,
@@ -39,8 +33,12 @@ from poslens.commands.command_output import (
 from poslens.commands.result_files import FigureFile, FigureOption
 from poslens.names import data_name, distinct, for_data, resolve
 from poslens.rows import frame_of
-from poslens.studies.compare.answers import ComparisonRow
-from poslens.studies.explain.answers import DocumentEntry, ExplanationAnswer, TokenEntry
+from poslens.studies.explain.answers import (
+    ComparisonRow,
+    DocumentEntry,
+    ExplanationAnswer,
+    TokenEntry,
+)
 
 if TYPE_CHECKING:
     from poslens.attribution.retrievers.specs import RetrieverSpec
@@ -134,7 +132,7 @@ def compare(
     chosen = method_of(method, normalization, resampling, False, option)
     subject = _pair_of(query, document, document_file, dataset, pair)
     results = _explained(subject, specs, chosen, figure)
-    from poslens.studies.compare.tables import comparison_rows
+    from poslens.studies.explain.tables import comparison_rows
 
     provenance = [result.provenance() for result in results]
     print_table(frame_of(ComparisonRow, comparison_rows(results)), format.value, provenance)

@@ -28,7 +28,7 @@ from poslens.studies.bias.contrast_view import contrast_note, contrasted, fittin
 from poslens.studies.bias.figures import MEASURES, bias_chart
 from poslens.studies.bias.study import BIAS_STUDY, provenance_of
 from poslens.studies.bias.tables import Asked, BiasSummary, ScoredTest
-from poslens.studies.compare.tables import explained_frame
+from poslens.studies.explain.tables import explained_frame
 from tests.support.pages import SECONDS, page_file
 
 PAGE = page_file("cause")

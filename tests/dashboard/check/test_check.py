@@ -26,9 +26,8 @@ from poslens.compute.compute import Compute
 from poslens.dashboard.__main__ import app
 from poslens.studies.check import service as checking
 from poslens.studies.check.baseline import Baseline, BaselineNumber, parse, read_baseline
-from poslens.studies.check.junit import junit_bytes
 from poslens.studies.check.measures import NAMES, Check
-from poslens.studies.check.service import Tolerances
+from poslens.studies.check.service import Tolerances, junit_bytes
 from poslens.studies.passport import service as passports
 from poslens.studies.passport.document import document_bytes
 from poslens.studies.passport.service import ModelPassport, PairScore

@@ -17,7 +17,7 @@ from poslens.attribution.retrievers.resolve import resolve
 from poslens.compute.compute import Compute
 from poslens.figures.palettes import Style
 from poslens.paired import PairedDifference, difference_sentences
-from poslens.studies.compare.differences import DIFFERENCES, MEASURES, SALIENCY, MeasuredSummary
+from poslens.studies.differences import DIFFERENCES, MEASURES, SALIENCY, MeasuredSummary
 from poslens.studies.ranking import service as rankings
 from poslens.study import plan, stored
 from tests.support.pages import SECONDS, page_file

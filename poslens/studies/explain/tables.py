@@ -11,7 +11,7 @@ from poslens.attribution.methods import METHODS
 from poslens.compute.compute import Explained
 from poslens.compute.orders import apart
 from poslens.export.files import attribution_frame
-from poslens.studies.compare.answers import ComparisonRow
+from poslens.studies.explain.answers import ComparisonRow
 from poslens.studies.explain.service import pair_numbers, word_scores
 
 

@@ -1,1 +1,0 @@
-"""Comparison of models: the command `compare` on one pair, and the study `differences`."""
