@@ -11,10 +11,10 @@ from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method
 from poslens.cache.jobs.items import compute_missing
-from poslens.cache.jobs.loop import Progress
+from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.storage.results import Results
+from poslens.cache.storage.store import ModelKey
 from poslens.compute.compute import Compute
-from poslens.compute.provenance import ModelIdentity
 from poslens.compute.runs import Job, Report, Run
 
 Item = TypeVar("Item")
@@ -54,10 +54,6 @@ class Batched(Generic[Item, T]):
         return self._computed.pop(0)[1]
 
 
-def nothing(items: Sequence[object]) -> None:
-    """Do nothing: the `prepare` of items that are computed one by one."""
-
-
 def item_job(
     compute: Compute,
     spec: RetrieverSpec,
@@ -70,63 +66,73 @@ def item_job(
     doing: str,
     portion: Callable[[Retriever], int] = lambda retriever: 1,
 ) -> Job:
-    """A job that computes and stores those of `items` that are missing; its progress counts items.
+    """A `stored_job` that computes item by item.
 
-    `results` opens the store below a folder. `worker(retriever, should_stop)` is called once the
-    model is loaded and returns the function that computes one item, which may raise UserError (this
-    item failed) or Stopped; a `Batched` worker computes `portion` items at a time. `scope`
-    identifies this selection of items, and `doing` names what is computed in a word or two.
+    `worker(retriever, should_stop)` is called once the model is loaded and returns the function
+    that computes one item, which may raise UserError (this item failed) or Stopped; a `Batched`
+    worker computes `portion` items at a time.
 
     Raises:
         UserError: the model's files are not on this machine.
     """
-    model = compute.identify(spec)
-    store = results(compute.root)
 
-    def work(run: Run, report: Report) -> Progress:
-        options = compute.run_options(spec, run, report)
-        retriever = compute.retriever(model)
+    def work(
+        compute: Compute, retriever: Retriever, model: ModelKey, options: RunOptions
+    ) -> Progress:
         compute_item = worker(retriever, options.should_stop)
         return compute_missing(
-            store,
-            model.key,
+            results(compute.root),
+            model,
             method,
             items,
             compute_item,
             options=options,
             portion=portion(retriever),
-            prepare=compute_item.prepare if isinstance(compute_item, Batched) else nothing,
+            prepare=compute_item.prepare
+            if isinstance(compute_item, Batched)
+            else lambda claimed: None,
         )
 
-    def again(other: Compute) -> Job:
-        return item_job(
-            other, spec, method, items, results, worker, scope=scope, doing=doing, portion=portion
-        )
-
-    return stored_job(compute, model, method, items, store, work, again, scope=scope, doing=doing)
+    return stored_job(compute, spec, method, items, results, work, scope=scope, doing=doing)
 
 
 def stored_job(
     compute: Compute,
-    model: ModelIdentity,
+    spec: RetrieverSpec,
     method: Method,
     items: Sequence[Item],
-    store: Results[Item, T],
-    work: Callable[[Run, Report], Progress],
-    again: Callable[[Compute], Job],
+    results: Callable[[Path], Results[Item, T]],
+    work: Callable[[Compute, Retriever, ModelKey, RunOptions], Progress],
     *,
     scope: str,
     doing: str,
     label: str = "",
 ) -> Job:
-    """A job with one result in `store` per item: `work` computes the missing ones, and the store
-    tells which are done or have failed. See `Compute.model_job`."""
+    """A job with one stored result per item; its progress counts items.
+
+    `results` opens the store below a folder, and `work` computes what it lacks, with the `Compute`
+    that it is given. `scope` identifies this selection of items, and `doing` names what is computed
+    in a word or two. `label` is by default the model's name.
+
+    Raises:
+        UserError: the model's files are not on this machine.
+    """
+    model, store = compute.identify(spec), results(compute.root)
+
+    def run_work(run: Run, report: Report) -> Progress:
+        options = compute.run_options(spec, run, report)
+        return work(compute, compute.retriever(model), model.key, options)
+
+    def again(other: Compute) -> Job:
+        named = {"scope": scope, "doing": doing, "label": label}
+        return stored_job(other, spec, method, items, results, work, **named)
+
     return compute.model_job(
         model,
         method,
         scope,
         len(items),
-        work,
+        run_work,
         again,
         label=label,
         n_done=lambda: len(items) - len(store.missing(model.key, method, items)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from poslens.attribution.interventions.segments import (
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import N_BINS, Array, Method, Provenance, TextPair
 from poslens.cache.columns import columns_of
-from poslens.cache.jobs.loop import Progress, RunOptions
+from poslens.cache.jobs.loop import RunOptions
 from poslens.cache.kinds.interventions import (
     OTHERS,
     AmongOthers,
@@ -50,7 +51,7 @@ from poslens.compute.compute import Compute
 from poslens.compute.item_job import stored_job
 from poslens.compute.provenance import ModelIdentity
 from poslens.compute.queue import Place, ready
-from poslens.compute.runs import Job, Report, Run
+from poslens.compute.runs import Job
 
 DEFAULT_PAIRS = 30
 """Default number of pairs of a data set."""
@@ -61,40 +62,25 @@ at random."""
 
 
 def ask(compute: Compute, pair: TextPair, spec: RetrieverSpec, method: Method) -> Place[Any]:
-    """A position in the device queue for `of_pair`, shared with identical requests.
+    """A position in the device queue for the result of an intervention on one pair, shared with
+    identical requests. A new result is stored; it raises UserError if it cannot be computed.
 
     Raises:
         UserError: the model's files are not on this machine, or too many requests are waiting.
     """
-    model = compute.identify(spec).key
-    if (result := causes(compute.root, method).get(model, method, pair)) is not None:
-        return ready(result)
-    return compute.queue.ask(
-        ("intervention", compute.root, model, repr(method), pair),
-        lambda stop: of_pair(compute, pair, spec, method, stop),
-    )
+    model, results = compute.identify(spec), causes(compute.root, method)
+    if (stored := results.get(model.key, method, pair)) is not None:
+        return ready(stored)
 
-
-def of_pair(
-    compute: Compute,
-    pair: TextPair,
-    spec: RetrieverSpec,
-    method: Method,
-    should_stop: Callable[[], bool] = lambda: False,
-) -> Any:
-    """The result of one intervention on one pair, from the store or computed and stored.
-
-    Raises:
-        UserError: it cannot be computed, or it was stopped.
-    """
-    model = compute.identify(spec)
-    results = causes(compute.root, method)
-    if (result := results.get(model.key, method, pair)) is None:
+    def compute_pair(should_stop: Callable[[], bool]) -> Any:
         retriever = compute.retriever(model)
         with compute.device_slot(spec)():
             result = intervene(retriever, method, pair, should_stop)
         results.put(model.key, method, [(pair, result)])
-    return result
+        return result
+
+    key = ("intervention", compute.root, model.key, repr(method), pair)
+    return compute.queue.ask(key, compute_pair)
 
 
 def other_documents(pair: TextPair, pairs: Sequence[TextPair]) -> list[str]:
@@ -114,40 +100,26 @@ def other_documents(pair: TextPair, pairs: Sequence[TextPair]) -> list[str]:
 def ask_others(
     compute: Compute, pair: TextPair, spec: RetrieverSpec, documents: Sequence[str]
 ) -> Place[Array]:
-    """A position in the device queue for `scores_of_others`, shared with identical requests.
+    """A position in the device queue for the query's scores [n] with other documents, shared with
+    identical requests. New scores are stored; the result raises UserError if there are no other
+    documents, or they cannot be scored.
 
     Raises:
         UserError: the model's files are not on this machine, or too many requests are waiting.
     """
     if (values := stored_scores_of_others(compute, pair, spec, documents)) is not None:
         return ready(values)
-    return compute.queue.ask(
-        ("others", compute.root, compute.identify(spec).key, pair, tuple(documents)),
-        lambda stop: scores_of_others(compute, pair, spec, documents, stop),
-    )
+    model = compute.identify(spec)
 
-
-def scores_of_others(
-    compute: Compute,
-    pair: TextPair,
-    spec: RetrieverSpec,
-    documents: Sequence[str],
-    should_stop: Callable[[], bool] = lambda: False,
-) -> Array:
-    """The query's scores [n] with other documents, from the store or computed and stored.
-
-    Raises:
-        UserError: there are no other documents, they cannot be scored, or it was stopped.
-    """
-    if (values := stored_scores_of_others(compute, pair, spec, documents)) is None:
-        model = compute.identify(spec)
+    def score(should_stop: Callable[[], bool]) -> Array:
         retriever = compute.retriever(model)
         options = RunOptions(should_stop, device_slot=compute.device_slot(spec))
         values = score_others(retriever, model.key, pair, documents, compute.root, options)
-        others(compute.root).put(
-            model.key, OTHERS, [(AmongOthers(pair, documents), OtherScores(values))]
-        )
-    return values
+        result = (AmongOthers(pair, documents), OtherScores(values))
+        others(compute.root).put(model.key, OTHERS, [result])
+        return values
+
+    return compute.queue.ask(("others", compute.root, model.key, pair, tuple(documents)), score)
 
 
 def stored_scores_of_others(
@@ -215,18 +187,18 @@ def job(
     compute: Compute, spec: RetrieverSpec, method: Method, pairs: Sequence[TextPair], scope: str
 ) -> Job:
     """A job that applies an intervention to `pairs` and stores the results."""
-    model, store = compute.identify(spec), causes(compute.root, method)
-
-    def work(run: Run, report: Report) -> Progress:
-        retriever, options = compute.retriever(model), compute.run_options(spec, run, report)
-        return intervene_all(retriever, model.key, method, pairs, compute.root, options=options)
-
-    def again(other: Compute) -> Job:
-        return job(other, spec, method, pairs, scope)
-
-    label, doing = f"{spec.name}, {method.name}", "intervention"
     return stored_job(
-        compute, model, method, pairs, store, work, again, scope=scope, doing=doing, label=label
+        compute,
+        spec,
+        method,
+        pairs,
+        partial(causes, method=method),
+        lambda own, retriever, model, options: intervene_all(
+            retriever, model, method, pairs, own.root, options=options
+        ),
+        scope=scope,
+        doing="intervention",
+        label=f"{spec.name}, {method.name}",
     )
 
 

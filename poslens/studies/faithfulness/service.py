@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.faithfulness import (
@@ -14,14 +15,14 @@ from poslens.attribution.evaluation.faithfulness import (
 from poslens.attribution.methods import METHODS
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Method, TextPair
-from poslens.cache.jobs.loop import Progress, RunOptions
+from poslens.cache.jobs.loop import RunOptions
 from poslens.cache.kinds.faithfulness import faithfulness_tests
 from poslens.cache.kinds.faithfulness import run as run_tests
 from poslens.cache.storage.results import Stored
 from poslens.compute.compute import Compute
 from poslens.compute.item_job import stored_job
 from poslens.compute.queue import Place, ready
-from poslens.compute.runs import Job, Report, Run
+from poslens.compute.runs import Job
 
 DEFAULT_PAIRS = 30
 """Default number of pairs of a data set."""
@@ -34,41 +35,20 @@ def ask(
     method: Method,
     parameters: ErasureParameters,
 ) -> Place[Faithfulness]:
-    """A position in the device queue for `of_pair`, shared with identical requests.
+    """A position in the device queue for the faithfulness test of a method on one pair, shared with
+    identical requests. A new result is stored; it raises UserError if it cannot be computed.
 
     Raises:
         UserError: the model's files are not on this machine, or too many requests are waiting.
     """
-    model = compute.identify(spec).key
-    tests = faithfulness_tests(compute.root, parameters)
+    model, tests = compute.identify(spec).key, faithfulness_tests(compute.root, parameters)
     if (faithfulness := tests.get(model, method, pair)) is not None:
         return ready(faithfulness)
-    return compute.queue.ask(
-        ("faithfulness", compute.root, model, repr(method), repr(parameters), pair),
-        lambda stop: of_pair(compute, pair, spec, method, parameters, stop),
-    )
 
-
-def of_pair(
-    compute: Compute,
-    pair: TextPair,
-    spec: RetrieverSpec,
-    method: Method,
-    parameters: ErasureParameters,
-    should_stop: Callable[[], bool] = lambda: False,
-) -> Faithfulness:
-    """The faithfulness test of a method on one pair, from the store or computed and stored.
-
-    Raises:
-        UserError: it cannot be computed, or it was stopped.
-    """
-    model = compute.identify(spec)
-    tests = faithfulness_tests(compute.root, parameters)
-    faithfulness = tests.get(model.key, method, pair)
-    if faithfulness is None:
+    def test(should_stop: Callable[[], bool]) -> Faithfulness:
         run_tests(
-            compute.retriever(model),
-            model.key,
+            compute.retriever(compute.identify(spec)),
+            model,
             method,
             [pair],
             compute.store,
@@ -77,11 +57,13 @@ def of_pair(
                 should_stop, device_slot=compute.device_slot(spec), retry_failed=True
             ),
         )
-        stored = tests.select(model.key, method, [pair])
+        stored = tests.select(model, method, [pair])
         if not stored.results:
             raise UserError(next(iter(stored.failed.values()), "This pair has no result."))
-        faithfulness = stored.results[pair.pair_id]
-    return faithfulness
+        return stored.results[pair.pair_id]
+
+    key = ("faithfulness", compute.root, model, repr(method), repr(parameters), pair)
+    return compute.queue.ask(key, test)
 
 
 def with_baselines(methods: Iterable[Method]) -> dict[str, Method]:
@@ -101,27 +83,15 @@ def job(
     parameters: ErasureParameters,
 ) -> Job:
     """A job that tests a method on `pairs` and stores the results."""
-    model = compute.identify(spec)
-
-    def work(run: Run, report: Report) -> Progress:
-        return run_tests(
-            compute.retriever(model),
-            model.key,
-            method,
-            pairs,
-            compute.store,
-            parameters=parameters,
-            options=compute.run_options(spec, run, report),
-        )
-
     return stored_job(
         compute,
-        model,
+        spec,
         method,
         pairs,
-        faithfulness_tests(compute.root, parameters),
-        work,
-        lambda other: job(other, spec, method, pairs, scope, parameters),
+        partial(faithfulness_tests, parameters=parameters),
+        lambda own, retriever, model, options: run_tests(
+            retriever, model, method, pairs, own.store, parameters=parameters, options=options
+        ),
         scope=f"{scope} {parameters!r}",
         doing="faithfulness",
         label=f"{spec.name}, {method.name}",

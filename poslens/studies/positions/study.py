@@ -26,14 +26,13 @@ from poslens.attribution.interventions.relocation import (
 )
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
-from poslens.cache.jobs.loop import Progress
 from poslens.cache.kinds.interventions import cause_key, causes, position_ranks
 from poslens.cache.kinds.rankings import fingerprint
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute
 from poslens.compute.item_job import stored_job
 from poslens.compute.provenance import of_model
-from poslens.compute.runs import Job, Report, Run
+from poslens.compute.runs import Job
 from poslens.paired import ItemMeasure, MeasuredModel
 from poslens.parameters import Integer, Parameters, Settings, Switch
 from poslens.studies.cause.service import DEFAULT_PAIRS
@@ -209,29 +208,17 @@ class Positions(Study[Moved, PositionSubject, PositionSummary]):
 
     def job(self, compute: Compute, subject: PositionSubject) -> Job:
         """A job that computes the missing ranks; progress counts pairs, then documents."""
-        model, items, moved = compute.identify(subject.spec), subject.items, subject.moved
-        store, method = position_ranks(compute.root), position_ranks_method(subject.positions)
-
-        def work(run: Run, report: Report) -> Progress:
-            return run_positions(
-                compute.root,
-                compute.retriever(model),
-                model.key,
-                subject.positions,
-                items,
-                moved.collection,
-                options=compute.run_options(subject.spec, run, report),
-            )
-
+        items, moved, positions = subject.items, subject.moved, subject.positions
         scope = ", ".join(filter(None, (moved.dataset, moved.selection)))
         return stored_job(
             compute,
-            model,
-            method,
+            subject.spec,
+            position_ranks_method(positions),
             items,
-            store,
-            work,
-            lambda other: self.job(other, subject),
+            position_ranks,
+            lambda own, retriever, model, options: run_positions(
+                own.root, retriever, model, positions, items, moved.collection, options=options
+            ),
             scope=f"{scope}{' and null' if moved.nulls else ''}",
             doing="position effect",
         )

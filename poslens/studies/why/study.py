@@ -12,17 +12,19 @@ from poslens.attribution.datasets.types import spread_evenly
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.evaluation.why import Wanted, why
 from poslens.attribution.evaluation.why_causes import CAUSES, LEAST_OF_ALONE, Cause, Why
+from poslens.attribution.retrievers.base import Retriever
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import EvidenceSpan, Provenance
 from poslens.cache.jobs.items import compute_missing
-from poslens.cache.jobs.loop import Progress
+from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.kinds.rankings import fingerprint
 from poslens.cache.kinds.study_items import WhyItem, explanations
 from poslens.cache.lru_cache import LRUCache
+from poslens.cache.storage.store import ModelKey
 from poslens.compute.compute import Compute
 from poslens.compute.item_job import stored_job
 from poslens.compute.provenance import of_model
-from poslens.compute.runs import Job, Report, Run
+from poslens.compute.runs import Job
 from poslens.parameters import Integer, Parameters, Settings, Text
 from poslens.studies.ranking.service import read_searched, searched
 from poslens.studies.why.figures import chart
@@ -194,23 +196,23 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
 
     def job(self, compute: Compute, subject: Misses) -> Job:
         """Progress counts pairs of a query and a target document."""
-        model, method = compute.identify(subject.spec), subject.method
-        items, store = subject.corpus.items, explanations(compute.root)
+        method, items = subject.method, subject.corpus.items
         collection = subject.corpus.collection
 
-        def work(run: Run, report: Report) -> Progress:
-            retriever = compute.retriever(model)
-            options = compute.run_options(subject.spec, run, report)
-            run.stage = "Reading documents"
+        def work(
+            own: Compute, retriever: Retriever, model: ModelKey, options: RunOptions
+        ) -> Progress:
+            store = explanations(own.root)
+            options.on_stage("Reading documents")
             try:
-                corpus = opened(compute, model.key, retriever, collection, options)
+                corpus = opened(own, model, retriever, collection, options)
                 searcher = Searcher(corpus, retriever, options)
-                run.stage = "Reading queries" if searcher.indexed else "Scoring documents"
-                missing = store.missing(model.key, method, items, retry=options.retry_failed)
+                options.on_stage("Reading queries" if searcher.indexed else "Scoring documents")
+                missing = store.missing(model, method, items, retry=options.retry_failed)
                 searcher.prepare([item.query for item in missing])
             except Stopped:
                 return Progress(len(items), 0, 0, 0, 0.0, stopped=True)
-            run.stage = "Explaining ranks"
+            options.on_stage("Explaining ranks")
 
             def explain(item: WhyItem) -> Why:
                 searched = searcher.search(item.query, item.query_id)
@@ -233,16 +235,15 @@ class WhyStudy(Study[WhyCorpus, Misses, WhySummary]):
                 )
                 return why(wanted, searched, subject.top, relevant - {item.document_id})
 
-            return compute_missing(store, model.key, method, items, explain, options=options)
+            return compute_missing(store, model, method, items, explain, options=options)
 
         return stored_job(
             compute,
-            model,
+            subject.spec,
             method,
             items,
-            store,
+            explanations,
             work,
-            lambda other: self.job(other, subject),
             scope=f"{collection.name}: {_scope(subject.corpus)}",
             doing="why",
         )

@@ -257,7 +257,7 @@ def test_what_an_endpoint_reads_is_unknown(server: EndpointServer, own_service: 
     spec, data = resolve.register_endpoint(f"E5={server.url}"), datasets.read(SAMPLE)
     assert limits.reads(spec) == "an unknown number of tokens"
     model = own_service.identify(spec)
-    moved = interventions.of_pair(own_service, PAIRS[0], spec, relocation_method())
+    moved = interventions.ask(own_service, PAIRS[0], spec, relocation_method()).result()
     assert of_intervention(model, PAIRS[0], relocation_method(), moved).truncated is None
     figure = relocation_scores({"E5": moved}, None, Style(), unknown=["E5"])
     assert figure.data[0].marker.symbol == UNKNOWN_SYMBOL

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -62,16 +63,17 @@ def test_a_test_that_two_sessions_ask_for_is_kept_in_each_ones_folder(
 ) -> None:
     go = threading.Event()
 
-    def folder_of(compute: Compute, *asked: object) -> Path:
+    def folder_of(*asked: Any, **options: object) -> None:
         go.wait(60)
-        return compute.root
+        raise UserError(str(asked[4].root))
 
-    monkeypatch.setattr(faithfulness, "of_pair", folder_of)
+    monkeypatch.setattr(faithfulness, "run_tests", folder_of)
     both = (own.compute, shared)
     places = [faithfulness.ask(one, PAIR, spec, METHOD, ErasureParameters()) for one in both]
     go.set()
-    assert [place.result() for place in places] == [one.root for one in both]
-    for place in places:
+    for place, one in zip(places, both, strict=True):
+        with pytest.raises(UserError, match=f"^{one.root}$"):
+            place.result()
         place.leave()
 
 

@@ -197,15 +197,16 @@ def test_the_profile_is_taken_from_saliency_and_agrees_with_the_other_control(
 
 def test_a_pair_and_its_figures(compute: Compute, bm25, sample: DataSet) -> None:
     pair = sample.pairs[0]
-    moved = interventions.of_pair(compute, pair, bm25, MOVE)
-    assert interventions.of_pair(compute, pair, bm25, MOVE).scores.tolist() == moved.scores.tolist()
-    cut = interventions.of_pair(compute, pair, bm25, CUT)
+    moved = interventions.ask(compute, pair, bm25, MOVE).result()
+    again = interventions.ask(compute, pair, bm25, MOVE).result()
+    assert again.scores.tolist() == moved.scores.tolist()
+    cut = interventions.ask(compute, pair, bm25, CUT).result()
     documents = interventions.other_documents(pair, sample.pairs)
     assert len(documents) == 55 and pair.document not in documents
-    others = interventions.scores_of_others(compute, pair, bm25, documents)
-    same = interventions.scores_of_others(compute, pair, bm25, documents)
+    others = interventions.ask_others(compute, pair, bm25, documents).result()
+    same = interventions.ask_others(compute, pair, bm25, documents).result()
     assert same.tolist() == others.tolist()
-    fewer = interventions.scores_of_others(compute, pair, bm25, documents[:3])
+    fewer = interventions.ask_others(compute, pair, bm25, documents[:3]).result()
     assert fewer.tolist() == others[:3].tolist()
     files = [one for one in listing(compute.store) if one.method.name == "others"]
     assert len(files) == 1, "one file, whatever the documents"
@@ -229,7 +230,7 @@ def test_curve_parts_and_places_stand_on_one_axis_where_tokens_run_apart_from_ch
     ends = [chr(ord("a") + n) for n in range(20)]
     document = " ".join([*ends, *(9 * letter for letter in ends)])
     pair = TextPair("p", "kkkkkkkkk", document, evidence=EvidenceSpan(138, 148))
-    cut = interventions.of_pair(compute, pair, bm25, CUT)
+    cut = interventions.ask(compute, pair, bm25, CUT).result()
     curve = np.where(np.arange(100) < 80, 1.0, np.nan)
     read = replace(cut, read_share=0.8)
     figure = causes_over_curve(curve, "Saliency", None, read, STYLE)

@@ -134,7 +134,8 @@ def test_bm25_over_a_data_set_with_its_own_statistics(sample: DataSet, tmp_path:
     assert curve.summary.curve.n == 6
     assert "statistics of sample" in curve.provenance().caption()
     assert "prompts: none" in curve.provenance().caption()
-    tested = faithfulness_service.of_pair(compute, pairs[0], spec, method, ErasureParameters())
+    place = faithfulness_service.ask(compute, pairs[0], spec, method, ErasureParameters())
+    tested = place.result()
     assert tested.gain is not None and tested.gain.deletion_area > 0
     # Other statistics are another model: nothing is taken from the wrong cache.
     plain = resolve.resolve("BM25")
@@ -198,9 +199,8 @@ def test_a_folder_on_the_page_in_the_cache_and_under_test(neural: tuple[Path, st
     assert service().explain(PAIR, spec, chosen).from_cache
     checked = service().self_check(service().identify(spec))
     assert checked and "score equal to sentence-transformers" in checked.sentence()
-    assert (
-        faithfulness_service.of_pair(service(), PAIR, spec, chosen, ErasureParameters()).score != 0
-    )
+    place = faithfulness_service.ask(service(), PAIR, spec, chosen, ErasureParameters())
+    assert place.result().score != 0
 
 
 def test_shared_terms_are_listed(tiny_folder: Callable[..., Path], tmp_path: Path) -> None:
