@@ -23,7 +23,7 @@ from bench.browser import chromium, new_page, open_page
 from bench.options import run
 from bench.timing import ratio
 from poslens.figures.palettes import Style
-from poslens.studies.map.figures import SYMBOLS, point_map
+from poslens.studies.map import SYMBOLS, point_map
 
 _COUNT = (
     "() => { window.frames_ = 0; const tick = () => { window.frames_++;"

@@ -25,7 +25,7 @@ from poslens.heatmap.results import heatmap_bytes, panes
 from poslens.paired import difference_sentences
 from poslens.result_base import PICTURES, Result, framed, suffix, table_written, written
 from poslens.studies.explain import service as explaining
-from poslens.studies.explain.heads import head
+from poslens.studies.explain.service import head
 from poslens.studies.explain.tables import explained_frame
 from poslens.studies.passport import service as passports
 from poslens.studies.passport.document import FORMATS as PASSPORT_FORMATS

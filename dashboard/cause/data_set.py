@@ -23,8 +23,8 @@ from poslens.studies.cause import service as interventions
 from poslens.studies.cause import tables as intervention_tables
 from poslens.studies.cause.edits import MeanEdits, edits_frame, mean_edits
 from poslens.studies.cause.figures import COSINE, QUANTITIES, causal_curves, edit_means
-from poslens.studies.cause.measures import IN_DEVIATIONS, cause_differences
 from poslens.studies.cause.service import DataSetCause
+from poslens.studies.cause.tables import IN_DEVIATIONS, cause_differences
 from poslens.studies.curves.words import too_few
 
 EVIDENCE = "evidence"

@@ -33,8 +33,7 @@ from poslens.figures.palettes import Style
 from poslens.heatmap.data import Pane, View
 from poslens.studies.curves.words import MIN_PAIRS, NUMBERS, why_no_number
 from poslens.studies.explain import service
-from poslens.studies.explain.heads import head
-from poslens.studies.explain.service import Difference
+from poslens.studies.explain.service import Difference, head
 from poslens.studies.explain.tables import explained_frame
 from poslens.studies.published import means as published_means
 

@@ -23,9 +23,8 @@ from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.widgets import choices, links, panels, say
 from poslens.dashboard.widgets.run_board import run_board, watched
 from poslens.figures.palettes import Style
-from poslens.studies.map import service as map_service
-from poslens.studies.map.figures import MANY, point_map
-from poslens.studies.map.service import CurveMap, StoredMap, TextMap
+from poslens.studies import map as map_service
+from poslens.studies.map import MANY, CurveMap, StoredMap, TextMap, point_map
 
 OF = {"documents": "document", "queries": "query", "curves": ""}
 COLOURS = (

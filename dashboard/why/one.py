@@ -22,7 +22,7 @@ from poslens.dashboard.widgets.study_page import Chosen, Opened, study_section
 from poslens.dashboard.widgets.tables import chosen_row, show_table
 from poslens.studies.hubs.summary import known_in_degrees
 from poslens.studies.ranking.service import searched
-from poslens.studies.why.ranking import QueryRanking, known_ranking, ranking, search_job
+from poslens.studies.why.search import QueryRanking, known_ranking, ranking, search_job
 from poslens.studies.why.study import WHY
 from poslens.studies.why.summary import WhySummary
 

@@ -18,16 +18,19 @@ from poslens.attribution.pairs import Pairs
 from poslens.attribution.text import words
 from poslens.attribution.types import Method, TextPair
 from poslens.cache.storage.store import StoredCurves
-from poslens.compute.orders import AS_GIVEN, ORDERS, SHUFFLED, arrange
-from poslens.compute.orders import HELP as ORDER_HELP
 from poslens.compute.selection import (
+    AS_GIVEN,
     FACETS,
+    ORDERS,
+    SHUFFLED,
     Filters,
     Selection,
+    arrange,
     evidence_position,
     facet_labels,
     facets,
 )
+from poslens.compute.selection import HELP as ORDER_HELP
 from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.widgets import say, url_state
 from poslens.dashboard.widgets.choices import filters, spec, statistics

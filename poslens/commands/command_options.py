@@ -1,18 +1,20 @@
-"""Options that commands share, with their help, and their conversion to methods and pairs."""
+"""Options that commands share, with their help, their conversion to methods and pairs, and the
+stream for errors, which is stderr even with --quiet."""
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TextIO, TypeVar, get_args
 
 import typer
 
 from poslens.attribution.errors import UserError
 from poslens.commands.completion import dataset_names, method_names, model_names
-from poslens.commands.error_stream import print_error
 from poslens.names import data_name, register_data, sources
 
 if TYPE_CHECKING:
@@ -252,3 +254,28 @@ def readable_of(
     if not chosen_pairs:
         raise UserError(f"{names} can't read any pair in full: select another model or data set.")
     return chosen_pairs, coverage.LEFT_OUT
+
+
+# -- errors ----------------------------------------------------------------------------------------
+
+_errors: ContextVar[TextIO | None] = ContextVar("_errors", default=None)
+
+
+@contextmanager
+def errors_to(stream: TextIO) -> Iterator[None]:
+    """Write errors to this stream, even if stderr is redirected meanwhile."""
+    before = _errors.set(stream)
+    try:
+        yield
+    finally:
+        _errors.reset(before)
+
+
+def is_quiet() -> bool:
+    """Whether the running command was given --quiet."""
+    return _errors.get() is not None
+
+
+def print_error(sentence: object) -> None:
+    """Print an error on stderr, even with --quiet."""
+    print(sentence, file=_errors.get() or sys.stderr)

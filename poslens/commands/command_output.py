@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar
 import typer
 
 from poslens.attribution.errors import UserError
-from poslens.commands.command_options import with_shared_options
-from poslens.commands.error_stream import errors_to, print_error
+from poslens.commands.command_options import errors_to, print_error, with_shared_options
 from poslens.commands.result_files import with_figure, with_out
 
 if TYPE_CHECKING:

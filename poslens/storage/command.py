@@ -13,8 +13,8 @@ import typer
 
 from poslens.attribution.errors import UserError
 from poslens.commands.answers import Lines, answer_from, print_answer
+from poslens.commands.command_options import is_quiet, print_error
 from poslens.commands.command_output import LineFormat, cli_command
-from poslens.commands.error_stream import is_quiet, print_error
 from poslens.commands.result_files import suffix_of
 from poslens.storage.answers import (
     Compacted,

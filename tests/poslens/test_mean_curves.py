@@ -34,10 +34,9 @@ from poslens.attribution.types import Attribution, Method, TextPair
 from poslens.cache.storage import blocks, means
 from poslens.cache.storage.maintenance import compact, drop_file, listing, verify
 from poslens.cache.storage.store import ModelKey, Store
-from poslens.compute import mean_curves, pair_digests
+from poslens.compute import mean_curves
 from poslens.compute.compute import Compute
-from poslens.compute.mean_curves import MeanCurves
-from poslens.compute.pair_digests import pairs_digest
+from poslens.compute.mean_curves import MeanCurves, pairs_digest
 from poslens.studies.curves import null_controls
 from tests.support.forked import Forked
 
@@ -67,7 +66,6 @@ def pairs(results: list[tuple[TextPair, Attribution]]) -> Pairs:
 @pytest.fixture(autouse=True)
 def any_number_is_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mean_curves, "MANY", 1)
-    monkeypatch.setattr(pair_digests, "MANY", 1)
 
 
 @pytest.fixture
@@ -230,9 +228,9 @@ import sys
 from pathlib import Path
 from bench.curves import made_up
 from poslens.attribution.pairs import Pairs
-from poslens.compute import mean_curves, pair_digests
+from poslens.compute import mean_curves
 from tests.poslens.test_mean_curves import METHOD, MODEL, N, Store, mean
-mean_curves.MANY = pair_digests.MANY = 1
+mean_curves.MANY = 1
 store, results = Store(Path(sys.argv[1])), list(made_up(N + 1))
 store.put(MODEL, METHOD, results[N:])
 print(mean(store, Pairs(pair for pair, _ in results)).curve.mean.tobytes().hex())
@@ -343,17 +341,17 @@ def test_pairs_of_files_are_identified_by_the_files(
 ) -> None:
     data = registered(tmp_path / "fogs.jsonl", ["Fog lifts at noon.", "Fog lifts at ten."])
     monkeypatch.setattr(
-        pair_digests, "_of_texts", lambda columns: pytest.fail("the texts were hashed")
+        mean_curves, "_of_texts", lambda columns: pytest.fail("the texts were hashed")
     )
     whole, part = pairs_digest(data.pairs), pairs_digest(Pairs(data.pairs[:1]))
     assert whole != part
     code = """
 import sys
 from poslens.attribution import datasets
-from poslens.compute import pair_digests
-pair_digests.MANY = 1
+from poslens.compute import mean_curves
+mean_curves.MANY = 1
 datasets.register("fogs", sys.argv[1])
-print(pair_digests.pairs_digest(datasets.read("fogs").pairs))
+print(mean_curves.pairs_digest(datasets.read("fogs").pairs))
 """
     status, printed, errors = forked.run(str(tmp_path / "fogs.jsonl"), code=code)
     assert status == 0, errors
@@ -368,12 +366,12 @@ def test_pairs_that_are_not_what_the_files_hold_are_identified_by_their_texts(
     file = tmp_path / "mists.jsonl"
     data = registered(file, ["Mist lifts at noon.", "Mist lifts at ten."])
     other = Pairs(replace(pair, query="a null control's") for pair in data.pairs)
-    assert pair_digests._of_files(other) == ""
+    assert mean_curves._of_files(other) == ""
     assert pairs_digest(other) != pairs_digest(data.pairs)
     # Changed after the pairs were read, and noticed by nobody but the corpus's reader.
     file.write_text(file.read_text().replace("noon", "four"))
     datasets.corpus_of("mists")
-    assert pair_digests._of_files(data.pairs) == ""
+    assert mean_curves._of_files(data.pairs) == ""
     file.unlink()
     assert len(pairs_digest(Pairs(data.pairs))) == 32
 

@@ -27,7 +27,6 @@ from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job, Report, Run
 from poslens.paired import MeasuredModel
 from poslens.parameters import Choice, Integer, Parameters, Settings, Several
-from poslens.studies.audit.figures import unretrieved_by_position
 from poslens.studies.audit.pace import measured_pace, reading_estimate
 from poslens.studies.audit.run import require_family, run_audit
 from poslens.studies.audit.summary import (
@@ -42,7 +41,7 @@ from poslens.studies.audit.summary import (
     unretrieved_sentence,
     whole_corpus,
 )
-from poslens.studies.audit.tables import TABLES
+from poslens.studies.audit.tables import TABLES, unretrieved_by_position
 from poslens.study import Figure, Study, register
 from poslens.study_part import Item, Measure, Scope, StudyPart
 

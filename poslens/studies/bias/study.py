@@ -48,13 +48,14 @@ from poslens.compute.runs import Job
 from poslens.paired import ItemMeasure, MeasuredModel
 from poslens.parameters import Choice, Integer, Parameters, Settings, Several, Switch
 from poslens.rows import Table
-from poslens.studies.bias.figures import MEASURES, bias_chart
 from poslens.studies.bias.tables import (
+    MEASURES,
     Asked,
     BiasRow,
     BiasSummary,
     PairRow,
     ScoredTest,
+    bias_chart,
     pair_rows,
     test_rows,
 )

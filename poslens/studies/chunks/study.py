@@ -24,9 +24,8 @@ from poslens.studies.audit.pace import reading_estimate
 from poslens.studies.audit.run import require_family
 from poslens.studies.audit.study import AUDIT
 from poslens.studies.audit.summary import sample
-from poslens.studies.chunks.figures import shares_by_size
 from poslens.studies.chunks.run import run_plan
-from poslens.studies.chunks.summary import TABLES, ChunkPlan, ChunkSummary, store_of
+from poslens.studies.chunks.summary import TABLES, ChunkPlan, ChunkSummary, shares_by_size, store_of
 from poslens.studies.ranking.service import searched
 from poslens.study import Figure, Study, register
 

@@ -9,7 +9,7 @@ import pandas as pd
 from poslens.attribution.curves.positions import document_magnitudes, rank_correlation
 from poslens.attribution.methods import METHODS
 from poslens.compute.compute import Explained
-from poslens.compute.orders import apart
+from poslens.compute.selection import apart
 from poslens.export.files import attribution_frame
 from poslens.studies.explain.answers import ComparisonRow
 from poslens.studies.explain.service import pair_numbers, word_scores

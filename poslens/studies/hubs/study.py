@@ -25,7 +25,6 @@ from poslens.compute.compute import Compute
 from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job, Report, Run
 from poslens.parameters import Integer, Parameters, Settings
-from poslens.studies.hubs.figures import sorted_in_degrees
 from poslens.studies.hubs.summary import (
     TABLES,
     HubCorpus,
@@ -33,6 +32,7 @@ from poslens.studies.hubs.summary import (
     HubSummary,
     degrees,
     document_ids,
+    sorted_in_degrees,
 )
 from poslens.studies.hubs.words import explained_hubs, hub_words, words_method
 from poslens.studies.ranking import service as ranking

@@ -36,7 +36,6 @@ from poslens.compute.runs import Job
 from poslens.paired import ItemMeasure, MeasuredModel
 from poslens.parameters import Integer, Parameters, Settings, Switch
 from poslens.studies.cause.service import DEFAULT_PAIRS
-from poslens.studies.positions.figures import ndcg_by_position
 from poslens.studies.positions.run import run_positions
 from poslens.studies.positions.summary import (
     FIRST_MINUS_LAST,
@@ -45,6 +44,7 @@ from poslens.studies.positions.summary import (
     PositionSubject,
     PositionSummary,
     RankedQueries,
+    ndcg_by_position,
     no_effect,
     ranked_queries,
 )

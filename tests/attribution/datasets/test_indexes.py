@@ -22,7 +22,7 @@ from poslens.attribution.datasets.types import DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.pairs import Pairs, PairsById
 from poslens.attribution.types import TextPair
-from poslens.compute.pair_digests import pairs_digest
+from poslens.compute.mean_curves import pairs_digest
 from poslens.compute.selection import Filters, facets
 from tests.attribution.datasets.test_readers import EXAMPLES, FOG, TIDE
 from tests.support.format_files import write

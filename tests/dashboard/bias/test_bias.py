@@ -25,9 +25,8 @@ from poslens.compute.runs import Run
 from poslens.dashboard.__main__ import app
 from poslens.figures.palettes import PRESETS, Style, text_width
 from poslens.studies.bias.contrast_view import contrast_note, contrasted, fitting
-from poslens.studies.bias.figures import MEASURES, bias_chart
 from poslens.studies.bias.study import BIAS_STUDY, provenance_of
-from poslens.studies.bias.tables import Asked, BiasSummary, ScoredTest
+from poslens.studies.bias.tables import MEASURES, Asked, BiasSummary, ScoredTest, bias_chart
 from poslens.studies.explain.tables import explained_frame
 from tests.support.pages import SECONDS, page_file
 

@@ -44,7 +44,7 @@ from poslens.studies.cause.figures import relocation_scores
 from poslens.studies.cause.tables import relocation_frame
 from poslens.studies.chunks.study import CHUNKS
 from poslens.studies.chunks.summary import ChunkPlan
-from poslens.studies.explain import heads
+from poslens.studies.explain.service import head
 from poslens.studies.ranking import service as rankings
 from poslens.studies.ranking.figures import evidence_bins
 from tests.support.endpoint_server import EndpointServer, hashed, running
@@ -273,7 +273,7 @@ def test_what_an_endpoint_reads_is_unknown(server: EndpointServer, own_service: 
     assert set(figure.data[1].marker.symbol) == {UNKNOWN_SYMBOL}
     assert measured_limit(own_service, spec, data) == ""
     explained = own_service.explain(PAIRS[0], spec, SENTENCE)
-    assert any("context limit unknown" in fact.text for fact in heads.head(explained).facts)
+    assert any("context limit unknown" in fact.text for fact in head(explained).facts)
 
 
 def test_nothing_is_sent_where_the_question_cannot_be_asked(

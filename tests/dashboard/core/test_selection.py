@@ -13,7 +13,7 @@ from poslens.attribution.methods import make_method
 from poslens.attribution.pairs import Pairs
 from poslens.attribution.types import EvidenceSpan, TextPair
 from poslens.compute.selection import ANY, FACETS, Filters, evidence_position, facets
-from poslens.studies.map.service import CurveMap
+from poslens.studies.map import CurveMap
 
 
 def pair(n: int, chance: random.Random) -> TextPair:

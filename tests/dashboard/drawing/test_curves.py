@@ -22,7 +22,7 @@ from poslens.figures import curves as curve_figures
 from poslens.figures.matrix import interaction_matrix, unit_rails
 from poslens.figures.palettes import PALETTES, PRESETS, SYMBOLS, THEMES, Style, escape, wrap
 from poslens.figures.scatter import rank_scatter
-from poslens.studies.map.figures import point_map
+from poslens.studies.map import point_map
 
 STYLE = Style()
 CENTRES = np.arange(100) + 0.5

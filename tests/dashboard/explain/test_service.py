@@ -22,7 +22,7 @@ from poslens.compute.compute import Compute
 from poslens.compute.runs import Run
 from poslens.studies.curves.words import MIN_PAIRS
 from poslens.studies.explain import service
-from poslens.studies.explain.heads import head
+from poslens.studies.explain.service import head
 
 TERMS = make_method("terms")
 

@@ -16,9 +16,19 @@ from poslens.attribution.types import (
     Token,
     TokenizedText,
 )
-from poslens.heatmap import link
-from poslens.heatmap.data import Fact, Head, Pane, Rail, Special, View, pane, payload
-from poslens.heatmap.link import Link
+from poslens.heatmap import data
+from poslens.heatmap.data import (
+    Fact,
+    Head,
+    Link,
+    Pane,
+    Rail,
+    Special,
+    View,
+    link_of,
+    pane,
+    payload,
+)
 
 DOCUMENT = "Cold 🧊 ice melts"
 
@@ -146,7 +156,7 @@ def test_rows_are_the_query_s_tokens() -> None:
     found = attribution()
     query = TokenizedText.of((Token("q", 0, 1), Token("[S]", 0, 0, True), Token("r", 1, 2)), 2, 8)
     two = replace(found, query=query, query_scores=[0, 0, 0], matrix=np.arange(15).reshape(3, 5))
-    packed = link.link_of(two)
+    packed = link_of(two)
     assert packed is not None and (packed.rows, packed.columns) == (2, 3)
     np.testing.assert_array_equal(np.frombuffer(packed.values, "<f4"), [1, 2, 3, 11, 12, 13])
 
@@ -156,7 +166,7 @@ def test_without_a_matrix_or_beyond_the_limit_there_is_no_link(
 ) -> None:
     assert document_pane().link is None
     assert linked_panes()[1].link is not None
-    monkeypatch.setattr(link, "MAX_CELLS", 2)
+    monkeypatch.setattr(data, "MAX_CELLS", 2)
     assert linked_panes()[1].link is None
 
 

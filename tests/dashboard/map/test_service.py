@@ -12,7 +12,7 @@ from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.resolve import resolve
 from poslens.attribution.types import TextPair
 from poslens.compute.compute import Compute
-from poslens.studies.map.service import CurveMap, job, stored_map
+from poslens.studies.map import CurveMap, job, stored_map
 
 LAYOUT = Layout(metric=METRICS["curves"], n_neighbors=3)
 METHOD = make_method("terms")

@@ -9,7 +9,7 @@ from poslens.attribution.curves.positions import positions
 from poslens.attribution.pairs import Pairs
 from poslens.attribution.types import EvidenceSpan, TextPair
 from poslens.cache.storage.store import StoredCurves
-from poslens.compute.orders import AS_GIVEN, ORDERS, SHUFFLED, arrange, in_span
+from poslens.compute.selection import AS_GIVEN, ORDERS, SHUFFLED, arrange, in_span
 
 PAIRS = Pairs(TextPair(name, "q", "x" * 100, evidence=EvidenceSpan(0, 10)) for name in "abcd")
 

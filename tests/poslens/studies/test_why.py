@@ -31,7 +31,7 @@ from poslens.dashboard.__main__ import app
 from poslens.names import data_name
 from poslens.studies.why import search as why_search
 from poslens.studies.why import study as why_study
-from poslens.studies.why.ranking import QueryRanking, known_ranking, ranking, search_job
+from poslens.studies.why.search import QueryRanking, known_ranking, ranking, search_job
 from poslens.studies.why.study import WHY
 from poslens.studies.why.summary import Misses, WhyCorpus, WhySummary
 from tests.support import tiny_families

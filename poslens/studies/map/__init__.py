@@ -1,1 +1,0 @@
-"""Maps of a data set's texts or curves in two dimensions."""
