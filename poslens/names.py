@@ -20,7 +20,6 @@ def resolve(name: str, posir: bool = False) -> RetrieverSpec:
     """The retriever given by a name, a folder or NAME=FOLDER, each with optional suffixes such as
     @mean; `posir` adds the PosIR paper's settings."""
     from poslens.attribution.retrievers import resolve, specs
-    from poslens.compute.protocols import posir_spec
 
     folder, suffix = _folder_of(name)
     label, separator, path = name.partition("=")
@@ -39,6 +38,28 @@ def resolve(name: str, posir: bool = False) -> RetrieverSpec:
         remember(Store(specs.data_folder() / "cache"))
     spec = resolve.resolve(name)
     return posir_spec(spec) if posir else spec
+
+
+POSIR_PROMPT = (
+    "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery: "
+)
+
+
+def posir_spec(spec: RetrieverSpec) -> RetrieverSpec:
+    """`spec` with the settings of PosIR's saliency scripts: the query prompt, queries truncated
+    at 512 tokens and documents at 2,048."""
+    from poslens.attribution.retrievers.specs import with_settings
+
+    return with_settings(spec, max_length=2048, query_max_length=512, query_prompt=POSIR_PROMPT)
+
+
+def posir_ranking_spec(spec: RetrieverSpec) -> RetrieverSpec:
+    """`spec` with the settings of PosIR's ranking script (`eval.py`): the query prompt, and
+    8,192 tokens for queries and documents. The script adds the prompt to queries of
+    Qwen3-Embedding models only; here every model's queries get it."""
+    from poslens.attribution.retrievers.specs import with_settings
+
+    return with_settings(spec, max_length=8192, query_max_length=8192, query_prompt=POSIR_PROMPT)
 
 
 def _folder_of(name: str) -> tuple[str, str]:

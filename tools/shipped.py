@@ -51,11 +51,11 @@ from poslens.cache.storage.store import Store
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import poslens_version
 from poslens.compute.runs import Job
+from poslens.studies import faithfulness
 from poslens.studies import map as maps
 from poslens.studies.bias.study import BIAS_STUDY
 from poslens.studies.cause import service as interventions
 from poslens.studies.curves import null_controls
-from poslens.studies.faithfulness import service as faithfulness
 from poslens.studies.map import TextMap
 from poslens.studies.passport import service as passports
 from poslens.studies.positions.study import POSITIONS

@@ -25,8 +25,8 @@ from poslens.dashboard.widgets.reading_panel import readable_pairs, what_is_read
 from poslens.dashboard.widgets.run_board import any_active, failed_items, run_board, watched
 from poslens.dashboard.widgets.tables import show_table
 from poslens.figures.palettes import Style
-from poslens.studies.faithfulness import service as faithfulness_service
-from poslens.studies.faithfulness.figures import gains
+from poslens.studies import faithfulness as faithfulness_service
+from poslens.studies.faithfulness import gains
 
 
 def section(data: DataSet, models: Sequence[str], methods: Mapping[str, Method]) -> None:

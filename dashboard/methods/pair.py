@@ -18,8 +18,8 @@ from poslens.dashboard.server.waiting import wait
 from poslens.dashboard.widgets import choices, links, panels, say
 from poslens.dashboard.widgets.pair_picker import choose_pair
 from poslens.dashboard.widgets.tables import show_table
-from poslens.studies.faithfulness import service as faithfulness_service
-from poslens.studies.faithfulness.figures import deletion_insertion, scalable
+from poslens.studies import faithfulness as faithfulness_service
+from poslens.studies.faithfulness import deletion_insertion, scalable
 
 PARAMETERS = ErasureParameters()
 RUN_TIME = {"seconds": st.column_config.NumberColumn("run time (s)", format="%.2f")}

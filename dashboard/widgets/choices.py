@@ -19,7 +19,6 @@ from poslens.attribution.retrievers.lexical import with_corpus
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import TextPair
 from poslens.compute.compute import service
-from poslens.compute.protocols import posir_ranking_spec, posir_spec
 from poslens.compute.selection import ANY, ANYWHERE, Filters, Selection, facets
 from poslens.dashboard.server import opening, own_texts
 from poslens.dashboard.widgets import say, url_state
@@ -29,6 +28,7 @@ from poslens.dashboard.widgets.model_notes import model_notes
 from poslens.dashboard.widgets.tables import rejected_rows
 from poslens.figures.plain import plain
 from poslens.heatmap.data import MAX_COLUMNS
+from poslens.names import posir_ranking_spec, posir_spec
 
 T = TypeVar("T")
 Option = TypeVar("Option", bound=str)

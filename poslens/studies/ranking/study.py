@@ -19,9 +19,9 @@ from poslens.attribution.types import Provenance, TextPair
 from poslens.compute import coverage
 from poslens.compute.compute import Compute
 from poslens.compute.coverage import Report
-from poslens.compute.protocols import posir_ranking_spec
 from poslens.compute.provenance import with_interval
 from poslens.compute.runs import Job
+from poslens.names import posir_ranking_spec
 from poslens.paired import MeasuredModel, PairedDifference
 from poslens.parameters import Integer, ModelName, Parameters, Settings, Several, Switch, Text
 from poslens.rows import Table

@@ -24,7 +24,7 @@ from poslens.compute.runs import Job, Report, Run
 from poslens.figures.captions import Provenances
 from poslens.figures.palettes import Style
 from poslens.parameters import Integer, Parameters, Settings, Several
-from poslens.studies.faithfulness.figures import gains
+from poslens.studies.faithfulness import gains
 from poslens.studies.ranking import service as ranking
 from poslens.studies.ranking.service import RankingSetup, read_searched, searched
 from poslens.studies.simulatability.summary import (

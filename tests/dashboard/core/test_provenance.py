@@ -209,7 +209,7 @@ def test_faithfulness_of_a_data_set_is_captioned_as_such(tmp_path: Path) -> None
     page.button(key="faithfulness.start").click().run()
     from poslens.attribution.evaluation.faithfulness import ErasureParameters
     from poslens.dashboard.widgets import choices
-    from poslens.studies.faithfulness import service as faithfulness_service
+    from poslens.studies import faithfulness as faithfulness_service
 
     spec, method = choices.spec("BM25", "mine"), make_method("terms")
     scope = "mine: 3 pairs, spread evenly over the data set"

@@ -20,8 +20,8 @@ from poslens.cache.storage.maintenance import listing, models
 from poslens.cache.storage.store import ModelKey, Store
 from poslens.compute import stored_models
 from poslens.compute.compute import Compute, service
-from poslens.compute.protocols import posir_spec
 from poslens.figures.plain import plain
+from poslens.names import posir_spec
 from tests.support.pages import open_page
 
 ROOT = Path(__file__).parents[3]

@@ -25,11 +25,11 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.cache.jobs.loop import Progress
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute, run_key
-from poslens.compute.protocols import POSIR_PROMPT, posir_ranking_spec, posir_spec
 from poslens.compute.runs import Job, Report, Run
 from poslens.dashboard.__main__ import app
 from poslens.figures.curves import mean_curves
 from poslens.figures.palettes import Style
+from poslens.names import POSIR_PROMPT, posir_ranking_spec, posir_spec
 from poslens.studies import published as published_service
 from poslens.studies.ranking import service as ranking_service
 from poslens.studies.ranking import tables

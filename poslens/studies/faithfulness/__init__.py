@@ -1,1 +1,0 @@
-"""Faithfulness of attribution methods, by deletion and insertion tests."""
