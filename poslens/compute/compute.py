@@ -46,7 +46,6 @@ from poslens.compute.runs import (
     Runs,
     Sending,
     Work,
-    in_turn,
     within_batches,
 )
 from poslens.compute.settings import (
@@ -420,26 +419,6 @@ class Compute:
             work,
             can_start=not model.stored_only,
             sending=self.sending(model.spec, again),
-            **details,
-        )
-
-    def one_by_one(
-        self,
-        key: RunKey,
-        label: str,
-        parts: Sequence[Job],
-        missing: Callable[[], Sequence[tuple[str, Job]]],
-        **details: Any,
-    ) -> Job:
-        """A job that runs one after the other those of `parts` that are `missing` (with their
-        names) when it starts; see `in_turn`."""
-        return self.job(
-            key,
-            label,
-            len(parts),
-            in_turn(missing),
-            parts=tuple(parts),
-            n_done=lambda: len(parts) - len(missing()),
             **details,
         )
 

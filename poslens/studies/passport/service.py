@@ -20,7 +20,7 @@ from poslens.cache.keys import text_fingerprint
 from poslens.commands.answers import answer_from, source
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import ModelIdentity, poslens_version
-from poslens.compute.runs import Job, RunKey
+from poslens.compute.runs import Job, RunKey, in_turn
 from poslens.studies.audit.study import AUDIT
 from poslens.studies.cause import service as interventions
 from poslens.studies.cause.parts import RELOCATION, SEGMENTS
@@ -214,12 +214,14 @@ def job(
     def missing() -> list[tuple[str, Job]]:
         return [(title, job) for title, job in parts.values() if job.n_done() < job.total]
 
-    jobs = [job for _, job in parts.values()]
-    return compute.one_by_one(
+    jobs = tuple(job for _, job in parts.values())
+    return compute.job(
         _key(passport.model, passport.dataset, title),
         f"{passport.name}: {title}",
-        jobs,
-        missing,
+        len(jobs),
+        in_turn(missing),
+        parts=jobs,
+        n_done=lambda: len(jobs) - len(missing()),
         can_start=not passport.model.stored_only,
     )
 

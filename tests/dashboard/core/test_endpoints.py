@@ -30,6 +30,7 @@ from poslens.attribution.types import EvidenceSpan, TextPair
 from poslens.cache import probes
 from poslens.compute.compute import Compute, service
 from poslens.compute.provenance import of_intervention
+from poslens.compute.runs import in_turn
 from poslens.dashboard.__main__ import app
 from poslens.dashboard.widgets import sending
 from poslens.export.files import attribution_frame, table_bytes
@@ -242,9 +243,8 @@ def test_what_all_models_send_names_the_endpoints(
     setup = rankings.RankingSetup(rankings.collection_of(datasets.read(SAMPLE)))
     jobs = [rankings.job(own_service, spec, setup) for spec in (*specs, resolve.resolve("BM25"))]
     key = ("all", "", "", SAMPLE, "")
-    job = own_service.one_by_one(
-        key, "All models", jobs, lambda: [(each.label, each) for each in jobs]
-    )
+    work = in_turn(lambda: [(each.label, each) for each in jobs])
+    job = own_service.job(key, "All models", len(jobs), work, parts=tuple(jobs))
     assert job.endpoints == ("E5", "ours")
     assert job.quote().startswith("PosLens will send E5, ours (All models): ")
     (one,) = (part for part in job.parts if part.label == "E5")

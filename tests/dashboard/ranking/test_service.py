@@ -25,7 +25,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.cache.jobs.loop import Progress
 from poslens.cache.lru_cache import LRUCache
 from poslens.compute.compute import Compute, run_key
-from poslens.compute.runs import Job, Report, Run
+from poslens.compute.runs import Job, Report, Run, in_turn
 from poslens.dashboard.__main__ import app
 from poslens.figures.curves import mean_curves
 from poslens.figures.palettes import Style
@@ -358,7 +358,8 @@ def all_models(compute: Compute, specs: Sequence[RetrieverSpec], setup: RankingS
 
     names = " ".join(sorted(spec.name for spec in specs))
     key = ("all models", names, "", setup.collection.name, "")
-    return compute.one_by_one(key, "All models", [job for _, job in jobs], missing)
+    parts = tuple(job for _, job in jobs)
+    return compute.job(key, "All models", len(jobs), in_turn(missing), parts=parts)
 
 
 def test_all_models_rank_one_after_the_other(
