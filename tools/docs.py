@@ -24,8 +24,8 @@ from poslens.attribution.methods import CURVE_PARAMETERS, METHODS, MethodParamet
 from poslens.attribution.retrievers.detect import families_with, family_of
 from poslens.attribution.retrievers.specs import RetrieverSpec, presets
 from poslens.cache.shipped.preferences import certified
+from poslens.cli import StudyGroup
 from poslens.commands.answers import ResultSource
-from poslens.commands.study_group import StudyGroup
 from poslens.compute.settings import SETTINGS
 from poslens.dashboard.__main__ import app
 from tools.json_shapes import DRAFT, Field, Schema, fields_of, flat, line_of, words

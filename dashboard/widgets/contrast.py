@@ -12,7 +12,7 @@ from poslens.compute.compute import Compute
 from poslens.dashboard.server.waiting import wait
 from poslens.dashboard.widgets import panels, say
 from poslens.dashboard.widgets.sending import agreed
-from poslens.studies.bias.contrast_view import contrast_note, contrasted, fitting
+from poslens.studies.explain.minus import contrast_note, contrasted, fitting
 from poslens.studies.explain.tables import explained_frame
 
 

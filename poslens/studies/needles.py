@@ -39,7 +39,7 @@ from poslens.compute.compute import Compute
 from poslens.compute.item_job import item_job
 from poslens.compute.provenance import ModelIdentity, of_model, resampling
 from poslens.compute.runs import Job
-from poslens.figures.needles import needle_heatmap
+from poslens.figures.matrix import needle_heatmap
 from poslens.paired import ItemMeasure, MeasuredModel
 from poslens.parameters import Integer, Numbers, Parameters, Settings
 from poslens.rows import Table, column

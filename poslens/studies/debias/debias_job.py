@@ -1,13 +1,16 @@
-"""The job of one point: training, ranking, relocation and audit; stored stages are skipped."""
+"""The job of one point: training, ranking, relocation and audit, of which stored stages are skipped;
+and the folder to which a model is written, with its results on its card."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from poslens.attribution.debiasing import folder as folders
-from poslens.attribution.debiasing.folder import Manifest
+from poslens.attribution.debiasing.export import CARD, copy_model, model_card
+from poslens.attribution.debiasing.folder import Manifest, folder_of, read_manifest
 from poslens.attribution.errors import Stopped, UserError
 from poslens.attribution.evaluation.audit import TOP
 from poslens.attribution.evaluation.chunks import WHOLE
@@ -23,6 +26,7 @@ from poslens.studies.audit.study import Audit
 from poslens.studies.audit.summary import AuditIndex
 from poslens.studies.cause import service as interventions
 from poslens.studies.debias.points import DebiasPoint
+from poslens.studies.debias.summary import DebiasSummary
 from poslens.studies.positions.study import POSITIONS
 from poslens.studies.positions.summary import Moved, PositionSubject
 from poslens.studies.ranking import service as rankings
@@ -247,3 +251,68 @@ def training_job(compute: Compute, point: DebiasPoint) -> Job:
         n_done=lambda: recipe.steps if folders.find(training) is not None else 0,
         doing="training",
     )
+
+
+# -- the written model -----------------------------------------------------------------------------
+
+_ON_CARD = {
+    "effect": ("relocation difference (change in its size)", "+.4f"),
+    "rank_effect": ("position effect on rank (change in its size)", "+.3f"),
+    "quality": ("nDCG@10", ".3f"),
+    "share": ("unretrieved sentences", ".3f"),
+    "saliency_index": ("saliency index (its change)", "+.3f"),
+}
+"""Title and form of each measure on the card of a debiased model."""
+
+
+def write_calibrated(compute: Compute, summaries: Sequence[DebiasSummary], folder: Path) -> None:
+    """Write the recommended calibrated model to a new folder.
+
+    Raises:
+        UserError: not exactly one model is recommended, or the folder exists.
+    """
+    from poslens.attribution.retrievers.calibrated_transformer import export
+
+    recommended = [summary for summary in summaries if summary.recommended]
+    if len(recommended) != 1:
+        raise UserError(
+            f"{len(recommended)} calibrated models are recommended, but a folder can contain only "
+            "one, so nothing is written."
+        )
+    retriever = compute.retriever(recommended[0].model)
+    with retriever.lock:
+        export(retriever, folder)
+
+
+def write_debiased(
+    summaries: Sequence[DebiasSummary], verdict: Callable[[DebiasSummary], str], folder: Path
+) -> None:
+    """Write the debiased model, with the results on its card, to a new folder.
+
+    Raises:
+        UserError: there is not exactly one debiased model, or the folder exists.
+    """
+    trained = [summary for summary in summaries if summary.point.kind == "debiased"]
+    if len(trained) != 1:
+        raise UserError(
+            f"{len(trained)} models were debiased, but a folder can contain only one: use one "
+            "--model."
+        )
+    _write_card(trained[0], verdict(trained[0]))
+    copy_model(folder_of(trained[0].model.spec), folder)
+
+
+def _write_card(summary: DebiasSummary, verdict: str) -> None:
+    """Write the results on the held-out half to the card of a debiased model."""
+    folder = folder_of(summary.model.spec)
+    manifest, plain, changes = read_manifest(folder), summary.plain, summary.changes
+    if manifest is None or plain is None or changes is None:
+        return
+    rows = []
+    for name, (title, form) in _ON_CARD.items():
+        before, after, change = (getattr(each, name) for each in (plain, summary, changes))
+        if before is not None and after is not None:
+            change_text = change.text(form) if change else "–"
+            rows.append((title, before.text(form), after.text(form), change_text))
+    card = model_card(manifest, folder.name, rows, verdict)
+    (folder / CARD).write_text(card, encoding="utf-8")

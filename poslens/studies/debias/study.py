@@ -32,6 +32,8 @@ from poslens.studies.debias.debias_job import (
     point_job,
     positions_subject,
     stages,
+    write_calibrated,
+    write_debiased,
 )
 from poslens.studies.debias.debias_rows import TABLES
 from poslens.studies.debias.front import (
@@ -51,7 +53,6 @@ from poslens.studies.debias.points import (
     points,
     require_trainable,
 )
-from poslens.studies.debias.product import write_calibrated, write_debiased
 from poslens.studies.debias.summary import DebiasSummary, held_out_test, with_holm
 from poslens.studies.positions.study import POSITIONS
 from poslens.studies.ranking import service as rankings

@@ -17,7 +17,7 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.text import word_spans
 from poslens.attribution.types import Attribution, Method, TextPair
 from poslens.compute.compute import Compute
-from poslens.studies.bias.contrast_view import fitting
+from poslens.studies.explain.minus import fitting
 from poslens.studies.hubs.summary import HubSummary, HubWord
 
 EACH = 12

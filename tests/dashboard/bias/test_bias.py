@@ -24,9 +24,9 @@ from poslens.compute.compute import Compute, service
 from poslens.compute.runs import Run
 from poslens.dashboard.__main__ import app
 from poslens.figures.palettes import PRESETS, Style, text_width
-from poslens.studies.bias.contrast_view import contrast_note, contrasted, fitting
 from poslens.studies.bias.study import BIAS_STUDY, provenance_of
 from poslens.studies.bias.tables import MEASURES, Asked, BiasSummary, ScoredTest, bias_chart
+from poslens.studies.explain.minus import contrast_note, contrasted, fitting
 from poslens.studies.explain.tables import explained_frame
 from tests.support.pages import SECONDS, page_file
 

@@ -24,9 +24,9 @@ from poslens.compute.compute import Compute, service
 from poslens.dashboard.__main__ import app
 from poslens.dashboard.widgets.method_choice import unfit_methods
 from poslens.studies import faithfulness as faithfulness_service
-from poslens.studies.bias.contrast_view import contrasted, fitting
 from poslens.studies.bias.study import BIAS_STUDY
 from poslens.studies.bias.tables import Asked
+from poslens.studies.explain.minus import contrasted, fitting
 from tests.support import tiny_families
 from tests.support.pages import SECONDS, shown_scores
 
