@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +17,16 @@ from poslens.attribution.curves.positions import document_curve
 from poslens.attribution.errors import UserError
 from poslens.attribution.methods import METHODS
 from poslens.attribution.types import Array, PositionCurve, Provenance
+from poslens.cache.exchange.atomic_file import replacing
+from poslens.commands.result_files import suffix_of
 from poslens.compute.compute import Explained
-from poslens.export.files import TABLE_FORMATS, curve_frame
+from poslens.export.files import TABLE_FORMATS, curve_frame, figure_bytes, table_files
 from poslens.figures.curves import mean_curves, pair_curves
 from poslens.figures.figure_base import quantity
 from poslens.figures.palettes import Style
 from poslens.heatmap.data import MAX_COLUMNS, Pane, Rail, View, payload
 from poslens.heatmap.results import heatmap_bytes, panes
 from poslens.paired import difference_sentences
-from poslens.result_base import PICTURES, Result, framed, suffix, table_written, written
 from poslens.studies.explain import service as explaining
 from poslens.studies.explain.service import head
 from poslens.studies.explain.tables import explained_frame
@@ -35,6 +38,84 @@ from poslens.study import Study
 
 if TYPE_CHECKING:
     from poslens.widget import Heatmap
+
+HEIGHT_PX = 460
+"""Height of a heatmap in a notebook; a longer document scrolls."""
+
+PICTURES = ("html", "png", "svg", "pdf")
+
+
+class Result(ABC):
+    """A table and a figure with their provenance; a notebook displays the figure."""
+
+    @property
+    @abstractmethod
+    def provenance(self) -> list[Provenance]:
+        """Everything needed to reproduce the result, one entry per model."""
+
+    @abstractmethod
+    def to_frame(self) -> pd.DataFrame:
+        """The numbers as a table."""
+
+    @abstractmethod
+    def figure(self, style: Style | None = None) -> go.Figure:
+        """The numbers as a Plotly figure.
+
+        Raises:
+            UserError: there is nothing to draw.
+        """
+
+    def save(self, path: str | Path) -> Path:
+        """The figure as .html, .png, .svg or .pdf; the table as .csv, .parquet, .json or .tex
+        (LaTeX with booktabs). A .csv gets a file with its provenance next to it,
+        `NAME.provenance.json`.
+
+        Raises:
+            UserError: the suffix is not one of these, no browser is installed to draw a picture, or
+                the file cannot be written.
+        """
+        fmt = suffix_of(Path(path), (*PICTURES, *TABLE_FORMATS))
+        if fmt in PICTURES:
+            return _written(path, self._picture(fmt))
+        return _table_written(path, self.to_frame(), fmt, self.provenance)
+
+    def _picture(self, fmt: str) -> bytes:
+        """The file of the figure in one of the formats `PICTURES`."""
+        return figure_bytes(self.figure(), fmt, Style(), self.provenance)  # type: ignore[arg-type]
+
+    def _repr_html_(self) -> str:
+        return _framed(self._picture("html"))
+
+
+def _framed(page: bytes) -> str:
+    """HTML that shows a page in a notebook's cell, in a sandboxed frame whose script cannot access
+    the notebook."""
+    source = html.escape(page.decode(), quote=True)
+    return (
+        f'<iframe srcdoc="{source}" sandbox="allow-scripts" title="PosLens" '
+        f'style="width:100%;height:{HEIGHT_PX}px;border:0"></iframe>'
+    )
+
+
+def _table_written(path: str | Path, frame: pd.DataFrame, fmt: str, provenance: Any) -> Path:
+    """Write a table and its provenance to files; returns the table's path."""
+    target = Path(path)
+    files = table_files(frame, target.name, fmt, provenance)  # type: ignore[arg-type]
+    for name, data in reversed(files.items()):  # provenance first, so that no table lacks it
+        _written(target.with_name(name), data)
+    return target
+
+
+def _written(path: str | Path, data: bytes) -> Path:
+    """Write `data` to a file, which is either complete or unchanged; returns its path.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    target = Path(path)
+    with replacing(target) as file:
+        file.write(data)
+    return target
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -222,11 +303,11 @@ class Passport:
         Raises:
             UserError: another suffix, no browser for a picture, or the file cannot be written.
         """
-        fmt = suffix(path, PASSPORT_FORMATS)
-        return written(path, document_bytes(self.cards, fmt))  # type: ignore[arg-type]
+        fmt = suffix_of(Path(path), PASSPORT_FORMATS)
+        return _written(path, document_bytes(self.cards, fmt))  # type: ignore[arg-type]
 
     def _repr_html_(self) -> str:
-        return framed(document_bytes(self.cards, "html"))
+        return _framed(document_bytes(self.cards, "html"))
 
     def __repr__(self) -> str:
         names = ", ".join(card.name for card in self.cards)
@@ -280,11 +361,11 @@ class StudyResult(Result):
 
     def save(self, path: str | Path, table: str | None = None) -> Path:
         """As `Result.save`, with the table of this name."""
-        fmt = suffix(path, (*PICTURES, *TABLE_FORMATS))
+        fmt = suffix_of(Path(path), (*PICTURES, *TABLE_FORMATS))
         if fmt in PICTURES:
             return super().save(path)
         provenance = self.study.provenances(self.summaries, table or "")
-        return table_written(path, self.to_frame(table), fmt, provenance)
+        return _table_written(path, self.to_frame(table), fmt, provenance)
 
     def _repr_html_(self) -> str:
         table = next(iter(self.study.all_tables.values()))

@@ -168,13 +168,6 @@ def frame_of(row: type, rows: Iterable[Any]) -> pd.DataFrame:
     return pd.DataFrame(records, columns=names).astype(whole)
 
 
-def text_frame_of(rows: Iterable[Any]) -> pd.DataFrame:
-    """A table of rows of one kind, as shown on pages."""
-    import pandas as pd
-
-    return pd.DataFrame([shown(row) for row in rows])
-
-
 @dataclass(frozen=True, slots=True)
 class Table(Generic[Summary]):
     """A table of a study: the dataclass of its rows, and the function that returns the rows of
@@ -214,7 +207,9 @@ class Table(Generic[Summary]):
 
     def text_frame(self, summaries: Sequence[Summary]) -> pd.DataFrame:
         """All rows, as shown on pages."""
-        return text_frame_of(self._all_rows(summaries))
+        import pandas as pd
+
+        return pd.DataFrame([shown(row) for row in self._all_rows(summaries)])
 
     def _all_rows(self, summaries: Sequence[Summary]) -> Iterable[Any]:
         if self.joint:

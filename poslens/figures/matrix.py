@@ -1,5 +1,5 @@
-"""Figures of matrices: a row of bars for each query unit, the whole query x document matrix, and the
-needle grid, accuracy by length and depth."""
+"""Figures of matrices: rows of bars for query units, the query x document matrix, and accuracy
+by length and depth of needles."""
 
 from __future__ import annotations
 

@@ -175,15 +175,15 @@ def _positions(summary: AuditSummary) -> Iterator[AuditPositionRow]:
 
 
 def _groups(summary: AuditSummary) -> Iterator[AuditGroupRow]:
-    for group in groups(summary.documents, summary.index.query_form, summary.index.top):
+    for part in groups(summary.documents, summary.index.query_form, summary.index.top):
         yield AuditGroupRow(
             *_index(summary),
-            group.by,
-            group.name,
-            group.n_documents,
-            group.n_sentences,
-            group.original_order,
-            group.random_order,
+            part.by,
+            part.name,
+            part.n_documents,
+            part.n_sentences,
+            part.original_order,
+            part.random_order,
         )
 
 

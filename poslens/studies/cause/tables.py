@@ -1,5 +1,5 @@
-"""Results of interventions as tables, and the paired comparison of models by the differences between
-last and first third, for pages, commands and exports."""
+"""Results of interventions as tables, and models compared by the last-minus-first differences, for
+pages, commands and exports."""
 
 from __future__ import annotations
 

@@ -202,8 +202,8 @@ def exit_code(checks: Sequence[Check]) -> int:
 
 
 def junit_bytes(checks: Sequence[Check], title: str) -> bytes:
-    """The checks as a JUnit file, which build servers show test by test: passed, failed, or skipped if
-    one could not be made or decided."""
+    """The checks as a JUnit file, which build servers show test by test: passed, failed, or skipped
+    if one could not be made or decided."""
     outcomes = [check.outcome for check in checks]
     counts = {
         "tests": str(len(checks)),

@@ -1,5 +1,5 @@
-"""The result of a chunk plan for one model, its tables, of which the first has the arguments of text
-splitters, and its figure."""
+"""The result of a chunk plan for one model, its figure, and its tables, the first of which has the
+arguments of text splitters."""
 
 from __future__ import annotations
 

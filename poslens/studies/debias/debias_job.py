@@ -1,5 +1,5 @@
-"""The job of one point: training, ranking, relocation and audit, of which stored stages are skipped;
-and the folder to which a model is written, with its results on its card."""
+"""The job of one point: training, ranking, relocation and audit, without stored stages; and the
+folder to which a model is written, with its results on its card."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Attribution of one query-document pair: the commands `explain` and `compare`, and the pages' service."""
+"""Attribution of one query-document pair: commands `explain` and `compare`, and their service."""

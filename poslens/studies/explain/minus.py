@@ -1,4 +1,4 @@
-"""Differences of attributions: of two models on the same text, by character, and of one model on two
+"""Differences of attributions: of two models on one text, by character, and of one model on two
 documents, by token."""
 
 from __future__ import annotations

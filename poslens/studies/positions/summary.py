@@ -280,11 +280,11 @@ def _positions(summary: PositionSummary) -> Iterator[PositionRow]:
 
 
 def _groups(summary: PositionSummary) -> Iterator[PositionGroupRow]:
-    for (by, group), effect in summary.ranked.groups.items():
+    for (by, name), effect in summary.ranked.groups.items():
         yield PositionGroupRow(
             summary.name,
             by,
-            group,
+            name,
             effect.n,
             effect.n_documents,
             effect.first,

@@ -1,4 +1,4 @@
-"""Predictions of a model's ranking from a method's words, counted from stored results; their tables."""
+"""Predictions of a model's ranking from a method's words, counted from stored results; tables."""
 
 from __future__ import annotations
 
