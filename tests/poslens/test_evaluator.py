@@ -22,8 +22,7 @@ from sentence_transformers.sentence_transformer.modules import Router
 import poslens
 from poslens.attribution.errors import UserError
 from poslens.attribution.retrievers.dense import DenseRetriever
-from poslens.evaluator import MEASURES, WORST
-from poslens.export.mteb_result import mteb_result
+from poslens.evaluator import MEASURES, WORST, mteb_result
 
 WORDS = ["tide", "moon", "fog", "stone", "river", "cloud", "seed", "wind", "salt", "ash", "ice"]
 WORDS += ["oak"]
