@@ -289,7 +289,7 @@ def _with_ends(name: str, estimate: Estimate | None) -> dict[str, float]:
     return {name: value, f"{name}_low": low, f"{name}_high": high}
 
 
-# -- the result for MTEB ----------------------------------------------------------------------------
+# -- the result for MTEB ---------------------------------------------------------------------------
 
 # Scripts (ISO 15924) other than Latin, with the languages of `attribution.datasets.languages` that
 # are written in them.

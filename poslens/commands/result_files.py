@@ -120,7 +120,7 @@ def _written_to(file: ResultFile) -> Iterator[None]:
         _result.reset(before)
     for name, data in file.files.items():
         if name != file.path.name:
-            write_beside(file.path.with_name(name), data)
+            write(file.path.with_name(name), data, beside=True)
     write(file.path, file.files.get(file.path.name, raw.getvalue()))
     if ended is not None:
         raise ended
@@ -160,7 +160,7 @@ class FigureFile:
 
     def write(self, data: bytes) -> None:
         """Write a picture and print its path on stderr."""
-        write_beside(self.path, data)
+        write(self.path, data, beside=True)
 
 
 Size = StrEnum("Size", {name.replace(" ", "_"): name for name in PRESETS})  # type: ignore[misc]
@@ -240,26 +240,18 @@ def suffix_of(output: Path, formats: Sequence[str]) -> str:
     return suffix
 
 
-def write(output: Path, data: bytes) -> None:
-    """Write the result's file and print its path. An existing file is replaced only once the new
-    one is complete.
+def write(output: Path, data: bytes, *, beside: bool = False) -> None:
+    """Write a file and print its path: on stdout, which has only the result, or on stderr for one
+    `beside` it. An existing file is replaced only once the new one is complete.
 
     Raises:
         OSError: it cannot be written.
     """
-    _replace(output, data)
-    print(output)
+    from poslens.cache.exchange.atomic_file import replacing
 
-
-def write_beside(output: Path, data: bytes) -> None:
-    """Write a file that accompanies the result, and print its path on stderr; stdout has only the
-    result.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    _replace(output, data)
-    print(output, file=sys.stderr)
+    with replacing(output) as file:
+        file.write(data)
+    print(output, file=sys.stderr if beside else sys.stdout)
 
 
 def _require_writable(output: Path) -> None:
@@ -267,10 +259,3 @@ def _require_writable(output: Path) -> None:
     from poslens.cache.exchange.atomic_file import require_writable
 
     require_writable(output)
-
-
-def _replace(output: Path, data: bytes) -> None:
-    from poslens.cache.exchange.atomic_file import replacing
-
-    with replacing(output) as file:
-        file.write(data)
