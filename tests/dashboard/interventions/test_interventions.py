@@ -157,7 +157,7 @@ def test_controls_are_pairs_of_their_own(compute: Compute, bm25, sample: DataSet
     nulls = null_controls.controls("unrelated", pairs, sample.pairs)
     assert len(nulls) == len(pairs)
     compute.attribution_job(bm25, OCCLUSION, pairs, "a").start().wait()
-    with pytest.raises(UserError, match="its control"):
+    with pytest.raises(UserError, match="a control curve"):
         null_controls.controlled(compute, bm25, OCCLUSION, "unrelated", pairs, sample.pairs)
     compute.attribution_job(bm25, OCCLUSION, nulls, "b").start().wait()
     found = null_controls.controlled(compute, bm25, OCCLUSION, "unrelated", pairs, sample.pairs)
