@@ -76,8 +76,12 @@ class CurvesView:
         return specs
 
     def jobs(self) -> list[Job]:
-        """A job for each selected model that exists, which computes its attributions."""
-        return [self._job(spec) for spec in self.specs()]
+        """A job for each selected model that can be read, which computes its attributions."""
+        jobs = []
+        for spec in self.specs():
+            with suppress(UserError):
+                jobs.append(self._job(spec))
+        return jobs
 
     def active(self) -> bool:
         """Whether any of the selected models, or its control, is being run, in this process or

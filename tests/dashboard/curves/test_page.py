@@ -180,3 +180,13 @@ def test_models_are_compared_on_the_same_pairs(long_and_short: str) -> None:
     (table,) = [one.value for one in app.dataframe if "difference" in one.value.columns]
     assert table["n"].tolist() == [24]
     assert not any("compared with" in one.value for one in opened(models=["cutter"]).markdown)
+
+
+def test_a_model_that_cannot_be_read_leaves_the_others(long_and_short: str, tmp_path: Path) -> None:
+    for file in (tmp_path / "model").rglob("*.safetensors"):
+        file.unlink()
+    app = open_page("curves", method="occlusion", dataset="cut", models=["cutter", "BM25"])
+    app.run()
+    assert not app.exception
+    assert any("cutter" in error.value for error in app.error)
+    assert app.get("plotly_chart"), "BM25's curve is drawn"
