@@ -14,9 +14,11 @@ export PYTHONDONTWRITEBYTECODE :=
 run: $(VENV)/.installed
 	$(BIN)/python -m dashboard run --port $(PORT)
 
-# File by file in the order of tests/e2e/conftest.py; small files come last, so both workers stay busy.
+# File by file in the order of tests/e2e/conftest.py; small files come last, so all workers stay busy.
+# Each worker needs about 3 GB of memory.
+WORKERS ?= 2
 test: $(VENV)/.installed-tests check
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/.installed-tests links
 	$(BIN)/ruff check .

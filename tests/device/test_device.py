@@ -8,11 +8,11 @@ import pytest
 
 from tests.support.forked import Forked
 
+# Of dense models the methods are compared on both devices at once, where a tensor that is on the
+# wrong device or on the CPU fails as on one.
 CHECKS = (
     "mixed_devices_fail()",
     "misplaced_weight_fails()",
-    "methods_agree('bert')",
-    "methods_agree('qwen3-left')",
     "methods_agree('t5')",
     "methods_agree('late interaction (BERT)')",
     "methods_agree('sparse (BERT)')",

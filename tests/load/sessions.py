@@ -30,7 +30,7 @@ import tempfile
 import time
 import urllib.request
 from asyncio import Barrier
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -225,18 +225,25 @@ def write_pairs(path: Path) -> None:
             )
 
 
+PROGRAM = (sys.executable, "-m", "dashboard")
+Run = Callable[[Sequence[str], Mapping[str, str]], None]
+"""Runs the program with arguments and an environment, to its end."""
+
+
+def run_program(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Run the program in an interpreter of its own."""
+    command = [*PROGRAM, *arguments]
+    subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True)
+
+
 @contextmanager
-def dashboards(home: Path, data: Path, processes: int) -> Iterator[dict[int, psutil.Process]]:
-    """Running dashboards on one cache in which a small data set is stored: processes by port."""
-    command = [sys.executable, "-m", "dashboard"]
-    subprocess.run(
-        [*command, "precompute", "--dataset", str(data)],
-        cwd=ROOT,
-        env=environment(home),
-        check=True,
-        capture_output=True,
-    )
-    command += ["run", "--data", f"{data.name}={data}"]
+def dashboards(
+    home: Path, data: Path, processes: int, run: Run = run_program
+) -> Iterator[dict[int, psutil.Process]]:
+    """Running dashboards on one cache in which a small data set is stored, by `run`: processes by
+    port."""
+    run(["precompute", "--dataset", str(data)], environment(home))
+    command = [*PROGRAM, "run", "--data", f"{data.name}={data}"]
     running: dict[int, psutil.Process] = {}
     try:
         for _ in range(processes):
@@ -357,14 +364,19 @@ async def load(
 
 
 def measure(
-    sessions: int, seconds: float, every: float, processes: int = 1, idle: bool = False
+    sessions: int,
+    seconds: float,
+    every: float,
+    processes: int = 1,
+    idle: bool = False,
+    run: Run = run_program,
 ) -> Figures:
     """Start everything, load it, and stop it."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         data = home / "small.jsonl"
         write_pairs(data)
-        with dashboards(home, data, processes) as servers:
+        with dashboards(home, data, processes, run) as servers:
             seen = asyncio.run(load(servers, data.name, sessions, seconds, every, idle))
         seen.computed = sum(file.results for file in listing(Files(home / "cache"))) - STORED
         return seen

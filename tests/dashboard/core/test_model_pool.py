@@ -128,16 +128,18 @@ def test_a_load_that_exits_leaves_the_next_one_free() -> None:
 
 
 def test_models_and_checks_have_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_pool, "MAX_MODELS", 4)
-    monkeypatch.setattr(model_pool, "_MAX_CHECKS", 6)
+    # Each model that makes room for another ends in a search for garbage, which takes long here.
+    monkeypatch.setattr(model_pool, "MAX_MODELS", 2)
+    monkeypatch.setattr(model_pool, "_MAX_CHECKS", 3)
     pool = ModelPool(lambda: 1000)
-    for number in range(8):
+    for number in range(4):
         pool.get((str(number), "cpu"), Weights, lambda _: CHECKED)
         pool.get(("0", "cpu"), Weights, lambda _: CHECKED)
-    assert len(pool._loaded) == 4 and pool.self_check(("0", "cpu")) is CHECKED
-    assert sum(pool.self_check((str(n), "cpu")) is not None for n in range(8)) == 6
+    assert len(pool._loaded) == 2 and pool.self_check(("0", "cpu")) is CHECKED
+    assert sum(pool.self_check((str(n), "cpu")) is not None for n in range(4)) == 3
+    monkeypatch.setattr(model_pool, "MAX_MODELS", 64)
     small = ModelPool(lambda: 25)
-    for number in range(5):
+    for number in range(3):
         small.get((str(number), "cpu"), Weights, lambda _: CHECKED)
     assert len(small._loaded) == 2
 

@@ -302,40 +302,34 @@ def test_sigterm_ends_a_cache_command(forked: Forked, tmp_path: Path) -> None:
     assert "BM25" in forked.run("cache", "list", env=home)[1]
 
 
-STAGES = ("begun", "half-way", "open")
+ENDS = {0, 130, -signal.SIGINT}
+"""How a server may end that is interrupted before it answers, beside the signal itself. Before its
+first lines of Python have run a process ends as the system has it; and Python ends itself by SIGINT
+where the interrupt met the running of a string, as named tuples are made, though it was caught."""
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("seconds", [1.0, 3.0])
 def test_a_server_that_is_starting_ends_cleanly(
-    start: Callable[..., subprocess.Popen[bytes]], stage: str
+    start: Callable[..., subprocess.Popen[bytes]], seconds: float
 ) -> None:
-    """With Ctrl-C and with SIGTERM, side by side: at its first lines, while it imports, and when it
-    has just opened its port."""
+    """With Ctrl-C and with SIGTERM, side by side: at its first lines, and while it imports."""
     numbers = (signal.SIGINT, signal.SIGTERM)
-    ports = [free_port() for _ in numbers]
-    servers = [start("run", "--port", str(port)) for port in ports]
-    for number, port, server in zip(numbers, ports, servers, strict=True):
-        if stage == "open":
-            deadline = time.monotonic() + 200
-            while not listens(port):
-                assert server.poll() is None and time.monotonic() < deadline
-                time.sleep(0.1)
-        elif number == signal.SIGINT:
-            time.sleep({"begun": 1.0, "half-way": 3.0}[stage])
+    servers = [start("run", "--port", str(free_port())) for _ in numbers]
+    time.sleep(seconds)
+    for number, server in zip(numbers, servers, strict=True):
         server.send_signal(number)
     for number, server in zip(numbers, servers, strict=True):
         _, err = server.communicate(timeout=240)
-        # Before its first lines of Python have run a process ends as the system has it; and Python
-        # ends itself by SIGINT where the interrupt met the running of a string, as named tuples
-        # are made, though it was caught.
-        ends = (0, 130, -number, -signal.SIGINT)
-        assert server.returncode in ends, (server.returncode, err.decode()[-2000:])
+        ended_well = server.returncode in ENDS | {-number}
+        assert ended_well, (server.returncode, err.decode()[-2000:])
         assert "Traceback" not in err.decode() and "terminate called" not in err.decode()
 
 
-def test_a_running_server_exits_with_code_0_after_either_signal(
-    forked: Forked, tmp_path: Path
+@pytest.mark.parametrize("stage", ["open", "answers"])
+def test_a_running_server_ends_cleanly_after_either_signal(
+    forked: Forked, tmp_path: Path, stage: str
 ) -> None:
+    """When it has just opened its port, and with exit code 0 when it answers."""
     ports = {number: free_port() for number in (signal.SIGINT, signal.SIGTERM)}
     servers = {
         number: forked.start(
@@ -346,11 +340,19 @@ def test_a_running_server_exits_with_code_0_after_either_signal(
         for number, port in ports.items()
     }
     for number, server in servers.items():
-        while not answers(f"http://127.0.0.1:{ports[number]}/_stcore/health"):
-            assert server.poll() is None, (tmp_path / f"{ports[number]}.log").read_text()
-            time.sleep(0.1)
+        port = ports[number]
+        while not (listens(port) if stage == "open" else answers(health(port))):
+            assert server.poll() is None, (tmp_path / f"{port}.log").read_text()
+            time.sleep(0.02)
         server.send_signal(number)
-    assert [server.wait() for server in servers.values()] == [0, 0]
+    for number, server in servers.items():
+        assert server.wait() in ((0,) if stage == "answers" else ENDS | {-number})
+    said = "".join((tmp_path / f"{port}.log").read_text() for port in ports.values())
+    assert "Traceback" not in said and "terminate called" not in said
+
+
+def health(port: int) -> str:
+    return f"http://127.0.0.1:{port}/_stcore/health"
 
 
 def listens(port: int) -> bool:

@@ -179,7 +179,8 @@ def test_the_profile_is_taken_from_saliency_and_agrees_with_the_other_control(
     compute: Compute, sample: DataSet
 ) -> None:
     spec, method = resolve("MiniLM"), make_method("saliency")
-    pairs = [p for p in sample.pairs if p.language == "slk"][:3]
+    # Short ones: the profile takes up to 32 backward passes over each text.
+    pairs = sorted(sample.pairs, key=lambda pair: pair.document_tokens or 999)[:3]
     for kind in ("unrelated", "profile"):
         nulls = null_controls.controls(kind, pairs, sample.pairs)
         compute.attribution_job(spec, null_method(kind, method), nulls, kind).start().wait()
