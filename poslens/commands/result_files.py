@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ParamSpec, TypeVar, get_args
 import typer
 
 from poslens.attribution.errors import UserError
+from poslens.attribution.paths import expanded
 from poslens.figures.palettes import FIGURE_FORMATS, PALETTES, PRESETS, Style
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def with_out(command: Callable[P, R]) -> Callable[P, R]:
                 "formats: remove --format."
             )
         kwargs["format"] = chosen
-        _require_writable(file.path)
+        _require_writable(file.path, kwargs)
         with _written_to(file):
             return command(*args, **kwargs)
 
@@ -186,7 +187,9 @@ def with_figure(command: Callable[P, R]) -> Callable[P, R]:
     @wraps(command)
     def drawing(*args: P.args, **kwargs: P.kwargs) -> R:
         path, size, palette = (kwargs.pop(name, None) for name in ("figure", "size", "palette"))
-        kwargs["figure"] = _figure_file(option, path, size, palette)
+        kwargs["figure"] = file = _figure_file(option, path, size, palette)
+        if file is not None:
+            _require_writable(file.path, kwargs)
         return command(*args, **kwargs)
 
     added = [_replaced(declared, "figure", Path, option.help)]
@@ -218,9 +221,7 @@ def _figure_file(option: FigureOption, path: Any, size: Any, palette: Any) -> Fi
         return None
     style = PRESETS[size or SIZE]
     style = style if palette is None else replace(style, palette=str(palette))
-    file = FigureFile(path, suffix_of(path, option.formats), style)
-    _require_writable(path)
-    return file
+    return FigureFile(path, suffix_of(path, option.formats), style)
 
 
 # -- files -----------------------------------------------------------------------------------------
@@ -254,8 +255,24 @@ def write(output: Path, data: bytes, *, beside: bool = False) -> None:
     print(output, file=sys.stderr if beside else sys.stdout)
 
 
-def _require_writable(output: Path) -> None:
-    """Check before the computation, which may take hours, that its result can be written."""
+def _require_writable(output: Path, arguments: Mapping[str, object]) -> None:
+    """Check before the computation, which may take hours, that its result can be written, and that
+    it replaces no other file that the command's `arguments` name, such as its data set.
+
+    Raises:
+        UserError: one of the two is not so.
+    """
     from poslens.cache.exchange.atomic_file import require_writable
 
+    for value in arguments.values():
+        for given in value if isinstance(value, list | tuple) else [value]:
+            if not isinstance(given, str | Path):
+                continue
+            named = Path(str(given).rpartition("=")[2])  # also NAME=PATH
+            # Looked up only if the names are equal, because other arguments are no paths.
+            if named.name == output.name and expanded(named).resolve() == output.resolve():
+                raise UserError(
+                    f"{output.name} is also an input or another output of this command: write to "
+                    "another file."
+                )
     require_writable(output)

@@ -245,6 +245,25 @@ def test_bad_input_is_one_sentence_and_exit_2(arguments: list[str], words: str) 
     assert len(result.stderr.strip().splitlines()) == 1 and "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize("option", ["--data=docs=texts.csv", "--dataset=./texts.csv"])
+def test_a_result_does_not_replace_the_data_it_is_computed_from(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = "query,document\nwhen does fog lift,Fog lifts at noon.\n"
+    Path("texts.csv").write_text(rows, encoding="utf-8")
+    result = run("curve", "--model", "BM25", option, "--method", "terms", "--out", "texts.csv")
+    assert result.exit_code == 2 and result.stdout == ""
+    assert "texts.csv is also an input or another output" in result.stderr
+    assert Path("texts.csv").read_text(encoding="utf-8") == rows
+
+
+def test_a_figure_does_not_replace_the_result(tmp_path: Path) -> None:
+    file = str(tmp_path / "x.json")
+    result = run("curve", "--model", "MiniLM", "--out", file, "--figure", file)
+    assert result.exit_code == 2 and "write to another file" in result.stderr
+
+
 def test_a_folder_in_place_of_the_result_is_refused_before_the_computation(tmp_path: Path) -> None:
     folder = tmp_path / "x.csv"
     folder.mkdir()
