@@ -102,7 +102,7 @@ def test_an_irregular_file_of_rankings_or_results_is_refused(
         "register('mine', Path(sys.argv[1]))",
         path,
     )
-    assert said.startswith("run.trec cannot be read (not a regular file)")
+    assert said.startswith("run.trec can't be read (not a regular file)")
     path = replaced(tmp_path / "results.parquet", kind)
     said = answer(
         forked,

@@ -275,7 +275,7 @@ def memory_runs_out(name: str) -> None:
     """Every method on a model: a batch that exceeds the device's memory gives the same numbers, one
     pair that exceeds it is refused in a sentence, and no memory of either remains in use. A model
     that exceeds it is refused in a sentence, too."""
-    (spec,) = gpu_proof.named(folder(), [name])
+    ((_, spec),) = gpu_proof.models(folder(), [name])
     with memory.limited(10_000), pytest.raises(UserError, match="does not fit into the free"):
         load(spec, FIRST, "float32")
     retriever = load(spec, FIRST, "float32")
@@ -336,7 +336,7 @@ def studies_in_bfloat16() -> None:
 def spread_models_agree(name: str) -> None:
     """Every method on a model with layers on both devices gives the CPU's numbers."""
     root = folder()
-    (spec,) = gpu_proof.named(root, [name])
+    ((_, spec),) = gpu_proof.models(root, [name])
     with patch("bench.gpu_proof.methods_of", _methods), layers_on_both():
         cases, where = gpu_proof.spread(spec, FIRST)
     assert where == [FIRST, SECOND], where

@@ -194,7 +194,7 @@ def test_a_hole_is_allowed_over_whole_texts_alone() -> None:
         replace(found, mean=np.full(100, np.nan), n_read=None)
     with pytest.raises(UserError, match="not a finite number"):
         replace(found, mean=np.append(np.inf, found.mean[1:]))
-    with pytest.raises(UserError, match="has a result"):
+    with pytest.raises(UserError, match="has no results"):
         averaged(np.zeros((0, 100)), [])
 
 

@@ -519,7 +519,7 @@ def test_pairs_without_a_way_from_empty_to_whole_are_counted_and_left_out() -> N
     assert (summary.n, summary.n_equal, summary.n_below) == (3, 1, 1)
     assert summary.deletion_area == summarize(results, range(len(results))).deletion_area
     for nothing in ([], [equal, below]):
-        with pytest.raises(UserError, match="No pair"):
+        with pytest.raises(UserError, match="No document scores higher"):
             summarize(nothing, range(len(nothing)))
 
 

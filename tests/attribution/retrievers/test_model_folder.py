@@ -305,7 +305,7 @@ def test_only_regular_files_are_opened(copy: Path, place: str, kind: str) -> Non
         ("config.json", {"architectures": [5]}, "architectures"),
         ("config.json", {"architectures": "BertModel"}, "architectures"),
         ("config.json", {"model_type": []}, "model_type"),
-        ("config.json", {"model_type": "clip"}, "is a 'clip' model"),
+        ("config.json", {"model_type": "clip"}, "is of type 'clip'"),
         ("config.json", {"model_type": "encoder-decoder"}, "use a text model"),
         ("config_sentence_transformers.json", {"prompts": {"query": 5}}, "prompts"),
         ("config_sentence_transformers.json", {"prompts": ["query"]}, "prompts"),
@@ -346,7 +346,7 @@ def test_json_is_bounded_before_it_is_parsed(
     (copy / place).write_text(content)
     sentence = refused(copy)
     assert Path(place).name in sentence
-    assert any(word in sentence for word in ("deeper", "more values", "more than 16 MB"))
+    assert any(word in sentence for word in ("too deep", "more values", "more than 16 MB"))
 
 
 def test_deep_or_large_json_that_is_text_is_no_structure() -> None:

@@ -176,7 +176,7 @@ def test_an_unknown_pooling_names_the_choices(name: str) -> None:
         resolve(name)
     sentence = str(caught.value)
     if not name.endswith("@@"):
-        assert sentence.endswith("choose one of cls, mean, weightedmean, last, max.")
+        assert sentence.endswith("choose from cls, mean, weightedmean, last, max.")
         assert sentence.startswith("There is no pooling ")
     assert "\n" not in sentence
 

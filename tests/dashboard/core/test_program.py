@@ -77,7 +77,7 @@ def ended(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
         (["explain", "--query", "x", "--document-file", LONG], "can't be read"),
         (
             ["curve", "--figure", f"{LONG}.png", "--model", "BM25", "--method", "terms"],
-            "compute the",
+            "File name too long",
         ),
         (["cache", "import", LONG], "cannot be read"),
         (["cache", "merge", LONG], ""),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import time
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from poslens.attribution.curves import published
 from poslens.attribution.curves.positions import BANDS
 from poslens.attribution.methods import make_method
 from poslens.attribution.retrievers import resolve
-from poslens.compute.compute import service
+from poslens.compute.compute import IDENTIFIED_S, service
 from tests.support import tiny_models
 from tests.support.pages import open_page
 
@@ -185,6 +186,7 @@ def test_models_are_compared_on_the_same_pairs(long_and_short: str) -> None:
 def test_a_model_that_cannot_be_read_leaves_the_others(long_and_short: str, tmp_path: Path) -> None:
     for file in (tmp_path / "model").rglob("*.safetensors"):
         file.unlink()
+    time.sleep(IDENTIFIED_S)  # until the files are looked at again
     app = open_page("curves", method="occlusion", dataset="cut", models=["cutter", "BM25"])
     app.run()
     assert not app.exception
