@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import threading
 import time
@@ -327,6 +328,11 @@ def _loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="asks endpoints", daemon=True).start()
     return loop
+
+
+if hasattr(os, "register_at_fork"):
+    # Threads do not survive a fork, so that a child process would wait for its parent's forever.
+    os.register_at_fork(after_in_child=_loop.cache_clear)
 
 
 def _started(request: Coroutine[Any, Any, T]) -> Future[T]:

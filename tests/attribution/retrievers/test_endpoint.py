@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 import socket
 import threading
 import time
@@ -90,6 +92,16 @@ def test_numbers_are_those_of_the_model_behind_it(real: EndpointServer, minilm) 
     cut, known = ablation(found, PAIR, bins=4), ablation(minilm, PAIR, bins=4)
     assert cut.spans == known.spans
     assert np.abs(cut.effects - known.effects).max() < 1e-5
+
+
+def test_a_forked_process_asks_too(server: EndpointServer) -> None:
+    address = parse(f"E5={server.url}")
+    vectors = EndpointClient(address).vectors(["tide"])
+    if (child := os.fork()) == 0:
+        signal.alarm(20)  # a child that waits forever ends with a signal
+        same = np.array_equal(EndpointClient(address).vectors(["tide"]), vectors)
+        os._exit(0 if same else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_occlusion_is_what_the_score_loses_without_a_word(real: EndpointServer, minilm) -> None:
