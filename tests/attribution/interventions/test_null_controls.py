@@ -367,7 +367,7 @@ def test_a_scaled_adapter_is_another_model_between_the_two() -> None:
     assert "strength=0.5" in half.settings and "strength" not in whole.settings
     assert resolve("MiniLM-recency@1") is whole and "0.5 of an adapter" in half.origin
     for wrong in ("MiniLM-recency@1.5", "MiniLM-recency@-1", "MiniLM@0.5", "a/b@0.5"):
-        with pytest.raises(UserError, match="strength|scale"):
+        with pytest.raises(UserError, match=r"strength|scale"):
             resolve(wrong)
     models = {n: load(resolve(n), "cpu") for n in ("MiniLM", "MiniLM-recency@0", half.name)}
     vectors = {
