@@ -49,7 +49,7 @@ def section(offered: DataSet, models: Sequence[str], method: Method, ablation: M
 def _against_the_method(subject: CausePair, moved: dict[str, Relocation]) -> None:
     """Each model's attribution curve, overlaid with the effects of both interventions."""
     title, ablation = METHODS[subject.method.name].title, subject.ablation
-    st.markdown(f"**{panels.plain(title)} vs. intervention**")
+    say.heading(f"{title} vs. intervention")
     explained: dict[str, Explained] = {}
     removed: dict[str, Ablation] = {}
     failures = set[str]()

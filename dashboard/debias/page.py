@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import streamlit as st
 
 from poslens.attribution.evaluation.ranking_measures import NDCG
-from poslens.dashboard.widgets import links, panels
+from poslens.dashboard.widgets import links, panels, say
 from poslens.dashboard.widgets.study_page import study_choices, study_section
 from poslens.dashboard.widgets.tables import chosen_row, column_settings
 from poslens.studies.debias.study import DEBIAS
@@ -38,7 +38,7 @@ def queries_section(summaries: Sequence[DebiasSummary], dataset: str) -> None:
     summary = changed[selected]
     frame = QUERIES.frame([summary])
     helped, harmed = int((frame["change"] > 0).sum()), int((frame["change"] < 0).sum())
-    st.markdown(f"**Which queries {panels.plain(selected)} helps, and which it harms**")
+    say.heading(f"Which queries {selected} helps, and which it harms")
     st.caption(
         f"{NDCG} rises for {helped:,} of {len(frame):,} queries and falls for {harmed:,}; select a "
         "row to open its pair under both models."

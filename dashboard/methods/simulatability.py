@@ -71,7 +71,7 @@ def _predict(opened: Opened) -> None:
     ]
     if left:
         question = left[0]
-        st.markdown(f"Query: {panels.plain(question.choice.query)}")
+        say.sentence(f"Query: {question.choice.query}")
         for column, text, first in zip(st.columns(2), question.texts, (True, False), strict=True):
             with column, st.container(border=True):
                 say.sentence(text)

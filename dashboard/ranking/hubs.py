@@ -10,7 +10,7 @@ import streamlit as st
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.methods import METHODS
 from poslens.attribution.retrievers.specs import RetrieverSpec
-from poslens.dashboard.widgets import links, panels
+from poslens.dashboard.widgets import links, panels, say
 from poslens.dashboard.widgets.study_page import study_section, study_settings
 from poslens.dashboard.widgets.tables import chosen_row, column_settings, show_table
 from poslens.parameters import Settings
@@ -70,7 +70,7 @@ def _hub(summary: HubSummary, number: int, models: Sequence[str]) -> None:
     key = summary.ids[number]
     _words(summary, key)
     collection = summary.asked.corpus.collection
-    st.markdown(f"**Queries that retrieve {panels.plain(key)}**")
+    say.heading(f"Queries that retrieve {key}")
     frame = _of_hub("queries", summary, key)
     row = chosen_row(
         frame,
@@ -92,7 +92,7 @@ def _words(summary: HubSummary, key: str) -> None:
     method = summary.words_method
     if method is None or key not in summary.words:
         return
-    st.markdown(f"**Words of {panels.plain(key)}: {METHODS[method.name].title}**")
+    say.heading(f"Words of {key}: {METHODS[method.name].title}")
     show_table(_of_hub("words", summary, key), key=f"hubs.words.{summary.name}")
 
 

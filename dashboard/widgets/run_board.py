@@ -36,8 +36,7 @@ def watched(active: Callable[[], bool], draw: Callable[[], None], seconds: float
 
     @fragment(run_every=seconds if ticking else None)
     def section() -> None:
-        if active() == ticking:
-            draw()
+        draw()
         if active() != ticking:
             st.rerun()
 
