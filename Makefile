@@ -15,7 +15,7 @@ run: $(VENV)/.installed
 	$(BIN)/python -m dashboard run --port $(PORT)
 
 # File by file in the order of tests/e2e/conftest.py; small files come last, so all workers stay busy.
-# Each worker needs about 3 GB of memory.
+# A worker uses up to 3.5 GB of memory.
 WORKERS ?= 2
 test: $(VENV)/.installed-tests check
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
