@@ -19,6 +19,7 @@ from poslens.dashboard.widgets.tables import no_result
 from poslens.figures.plain import plain
 
 _ON_BOARDS = "runs on boards"
+_STARTED = "a board started runs"
 STRIP_S = 4.0
 """Refresh interval in seconds of the line at the top, which every page of every user shows."""
 
@@ -28,14 +29,18 @@ def any_active(jobs: Sequence[Job]) -> bool:
     return any(job.active for job in jobs)
 
 
-def watched(active: Callable[[], bool], draw: Callable[[], None], seconds: float = 2.0) -> bool:
+def watched(active: Callable[[], bool], draw: Callable[[], object], seconds: float = 2.0) -> bool:
     """Draw a section that is refreshed every `seconds` while something is `active`, and return
     whether it is. When that begins or ends, the whole page is rerun, because Streamlit fixes the
     interval until then."""
+    st.session_state.pop(_STARTED, None)
     ticking = active()
 
     @fragment(run_every=seconds if ticking else None)
     def section() -> None:
+        # A run that was just started may be over by now.
+        if st.session_state.pop(_STARTED, False) or active() != ticking:
+            st.rerun()
         draw()
         if active() != ticking:
             st.rerun()
@@ -271,6 +276,7 @@ def _start(jobs: Sequence[Job], error_key: str, retry_failed: bool = False) -> N
     for job in jobs:
         try:
             on_board(job.start(retry_failed=retry_failed))
+            st.session_state[_STARTED] = True
         except UserError as error:
             st.session_state[error_key] = str(error)
 

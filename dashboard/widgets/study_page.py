@@ -18,7 +18,6 @@ from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.compute.compute import Compute
 from poslens.dashboard.server.own_texts import service_for
 from poslens.dashboard.widgets import choices, panels, say, url_state
-from poslens.dashboard.widgets.guard import fragment
 from poslens.dashboard.widgets.reading_panel import told
 from poslens.dashboard.widgets.run_board import (
     any_active,
@@ -26,6 +25,7 @@ from poslens.dashboard.widgets.run_board import (
     results_unit,
     run_board,
     start_once,
+    watched,
 )
 from poslens.dashboard.widgets.tables import column_settings, show_table
 from poslens.figures.palettes import Style
@@ -156,9 +156,7 @@ def study_section(
     prefix = f"{study.name}."
     if start:
         start_once(first.jobs)
-    ticking = any_active(first.jobs)
 
-    @fragment(run_every=2.0 if ticking else None)
     def board() -> None:
         """Progress and results, refreshed while a run is active."""
         with panels.guarded():
@@ -169,9 +167,7 @@ def study_section(
             n_failed = sum(len(reasons) for _, reasons in ended)
             unit = results_unit(study.unit, len(jobs), n_failed)
             done = run_board(jobs, prefix, unit=unit) if jobs else 0
-            if any_active(jobs) != ticking:
-                st.rerun()
-            if not ticking:
+            if not any_active(jobs):
                 _estimates(study, compute, first)
             with results, panels.guarded():
                 if summaries := stored(
@@ -187,7 +183,7 @@ def study_section(
                     )
             failed_items(ended, prefix, unit=study.unit)
 
-    board()
+    watched(lambda: any_active(first.jobs), board)
     complete = stored(study, compute, first.subjects, without_models=others)
     return Opened(data, settings, corpus, compute, tuple(complete))
 

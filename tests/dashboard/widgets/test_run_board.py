@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,6 +31,8 @@ class Setting:
         self.failed: dict[str, str] = {}
         self.failed_of_b: dict[str, str] = {}
         self.board, self.other_page = False, True
+        self.sections: list[Callable[[], None]] = []
+        self.section_alone, self.n_pages = False, 0
 
     def job(self, name: str) -> Job:
         def work(run: Run, report: Report) -> Progress:
@@ -80,6 +82,24 @@ def _strip(setting):  # type: ignore[no-untyped-def]
         run_board([setting.job("A")])
 
 
+def _sections(setting):  # type: ignore[no-untyped-def]
+    """A page with a section that is watched. With `setting.section_alone` only the section is
+    rerun, as Streamlit reruns a fragment after a click in it."""
+    from functools import partial
+
+    from poslens.dashboard.widgets import run_board
+
+    job = setting.job("A")
+    if setting.section_alone:
+        setting.section_alone = False
+        if job.run is not None:
+            job.run.wait()
+        setting.sections[-1]()
+    else:
+        setting.n_pages += 1
+        run_board.watched(lambda: job.active, partial(run_board.run_board, [job], "x."))
+
+
 def text_of(page: AppTest) -> str:
     assert not page.exception
     bars = [one.proto.text for one in page.get("progress")]
@@ -122,6 +142,31 @@ def test_jobs_start_and_stop_together(setting: Setting) -> None:
     assert setting.shown()[1] == "8 of 8 results"
     setting.options = {"label": "Model"}
     assert setting.shown()[1] == "8 of 8 | **Model** | complete"
+
+
+def test_a_run_that_ends_before_its_section_is_drawn_reruns_the_page(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fragment(run_every: float | None) -> Callable[[Callable[[], None]], Callable[[], None]]:
+        def decorate(section: Callable[[], None]) -> Callable[[], None]:
+            setting.sections.append(section)
+            return section
+
+        return decorate
+
+    monkeypatch.setattr("poslens.dashboard.widgets.run_board.fragment", fragment)
+    page = AppTest.from_function(_sections, kwargs={"setting": setting}, default_timeout=SECONDS)
+    page.run()
+    setting.section_alone = True
+    page.run()
+    assert setting.n_pages == 1, "a section alone reruns nothing else"
+    setting.end.set()
+    setting.section_alone = True
+    page.button(key="x.start").click().run()
+    assert setting.retried and setting.n_pages == 2
+    setting.section_alone = True
+    page.run()
+    assert setting.n_pages == 2
 
 
 def test_nobody_stops_somebody_elses_run_where_people_log_in(
