@@ -303,14 +303,26 @@ def stored(
     *,
     without_models: Iterable[Summary] = (),
     incomplete: bool = False,
+    on_error: Callable[[UserError], None] | None = None,
 ) -> list[Summary]:
     """The stored results of complete subjects, in order, followed by those `without_models`; with
-    `incomplete`, also estimates for incomplete subjects."""
+    `incomplete`, also estimates for incomplete subjects. With `on_error`, it is called with the
+    reason why a subject has no result, and the others are returned.
+
+    Raises:
+        UserError: a subject has no result, and there is no `on_error`.
+    """
     summaries: list[Summary] = []
     for subject in subjects:
-        summary = study.summarize(compute, subject, summaries)
-        if summary is None and incomplete:
-            summary = study.so_far(compute, subject, summaries)
+        try:
+            summary = study.summarize(compute, subject, summaries)
+            if summary is None and incomplete:
+                summary = study.so_far(compute, subject, summaries)
+        except UserError as error:
+            if on_error is None:
+                raise
+            on_error(error)
+            continue
         if summary is not None:
             summaries.append(summary)
     return study.together([*summaries, *without_models])

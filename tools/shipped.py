@@ -51,11 +51,11 @@ from poslens.cache.storage.store import Store
 from poslens.compute.compute import Compute
 from poslens.compute.provenance import poslens_version
 from poslens.compute.runs import Job
-from poslens.studies import faithfulness
 from poslens.studies import map as maps
 from poslens.studies.bias.study import BIAS_STUDY
 from poslens.studies.cause import service as interventions
 from poslens.studies.curves import null_controls
+from poslens.studies.faithfulness import service as faithfulness
 from poslens.studies.map import TextMap
 from poslens.studies.passport import service as passports
 from poslens.studies.positions.study import POSITIONS
@@ -156,10 +156,9 @@ def plan(compute: Compute) -> Iterator[tuple[str, Job]]:
             yield "explanations of misses", WHY.job(compute, misses)
     tested = few(data, spread_evenly(data.pairs, faithfulness.DEFAULT_PAIRS), N_TESTED)
     quick = [n for n, e in METHODS.items() if not e.slow and e.fits(family_of(models[0]))]
-    for name in quick:
-        method = make_method(name)
+    for title, method in faithfulness.with_baselines(map(make_method, quick)).items():
         yield (
-            f"faithfulness of {name}",
+            f"faithfulness of {title}",
             faithfulness.job(compute, models[0], method, tested, SAMPLE, ErasureParameters()),
         )
     nulls = null_controls.controls("unrelated", data.pairs, data.pairs)

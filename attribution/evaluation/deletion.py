@@ -79,12 +79,13 @@ def by_position(
     retriever: Retriever,
     pair: TextPair,
     start: str,
-    random_orders: RandomOrders,
-    *,
     parameters: ErasureParameters,
+    *,
+    random_orders: RandomOrders | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Faithfulness:
-    """The test of `position_order(start)` on a pair, with random orders of the same parameters.
+    """The test of `position_order(start)` on a pair. Random orders, and what is scored, are those
+    of `deletion_insertion`.
 
     Raises:
         Stopped: `should_stop` returned true.

@@ -9,6 +9,7 @@ cache miss.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from poslens.attribution.errors import UserError
@@ -22,7 +23,7 @@ from poslens.attribution.evaluation.faithfulness import (
 )
 from poslens.attribution.methods import attribute_batches
 from poslens.attribution.retrievers.base import Retriever
-from poslens.attribution.types import Method, TextPair
+from poslens.attribution.types import Attribution, Method, TextPair
 from poslens.cache.jobs.items import compute_missing
 from poslens.cache.jobs.loop import Progress, RunOptions
 from poslens.cache.storage.results import Results, pair_key
@@ -91,51 +92,46 @@ def run(
     parameters: ErasureParameters = ErasureParameters(),
     options: RunOptions = RunOptions(),
 ) -> Progress:
-    """Test the method on those of `pairs` that have no test next to their results in `store`. Stops
-    between batches of a pair and resumes at any pair.
+    """Test the method, or an order by position, on those of `pairs` that have no test next to their
+    results in `store`. Stops between batches of a pair and resumes at any pair.
 
     Attributions are read from `store`; missing ones are computed and stored there. Random orders
-    scored in another method's test are reused, and orders by position are tested and stored once
-    per pair. A device slot is taken for each pair.
+    scored in another method's test are reused. A device slot is taken for each pair.
 
     Raises:
         UserError: the store can't be written; results stored before remain.
     """
     tests = faithfulness_tests(store.root, parameters)
     shared = stored_random_orders(store.root, parameters)
+    by_start = {position_order(start): start for start in POSITION_ORDERS}
+
+    def attributed(pair: TextPair) -> Attribution:
+        if (attribution := store.get(model, method, pair)) is not None:
+            return attribution
+        ((outcome,),) = attribute_batches(retriever, method, [pair])
+        if outcome.attribution is None:
+            store.put_failures(model, method, [(pair, outcome.reason)])
+            raise UserError(outcome.reason)
+        # Stored even if the test fails: the attribution is complete, and expensive to compute.
+        store.put(model, method, [(pair, outcome.attribution)])
+        return outcome.attribution
 
     def compute(pair: TextPair) -> Faithfulness:
-        attribution = store.get(model, method, pair)
-        if attribution is None:
-            ((outcome,),) = attribute_batches(retriever, method, [pair])
-            attribution = outcome.attribution
-            if attribution is None:
-                store.put_failures(model, method, [(pair, outcome.reason)])
-                raise UserError(outcome.reason)
-            # Stored even if the test fails: the attribution is complete, and expensive to compute.
-            store.put(model, method, [(pair, attribution)])
         random_orders = shared.get(model, RANDOM_ORDER, pair)
-        result = deletion_insertion(
+        test = (
+            partial(by_position, start=by_start[method])
+            if method in by_start
+            else partial(deletion_insertion, attribution=attributed(pair))
+        )
+        result = test(
             retriever,
             pair,
-            attribution,
-            parameters,
+            parameters=parameters,
             random_orders=random_orders,
             should_stop=options.should_stop,
         )
         if random_orders is None:
             shared.put(model, RANDOM_ORDER, [(pair, result.random_orders)])
-        for start in POSITION_ORDERS:
-            if tests.get(model, position_order(start), pair) is None:
-                baseline = by_position(
-                    retriever,
-                    pair,
-                    start,
-                    result.random_orders,
-                    parameters=parameters,
-                    should_stop=options.should_stop,
-                )
-                tests.put(model, position_order(start), [(pair, baseline)])
         return result
 
     return compute_missing(tests, model, method, pairs, compute, options=options)

@@ -7,17 +7,12 @@ import streamlit as st
 
 from poslens.attribution.methods import METHODS, make_method
 from poslens.dashboard.methods import agreement, data_set, pair, simulatability
-from poslens.dashboard.widgets import choices, panels
+from poslens.dashboard.widgets import choices, panels, say
 from poslens.dashboard.widgets.study_page import study_page
+from poslens.studies.faithfulness.study import FAITHFULNESS
 from poslens.studies.preferences import PREFERENCES
 
 TABS = ("One pair", "Data set", "Agreement with interventions", "Simulatability", "Preferences")
-ERASURE = (
-    "PosLens removes words in order of attribution, highest first (deletion), or restores them to "
-    "an empty text in that order (insertion). If a method is faithful, the score drops early in "
-    "deletion and rises early in insertion, compared with random orders and with orders by "
-    "position alone."
-)
 
 st.markdown("# Methods: how faithful is each attribution method?")
 pair_tab, data_tab, agreement_tab, simulatability_tab, preferences_tab = st.tabs(
@@ -48,5 +43,8 @@ if agreement_tab.open:
         agreement.section(data, models, methods)
     st.stop()
 with pair_tab if pair_tab.open else data_tab, panels.guarded():
-    st.caption(ERASURE)
-    (pair if pair_tab.open else data_set).section(data, models, methods)
+    say.sentence(FAITHFULNESS.reads)
+    if pair_tab.open:
+        pair.section(data, models, methods)
+    else:
+        data_set.section(data, models, methods)

@@ -10,7 +10,6 @@ import streamlit as st
 
 from poslens.attribution.datasets import DataSet
 from poslens.attribution.evaluation.faithfulness import ErasureParameters, Faithfulness
-from poslens.attribution.methods import METHODS
 from poslens.attribution.types import Method, Provenance, TextPair
 from poslens.compute.provenance import of_faithfulness
 from poslens.dashboard.server.own_texts import service_for
@@ -18,8 +17,8 @@ from poslens.dashboard.server.waiting import wait
 from poslens.dashboard.widgets import choices, links, panels, say
 from poslens.dashboard.widgets.pair_picker import choose_pair
 from poslens.dashboard.widgets.tables import show_table
-from poslens.studies import faithfulness as faithfulness_service
-from poslens.studies.faithfulness import deletion_insertion, scalable
+from poslens.studies.faithfulness import service as faithfulness_service
+from poslens.studies.faithfulness.figures import deletion_insertion, scalable
 
 PARAMETERS = ErasureParameters()
 RUN_TIME = {"seconds": st.column_config.NumberColumn("run time (s)", format="%.2f")}
@@ -32,8 +31,8 @@ def section(offered: DataSet, models: Sequence[str], methods: Mapping[str, Metho
     if pair is None:
         return
     results, provenance = _tested(pair, models, methods)
-    n_tests = len(models) * len(methods)
-    n_stored = sum(result.method.name in METHODS for result in results.values())
+    n_tests = len(models) * (len(methods) + len(faithfulness_service.BASELINES))
+    n_stored = len(results)
     if n_stored < n_tests and st.session_state.get(_ASKED) != pair:
         with st.container(horizontal=True, vertical_alignment="center"):
             st.caption(
@@ -67,8 +66,7 @@ def _tested(
                 compute, spec = service_for(pair.dataset), choices.spec(name, pair.dataset)
                 stored = faithfulness_service.stored(compute, spec, method, [pair], PARAMETERS)
                 result = stored.results.get(pair.pair_id)
-                asked = st.session_state.get(_ASKED) == pair and method.name in METHODS
-                if result is None and asked:
+                if result is None and st.session_state.get(_ASKED) == pair:
                     with st.spinner(f"Testing {panels.plain(label)}", show_time=True):
                         result = wait(
                             faithfulness_service.ask(compute, pair, spec, method, PARAMETERS)

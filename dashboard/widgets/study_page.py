@@ -43,6 +43,9 @@ from poslens.parameters import (
 )
 from poslens.study import Figure, Plan, Study, plan, stored
 
+MAX_DIFFERENCES = 3
+"""Number of paired differences up to which each has a sentence: those of three models."""
+
 
 @dataclass(frozen=True)
 class Opened:
@@ -170,11 +173,20 @@ def study_section(
             if not any_active(jobs):
                 _estimates(study, compute, first)
             with results, panels.guarded():
-                if summaries := stored(
-                    study, compute, first.subjects, without_models=others, incomplete=True
-                ):
+                errors = list[UserError]()
+                summaries = stored(
+                    study,
+                    compute,
+                    first.subjects,
+                    without_models=others,
+                    incomplete=True,
+                    on_error=errors.append,
+                )
+                for error in dict.fromkeys(map(str, errors)):
+                    say.error(error, icon=":material/error:")
+                if summaries:
                     _results(study, data, summaries, on_click)
-                else:
+                elif not errors:
                     st.info(
                         f"{panels.plain(study.title)}: nothing to show yet, because more results "
                         "are needed. Press Compute remaining."
@@ -184,7 +196,9 @@ def study_section(
             failed_items(ended, prefix, unit=study.unit)
 
     watched(lambda: any_active(first.jobs), board)
-    complete = stored(study, compute, first.subjects, without_models=others)
+    complete = stored(
+        study, compute, first.subjects, without_models=others, on_error=lambda error: None
+    )
     return Opened(data, settings, corpus, compute, tuple(complete))
 
 
@@ -268,7 +282,10 @@ def _results(
                 on_click(point)
                 st.rerun(scope="app")
     verdicts = [study.verdict(summary) for summary in summaries]
-    for sentence in (*verdicts, *difference_sentences(study.differences(summaries))):
+    differences = difference_sentences(study.differences(summaries))
+    if len(differences) > MAX_DIFFERENCES:  # the table of differences has them
+        differences = []
+    for sentence in (*verdicts, *differences):
         say.sentence(sentence)
     for sentence in study.remarks(summaries):
         say.warning(sentence, icon=":material/info:")

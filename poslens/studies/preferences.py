@@ -46,7 +46,7 @@ from poslens.figures.figure_base import canvas, group, legend_name, with_legend
 from poslens.figures.palettes import Style
 from poslens.parameters import Integer, Parameters, Settings, Several, Switch
 from poslens.rows import Table, column
-from poslens.studies.faithfulness import gains
+from poslens.studies.faithfulness.figures import gains
 from poslens.study import Figure, Study, register
 
 FITTING = tuple(name for name, entry in METHODS.items() if entry.fits(FAMILY))

@@ -92,7 +92,7 @@ def spoiled(own_service: None) -> None:
     ("name", "asked", "missing"),
     [
         ("cause", {"tab": "Bias tests"}, "No results have been computed"),
-        ("methods", {"methods": ["saliency"]}, "0 of 1 tests of this pair are stored"),
+        ("methods", {"methods": ["saliency"]}, "0 of 3 tests of this pair are stored"),
         ("cause", {"tab": "Data set"}, "No results have been computed"),
         ("passport", {}, "Not computed yet"),
         ("audit", {}, "Audit: nothing to show yet"),  # the reasons of two documents stay

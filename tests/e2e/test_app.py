@@ -127,12 +127,12 @@ def test_switching_the_method_keeps_the_pair(app: App, visit: Visit) -> None:
 def test_faithfulness_of_two_methods(run_app: App, visit: Visit) -> None:
     address = "methods?dataset=small&pair=row-1&methods=saliency&methods=decomposition"
     page = visit(f"{run_app.url}/{address}")
-    expect(page.get_by_text("0 of 2 tests of this pair are stored.")).to_be_visible()
+    expect(page.get_by_text("0 of 4 tests of this pair are stored.")).to_be_visible()
     idle(page).get_by_role("button", name="Test this pair").click()
     expect(page.get_by_role("figure", name="deletion curves")).to_be_visible()
     expect(page.get_by_role("figure", name="insertion curves")).to_be_visible()
     idle(page).get_by_role("tab", name="Data set").click()
-    expect(page.get_by_text("2 of 24 tests")).to_be_visible()
+    expect(page.get_by_text("4 of 48 results")).to_be_visible()
     expect(page).to_have_url(re.compile("tab=Data\\+set"))
     no_error(page)
 

@@ -13,7 +13,6 @@ from poslens.attribution.datasets import Collection, DataSet
 from poslens.attribution.errors import UserError
 from poslens.attribution.evaluation.comparison import adjusted, change_in_words
 from poslens.attribution.evaluation.simulatability import N_RANDOM
-from poslens.attribution.methods import METHODS, make_method
 from poslens.attribution.retrievers.specs import RetrieverSpec
 from poslens.attribution.types import Provenance
 from poslens.cache.jobs.loop import Progress
@@ -23,8 +22,9 @@ from poslens.compute.provenance import of_model
 from poslens.compute.runs import Job, Report, Run
 from poslens.figures.captions import Provenances
 from poslens.figures.palettes import Style
-from poslens.parameters import Integer, Parameters, Settings, Several
-from poslens.studies.faithfulness import gains
+from poslens.parameters import Integer, Parameters, Settings
+from poslens.studies.faithfulness.figures import gains
+from poslens.studies.method_choice import METHOD_CHOICE, methods_for
 from poslens.studies.ranking import service as ranking
 from poslens.studies.ranking.service import RankingSetup, read_searched, searched
 from poslens.studies.simulatability.summary import (
@@ -71,14 +71,7 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
         "the queries belong to."
     )
     parameters = Parameters(
-        methods=Several(
-            title="Methods",
-            option="--method",
-            default=(),
-            options=tuple(METHODS),
-            closed=True,
-            help="Repeatable; by default all that fit the model and are not slow.",
-        ),
+        methods=METHOD_CHOICE,
         words=Integer(
             title="Words", default=8, low=1, high=200, help="Number of words shown per document."
         ),
@@ -114,29 +107,22 @@ class Simulatability(Study[Collection, Simulated, SimulatabilitySummary]):
     def subjects(
         self, compute: Compute, spec: RetrieverSpec, corpus: Collection, settings: Settings
     ) -> list[Simulated]:
-        """One subject for each method that fits the model.
+        """One subject for each method.
 
         Raises:
             UserError: no method fits, or the model has no ranking of the whole corpus.
         """
         require_ranking(spec)
-        unfit = compute.unfit(compute.identify(spec))
-        fast = [name for name, entry in METHODS.items() if not entry.slow]
-        names = [name for name in settings.methods or fast if name not in unfit]
-        if not names:
-            raise UserError(
-                f"{spec.name} fits none of these methods: "
-                + "; ".join(unfit[name] for name in settings.methods or fast)
-            )
         return [
-            Simulated(spec, make_method(name), corpus, settings.queries, settings.words)
-            for name in names
+            Simulated(spec, method, corpus, settings.queries, settings.words)
+            for method in methods_for(compute, spec, settings.methods)
         ]
 
     def job(self, compute: Compute, subject: Simulated) -> Job:
         """A job that ranks the corpus and attributes the scores of the two documents of each query;
         progress counts queries."""
         model, spec, collection = compute.identify(subject.spec), subject.spec, subject.collection
+        compute.require_fit(model, subject.method)
         setup = RankingSetup(collection)
         total = min(subject.queries, len(collection.queries))
 

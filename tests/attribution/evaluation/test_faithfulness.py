@@ -651,7 +651,7 @@ def test_orders_by_position_of_four_words() -> None:
     parameters = ErasureParameters(QUARTERS, n_random=1)
     own = trial(WEIGHTS, fractions=QUARTERS, n_random=1)
     for start, left in (("front", [10, 9, 5, 3, 0]), ("back", [10, 7, 5, 1, 0])):
-        result = by_position(retriever, pair, start, own.random_orders, parameters=parameters)
+        result = by_position(retriever, pair, start, parameters, random_orders=own.random_orders)
         quarters = at(result, QUARTERS)
         assert result.deletion[quarters].tolist() == left
         assert result.insertion[quarters].tolist() == [10 - score for score in left]
@@ -665,7 +665,7 @@ def test_a_score_by_position_is_no_more_faithful_than_its_order() -> None:
     retriever, pair = linear(words), TextPair("p", "query", " ".join(words))
     ranked = trial(words, {word: -float(n) for n, word in enumerate(words)})
     parameters = ErasureParameters()
-    front = by_position(retriever, pair, "front", ranked.random_orders, parameters=parameters)
+    front = by_position(retriever, pair, "front", parameters, random_orders=ranked.random_orders)
     assert front.deletion.tolist() == ranked.deletion.tolist()
     assert front.insertion.tolist() == ranked.insertion.tolist()
     assert front.measures == ranked.measures

@@ -28,7 +28,7 @@ from poslens.compute.compute import Compute, service
 from poslens.compute.runs import Job, Report, Run
 from poslens.dashboard.server import own_texts
 from poslens.dashboard.server.own_texts import Session, remove_left_over
-from poslens.studies import faithfulness
+from poslens.studies.faithfulness import service as faithfulness
 from tests.support.forked import Forked
 from tests.support.pages import SECONDS, page_files, shown_scores
 

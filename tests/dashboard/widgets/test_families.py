@@ -23,10 +23,10 @@ from poslens.attribution.types import TextPair
 from poslens.compute.compute import Compute, service
 from poslens.dashboard.__main__ import app
 from poslens.dashboard.widgets.method_choice import unfit_methods
-from poslens.studies import faithfulness as faithfulness_service
 from poslens.studies.bias.study import BIAS_STUDY
 from poslens.studies.bias.tables import Asked
 from poslens.studies.explain.minus import contrasted, fitting
+from poslens.studies.faithfulness import service as faithfulness_service
 from tests.support import tiny_families
 from tests.support.pages import SECONDS, shown_scores
 

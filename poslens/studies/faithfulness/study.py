@@ -1,0 +1,401 @@
+"""The declaration of the study `faithfulness`."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+import plotly.graph_objects as go
+
+from poslens.attribution.curves.bootstrap import Estimate
+from poslens.attribution.datasets import DataSet
+from poslens.attribution.datasets.types import spread_evenly, spread_words
+from poslens.attribution.errors import UserError
+from poslens.attribution.evaluation.comparison import (
+    SHARE_MARGIN,
+    Comparison,
+    adjusted,
+    compared,
+    p_in_words,
+)
+from poslens.attribution.evaluation.faithfulness import (
+    MAX_RANDOM,
+    N_RANDOM,
+    UNITS,
+    ErasureParameters,
+    Faithfulness,
+)
+from poslens.attribution.evaluation.faithfulness_summary import FaithfulnessSummary, summarize
+from poslens.attribution.pairs import Pairs
+from poslens.attribution.retrievers.specs import RetrieverSpec
+from poslens.attribution.types import Method, Provenance, TextPair
+from poslens.cache.columns import columns_of
+from poslens.cache.lru_cache import LRUCache
+from poslens.cache.storage.results import Stored
+from poslens.compute import coverage
+from poslens.compute.compute import Compute
+from poslens.compute.coverage import Report
+from poslens.compute.provenance import ModelIdentity, of_model, removed_units
+from poslens.compute.runs import Job
+from poslens.figures.captions import Provenances
+from poslens.figures.palettes import Style
+from poslens.paired import ItemMeasure, MeasuredModel, PairedDifference
+from poslens.parameters import Choice, Integer, Parameters, Settings, Switch
+from poslens.rows import Table, column
+from poslens.studies.faithfulness import service
+from poslens.studies.faithfulness.figures import gains, mean_erasure_curves
+from poslens.studies.method_choice import METHOD_CHOICE, methods_for
+from poslens.study import Figure, Study, register
+
+
+@dataclass(frozen=True)
+class TestedPairs:
+    """The pairs of a data set, and how they were selected, as text."""
+
+    dataset: str
+    pairs: Pairs
+    selection: str
+
+
+@dataclass(frozen=True)
+class TestedOrder:
+    """One order of words, a method's or one by position, on one model."""
+
+    spec: RetrieverSpec
+    method: Method
+    parameters: ErasureParameters
+    tested: TestedPairs
+
+
+@dataclass(frozen=True)
+class OrderSummary:
+    """The tests of one order. `gains` are the deletion gains by pair, and `over_random` compares
+    them with 0, the mean of random orders."""
+
+    model: ModelIdentity
+    asked: TestedOrder
+    summary: FaithfulnessSummary
+    gains: dict[str, float]
+    over_random: Comparison | None
+
+    @property
+    def name(self) -> str:
+        """Model and order, for labels."""
+        return f"{self.summary.model}, {service.title_of(self.asked.method)}"
+
+
+@dataclass(frozen=True)
+class OrderRow:
+    """The means of one order over pairs."""
+
+    model: str = column("Name of the model.")
+    method: str = column("Name of the method, or of the order by position.", shown=False)
+    method_title: str = column("Its title.", title="method", in_files=False)
+    n: int = column("Number of pairs.")
+    documents: int = column("Number of distinct documents, which intervals resample.")
+    score_unchanged: int = column(
+        "Pairs left out because their score is the same without words.",
+        title="left out (score unchanged)",
+    )
+    score_rises: int = column(
+        "Pairs left out because their score is higher without words.",
+        title="left out (score rises)",
+    )
+    truncated: int = column("Pairs whose document the model truncates.")
+    deletion_area: Estimate = column(
+        "Area under the deletion curve; lower is better. The full document scores 1, the empty one "
+        "0."
+    )
+    insertion_area: Estimate = column("Area under the insertion curve; higher is better.")
+    comprehensiveness: Estimate = column(
+        "Share of the score lost without the top words, mean over cut-offs from 1% to 50%; higher "
+        "is better."
+    )
+    sufficiency: Estimate = column(
+        "Share of the score lost with only the top words, mean over the same cut-offs; lower is "
+        "better."
+    )
+    deletion_gain: Comparison | None = column(
+        "Deletion area of random orders minus that of this order; positive is better.", form="+.3f"
+    )
+    insertion_gain: Estimate = column(
+        "Insertion area of this order minus that of random orders; positive is better.",
+        form="+.3f",
+    )
+    enrichment: Estimate | None = column(
+        "The evidence's share of the attribution divided by its share of tokens; null without "
+        "evidence, and for orders by position.",
+        form=".2f",
+    )
+    seconds: Estimate = column(
+        "Time of one pair's attribution in seconds.", title="run time (s)", form=".2f"
+    )
+
+
+def _rows(result: OrderSummary) -> list[OrderRow]:
+    own, method = result.summary, result.asked.method
+    return [
+        OrderRow(
+            own.model,
+            service.name_of(method),
+            service.title_of(method),
+            own.n,
+            own.n_documents,
+            own.n_equal,
+            own.n_below,
+            own.n_truncated,
+            own.deletion_area,
+            own.insertion_area,
+            own.comprehensiveness,
+            own.sufficiency,
+            result.over_random,
+            own.insertion_gain,
+            own.enrichment,
+            own.seconds,
+        )
+    ]
+
+
+def _gains(results: Sequence[OrderSummary], style: Style, provenance: Provenances) -> go.Figure:
+    rows = [(result.name, result.summary.deletion_gain) for result in results]
+    return gains(rows, "Deletion gain", style, provenance)
+
+
+def _curves(
+    kind: str, results: Sequence[OrderSummary], style: Style, provenance: Provenances
+) -> go.Figure:
+    several = len({result.summary.model for result in results}) > 1
+    named = {
+        result.name if several else service.title_of(result.asked.method): result.summary
+        for result in results
+    }
+    return mean_erasure_curves(named, kind, style, provenance)
+
+
+class FaithfulnessTest(Study[TestedPairs, TestedOrder, OrderSummary]):
+    """Deletes and inserts words in the order of each method, at random, and by position."""
+
+    name = "faithfulness"
+    title = "Faithfulness"
+    question = "Does the score fall faster when a method's top words are deleted than other words?"
+    unit = "test"
+    reads = (
+        "Words are removed in order of attribution, highest first (deletion), or restored to an "
+        "empty text in that order (insertion). If a method is faithful, the score drops early in "
+        "deletion and rises early in insertion, compared with random orders and with orders by "
+        "position alone."
+    )
+    limits = (
+        "Gain: improvement over random orders of the same document, positive is better. Front to "
+        "back and back to front order words by position alone; a faithful method beats both. Means "
+        "over pairs; brackets and bands are 95% bootstrap intervals over documents. p is "
+        f"Holm-adjusted; equivalent: within {SHARE_MARGIN:g}. Pairs whose score doesn't change or "
+        "rises when all words are removed are left out. Removed words are replaced with padding, "
+        "and a model may react to such texts in a way that it never does to real ones."
+    )
+    parameters = Parameters(
+        methods=METHOD_CHOICE,
+        pairs=Integer(
+            title="Pairs",
+            default=service.DEFAULT_PAIRS,
+            low=0,
+            high=10_000_000,
+            step=5,
+            help="Number of pairs, spread evenly over the data set; 0 means all.",
+        ),
+        readable=Switch(
+            title="Exclude pairs with truncated evidence",
+            help="Exclude pairs whose evidence a model truncates, and pairs with more than "
+            f"{coverage.MAX_UNKNOWN:.0%} unknown tokens.",
+        ),
+        unit=Choice(
+            title="Unit",
+            default="word",
+            options=UNITS,
+            help="What is removed: words, tokens or sentences.",
+        ),
+        random_orders=Integer(
+            title="Random orders",
+            default=N_RANDOM,
+            low=1,
+            high=MAX_RANDOM,
+            help="Number of random orders of each document.",
+        ),
+    )
+    tables: ClassVar = {"methods": Table(OrderRow, _rows)}
+    figures = (
+        Figure("Deletion gain over random orders", _gains),
+        Figure("Deletion, mean over pairs", partial(_curves, "deletion"), half=True),
+        Figure("Insertion, mean over pairs", partial(_curves, "insertion"), half=True),
+    )
+
+    def corpus(self, data: DataSet, settings: Settings) -> TestedPairs:
+        """The pairs, spread evenly over the data set.
+
+        Raises:
+            UserError: the data set has no pairs.
+        """
+        if not len(data.pairs):
+            raise UserError(f"{data.title} has no query-document pairs: select another data set.")
+        n = min(settings.pairs or len(data.pairs), len(data.pairs))
+        return TestedPairs(data.name, Pairs(spread_evenly(data.pairs, n)), spread_words(n))
+
+    def narrowed(
+        self,
+        compute: Compute,
+        specs: Sequence[RetrieverSpec],
+        corpus: TestedPairs,
+        settings: Settings,
+        report: Report = lambda done, total: None,
+    ) -> TestedPairs:
+        """With the setting `readable`, only the pairs whose evidence every model reads.
+
+        Raises:
+            UserError: no pair remains.
+        """
+        if not settings.readable:
+            return corpus
+        pairs = coverage.readable(compute, specs, corpus.pairs, report)
+        if not len(pairs):
+            raise UserError(
+                "The models can read none of these pairs. Select more pairs, or another model."
+            )
+        return replace(corpus, pairs=pairs, selection=f"{corpus.selection}, {coverage.LEFT_OUT}")
+
+    def subjects(
+        self, compute: Compute, spec: RetrieverSpec, corpus: TestedPairs, settings: Settings
+    ) -> list[TestedOrder]:
+        """One subject for each method, and for each order by position."""
+        parameters = ErasureParameters(unit=settings.unit, n_random=settings.random_orders)
+        methods = methods_for(compute, spec, settings.methods)
+        return [
+            TestedOrder(spec, method, parameters, corpus)
+            for method in (*methods, *service.BASELINES)
+        ]
+
+    def job(self, compute: Compute, subject: TestedOrder) -> Job:
+        """A job that attributes and tests the pairs; progress counts tests."""
+        compute.require_fit(compute.identify(subject.spec), subject.method)
+        tested = subject.tested
+        scope = f"{tested.dataset}: {tested.selection}"
+        return service.job(
+            compute, subject.spec, subject.method, tested.pairs, scope, subject.parameters
+        )
+
+    def summarize(
+        self, compute: Compute, subject: TestedOrder, earlier: Sequence[OrderSummary] = ()
+    ) -> OrderSummary | None:
+        """The means over pairs; None while a pair is not tested.
+
+        Raises:
+            UserError: every test failed, or no document scores higher than an empty one.
+        """
+        stored = _stored(compute, subject)
+        if len(stored.results) + len(stored.failed) < len(subject.tested.pairs):
+            return None
+        if not stored.results:
+            raise UserError(
+                f"No test of {subject.spec.name}, {service.name_of(subject.method)} succeeded: "
+                f"{next(iter(stored.failed.values()))}"
+            )
+        return self.so_far(compute, subject)
+
+    def so_far(
+        self, compute: Compute, subject: TestedOrder, earlier: Sequence[OrderSummary] = ()
+    ) -> OrderSummary | None:
+        """The means over the pairs that are tested."""
+        stored = _stored(compute, subject)
+        if not stored.results:
+            return None
+        model = compute.identify(subject.spec)
+        key = (model.key, repr(subject.method), repr(subject.parameters), stored.digest)
+        return _summaries.get(key, lambda: _summary(model, subject, stored.results))
+
+    def together(self, summaries: Sequence[OrderSummary]) -> list[OrderSummary]:
+        tests = adjusted([summary.over_random for summary in summaries])
+        return [
+            replace(summary, over_random=test)
+            for summary, test in zip(summaries, tests, strict=True)
+        ]
+
+    def measured(self, summary: OrderSummary) -> MeasuredModel:
+        """The deletion gain of each pair. Orders are compared on the same model only."""
+        model, documents = summary.model.key.fingerprint, _documents(summary.asked.tested.pairs)
+        measure = ItemMeasure(
+            "deletion gain",
+            "pairs",
+            SHARE_MARGIN,
+            {(model, pair_id): np.array([gain]) for pair_id, gain in summary.gains.items()},
+            {(model, pair_id): documents[pair_id] for pair_id in summary.gains},
+        )
+        return MeasuredModel(summary.name, [measure])
+
+    def verdict(self, summary: OrderSummary) -> str:
+        """Whether the score falls faster than in random order."""
+        own, test = summary.summary, summary.over_random
+        gain = f"deletion gain {own.deletion_gain.text('+.3f')}"
+        if test is None or test.verdict == "too few documents":
+            return f"{summary.name}: {gain}. {test.sentence if test else ''}".rstrip()
+        speed, basis = {
+            "higher": ("faster than", p_in_words(test)),
+            "lower": ("more slowly than", p_in_words(test)),
+            "equivalent": ("as fast as", test.clause),
+        }[test.verdict]
+        return (
+            f"{summary.name}: the score falls {speed} in random order when {own.parameters.unit}s "
+            f"are deleted in this order ({gain}; {basis})."
+        )
+
+    def differences(self, summaries: Sequence[OrderSummary]) -> list[PairedDifference]:
+        """Methods are compared with orders by position, not the reverse."""
+        return super().differences(summaries[::-1])
+
+    def provenance(self, summary: OrderSummary) -> Provenance:
+        own = summary.summary
+        return of_model(
+            summary.model,
+            f"{own.parameters!r} of {own.method!r}",
+            summary.asked.tested.dataset,
+            n_pairs=own.n,
+            n_documents=own.n_documents,
+            truncated=own.n_truncated,
+            selection=summary.asked.tested.selection,
+            units=removed_units(own),
+            interval=own.deletion_area,
+        )
+
+
+_summaries: LRUCache[OrderSummary] = LRUCache(128)
+
+
+def _stored(compute: Compute, subject: TestedOrder) -> Stored[Faithfulness]:
+    pairs = subject.tested.pairs
+    return service.stored(compute, subject.spec, subject.method, pairs, subject.parameters)
+
+
+def _documents(pairs: Sequence[TextPair]) -> dict[str, Hashable]:
+    """The document of each pair, by pair id."""
+    columns = columns_of(pairs)
+    return dict(zip(columns.ids.tolist(), columns.documents.tolist(), strict=True))
+
+
+def _summary(
+    model: ModelIdentity, subject: TestedOrder, results: Mapping[str, Faithfulness]
+) -> OrderSummary:
+    documents = _documents(subject.tested.pairs)
+    summary = summarize(list(results.values()), [documents[pair_id] for pair_id in results])
+    gains_of = {
+        pair_id: result.gain.deletion_area
+        for pair_id, result in results.items()
+        if result.gap is not None and result.gap > 0 and result.gain is not None
+    }
+    rows = np.array(list(gains_of.values()))[:, None]
+    over_random = compared(rows, [documents[pair_id] for pair_id in gains_of], SHARE_MARGIN)
+    return OrderSummary(model, subject, summary, gains_of, over_random)
+
+
+FAITHFULNESS = FaithfulnessTest()
+register(FAITHFULNESS)

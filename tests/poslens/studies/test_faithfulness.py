@@ -1,0 +1,99 @@
+"""The study of faithfulness: planted truth, comparisons, options and bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import poslens
+from poslens.attribution.errors import UserError
+from poslens.dashboard.__main__ import app
+from tests.support.nouns import NOUNS
+
+N = 12
+
+
+@pytest.fixture(autouse=True)
+def apart(own_service: None) -> None:
+    """A store of this test's own."""
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> str:
+    """Documents whose last word alone answers the query; in the last pair, no word does."""
+    rows = [
+        {
+            "pair_id": f"d{n}",
+            "query": NOUNS[n],
+            "document": f"People in house {n} often talk in the evening about their {NOUNS[n]}.",
+        }
+        for n in range(N)
+    ]
+    rows.append({"pair_id": "none", "query": "qqqq", "document": "The ice is white and cold."})
+    path = tmp_path / "mine.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_exact_shares_beat_random_orders_and_orders_by_position(pairs: str) -> None:
+    result = poslens.faithfulness("BM25", pairs)
+    terms, front, back = result.summaries
+    assert [each.summary.method.name for each in (terms, front)] == ["terms", "position_order"]
+    assert terms.summary.n == N and terms.summary.n_equal == 1, "the pair without a match"
+    assert set(terms.gains) == {f"d{n}" for n in range(N)}
+    # The word that carries the score is last: only terms and back to front delete it early.
+    assert terms.over_random.verdict == back.over_random.verdict == "higher"
+    assert front.over_random.verdict == "lower"
+    assert terms.over_random.difference.value == pytest.approx(np.mean(list(terms.gains.values())))
+    assert "BM25, Term shares: the score falls faster than in random order" in result.verdicts[0]
+    rows = result.to_frame("differences").set_index(["model", "against"])
+    verdicts = rows["difference_verdict"]
+    assert verdicts["BM25, Term shares", "BM25, Front to back"] == "higher"
+    assert verdicts["BM25, Term shares", "BM25, Back to front"] == "equivalent"
+    assert (rows["n"] == N).all()
+
+
+def test_orders_are_compared_on_the_same_model_only(pairs: str) -> None:
+    result = poslens.faithfulness(["BM25", "MiniLM"], pairs, methods=["terms", "saliency"])
+    rows = result.to_frame("differences")
+    assert len(rows) == 6, "three for each model"
+    models = rows[["model", "against"]].map(lambda name: name.split(",")[0])
+    assert (models["model"] == models["against"]).all()
+    # All tests that are shown together are adjusted together.
+    assert {each.over_random.n_compared for each in result.summaries} == {6}
+
+
+def test_the_command_writes_the_same_and_draws(pairs: str, tmp_path: Path) -> None:
+    asked = ["--model", "BM25", "--dataset", pairs, "--unit", "sentence", "--random-orders", "2"]
+    figure = tmp_path / "gains.svg"
+    output = CliRunner().invoke(app, ["faithfulness", *asked, "--figure", str(figure)])
+    assert output.exit_code == 0, output.output
+    rows = json.loads(output.stdout)["rows"]
+    assert [row["method"] for row in rows] == ["terms", "front to back", "back to front"]
+    result = poslens.faithfulness("BM25", pairs, unit="sentence", random_orders=2)
+    assert result.summaries[0].summary.parameters.n_random == 2
+    assert rows[0]["deletion_gain"] == result.summaries[0].over_random.difference.value == 0, (
+        "one sentence has one order"
+    )
+    assert "Front to back" in figure.read_text(encoding="utf-8")
+
+
+def test_pairs_are_spread_and_bad_input_is_one_sentence(pairs: str) -> None:
+    (first, *_) = poslens.faithfulness("BM25", pairs, pairs=4).summaries
+    assert first.summary.n + first.summary.n_equal == 4
+    with pytest.raises(UserError, match="BM25 fits none of these methods: this method needs"):
+        poslens.faithfulness("BM25", pairs, methods=["saliency"])
+    with pytest.raises(UserError, match="Unit can't be 'letter': choose from word, token"):
+        poslens.faithfulness("BM25", pairs, unit="letter")
+    with pytest.raises(UserError, match="No document scores higher than the empty document"):
+        poslens.faithfulness("BM25", _alone(pairs))
+
+
+def _alone(pairs: str) -> str:
+    path = Path(pairs).with_name("alone.jsonl")
+    path.write_text(Path(pairs).read_text().splitlines()[-1] + "\n")
+    return str(path)
